@@ -1,0 +1,100 @@
+"""Attention(Q, K, V) = softmax(Q K^T / sqrt(d)) V (Vaswani et al. 2017, eq. 1), weights and mixing apart.
+
+Letters: B batch, N tokens, D width, h heads, d = D / h.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+
+# On a CPU, torch's fused kernel is slow backwards at a vision transformer's lengths: two products and a softmax are
+# faster up to about this many tokens. On a GPU the fused kernel always wins.
+CPU_FUSED_FROM = 192
+
+
+def attention_weights(q: Tensor, k: Tensor) -> Tensor:
+    """How much each query takes from each key: softmax(q k^T / sqrt(d)).
+
+    Args:
+        q: queries (B, h, N, d).
+        k: keys (B, h, M, d).
+
+    Returns:
+        (B, h, N, M): batch, head, query, key; every row sums to 1.
+    """
+    return (q * q.shape[-1] ** -0.5 @ k.transpose(-2, -1)).softmax(dim=-1)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Mix the values (B, h, M, d) by the attention weights -> (B, h, N, d), with the kernel that is fastest here.
+
+    Both ways compute the same; the fused one never forms the weights.
+    """
+    if q.device.type == "cpu" and k.shape[-2] < CPU_FUSED_FROM:
+        return attention_weights(q, k) @ v
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+class MultiHeadSelfAttention(nn.Module):
+    """Self-attention with Q = X W_Q, K = X W_K, V = X W_V and the output (heads side by side) W_O.
+
+    One fused layer `qkv` (timm's name and layout) computes the three products; W_Q, W_K and W_V are views of its weight,
+    to be read, plotted or frozen one by one.
+
+    Args:
+        dim: D.
+        num_heads: h, a divisor of D.
+        qkv: "linear", or "identity" for Q = K = V = X, the case without any of the three matrices.
+        qkv_bias: whether the three maps have a bias.
+    """
+
+    def __init__(self, dim: int, num_heads: int, qkv: str = "linear", qkv_bias: bool = True):
+        super().__init__()
+        if dim % num_heads:
+            raise ValueError(f"{num_heads} heads do not divide a width of {dim}")
+        if qkv not in ("linear", "identity"):
+            raise ValueError(f"qkv is 'linear' or 'identity', got {qkv!r}")
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias) if qkv == "linear" else None
+        self.proj = nn.Linear(dim, dim)
+
+    def _third(self, index: int) -> Tensor:
+        if self.qkv is None:
+            raise AttributeError(
+                "this attention has Q = K = V = X (qkv: identity): there is no W_Q, W_K or W_V to read"
+            )
+        return self.qkv.weight.chunk(3)[index].T
+
+    @property
+    def W_Q(self) -> Tensor:
+        """(D, D), a view: Q = X W_Q + b_Q; head i reads the columns i d to (i + 1) d."""
+        return self._third(0)
+
+    @property
+    def W_K(self) -> Tensor:
+        """(D, D), a view: K = X W_K + b_K."""
+        return self._third(1)
+
+    @property
+    def W_V(self) -> Tensor:
+        """(D, D), a view: V = X W_V + b_V."""
+        return self._third(2)
+
+    @property
+    def W_O(self) -> Tensor:
+        """(D, D), a view: output = (heads side by side) W_O + b_O."""
+        return self.proj.weight.T
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens (B, N, D) -> queries, keys and values, each (B, h, N, d)."""
+        if self.qkv is None:
+            heads = rearrange(x, "b n (h d) -> b h n d", h=self.num_heads)
+            return heads, heads, heads
+        return rearrange(self.qkv(x), "b n (three h d) -> three b h n d", three=3, h=self.num_heads).unbind(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, D) -> (B, N, D)."""
+        mixed = attend(*self.project(x))  # (B, h, N, d)
+        return self.proj(rearrange(mixed, "b h n d -> b n (h d)"))

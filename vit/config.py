@@ -1,0 +1,297 @@
+"""The settings of a run: typed dataclasses, checked when they are made.
+
+Light on purpose: nothing here imports torch, so that `--help` and a wrong setting answer at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from vit.errors import UserError
+
+PRESETS: dict[str, dict[str, int]] = {
+    "micro": dict(embed_dim=96, depth=6, num_heads=3, decoder_dim=64, decoder_depth=1, decoder_heads=2),
+    "tiny": dict(embed_dim=192, depth=12, num_heads=3, decoder_dim=128, decoder_depth=2, decoder_heads=4),
+    "small": dict(embed_dim=384, depth=12, num_heads=6, decoder_dim=256, decoder_depth=4, decoder_heads=8),
+    "base": dict(embed_dim=768, depth=12, num_heads=12, decoder_dim=512, decoder_depth=8, decoder_heads=16),
+}
+
+
+class ConfigError(UserError, ValueError):
+    """A setting that cannot be used; the message is one line: the key, the value, what is allowed."""
+
+
+def _require(ok: bool, key: str, value: object, allowed: str) -> None:
+    if not ok:
+        raise ConfigError(f"{key}: {value!r} cannot be used; {allowed}")
+
+
+class _Section:
+    """What all sections have in common: no number is nan or infinite."""
+
+    def _check_finite(self, section: str) -> None:
+        for item in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, item.name)
+            for number in value if isinstance(value, tuple | list) else (value,):
+                finite = not isinstance(number, float) or math.isfinite(number)
+                _require(finite, f"{section}.{item.name}", number, "a finite number is needed")
+
+
+@dataclass(frozen=True)
+class DataConfig(_Section):
+    """Where the images come from and how they are varied."""
+
+    source: Literal["cifar10", "cifar100", "folder", "scenes"] = "cifar10"
+    """what to train on: CIFAR, a folder of your own images, or the built-in Scenes"""
+    root: str = "data"
+    """folder of the data set: the one that holds (or gets) CIFAR's archive, or your folder of images"""
+    name: str = ""
+    """what outputs call the data; empty: the source's own name"""
+    download: bool = True
+    """download CIFAR when it is not in data.root"""
+    fallback: Literal["stop", "scenes"] = "stop"
+    """when CIFAR is neither on disk nor to be downloaded: stop, or warn and train on Scenes"""
+    limit: int = 0
+    """use only this many training images and at most as many test images, spread evenly; 0: all"""
+    on_bad_image: Literal["stop", "skip"] = "stop"
+    """folder source, an image that cannot be read: stop with its path, or leave it out and list it"""
+    cache: str = "~/.cache/vit-patch-trainer"
+    """folder source: folder for the decoded images"""
+    crop: Literal["resized", "pad", "none"] = "resized"
+    """augmentation: a random part resized to the image, or the image shifted within a padded border, or neither"""
+    crop_scale: tuple[float, float] = (0.2, 1.0)
+    """crop resized: smallest and largest share of the area"""
+    crop_ratio: tuple[float, float] = (0.75, 1.3333333333333333)
+    """crop resized: smallest and largest width / height"""
+    crop_padding: int = 4
+    """crop pad: width of the border in pixels"""
+    flip: float = 0.5
+    """probability of a horizontal flip"""
+
+    def __post_init__(self) -> None:
+        self._check_finite("data")
+        _require(self.limit >= 0, "data.limit", self.limit, "0 (all) or a number of images")
+        low, high = self.crop_scale
+        _require(0 < low <= high <= 1, "data.crop_scale", list(self.crop_scale), "two shares, 0 < low <= high <= 1")
+        low, high = self.crop_ratio
+        _require(0 < low <= high, "data.crop_ratio", list(self.crop_ratio), "two ratios, 0 < low <= high")
+        _require(self.crop_padding >= 0, "data.crop_padding", self.crop_padding, "0 or a number of pixels")
+        _require(0 <= self.flip <= 1, "data.flip", self.flip, "a probability from 0 to 1")
+
+
+@dataclass(frozen=True)
+class ModelConfig(_Section):
+    """The encoder, the decoder, and which of their parts learn."""
+
+    preset: Literal["micro", "tiny", "small", "base"] = "tiny"
+    """width, depth and heads of encoder and decoder, as far as they are not given below"""
+    image_size: int | tuple[int, int] = 32
+    """pixels: one number for squares, or [height, width]; images of another size are resized"""
+    patch_size: int | tuple[int, int] = 4
+    """pixels: one number for squares, or [height, width]; divides the image"""
+    embed_dim: int | None = None
+    """width of the encoder's tokens, a multiple of num_heads; null: the preset's"""
+    depth: int | None = None
+    """number of the encoder's blocks; null: the preset's"""
+    num_heads: int | None = None
+    """attention heads a block; null: the preset's"""
+    mlp_ratio: float = 4.0
+    """hidden width of the MLPs / width of the tokens"""
+    class_token: bool = True
+    """put a class token before the patches"""
+    registers: int = 0
+    """number of register tokens after the class token"""
+    pos_embed: Literal["learned", "sincos"] = "sincos"
+    """the encoder's positions: a learned table, or the fixed 2-D sin-cos one (the decoder's are always fixed)"""
+    qkv: Literal["linear", "identity"] = "linear"
+    """linear: Q = X W_Q, K = X W_K, V = X W_V; identity: Q = K = V = X, without the three matrices"""
+    qkv_bias: bool = True
+    """give the three maps a bias"""
+    layer_scale: float | None = None
+    """initial value of a learned scale on each residual branch of the encoder; null: none"""
+    drop_path: float = 0.0
+    """probability of leaving out the encoder's last residual branch, growing linearly from 0 at the first"""
+    decoder_dim: int | None = None
+    """width of the decoder's tokens, a multiple of 4 and of decoder_heads; null: the preset's"""
+    decoder_depth: int | None = None
+    """number of the decoder's blocks; null: the preset's"""
+    decoder_heads: int | None = None
+    """attention heads a decoder block; null: the preset's"""
+    freeze: list[str] = field(default_factory=list)
+    """parts that do not learn: patch_embed, pos_embed, W_Q, W_K, W_V, W_O, mlp, encoder.blocks.0, decoder.W_Q, ..."""
+
+    def __post_init__(self) -> None:
+        self._check_finite("model")
+        for key, size in (("image_size", self.image_size_2d), ("patch_size", self.patch_size_2d)):
+            _require(min(size) >= 1, f"model.{key}", getattr(self, key), "a positive number of pixels")
+        for axis, name in enumerate(("height", "width")):
+            image, patch = self.image_size_2d[axis], self.patch_size_2d[axis]
+            divisors = ", ".join(str(n) for n in range(1, image + 1) if image % n == 0)
+            allowed = f"it must divide the image's {name} of {image} (model.image_size): {divisors}"
+            _require(image % patch == 0, "model.patch_size", self.patch_size, allowed)
+        for key, value in self.dimensions.items():
+            _require(value >= 1, f"model.{key}", value, "a positive number")
+        for dim, heads in (("embed_dim", "num_heads"), ("decoder_dim", "decoder_heads")):
+            value, count = self.dimensions[dim], self.dimensions[heads]
+            _require(value % count == 0, f"model.{dim}", value, f"a multiple of model.{heads}, which is {count}")
+        sincos = {"decoder_dim"} | ({"embed_dim"} if self.pos_embed == "sincos" else set())
+        for dim in sincos:
+            allowed = "a multiple of 4, for its sin-cos positions"
+            _require(self.dimensions[dim] % 4 == 0, f"model.{dim}", self.dimensions[dim], allowed)
+        _require(self.mlp_ratio * self.dimensions["embed_dim"] >= 1, "model.mlp_ratio", self.mlp_ratio, "positive")
+        _require(self.registers >= 0, "model.registers", self.registers, "0 or more")
+        _require(0 <= self.drop_path < 1, "model.drop_path", self.drop_path, "from 0 to below 1")
+
+    @property
+    def image_size_2d(self) -> tuple[int, int]:
+        """(H, W) in pixels."""
+        return _pair(self.image_size)
+
+    @property
+    def patch_size_2d(self) -> tuple[int, int]:
+        """(p, q) in pixels."""
+        return _pair(self.patch_size)
+
+    @property
+    def grid_size(self) -> tuple[int, int]:
+        """(rows, columns) of patches."""
+        (height, width), (p, q) = self.image_size_2d, self.patch_size_2d
+        return height // p, width // q
+
+    @property
+    def dimensions(self) -> dict[str, int]:
+        """Width, depth and heads of encoder and decoder: those given, else the preset's."""
+        given = {key: getattr(self, key) for key in PRESETS[self.preset]}
+        return {key: PRESETS[self.preset][key] if value is None else value for key, value in given.items()}
+
+    def encoder_arguments(self) -> dict[str, Any]:
+        """Arguments of `vit.encoder.VisionTransformer`."""
+        given = ("mlp_ratio", "class_token", "registers", "pos_embed", "qkv", "qkv_bias", "layer_scale", "drop_path")
+        return {
+            "image_size": self.image_size_2d,
+            "patch_size": self.patch_size_2d,
+            **{key: self.dimensions[key] for key in ("embed_dim", "depth", "num_heads")},
+            **{key: getattr(self, key) for key in given},
+        }
+
+    def decoder_arguments(self) -> dict[str, int]:
+        """Width, depth and heads, as `vit.mae.build_autoencoder` takes them."""
+        dimensions = self.dimensions
+        return {
+            "dim": dimensions["decoder_dim"],
+            "depth": dimensions["decoder_depth"],
+            "num_heads": dimensions["decoder_heads"],
+        }
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+@dataclass(frozen=True)
+class MaskConfig(_Section):
+    """Which patches are hidden, and what is to be predicted of them."""
+
+    kind: Literal["random", "block", "grid"] = "random"
+    """each patch by itself, one rectangle an image, or a regular pattern"""
+    ratio: float = 0.75
+    """share of the patches that is hidden, above 0 and below 1; rounded, at least one is hidden and one seen"""
+    norm_pix_loss: bool = True
+    """predict each patch normalised by its own mean and deviation, instead of its colours"""
+
+    def __post_init__(self) -> None:
+        self._check_finite("mask")
+        allowed = "above 0 (nothing hidden) and below 1 (all hidden)"
+        _require(0 < self.ratio < 1, "mask.ratio", self.ratio, allowed)
+
+
+@dataclass(frozen=True)
+class OptimConfig(_Section):
+    """AdamW and its schedule: linear warm-up, then a cosine."""
+
+    blr: float = 1.5e-4
+    """base learning rate, for 256 images a step: lr = blr x train.batch_size / 256"""
+    min_lr: float = 0.0
+    """learning rate at the end"""
+    warmup_epochs: float = 1.0
+    """length of the warm-up in epochs"""
+    weight_decay: float = 0.05
+    """decoupled weight decay of the matrices; norms, biases, tokens and positions have none"""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's averaging of the gradient and of its square"""
+    clip_grad: float = 1.0
+    """largest gradient norm, longer ones are shortened to it; 0: off"""
+
+    def __post_init__(self) -> None:
+        self._check_finite("optim")
+        _require(self.blr > 0, "optim.blr", self.blr, "a positive learning rate")
+        for key in ("min_lr", "warmup_epochs", "weight_decay", "clip_grad"):
+            _require(getattr(self, key) >= 0, f"optim.{key}", getattr(self, key), "0 or more")
+        _require(all(0 <= b < 1 for b in self.betas), "optim.betas", list(self.betas), "two numbers from 0 to below 1")
+
+
+@dataclass(frozen=True)
+class TrainConfig(_Section):
+    """How long, on what, and what is written down."""
+
+    epochs: int = 100
+    """how often every training image is seen"""
+    batch_size: int = 256
+    """images a step; the last batch of an epoch has the rest"""
+    accumulate: int = 1
+    """parts in which a batch is computed, to save memory; the gradient is that of the whole batch"""
+    seed: int = 0
+    """the one number behind weights, order, augmentation and masks"""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """where to compute; auto: cuda, then mps, then cpu"""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """number format of the matrix products; auto: bf16 where the device computes it, else fp32"""
+    threads: int = 0
+    """threads on the CPU; 0: torch's choice. Another number may change the last bits of a run"""
+    save_every: int = 500
+    """steps between two saved states"""
+    log_every: int = 10
+    """steps between two lines of metrics.jsonl"""
+    knn_images: int = 0
+    """training images searched by the nearest-neighbour evaluation at the end, spread evenly; 0: all"""
+    tensorboard: bool = False
+    """also write the metrics for TensorBoard (pip install -e '.[tensorboard]')"""
+
+    def __post_init__(self) -> None:
+        self._check_finite("train")
+        for key in ("epochs", "batch_size", "accumulate", "save_every", "log_every"):
+            _require(getattr(self, key) >= 1, f"train.{key}", getattr(self, key), "1 or more")
+        for key in ("seed", "threads", "knn_images"):
+            _require(getattr(self, key) >= 0, f"train.{key}", getattr(self, key), "0 or more")
+        allowed = f"at most train.batch_size, which is {self.batch_size}"
+        _require(self.accumulate <= self.batch_size, "train.accumulate", self.accumulate, allowed)
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run, one section a concern."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    mask: MaskConfig = field(default_factory=MaskConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self) -> None:
+        rows, columns = self.model.grid_size
+        allowed = f"model.image_size {self.model.image_size} must have 2 patches or more: one to hide, one to see"
+        _require(rows * columns >= 2, "model.patch_size", self.model.patch_size, allowed)
+        values = self.model.patch_size_2d[0] * self.model.patch_size_2d[1] * 3
+        assert values >= 3  # norm_pix_loss needs a variance; colour images always have 3 values a patch
+        warmup, epochs = self.optim.warmup_epochs, self.train.epochs
+        _require(warmup <= epochs, "optim.warmup_epochs", warmup, f"at most train.epochs, which is {epochs}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dictionaries and lists, as they stand in YAML and JSON."""
+        return {name: {k: _plain(v) for k, v in section.items()} for name, section in asdict(self).items()}
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,119 @@
+"""Images as sequences of patches: cutting, embedding, and positions.
+
+Letters: B batch, C H W image, p q patch height and width, L = rows x columns patches, D width.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+
+# The one definition of a patch. (c p q) is the order in which a strided convolution flattens its kernel, so the linear
+# map of a patch and the convolution are the same matrix.
+IMAGE_PATTERN = "b c (row p) (column q)"
+PATCH_PATTERN = "b (row column) (c p q)"
+
+
+def patchify(images: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    """Cut images into patches, row by row.
+
+    Args:
+        images: (B, C, H, W), any channels, H and W multiples of the patch's.
+        patch_size: (p, q) in pixels.
+
+    Returns:
+        (B, L, C p q), a patch flattened channel first.
+    """
+    p, q = patch_size
+    return rearrange(images, f"{IMAGE_PATTERN} -> {PATCH_PATTERN}", p=p, q=q)
+
+
+def unpatchify(patches: Tensor, patch_size: tuple[int, int], grid_size: tuple[int, int]) -> Tensor:
+    """Put patches back together: the inverse of `patchify`.
+
+    Args:
+        patches: (B, L, C p q) in row order.
+        patch_size: (p, q) in pixels.
+        grid_size: (rows, columns), whose product is L.
+
+    Returns:
+        (B, C, H, W).
+    """
+    p, q = patch_size
+    return rearrange(patches, f"{PATCH_PATTERN} -> {IMAGE_PATTERN}", p=p, q=q, row=grid_size[0], column=grid_size[1])
+
+
+class PatchEmbed(nn.Module):
+    """The patch embedding x W_E + b: one linear map, the same for every patch (Dosovitskiy et al. 2021, eq. 1).
+
+    `proj` holds the weights in a convolution's shape (D, C, p, q), as timm and MAE name and store them; it is applied as
+    the equal matrix product, because then patches that are hidden are simply left out of the product.
+
+    Args:
+        image_size: (H, W) in pixels, multiples of the patch's.
+        patch_size: (p, q) in pixels.
+        channels: C.
+        embed_dim: D.
+    """
+
+    def __init__(self, image_size: tuple[int, int], patch_size: tuple[int, int], channels: int, embed_dim: int):
+        super().__init__()
+        if any(size % patch for size, patch in zip(image_size, patch_size, strict=True)):
+            raise ValueError(f"patch size {patch_size} does not divide image size {image_size}")
+        self.image_size = image_size
+        self.patch_size = patch_size
+        self.grid_size = (image_size[0] // patch_size[0], image_size[1] // patch_size[1])
+        self.num_patches = self.grid_size[0] * self.grid_size[1]
+        self.proj = nn.Conv2d(channels, embed_dim, kernel_size=patch_size, stride=patch_size)
+
+    @property
+    def W_E(self) -> Tensor:
+        """The embedding matrix (C p q, D), a view of `proj.weight`: a patch (1, C p q) becomes patch @ W_E + b."""
+        return self.proj.weight.flatten(1).T
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Embed patches (B, any, C p q) as they come from `patchify`, all or some -> (B, any, D)."""
+        return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
+
+
+def sincos_positions(grid_size: tuple[int, int], embed_dim: int) -> Tensor:
+    """The fixed 2-D sine-cosine table of MAE: [sin x, cos x, sin y, cos y], a quarter of the width each.
+
+    timm's table has the rows first: [sin y, sin x, cos y, cos x] is another table, not this one.
+
+    Args:
+        grid_size: (rows, columns).
+        embed_dim: D, a multiple of 4.
+
+    Returns:
+        (L, D) float32.
+    """
+    if embed_dim % 4:
+        raise ValueError(f"a 2-D sin-cos table needs a width that is a multiple of 4, got {embed_dim}")
+    quarter = embed_dim // 4
+    frequencies = 10_000.0 ** (-torch.arange(quarter, dtype=torch.float64) / quarter)
+    rows, columns = (torch.arange(n, dtype=torch.float64) for n in grid_size)
+    x = columns.repeat(grid_size[0])[:, None] * frequencies  # (L, D/4)
+    y = rows.repeat_interleave(grid_size[1])[:, None] * frequencies
+    return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1).float()
+
+
+def position_table(kind: str, grid_size: tuple[int, int], num_prefix_tokens: int, embed_dim: int) -> nn.Parameter:
+    """The position table (1, prefix + L, D) as a parameter: learned from a small random start, or fixed sin-cos.
+
+    A prefix token has no place in the picture: its row of the sin-cos table is 0, as in MAE.
+
+    Args:
+        kind: "learned" or "sincos" (a parameter without gradient, so that it is saved and loaded like any other).
+    """
+    num_tokens = num_prefix_tokens + math.prod(grid_size)
+    if kind == "sincos":
+        table = torch.cat([torch.zeros(num_prefix_tokens, embed_dim), sincos_positions(grid_size, embed_dim)])
+        return nn.Parameter(table[None], requires_grad=False)
+    if kind == "learned":
+        return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, num_tokens, embed_dim), std=0.02))
+    raise ValueError(f"positions are 'learned' or 'sincos', got {kind!r}")
