@@ -1,0 +1,197 @@
+"""Pretrain a vision transformer by masked patch reconstruction.
+
+    python train.py                                            # configs/quickstart.yaml
+    python train.py --config configs/cifar10_tiny_p4.yaml
+    python train.py --config configs/folder.yaml --data.root my_images --out runs/mine
+    python train.py --config configs/cifar10_tiny_p4.yaml --resume
+
+The run folder, runs/<config> or --out, gets config.yaml, metrics.jsonl, checkpoints/, model.safetensors and config.json,
+reconstructions.png, attention.png, curves.png, summary.json.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vit.cli import TrainCommand, parse_train_command, to_yaml
+from vit.errors import exit_code_of, one_line
+
+if TYPE_CHECKING:
+    from vit.data import Dataset
+    from vit.training.run import TrainingRun
+    from vit.training.run_folder import RunFolder
+    from vit.training.stopping import StopRequests
+
+QUICKSTART = Path(__file__).resolve().parent / "configs" / "quickstart.yaml"
+PICTURES = 10  # test images in reconstructions.png
+MAPS = 6  # test images in attention.png
+
+
+def main() -> int:
+    sys.stdout.reconfigure(line_buffering=True)  # also into a file or a pipe: a run is watched while it runs
+    command = parse_train_command(sys.argv[1:], QUICKSTART)
+
+    from vit.training.run_folder import RunFolder
+    from vit.training.stopping import Stopped, StopRequests
+
+    folder = RunFolder(command.out)
+    if not command.resume:
+        folder.refuse_if_taken()
+    try:
+        with StopRequests() as stop:
+            run = prepare(command, folder)
+            train(run, folder, stop)
+            finish(run, folder)
+    except Stopped as stopped:
+        print(f"stopped by {stopped}; continue with: python train.py --out {folder.path} --resume", file=sys.stderr)
+        return stopped.exit_code
+    return 0
+
+
+def prepare(command: TrainCommand, folder: RunFolder) -> TrainingRun:
+    """Data, model and folder, ready for the next step."""
+    from vit.data import load_data
+    from vit.training.run import begin_run
+
+    config = command.config
+    data = load_data(config.data, config.model.image_size_2d, config.train.seed)
+    run = begin_run(config, data, folder.checkpoints if command.resume else None)
+    folder.begin(None if command.resume else to_yaml(config))
+
+    warn(data)
+    parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    rows, columns = config.model.grid_size
+    print(f"data     {data.description}")
+    print(f"model    {parameters / 1e6:.2f}M parameters, {rows} x {columns} patches, {config.mask.ratio:.0%} hidden")
+    print(f"compute  {run.compute}")
+    print(f"run      {folder.path}, {run.total_steps:,} steps" + (f", from step {run.step:,}" if run.step else ""))
+    for note in [*run.notes, *(f"unreadable, left out: {path}" for path in data.train.skipped + data.test.skipped)]:
+        print(f"note     {one_line(note)}")
+    return run
+
+
+def train(run: TrainingRun, folder: RunFolder, stop: StopRequests) -> None:
+    """All remaining steps; a signal ends them after the one under way, with its state saved."""
+    from vit.training.metrics import MetricsLog
+    from vit.training.progress import Progress
+
+    settings = run.config.train
+    log = MetricsLog(folder.metrics, run.step, folder.tensorboard if settings.tensorboard else None)
+    progress = Progress(run.total_steps, settings.epochs, run.step)
+    images, since = 0, run.seconds
+    stop.hold(True)
+    try:
+        for step in run.steps():
+            last = step.step == run.total_steps
+            progress.update(step.step, step.epoch, step.loss, step.images)
+            images += step.images
+            if step.step % settings.log_every == 0 or last:
+                log.write({**step.metrics, "images_per_second": images / (run.seconds - since)})
+                images, since = 0, run.seconds
+            if step.step % settings.save_every == 0 or last or stop.requested:
+                run.save(folder.checkpoints)
+            if stop.requested:
+                break
+    finally:
+        progress.close()
+        log.close()
+    stop.hold(False)
+
+
+def finish(run: TrainingRun, folder: RunFolder) -> None:
+    """The model, the summary and the pictures, and a word on each."""
+    from vit.atomic import write_json
+    from vit.checkpoints import save_model
+    from vit.evaluate.summary import summarize
+    from vit.training.metrics import read_metrics
+
+    encoder, decoder = run.config.model.encoder_arguments(), run.config.model.decoder_arguments()
+    names = run.data.train.class_names
+    save_model(folder.path, run.model, encoder, decoder, run.normalize, names, run.data.name)
+    print("measuring what was learned ...", flush=True)
+    metrics = read_metrics(folder.metrics)
+    summary = summarize(run, metrics)
+    draw(run, folder, metrics, summary)
+    write_json(folder.summary, summary)  # last: a folder with a summary holds a finished run
+
+    warn(run.data)
+    baselines, neighbours = summary["test_loss_of_baselines"], summary["neighbours"]
+    print(
+        f"\n{run.data.name}: {run.step:,} steps in {run.seconds:,.0f} s, {summary['images_per_second']:,.0f} images/s"
+    )
+    print(f"test loss on hidden patches  {summary['test_loss']:.4f}")
+    print(f"  guessing the visible mean  {baselines['mean_of_visible_patches']:.4f}")
+    print(f"  copying the nearest patch  {baselines['nearest_visible_patch']:.4f}")
+    if neighbours:
+        print(f"nearest-neighbour accuracy   {neighbours['encoder_accuracy']:.1%} by the encoder's features")
+        print(f"                             {neighbours['raw_pixel_accuracy']:.1%} by raw pixels")
+    print(f"\nIn {folder.path}:")
+    print(f"  {folder.reconstructions.name}  test images, what the model sees of them, and how it fills in the rest")
+    print(f"  {folder.attention.name}        where the last layer's attention looks, head by head")
+    print(f"  {folder.curves.name}           loss, learning rate and gradient norm over the epochs")
+    print(f"  {folder.summary.name}         these figures and what they came from")
+    print("  model.safetensors    the weights, with config.json: vit.checkpoints.load_model reads them", flush=True)
+
+
+def draw(run: TrainingRun, folder: RunFolder, metrics: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+    """reconstructions.png, attention.png and curves.png."""
+    from vit.data.augment import evenly_spaced, to_float
+    from vit.evaluate.reconstruction import fixed_mask, reconstruct
+    from vit.figures import attention_figure, curves_figure, reconstruction_figure, save_figure
+    from vit.interpret.maps import layer_attention, query_map
+
+    config, test, encoder = run.config, run.data.test, run.model.encoder
+    about = f"{run.data.name}, test images · {config.train.epochs} epochs on {len(run.data.train):,} images"
+    grid = config.model.grid_size
+
+    some = test.subset(evenly_spaced(len(test), PICTURES))
+    mask = fixed_mask(config.mask.kind, 0, len(some), grid, config.mask.ratio)
+    result = reconstruct(run.model, some.images, run.normalize, mask, run.compute)
+    how = f"{config.mask.kind} mask, {int(mask.mask[0].sum())} of {mask.mask.shape[1]} patches hidden"
+    if result.from_normalized:
+        how += (
+            " · the model predicts normalised patches: their brightness and contrast are estimated from the visible"
+            " patches around, not taken from the original"
+        )
+    title = "Filled in from what is visible"
+    figure = reconstruction_figure(
+        result.original, result.filled, result.hidden, some.label_names, title, f"{about} · {how}"
+    )
+    save_figure(figure, folder.reconstructions)
+
+    some = test.subset(evenly_spaced(len(test), MAPS))
+    images = to_float(some.images, config.model.image_size_2d)
+    weights = layer_attention(encoder, run.normalize(images).to(run.compute.device)).cpu()
+    prefix, centre = encoder.num_prefix_tokens, (grid[0] // 2, grid[1] // 2)
+    by_class = config.model.class_token
+    query = 0 if by_class else prefix + centre[0] * grid[1] + centre[1]
+    asks = "the class token" if by_class else f"the patch in row {centre[0]}, column {centre[1]} (outlined)"
+    maps, prefix_mass = query_map(weights, query, prefix, grid)
+    figure = attention_figure(
+        images, maps, prefix_mass, some.label_names, f"Where {asks} looks",
+        f"{about} · layer {len(encoder.blocks)} of {len(encoder.blocks)}, whole images; beside each name the share of the"
+        " attention that falls on patches, the rest stays on prefix tokens",
+        query=None if by_class else centre,
+    )  # fmt: skip
+    save_figure(figure, folder.attention)
+
+    lines = {
+        "test loss at the end": summary["test_loss"],
+        "guessing the mean of the visible": summary["test_loss_of_baselines"]["mean_of_visible_patches"],
+        "copying the nearest visible": summary["test_loss_of_baselines"]["nearest_visible_patch"],
+    }
+    save_figure(curves_figure(metrics, lines, "How the run went", f"{about} · seed {config.train.seed}"), folder.curves)
+
+
+def warn(data: Dataset) -> None:
+    """Say, so that nobody overlooks it, that the data is not what was asked for."""
+    if data.warning:
+        bar = "!" * 100
+        print(f"\n{bar}\n{textwrap.fill('WARNING: ' + data.warning, 100)}\n{bar}\n", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of("train.py", main))

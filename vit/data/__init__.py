@@ -1,0 +1,89 @@
+"""Images from any source in one shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vit.config import DataConfig
+from vit.data.augment import evenly_spaced
+from vit.data.images import DataError, ImageSet
+
+__all__ = ["DataError", "Dataset", "ImageSet", "load_data"]
+
+NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "scenes": "Scenes"}
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What a run trains on and is tested on.
+
+    Attributes:
+        name: what every output calls it.
+        source: where it came from: cifar10, cifar100, folder or scenes.
+        train, test: the two splits.
+        warning: what the user must not overlook, or None: the data is not what was asked for.
+    """
+
+    name: str
+    source: str
+    train: ImageSet
+    test: ImageSet
+    warning: str | None = None
+
+    @property
+    def description(self) -> str:
+        """Name, counts and stamps in a line."""
+        return f"{self.name}: {len(self.train):,} training and {len(self.test):,} test images, stamp {self.stamp}"
+
+    @property
+    def stamp(self) -> str:
+        """Identifies exactly these images, training and test."""
+        return f"{self.train.stamp}-{self.test.stamp}"
+
+
+def load_data(config: DataConfig, image_size: tuple[int, int], seed: int = 0) -> Dataset:
+    """Load what `config.source` names, whole.
+
+    Args:
+        config: the data section.
+        image_size: (H, W) that a folder's images are resized to; the other sources have 32 x 32.
+        seed: of the Scenes.
+
+    Raises:
+        DataError: the data is not there or cannot be read; one line with the ways out.
+    """
+    source, warning = config.source, None
+    name = config.name or NAMES.get(config.source, Path(config.root).resolve().name)
+    if config.source == "folder":
+        from vit.data.folder import load_folder
+
+        cache = Path(config.cache).expanduser()
+        train, test = load_folder(Path(config.root).expanduser(), image_size, config.on_bad_image, cache)
+    elif config.source == "scenes":
+        train, test = _scenes(config, seed)
+    else:
+        from vit.data.cifar import CifarUnavailable, load_cifar
+
+        try:
+            train, test = load_cifar(config.source, Path(config.root).expanduser(), config.download)
+        except CifarUnavailable as error:
+            if config.fallback != "scenes":
+                ways = "Or train on --data.source scenes (built in) or --data.source folder --data.root YOUR_IMAGES."
+                raise DataError(f"{error} {ways}") from error
+            wanted, name = name, NAMES["scenes"]
+            warning = f"{wanted} could not be had, so this run uses the built-in {name} images instead. {error}"
+            source = "scenes"
+            train, test = _scenes(config, seed)
+    if config.limit and config.limit < len(train):
+        train = train.subset(evenly_spaced(len(train), config.limit))
+    if config.limit and config.limit < len(test):
+        test = test.subset(evenly_spaced(len(test), config.limit))
+    return Dataset(name, source, train, test, warning)
+
+
+def _scenes(config: DataConfig, seed: int) -> tuple[ImageSet, ImageSet]:
+    from vit.data.scenes import load_scenes
+
+    train, test = (min(most, config.limit or most) for most in (50_000, 10_000))
+    return load_scenes(train, seed, "train"), load_scenes(test, seed, "test")

@@ -1,0 +1,138 @@
+"""Images on their way into the model: uint8 to float, augmented in whole batches, each image by its own draws.
+
+All of it runs on the device that the images are on. Draws come from a generator on the CPU: the same on every device.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from vit.config import DataConfig
+
+
+def augment(images: Tensor, config: DataConfig, image_size: tuple[int, int], generator: Generator) -> Tensor:
+    """Vary a batch: crop and flip as `config` says.
+
+    Args:
+        images: uint8 (B, C, h, w).
+        config: `crop`, `crop_scale`, `crop_ratio`, `crop_padding` and `flip` are read.
+        image_size: (H, W) to give back.
+        generator: a CPU generator, the only source of chance.
+
+    Returns:
+        float32 (B, C, H, W) from 0 to 1.
+    """
+    flip = torch.rand(len(images), generator=generator) < config.flip
+    if config.crop == "resized":
+        boxes = crop_boxes(len(images), images.shape[-2:], config.crop_scale, config.crop_ratio, generator)
+        return sample_boxes(images, boxes, flip, image_size)
+    if config.crop == "pad":
+        images = pad_and_crop(images, config.crop_padding, generator)
+    images = torch.where(flip.to(images.device)[:, None, None, None], images.flip(-1), images)
+    return to_float(images, image_size)
+
+
+def crop_boxes(
+    batch: int,
+    size: tuple[int, int] | torch.Size,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    generator: Generator,
+) -> Tensor:
+    """Random boxes inside an image, as in Inception's crop: area uniform in `scale`, aspect log-uniform in `ratio`.
+
+    Returns:
+        float32 (B, 4): top, left, height, width as fractions of the image. A side that would be longer than the image is
+        shortened to it (instead of drawing again, which cannot be done for a whole batch at once).
+    """
+    draws = torch.rand(batch, 4, generator=generator)
+    area = scale[0] + (scale[1] - scale[0]) * draws[:, 0]
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    aspect = (low + (high - low) * draws[:, 1]).exp() * size[0] / size[1]  # width / height in fractions
+    height = (area / aspect).sqrt().clamp(max=1)
+    width = (area * aspect).sqrt().clamp(max=1)
+    return torch.stack([draws[:, 2] * (1 - height), draws[:, 3] * (1 - width), height, width], dim=1)
+
+
+def sample_boxes(images: Tensor, boxes: Tensor, flip: Tensor, image_size: tuple[int, int]) -> Tensor:
+    """Cut a box out of each image and resize it, bilinearly; mirrored where `flip`.
+
+    Args:
+        images: uint8 (B, C, h, w).
+        boxes: (B, 4) as from `crop_boxes`.
+        flip: bool (B,).
+        image_size: (H, W).
+
+    Returns:
+        float32 (B, C, H, W) from 0 to 1.
+    """
+    top, left, height, width = boxes.unbind(1)
+    mirror = 1 - 2 * flip.float()
+    theta = torch.zeros(len(images), 2, 3)  # output position in [-1, 1] -> input position in [-1, 1]
+    theta[:, 0, 0], theta[:, 0, 2] = width * mirror, 2 * left + width - 1
+    theta[:, 1, 1], theta[:, 1, 2] = height, 2 * top + height - 1
+    size = [len(images), images.shape[1], *image_size]
+    grid = F.affine_grid(theta.to(images.device), size, align_corners=False)  # (B, H, W, 2)
+    return F.grid_sample(images.float() / 255, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def pad_and_crop(images: Tensor, padding: int, generator: Generator) -> Tensor:
+    """Shift each image by up to `padding` pixels either way, black coming in: uint8 (B, C, H, W) -> the same."""
+    batch, channels, height, width = images.shape
+    padded = F.pad(images, (padding,) * 4)
+    top, left = torch.randint(0, 2 * padding + 1, (2, batch, 1), generator=generator).to(images.device)
+    rows = top + torch.arange(height, device=images.device)  # (B, H)
+    columns = left + torch.arange(width, device=images.device)  # (B, W)
+    pixels = rows[:, :, None] * padded.shape[-1] + columns[:, None, :]  # (B, H, W), places in a padded plane
+    pixels = pixels.flatten(1)[:, None].expand(-1, channels, -1)
+    return padded.flatten(2).gather(2, pixels).view(images.shape)
+
+
+def to_float(images: Tensor, image_size: tuple[int, int]) -> Tensor:
+    """uint8 (B, C, h, w) -> float32 (B, C, H, W) from 0 to 1, resized with antialiasing where the size differs."""
+    images = images.float() / 255
+    if images.shape[-2:] != image_size:
+        images = F.interpolate(images, image_size, mode="bilinear", antialias=True, align_corners=False)
+    return images
+
+
+class Normalization:
+    """The input's mean and deviation a channel: what the model is fed is (image - mean) / std.
+
+    Args:
+        mean: one number a channel, images from 0 to 1.
+        std: likewise, positive.
+    """
+
+    def __init__(self, mean: list[float], std: list[float]):
+        self.mean = mean
+        self.std = std
+
+    @classmethod
+    def of(cls, images: Tensor, most: int = 10_000) -> Normalization:
+        """Measured on images uint8 (N, C, H, W), on at most `most` of them, spread evenly."""
+        sample = images[evenly_spaced(len(images), most)].to(torch.float64) / 255
+        # A channel without any contrast would otherwise be divided by nothing.
+        return cls(sample.mean((0, 2, 3)).tolist(), sample.std((0, 2, 3)).clamp(min=1e-3).tolist())
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Images from 0 to 1 (B, C, H, W) -> the model's input."""
+        return images.sub(self._column(self.mean, images)).div_(self._column(self.std, images))
+
+    def invert(self, inputs: Tensor) -> Tensor:
+        """The model's input (B, C, H, W) -> images, 0 to 1 where they came from images."""
+        return inputs * self._column(self.std, inputs) + self._column(self.mean, inputs)
+
+    @staticmethod
+    def _column(values: list[float], like: Tensor) -> Tensor:
+        return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None, None]
+
+
+def evenly_spaced(count: int, most: int) -> Tensor:
+    """Up to `most` of `count` indices, spread evenly: int64 (min(count, most),); all of them when `most` is 0."""
+    most = min(count, most) if most else count
+    return torch.arange(most) * count // most

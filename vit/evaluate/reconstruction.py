@@ -1,0 +1,165 @@
+"""How well hidden patches are filled in, against two baselines that learn nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vit.data.augment import Normalization, to_float
+from vit.data.batches import stream
+from vit.mae import MaskedAutoencoder, masked_patch_loss
+from vit.masking import Mask, make_mask
+from vit.patches import patchify, unpatchify
+from vit.training.device import Compute
+
+TEST_SEED = 20_220_612  # of the fixed test mask: the same patches are hidden for every run and every model
+
+
+def fixed_mask(kind: str, start: int, batch: int, grid_size: tuple[int, int], mask_ratio: float) -> Mask:
+    """The test mask of images `start` to `start + batch` of a test set: always the same."""
+    return make_mask(kind, batch, grid_size, mask_ratio, stream(TEST_SEED, "test mask", start))
+
+
+@dataclass(frozen=True)
+class ReconstructionScores:
+    """Losses over the hidden patches of a test set, in the model's own target space: comparable with each other.
+
+    Attributes:
+        model: the model's.
+        mean_visible: predicting, for every hidden patch, the mean of the image's visible targets.
+        nearest_visible: predicting the target of the nearest visible patch.
+    """
+
+    model: float
+    mean_visible: float
+    nearest_visible: float
+
+
+@torch.no_grad()
+def score_reconstruction(
+    model: MaskedAutoencoder,
+    images: Tensor,
+    normalize: Normalization,
+    kind: str,
+    mask_ratio: float,
+    compute: Compute,
+    batch_size: int = 256,
+) -> ReconstructionScores:
+    """The masked loss of `model` on test images under the fixed test mask, and that of the baselines.
+
+    Args:
+        model: on the device of `compute`; put into eval mode and back.
+        images: uint8 (N, C, h, w).
+        normalize: the input's normalisation.
+        kind: of the mask.
+        mask_ratio: share of hidden patches.
+        compute: device and precision.
+        batch_size: images at a time; the mask of an image depends on it, so it is part of the protocol.
+    """
+    embed = model.encoder.patch_embed
+    was_training = model.training
+    model.eval()
+    sums = torch.zeros(3, dtype=torch.float64)
+    for start in range(0, len(images), batch_size):
+        batch = images[start : start + batch_size].to(compute.device)
+        inputs = normalize(to_float(batch, embed.image_size))
+        mask = fixed_mask(kind, start, len(batch), embed.grid_size, mask_ratio).to(compute.device)
+        with compute.autocast():
+            prediction = model(inputs, mask)
+        targets = model.targets(inputs)
+        guesses = (prediction, mean_visible(targets, mask), nearest_visible(targets, mask, embed.grid_size))
+        losses = [masked_patch_loss(guess, targets, mask.mask).item() for guess in guesses]
+        sums += torch.tensor(losses, dtype=torch.float64) * len(batch)
+    model.train(was_training)
+    return ReconstructionScores(*(sums / len(images)).tolist())
+
+
+def mean_visible(targets: Tensor, mask: Mask) -> Tensor:
+    """The mean of each image's visible patches, for every patch: (B, L, P) -> (B, L, P)."""
+    visible = 1 - mask.mask[:, :, None]
+    return ((targets * visible).sum(1, keepdim=True) / visible.sum(1, keepdim=True)).expand_as(targets)
+
+
+def nearest_visible(targets: Tensor, mask: Mask, grid_size: tuple[int, int]) -> Tensor:
+    """For every patch the nearest visible one of its image, the first in grid order of several: (B, L, P) -> the same."""
+    distance = grid_distances(grid_size, targets.device).masked_fill(mask.mask[:, None, :] > 0, torch.inf)  # (B, L, L)
+    return targets.gather(1, distance.argmin(-1)[:, :, None].expand_as(targets))
+
+
+def grid_distances(grid_size: tuple[int, int], device: torch.device) -> Tensor:
+    """Distance in patches between any two patches of a grid: float32 (L, L)."""
+    rows, columns = (torch.arange(n, device=device, dtype=torch.float32) for n in grid_size)
+    places = torch.cartesian_prod(rows, columns)  # (L, 2)
+    return torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """Pictures of a reconstruction, all float32 (B, C, H, W) from 0 to 1.
+
+    Attributes:
+        original: what went in.
+        filled: the visible patches as they were, the hidden ones as the model fills them in.
+        hidden: bool (B, 1, H, W), the pixels that the model did not see.
+        from_normalized: the model predicts normalised patches; their brightness and contrast are estimated.
+    """
+
+    original: Tensor
+    filled: Tensor
+    hidden: Tensor
+    from_normalized: bool
+
+
+@torch.no_grad()
+def reconstruct(
+    model: MaskedAutoencoder, images: Tensor, normalize: Normalization, mask: Mask, compute: Compute
+) -> Reconstruction:
+    """Fill in the hidden patches of some images, as pictures.
+
+    A model that predicts normalised patches says nothing of their brightness and contrast. Those of the true patch would
+    be peeping; here they are estimated from the visible patches, weighted by 1 / distance^2.
+
+    Args:
+        model: on the device of `compute`.
+        images: uint8 (B, C, h, w).
+        normalize: the input's normalisation.
+        mask: for these images.
+        compute: device and precision.
+    """
+    embed = model.encoder.patch_embed
+    original = to_float(images.to(compute.device), embed.image_size)
+    inputs, mask = normalize(original), mask.to(compute.device)
+    was_training = model.training
+    model.eval()
+    with compute.autocast():
+        prediction = model(inputs, mask).float()
+    model.train(was_training)
+    patches = patchify(inputs, embed.patch_size)  # (B, L, P)
+    if model.norm_pix_loss:
+        mean, deviation = estimate_statistics(patches, mask, embed.grid_size)
+        prediction = prediction * deviation + mean
+    hidden = mask.mask[:, :, None]
+    filled = unpatchify(torch.where(hidden > 0, prediction, patches), embed.patch_size, embed.grid_size)
+    hidden_pixels = unpatchify(hidden.expand_as(patches), embed.patch_size, embed.grid_size)[:, :1] > 0
+    filled = normalize.invert(filled).clamp(0, 1)
+    return Reconstruction(original.cpu(), filled.cpu(), hidden_pixels.cpu(), model.norm_pix_loss)
+
+
+def estimate_statistics(patches: Tensor, mask: Mask, grid_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of every patch, estimated from the visible patches around it.
+
+    Args:
+        patches: (B, L, P); hidden ones are not looked at.
+        mask: for these images.
+        grid_size: (rows, columns).
+
+    Returns:
+        mean (B, L, 1) and deviation (B, L, 1).
+    """
+    statistics = torch.stack([patches.mean(-1), patches.std(-1)], dim=-1)  # (B, L, 2)
+    closeness = 1 / grid_distances(grid_size, patches.device).square().clamp(min=0.25)
+    weights = closeness * (1 - mask.mask[:, None, :])  # (B, L, L)
+    estimate = weights @ statistics / weights.sum(-1, keepdim=True)
+    return estimate[..., :1], estimate[..., 1:]

@@ -1,0 +1,88 @@
+"""summary.json: what a run came to, and all that is needed to compare it with another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torchvision
+
+from vit import __version__
+from vit.data.augment import evenly_spaced
+from vit.evaluate.neighbours import K, encoder_features, neighbour_accuracy, pixel_features
+from vit.evaluate.reconstruction import score_reconstruction
+from vit.training.device import device_name
+from vit.training.run import TrainingRun
+
+
+def summarize(run: TrainingRun, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Measure a finished run on its test images.
+
+    Args:
+        run: at its last step.
+        metrics: lines of metrics.jsonl.
+
+    Returns:
+        Plain values for JSON. Losses are means over the hidden patches, in the space of the model's targets; accuracies
+        go from 0 to 1; `neighbours` is None where images have no labels.
+    """
+    config, data = run.config, run.data
+    kind, ratio = config.mask.kind, config.mask.ratio
+    scores = score_reconstruction(run.model, data.test.images, run.normalize, kind, ratio, run.compute)
+    last_epoch = [line["loss"] for line in metrics if line["epoch"] > config.train.epochs - 1]
+    return {
+        "data": {
+            "name": data.name,
+            "source": data.source,
+            "warning": data.warning,
+            "train_images": len(data.train),
+            "test_images": len(data.test),
+            "skipped": len(data.train.skipped) + len(data.test.skipped),
+            "stamp": data.stamp,
+        },
+        "steps": run.step,
+        "epochs": config.train.epochs,
+        "final_train_loss": sum(last_epoch) / len(last_epoch),
+        "test_loss": scores.model,
+        "test_loss_of_baselines": {
+            "mean_of_visible_patches": scores.mean_visible,
+            "nearest_visible_patch": scores.nearest_visible,
+        },
+        "test_mask": {"kind": kind, "ratio": ratio, "fixed": True},
+        "neighbours": score_neighbours(run) if data.train.labelled and data.test.labelled else None,
+        "images_per_second": run.step / run.total_steps * config.train.epochs * len(data.train) / run.seconds,
+        "seconds": run.seconds,
+        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        "device": device_name(run.compute.device),
+        "precision": run.compute.precision,
+        "threads": torch.get_num_threads(),
+        "seed": config.train.seed,
+        "versions": {
+            "vit-patch-trainer": __version__,
+            "torch": torch.__version__,
+            "torchvision": torchvision.__version__,
+            "python": sys.version.split()[0],
+        },
+    }
+
+
+def score_neighbours(run: TrainingRun) -> dict[str, Any]:
+    """Nearest neighbours by the frozen encoder's features, and by the pixels themselves, on the same images."""
+    train, test = run.data.train, run.data.test
+    chosen = evenly_spaced(len(train), run.config.train.knn_images)
+    bank, labels = train.images[chosen], train.labels[chosen]
+
+    def accuracy(bank_features: torch.Tensor, query_features: torch.Tensor) -> float:
+        return neighbour_accuracy(bank_features, labels, query_features, test.labels)
+
+    encode = (run.normalize, run.compute)
+    learned = [encoder_features(run.model.encoder, images, *encode) for images in (bank, test.images)]
+    return {
+        "k": K,
+        "bank": len(bank),
+        "queries": len(test),
+        "encoder_accuracy": accuracy(*learned),
+        "raw_pixel_accuracy": accuracy(pixel_features(bank), pixel_features(test.images)),
+    }

@@ -1,0 +1,105 @@
+"""Where a run computes, and in which number format."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from vit.config import ConfigError, TrainConfig
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A device and the number format of its matrix products; weights, sums and the optimizer stay float32.
+
+    Attributes:
+        device: cpu, cuda or mps.
+        precision: "bf16" or "fp32".
+    """
+
+    device: torch.device
+    precision: str = "fp32"
+
+    def autocast(self) -> AbstractContextManager:
+        """A block in which matrix products are computed in `precision`."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    def __str__(self) -> str:
+        threads = f", {torch.get_num_threads()} threads" if self.device.type == "cpu" else ""
+        return f"{device_name(self.device)}, {self.precision}{threads}"
+
+
+def choose_compute(config: TrainConfig, precision: str | None = None) -> Compute:
+    """The device and the precision that `config` asks for, or the best there are.
+
+    Args:
+        config: device, precision and threads are read.
+        precision: what `auto` was taken for when the run began; it stays so for the whole run.
+
+    Raises:
+        ConfigError: a device or a precision is asked for that this machine does not have.
+    """
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    there = [name for name, is_there in present.items() if is_there]
+    if config.device != "auto" and config.device not in there:
+        raise ConfigError(f"train.device: {config.device!r} cannot be used; torch finds {', '.join(there)} here")
+    device = torch.device(there[0] if config.device == "auto" else config.device)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    if config.precision == "auto":
+        return Compute(device, precision or ("bf16" if bf16_pays(device) else "fp32"))
+    if config.precision == "bf16" and device.type != "cpu" and not _has_bf16(device):
+        raise ConfigError(
+            f"train.precision: 'bf16' cannot be used; {device_name(device)} does not compute it: use fp32"
+        )
+    return Compute(device, config.precision)
+
+
+def bf16_pays(device: torch.device) -> bool:
+    """Whether bfloat16 products are computed by the processor itself, and faster than float32 ones.
+
+    A GPU that has them is faster with them. A CPU need not be: AVX512-BF16 without AMX runs at half the speed of float32
+    on some Intel servers and at twice on AMD's. So there both are timed, for some 20 ms, on a product of the size of a
+    training step's.
+    """
+    if device.type != "cpu" or not _has_bf16(device):
+        return _has_bf16(device)
+    seconds = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        x, weight = torch.ones(4096, 192, dtype=dtype), torch.ones(768, 192, dtype=dtype)
+        times = []
+        for _ in range(6):
+            begin = time.perf_counter()
+            torch.nn.functional.linear(x, weight)
+            times.append(time.perf_counter() - begin)
+        seconds[dtype] = min(times)
+    return seconds[torch.bfloat16] < 0.8 * seconds[torch.float32]  # the casts around the products cost something too
+
+
+def _has_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return False
+
+
+def device_name(device: torch.device) -> str:
+    """What a person calls the device: the GPU's name, or the processor's."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "cpu":
+        return _processor_name()
+    return device.type
+
+
+def _processor_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:  # not Linux
+        names = []
+    return f"{names[0]} ({len(names)} cores)" if names else "CPU"

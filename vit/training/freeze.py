@@ -1,0 +1,80 @@
+"""Parts of a model that do not learn, by name, down to the thirds of a fused qkv layer."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from vit.errors import UserError
+
+THIRDS = {"W_Q": 0, "W_K": 1, "W_V": 2}
+
+
+class FreezeError(UserError, ValueError):
+    """A name in model.freeze that is no part of the model; the message is one line."""
+
+
+def freeze(model: nn.Module, names: list[str]) -> list[Tensor]:
+    """Stop parts of `model` from learning.
+
+    A name is a run of components of a parameter's name: "patch_embed", "pos_embed", "encoder.blocks.0", "mlp", "norm1".
+    W_Q, W_K and W_V mean that third of every qkv layer, weight and bias, and W_O every attention's proj; a part before
+    them narrows them down: "decoder.W_Q", "encoder.blocks.3.attn.W_K".
+
+    Returns:
+        Views of the frozen thirds. Their gradient is zero from now on; hand them to `keep_rows`, which protects them from
+        weight decay.
+
+    Raises:
+        FreezeError: a name matches nothing.
+    """
+    rows = []
+    for name in names:
+        scope, _, last = name.rpartition(".")
+        if last in THIRDS:
+            layers = [m.qkv for key, m in model.named_modules() if _fused(m) and _contains(key, scope)]
+            rows += [_freeze_third(p, THIRDS[last]) for layer in layers for p in layer.parameters()]
+            found = bool(layers)
+        else:
+            wanted = f"{scope}.attn.proj".lstrip(".") if last == "W_O" else name
+            parameters = [p for key, p in model.named_parameters() if _contains(key, wanted)]
+            for parameter in parameters:
+                parameter.requires_grad_(False)
+            found = bool(parameters)
+        if not found:
+            parts = sorted({part for key, _ in model.named_parameters() for part in key.split(".")[:-1]})
+            known = ", ".join(part for part in parts if not part.isdigit())
+            raise FreezeError(f"model.freeze: {name!r} is no part of this model; it has W_Q, W_K, W_V, W_O, {known}")
+    return rows
+
+
+def keep_rows(optimizer: Optimizer, rows: list[Tensor]) -> None:
+    """After every step of `optimizer`, put `rows` (from `freeze`) back: AdamW's decay shrinks even where no gradient is."""
+    originals = [row.detach().clone() for row in rows]
+
+    def restore(*_: object) -> None:
+        for row, original in zip(rows, originals, strict=True):
+            row.detach().copy_(original)
+
+    if rows:
+        optimizer.register_step_post_hook(restore)
+
+
+def _freeze_third(parameter: nn.Parameter, third: int) -> Tensor:
+    size = len(parameter) // 3
+
+    def without_third(gradient: Tensor) -> Tensor:
+        gradient = gradient.clone()
+        gradient[third * size : (third + 1) * size] = 0
+        return gradient
+
+    parameter.register_hook(without_third)
+    return parameter.detach()[third * size : (third + 1) * size]
+
+
+def _fused(module: nn.Module) -> bool:
+    return isinstance(getattr(module, "qkv", None), nn.Linear)
+
+
+def _contains(key: str, name: str) -> bool:
+    return not name or f".{name}." in f".{key}."

@@ -1,0 +1,55 @@
+"""What a run writes down while it trains: JSON lines, and TensorBoard on request."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vit.atomic import write_text
+
+
+class MetricsLog:
+    """One JSON object a line in `path`; every line is on its way to the disk before `write` returns.
+
+    Args:
+        path: metrics.jsonl.
+        resumed_from: lines of later steps are removed: they are about to be made again.
+        tensorboard: folder for TensorBoard's event files, or None.
+
+    Raises:
+        ImportError: TensorBoard is asked for and not installed.
+    """
+
+    def __init__(self, path: Path, resumed_from: int = 0, tensorboard: Path | None = None):
+        kept = [line for line in read_metrics(path) if line["step"] <= resumed_from]
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+        self._file = path.open("a", encoding="utf-8")
+        self._board = None
+        if tensorboard is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(tensorboard), purge_step=resumed_from + 1)
+
+    def write(self, values: dict[str, Any]) -> None:
+        """Append a line; `values` has a "step"."""
+        self._file.write(json.dumps(values, allow_nan=False) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for key, value in values.items():
+                if key != "step":
+                    self._board.add_scalar(key, value, values["step"])
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics file; none when there is no file. A last line that a kill cut short is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines[:-1]]  # what stands after the last newline was cut short

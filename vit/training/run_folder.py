@@ -1,0 +1,70 @@
+"""A run's folder: what stands where, and that nothing in it is ever overwritten."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import IO
+
+from vit.atomic import write_text
+from vit.errors import UserError
+
+
+class RunFolderError(UserError):
+    """A run folder that cannot be used; the message is one line."""
+
+
+class RunFolder:
+    """runs/<name>/ and the names of the files in it.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.config = path / "config.yaml"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.tensorboard = path / "tensorboard"
+        self.summary = path / "summary.json"
+        self.reconstructions = path / "reconstructions.png"
+        self.attention = path / "attention.png"
+        self.curves = path / "curves.png"
+        self._lock: IO[str] | None = None
+
+    def refuse_if_taken(self) -> None:
+        """Refuse to begin a run where something stands that it would write over.
+
+        Raises:
+            RunFolderError: it names the ways out.
+        """
+        ours = (self.config, self.metrics, self.checkpoints, self.summary, self.path / "model.safetensors",
+                self.path / "config.json", self.reconstructions, self.attention, self.curves)  # fmt: skip
+        for there in (path for path in ours if path.exists()):
+            ways = "continue it with --resume, or begin another elsewhere with --out DIR"
+            raise RunFolderError(f"{self.path} already holds a run ({there.name}); {ways}")
+
+    def begin(self, config_yaml: str | None) -> None:
+        """Make the folder ours: lock it against a second process, and write the configuration of a new run.
+
+        Raises:
+            RunFolderError: another process works in it, or it cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("w")
+            if sys.platform != "win32":
+                import fcntl
+
+                try:
+                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise RunFolderError(
+                        f"another process is working in {self.path}; wait for it or stop it"
+                    ) from error
+            if config_yaml is not None:
+                write_text(self.config, config_yaml)
+        except OSError as error:
+            reason = error.strerror or error
+            raise RunFolderError(f"cannot write to the run folder {self.path}: {reason}; choose --out DIR") from error

@@ -1,0 +1,91 @@
+"""The state of a run on disk: saved whole, checked before use, the last two kept.
+
+A state is an ordinary torch file of tensors and plain values (read with `weights_only=True`). torch.load checks nothing:
+a flipped bit becomes a wrong weight. So the file's SHA-256 stands in its zip comment, where torch and zip readers pass
+over it, and is compared before anything is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vit.atomic import replacing, sync_folder
+from vit.errors import UserError
+
+KEPT = 2
+_MARK = b"sha256:"
+_TAIL = 2 + len(_MARK) + 64  # the comment's length, which ends a zip file, and the comment
+
+
+class StateError(UserError):
+    """A state that cannot be used; the message is one line."""
+
+
+def state_path(folder: Path, step: int) -> Path:
+    """checkpoints/step-00001234.pt"""
+    return folder / f"step-{step:08d}.pt"
+
+
+def saved_states(folder: Path) -> list[Path]:
+    """The states in `folder`, the oldest first."""
+    return sorted(path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d{8,}\.pt", path.name))
+
+
+def save_state(folder: Path, step: int, state: dict[str, Any]) -> Path:
+    """Save `state` as that of step `step`, then remove all but the last two.
+
+    A kill at any point leaves the earlier states and either no new one or a whole one.
+
+    Raises:
+        StateError: it could not be written (a full disk, say); the earlier states are untouched.
+    """
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    content = buffer.getbuffer()[:-2]  # without the length of the (empty) comment
+    comment = _MARK + hashlib.sha256(content).hexdigest().encode()
+    path = state_path(folder, step)
+    try:
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            file.write(content)
+            file.write(struct.pack("<H", len(comment)) + comment)
+        for old in saved_states(folder)[:-KEPT]:
+            old.unlink()
+        sync_folder(folder)
+    except OSError as error:
+        raise StateError(f"cannot save the state of step {step} in {folder}: {error.strerror or error}") from error
+    return path
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Read a state onto the CPU, after checking that not a bit of it has changed.
+
+    Raises:
+        StateError: the file is damaged, or no state.
+    """
+    content = path.read_bytes()
+    expected = struct.pack("<H", _TAIL - 2) + _MARK + hashlib.sha256(content[:-_TAIL]).hexdigest().encode()
+    if content[-_TAIL:] != expected:
+        raise StateError(f"{path} is damaged: its content is not what was saved")
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+
+
+def load_latest_state(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """The newest state in `folder` that is whole, and a line about each newer one that is not.
+
+    Raises:
+        StateError: there is none.
+    """
+    damaged = []
+    for path in reversed(saved_states(folder)):
+        try:
+            return load_state(path), damaged
+        except StateError as error:
+            damaged.append(str(error))
+    raise StateError("; ".join([f"no usable state in {folder}", *damaged]))

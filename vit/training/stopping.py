@@ -1,0 +1,55 @@
+"""Ctrl-C and SIGTERM: a run ends within a step, with its state saved."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(BaseException):
+    """The user or the system asked the process to end. Not an Exception: nothing should catch it by the way.
+
+    Attributes:
+        exit_code: 128 + the signal's number, as shells say it.
+    """
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+class StopRequests:
+    """Turns the signals into `Stopped`: at once, or inside `with requests.held:` when the block asks.
+
+    Use as a context manager around a run. Within the training loop the signal is held (`hold()`), and the loop looks at
+    `requested` after each step; elsewhere it raises where it arrives, which is safe because all files are written whole.
+    A second signal raises in any case.
+    """
+
+    def __init__(self) -> None:
+        self.requested: int | None = None
+        self._holding = False
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> StopRequests:
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def hold(self, holding: bool) -> None:
+        """From now on, hold a signal until `requested` is looked at (True), or let it raise (False)."""
+        self._holding = holding
+        if not holding and self.requested is not None:
+            raise Stopped(self.requested)
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        again = self.requested is not None
+        self.requested = number
+        if again or not self._holding:
+            raise Stopped(number)
