@@ -11,6 +11,7 @@ reconstructions.png, attention.png, curves.png, summary.json.
 
 from __future__ import annotations
 
+import io
 import sys
 import textwrap
 from pathlib import Path
@@ -31,12 +32,15 @@ MAPS = 6  # test images in attention.png
 
 
 def main() -> int:
-    sys.stdout.reconfigure(line_buffering=True)  # also into a file or a pipe: a run is watched while it runs
+    if isinstance(sys.stdout, io.TextIOWrapper):  # lines also into a file or a pipe: a run is watched while it runs
+        sys.stdout.reconfigure(line_buffering=True)
     command = parse_train_command(sys.argv[1:], QUICKSTART)
 
+    from vit.training.allocator import keep_freed_memory
     from vit.training.run_folder import RunFolder
     from vit.training.stopping import Stopped, StopRequests
 
+    keep_freed_memory()
     folder = RunFolder(command.out)
     if not command.resume:
         folder.refuse_if_taken()
@@ -46,7 +50,8 @@ def main() -> int:
             train(run, folder, stop)
             finish(run, folder)
     except Stopped as stopped:
-        print(f"stopped by {stopped}; continue with: python train.py --out {folder.path} --resume", file=sys.stderr)
+        ways = f"continue with: python train.py --out {folder.path} --resume" if folder.begun else "nothing had begun"
+        print(f"stopped by {stopped}; {ways}", file=sys.stderr)
         return stopped.exit_code
     return 0
 
@@ -57,7 +62,7 @@ def prepare(command: TrainCommand, folder: RunFolder) -> TrainingRun:
     from vit.training.run import begin_run
 
     config = command.config
-    data = load_data(config.data, config.model.image_size_2d, config.train.seed)
+    data = load_data(config.data, config.model.image_size_2d)
     run = begin_run(config, data, folder.checkpoints if command.resume else None)
     folder.begin(None if command.resume else to_yaml(config))
 
@@ -88,7 +93,7 @@ def train(run: TrainingRun, folder: RunFolder, stop: StopRequests) -> None:
             last = step.step == run.total_steps
             progress.update(step.step, step.epoch, step.loss, step.images)
             images += step.images
-            if step.step % settings.log_every == 0 or last:
+            if step.step % settings.log_every == 0 or step.step == 1 or last:
                 log.write({**step.metrics, "images_per_second": images / (run.seconds - since)})
                 images, since = 0, run.seconds
             if step.step % settings.save_every == 0 or last or stop.requested:

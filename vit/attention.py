@@ -62,7 +62,7 @@ class MultiHeadSelfAttention(nn.Module):
 
     def _third(self, index: int) -> Tensor:
         if self.qkv is None:
-            raise AttributeError(
+            raise ValueError(  # an AttributeError would be swallowed by nn.Module.__getattr__, message and all
                 "this attention has Q = K = V = X (qkv: identity): there is no W_Q, W_K or W_V to read"
             )
         return self.qkv.weight.chunk(3)[index].T

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
@@ -20,11 +21,11 @@ SECTIONS = {"data": DataConfig, "model": ModelConfig, "mask": MaskConfig, "optim
 RUN_CONFIG = "config.yaml"
 
 
-def config_parser(program: str, description: str) -> ArgumentParser:
+def config_parser(program: str, description: str, more: str) -> ArgumentParser:
     """A parser for `--config FILE` (any number, the later wins), every field of every section, and `--print_config`."""
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    usage = f"{program} [--config FILE ...] [--SECTION.FIELD VALUE ...]"
-    parser = ArgumentParser(prog=program, description=description, exit_on_error=False, usage=usage)
+    usage = f"{program} [--config FILE ...] [--SECTION.FIELD VALUE ...] {more}"
+    parser = ArgumentParser(prog=program, description=description, exit_on_error=False, usage=usage, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="YAML file with settings; of several, the later wins")
     for name, section in SECTIONS.items():
         parser.add_class_arguments(section, name)
@@ -34,13 +35,16 @@ def config_parser(program: str, description: str) -> ArgumentParser:
 def parse_config(parser: ArgumentParser, argv: Sequence[str]) -> tuple[Config, Namespace]:
     """The settings in `argv` and the files it names, checked, and what else the parser knows.
 
+    What stands on the command line wins over the files, before or after them.
+
     Raises:
         ConfigError: a key or value that cannot be used, in one line.
     """
     try:
-        for path in _values_of("--config", argv):
-            refuse_duplicates(Path(path))
-        parsed = parser.parse_args(list(argv))
+        files, settings = _take("--config", argv)
+        for path in files:
+            check_file(Path(path))
+        parsed = parser.parse_args([*(f"--config={path}" for path in files), *settings])
         built = parser.instantiate_classes(parsed)
         return Config(**{name: built[name] for name in SECTIONS}), parsed
     except argparse.ArgumentError as error:
@@ -48,22 +52,38 @@ def parse_config(parser: ArgumentParser, argv: Sequence[str]) -> tuple[Config, N
         raise ConfigError(f"{message.rstrip('.')}. All keys are listed by --help") from error
 
 
-def refuse_duplicates(path: Path) -> None:
-    """YAML lets a key stand twice and forgets the first: a setting that silently does nothing is refused here.
+def check_file(path: Path) -> None:
+    """What the parser would let pass, or say less well: a file that is no YAML, is not made of sections, or names a key twice.
+
+    YAML lets a key stand twice and forgets the first: a setting that silently does nothing.
 
     Raises:
-        ConfigError: the file names a key twice, is no YAML, or cannot be read.
+        ConfigError: one of these, or the file cannot be read.
     """
 
-    def walk(node: yaml.Node, parents: str) -> Iterator[str]:
+    seen: set[str] = set()
+    visited: list[yaml.Node] = []
+
+    def walk(node: yaml.Node, name: str) -> Iterator[str]:
+        where = f"in {path}, line {node.start_mark.line + 1}"
+        if not node.tag.startswith("tag:yaml.org,2002:") or "python" in node.tag:
+            yield f"{name or 'config'}: the tag {node.tag} {where}, cannot be used; only plain values can"
+        if name in ("", *SECTIONS) and not isinstance(node, yaml.MappingNode):
+            yield f"{name or 'config'}: must hold `key: value` {where}" + ("" if name else ", in sections")
+        if any(node is other for other in visited):
+            yield f"{name}: the alias {where}, cannot be used; write out what it stands for"
+        if isinstance(node, yaml.CollectionNode):
+            visited.append(node)
+        if isinstance(node, yaml.SequenceNode):
+            for value in node.value:
+                yield from walk(value, name)
         if isinstance(node, yaml.MappingNode):
-            seen = set()
             for key, value in node.value:
-                name = f"{parents}{key.value}"
-                if name in seen:
-                    yield f"{name}: stands twice in {path}, the second time in line {key.start_mark.line + 1}; keep one"
-                seen.add(name)
-                yield from walk(value, f"{name}.")
+                inner = f"{name}.{key.value}".lstrip(".")
+                if inner in seen:
+                    yield f"{inner}: stands twice in {path}, the second time in line {key.start_mark.line + 1}; keep one"
+                seen.add(inner)
+                yield from walk(value, inner)
 
     try:
         tree = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
@@ -71,13 +91,23 @@ def refuse_duplicates(path: Path) -> None:
         raise ConfigError(f"config: cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"config: {path} is not YAML: {one_line(str(error))}") from error
-    for problem in walk(tree, "") if tree else ():
+    if tree is None:
+        raise ConfigError(f"config: {path} is empty")
+    for problem in walk(tree, ""):
         raise ConfigError(problem)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes a text like 1e3 or 1.5e3, which is a number to the parser but not to YAML 1.1."""
+
+
+_FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
 
 
 def to_yaml(config: Config) -> str:
     """A complete configuration file."""
-    return yaml.safe_dump(config.to_dict(), sort_keys=False, default_flow_style=None, width=120)
+    return yaml.dump(config.to_dict(), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120)
 
 
 @dataclass(frozen=True)
@@ -98,50 +128,48 @@ def parse_train_command(argv: Sequence[str], default_config: Path) -> TrainComma
     Raises:
         ConfigError: in one line.
     """
-    parser = config_parser(
-        "train.py", f"Pretrain by filling in hidden patches. Without --config: {default_config.name}."
-    )
-    parser.usage += " [--out DIR] [--resume]"
+    what = f"Pretrain by filling in hidden patches. Without --config: {default_config.name}."
+    parser = config_parser("train.py", what, "[--out DIR] [--resume]")
     parser.add_argument("--out", type=str | None, default=None, help="run folder; default: runs/ and the config's name")
     parser.add_argument(
         "--resume", action="store_true", help="continue the run in its folder from its last saved state"
     )
-    given = _values_of("--config", argv)
-    name = Path(given[-1]) if given else default_config
-    name = name.parent.name if name.name == RUN_CONFIG else name.stem
-    out = Path((_values_of("--out", argv) or [f"runs/{name}"])[-1])
+    given, _ = _take("--config", argv)
+    last = Path(given[-1]) if given else default_config
+    name = last.parent.name if last.name == RUN_CONFIG else last.stem
+    given_out = (_take("--out", argv)[0] or [f"runs/{name}"])[-1]
+    if not given_out:
+        raise ConfigError("--out: '' cannot be used; name a folder for the run")
+    out = Path(given_out)
     saved = out / RUN_CONFIG
     if "--resume" in argv:
-        if not saved.exists():
+        if not os.path.exists(saved):  # unlike Path.exists, False for a name that no file can have
             raise ConfigError(
                 f"--resume: there is no run in {out}; leave --resume out to begin one, or name it by --out"
             )
         before, _ = parse_config(parser, ["--config", str(saved)])
         config, _ = parse_config(parser, ["--config", str(saved), *argv])
-        for key, old, new in _differences(before, config):
+        for key, old, new in config.conflicts(before.to_dict()):
             raise ConfigError(
                 f"{key}: the run in {out} has {old!r}, not {new!r}; leave it out, or begin another with --out"
             )
         return TrainCommand(config, out, resume=True)
-    config, _ = parse_config(parser, argv if given else ["--config", str(default_config), *argv])
+    config, parsed = parse_config(parser, argv if given else ["--config", str(default_config), *argv])
+    for key, value in (("out", parsed.out), ("resume", parsed.resume)):
+        if value and f"--{key}" not in [argument.partition("=")[0] for argument in argv]:
+            raise ConfigError(f"{key}: cannot stand in a configuration file; say --{key} on the command line")
     return TrainCommand(config, out, resume=False)
 
 
-def _differences(one: Config, other: Config) -> Iterator[tuple[str, Any, Any]]:
-    others = other.to_dict()
-    for section, values in one.to_dict().items():
-        for key, value in values.items():
-            if value != others[section][key]:
-                yield f"{section}.{key}", value, others[section][key]
-
-
-def _values_of(option: str, argv: Sequence[str]) -> list[str]:
+def _take(option: str, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The values of `option` in `argv`, and `argv` without them."""
     scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     scan.add_argument(option, action="append", default=[])
     try:
-        return list(vars(scan.parse_known_args(list(argv))[0]).popitem()[1])
+        found, rest = scan.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise ConfigError(f"{option}: {error.message}") from error
+    return list(vars(found).popitem()[1]), rest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -161,11 +189,32 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _data(argv: Sequence[str]) -> int:
-    parser = config_parser("vit data", "Load the data of a configuration, say what it is, and draw a sheet of it.")
-    parser.usage += " --out SHEET.png"
-    parser.add_argument("--out", type=str, required=True, help="picture to write: .png, .svg or .pdf")
+    parser = config_parser(
+        "vit data", "Load the data of a configuration, say what it is, and draw a sheet of it.", "--out SHEET.png"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="picture to write: .png, .svg or .pdf")
     config, parsed = parse_config(parser, argv)
-    from vit.sheet import data_sheet
+    if parsed.out.suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"--out: {str(parsed.out)!r} cannot be written; its name must end in .png, .svg or .pdf")
 
-    print(data_sheet(config, Path(parsed.out)))
+    from vit.data import SCENES_SEED, load_data
+    from vit.data.augment import evenly_spaced
+    from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
+    from vit.figures import save_figure, sheet_figure
+
+    data = load_data(config.data, config.model.image_size_2d)
+    by_class = data.train.labels.argsort(stable=True)  # so that a row of the sheet shows a class, or nearly
+    chosen = by_class[evenly_spaced(len(by_class), 100)]
+    parts = None
+    if data.source == "scenes":
+        whole = scene_indices(len(data.train), "train")
+        parts = draw_scenes(whole[chosen], SCENES_SEED)[2]
+    some = data.train.subset(chosen)
+    lines = [data.description, *([data.warning] if data.warning else [])]
+    lines += [f"left out, unreadable: {path}" for path in data.train.skipped + data.test.skipped]
+    names = PART_NAMES if parts is not None else ()
+    subtitle = data.description + (" · right: the part each pixel belongs to" if parts is not None else "")
+    figure = sheet_figure(some.images, some.label_names, data.name, subtitle, parts=parts, part_names=names)
+    save_figure(figure, parsed.out)
+    print("\n".join([*map(one_line, lines), f"sheet: {parsed.out}"]))
     return 0

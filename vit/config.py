@@ -6,6 +6,7 @@ Light on purpose: nothing here imports torch, so that `--help` and a wrong setti
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -19,6 +20,13 @@ PRESETS: dict[str, dict[str, int]] = {
 }
 
 
+# What a resumed run may be given anew: it does not change what is computed. Moved data is known again by its stamp.
+FREE_ON_RESUME = frozenset(
+    {"data.root", "data.cache", "data.download", "data.name", "train.device", "train.threads", "train.save_every"}
+    | {"train.log_every", "train.knn_images", "train.tensorboard"}
+)
+
+
 class ConfigError(UserError, ValueError):
     """A setting that cannot be used; the message is one line: the key, the value, what is allowed."""
 
@@ -29,11 +37,13 @@ def _require(ok: bool, key: str, value: object, allowed: str) -> None:
 
 
 class _Section:
-    """What all sections have in common: no number is nan or infinite."""
+    """What all sections have in common: nothing is null that must not be, no number is nan or infinite."""
 
-    def _check_finite(self, section: str) -> None:
+    def _check_values(self, section: str) -> None:
         for item in fields(self):  # type: ignore[arg-type]
             value = getattr(self, item.name)
+            allowed = "leave the key out to have its default"
+            _require(value is not None or "None" in str(item.type), f"{section}.{item.name}", value, allowed)
             for number in value if isinstance(value, tuple | list) else (value,):
                 finite = not isinstance(number, float) or math.isfinite(number)
                 _require(finite, f"{section}.{item.name}", number, "a finite number is needed")
@@ -71,7 +81,7 @@ class DataConfig(_Section):
     """probability of a horizontal flip"""
 
     def __post_init__(self) -> None:
-        self._check_finite("data")
+        self._check_values("data")
         _require(self.limit >= 0, "data.limit", self.limit, "0 (all) or a number of images")
         low, high = self.crop_scale
         _require(0 < low <= high <= 1, "data.crop_scale", list(self.crop_scale), "two shares, 0 < low <= high <= 1")
@@ -123,7 +133,7 @@ class ModelConfig(_Section):
     """parts that do not learn: patch_embed, pos_embed, W_Q, W_K, W_V, W_O, mlp, encoder.blocks.0, decoder.W_Q, ..."""
 
     def __post_init__(self) -> None:
-        self._check_finite("model")
+        self._check_values("model")
         for key, size in (("image_size", self.image_size_2d), ("patch_size", self.patch_size_2d)):
             _require(min(size) >= 1, f"model.{key}", getattr(self, key), "a positive number of pixels")
         for axis, name in enumerate(("height", "width")):
@@ -202,7 +212,7 @@ class MaskConfig(_Section):
     """predict each patch normalised by its own mean and deviation, instead of its colours"""
 
     def __post_init__(self) -> None:
-        self._check_finite("mask")
+        self._check_values("mask")
         allowed = "above 0 (nothing hidden) and below 1 (all hidden)"
         _require(0 < self.ratio < 1, "mask.ratio", self.ratio, allowed)
 
@@ -225,7 +235,7 @@ class OptimConfig(_Section):
     """largest gradient norm, longer ones are shortened to it; 0: off"""
 
     def __post_init__(self) -> None:
-        self._check_finite("optim")
+        self._check_values("optim")
         _require(self.blr > 0, "optim.blr", self.blr, "a positive learning rate")
         for key in ("min_lr", "warmup_epochs", "weight_decay", "clip_grad"):
             _require(getattr(self, key) >= 0, f"optim.{key}", getattr(self, key), "0 or more")
@@ -260,11 +270,12 @@ class TrainConfig(_Section):
     """also write the metrics for TensorBoard (pip install -e '.[tensorboard]')"""
 
     def __post_init__(self) -> None:
-        self._check_finite("train")
+        self._check_values("train")
         for key in ("epochs", "batch_size", "accumulate", "save_every", "log_every"):
             _require(getattr(self, key) >= 1, f"train.{key}", getattr(self, key), "1 or more")
         for key in ("seed", "threads", "knn_images"):
             _require(getattr(self, key) >= 0, f"train.{key}", getattr(self, key), "0 or more")
+        _require(self.seed < 2**64, "train.seed", self.seed, "below 2**64")
         allowed = f"at most train.batch_size, which is {self.batch_size}"
         _require(self.accumulate <= self.batch_size, "train.accumulate", self.accumulate, allowed)
 
@@ -291,6 +302,18 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, as they stand in YAML and JSON."""
         return {name: {k: _plain(v) for k, v in section.items()} for name, section in asdict(self).items()}
+
+    def conflicts(self, before: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+        """Where a run that began with the settings `before` (of `to_dict`) would not be the same run any more.
+
+        Yields:
+            key, value before, value now.
+        """
+        for section, values in self.to_dict().items():
+            for name, now in values.items():
+                old = before.get(section, {}).get(name, now)
+                if now != old and f"{section}.{name}" not in FREE_ON_RESUME:
+                    yield f"{section}.{name}", old, now
 
 
 def _plain(value: object) -> object:

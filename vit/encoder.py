@@ -166,10 +166,16 @@ class VisionTransformer(nn.Module):
         self.head = nn.Linear(embed_dim, num_classes) if num_classes else nn.Identity()
         init_weights(self)
 
+    def attention(self, layer: int) -> MultiHeadSelfAttention:
+        """The attention of block `layer`; negative numbers count from the last."""
+        block = self.blocks[layer]
+        assert isinstance(block, Block)
+        return block.attn
+
     def embed(self, images: Tensor, mask: Mask | None = None) -> Tensor:
         """Images (B, C, H, W) -> tokens with positions (B, N, D), N = prefix + L, or prefix + K under a mask."""
         patches = patchify(images, self.patch_embed.patch_size)  # (B, L, C p q)
-        prefix = [token for token in (self.cls_token, self.reg_token) if token is not None]
+        prefix: list[Tensor] = [token for token in (self.cls_token, self.reg_token) if token is not None]
         positions = self.pos_embed[:, self.pos_embed.shape[1] - patches.shape[1] :]  # (1, L, D)
         if mask is not None:
             patches = keep_visible(patches, mask)  # (B, K, C p q)

@@ -17,12 +17,19 @@ class UserError(Exception):
 
 
 def exit_code_of(program: str, work: Callable[[], int]) -> int:
-    """Do `work` and return its exit code; a UserError becomes one line on stderr and its own exit code."""
+    """Do `work` and return its exit code; what a person can put right becomes one line on stderr.
+
+    That is a UserError, with its own exit code, or an error of the system (a full disk, a closed folder) with 1.
+    """
     try:
         return work()
     except UserError as error:
         print(f"{program}: error: {one_line(str(error))}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{program}: error: {one_line(f'{where}{error.strerror or error}')}", file=sys.stderr)
+        return 1
 
 
 def one_line(text: str) -> str:

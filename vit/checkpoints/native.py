@@ -92,14 +92,17 @@ def load_model(folder: str | Path) -> LoadedModel:
         raise CheckpointError(f"{folder / CONFIG} is damaged: {error}") from error
     if not isinstance(details, dict) or details.get("format") != FORMAT:
         raise CheckpointError(f"{folder / CONFIG} is not of the format {FORMAT}")
-    if hashlib.sha256(weights).hexdigest() != details["sha256"]:
-        raise CheckpointError(f"{folder / WEIGHTS} is damaged: its SHA-256 is not the one in {CONFIG}")
-    encoder = {key: tuple(v) if isinstance(v, list) else v for key, v in details["encoder"].items()}
-    model = build_autoencoder(encoder, details["decoder"], details["norm_pix_loss"])
+    try:
+        if hashlib.sha256(weights).hexdigest() != details["sha256"]:
+            raise CheckpointError(f"{folder / WEIGHTS} is damaged: its SHA-256 is not the one in {CONFIG}")
+        encoder = {key: tuple(v) if isinstance(v, list) else v for key, v in details["encoder"].items()}
+        model = build_autoencoder(encoder, details["decoder"], details["norm_pix_loss"])
+        normalize, class_names = Normalization(details["mean"], details["std"]), tuple(details["class_names"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{folder / CONFIG} is damaged: {type(error).__name__}: {error}") from error
     try:
         model.load_state_dict(load(weights))
     except (SafetensorError, RuntimeError) as error:
         first = str(error).strip().splitlines()[-1].strip()
         raise CheckpointError(f"{folder / WEIGHTS} does not fit {CONFIG}: {first}") from error
-    normalize = Normalization(details["mean"], details["std"])
-    return LoadedModel(model.eval(), normalize, tuple(details["class_names"]), details)
+    return LoadedModel(model.eval(), normalize, class_names, details)

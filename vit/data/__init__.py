@@ -9,8 +9,9 @@ from vit.config import DataConfig
 from vit.data.augment import evenly_spaced
 from vit.data.images import DataError, ImageSet
 
-__all__ = ["DataError", "Dataset", "ImageSet", "load_data"]
+__all__ = ["SCENES_SEED", "DataError", "Dataset", "ImageSet", "load_data"]
 
+SCENES_SEED = 0  # the same pictures for every run, like any other data set
 NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "scenes": "Scenes"}
 
 
@@ -42,13 +43,12 @@ class Dataset:
         return f"{self.train.stamp}-{self.test.stamp}"
 
 
-def load_data(config: DataConfig, image_size: tuple[int, int], seed: int = 0) -> Dataset:
+def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
     """Load what `config.source` names, whole.
 
     Args:
         config: the data section.
         image_size: (H, W) that a folder's images are resized to; the other sources have 32 x 32.
-        seed: of the Scenes.
 
     Raises:
         DataError: the data is not there or cannot be read; one line with the ways out.
@@ -61,7 +61,7 @@ def load_data(config: DataConfig, image_size: tuple[int, int], seed: int = 0) ->
         cache = Path(config.cache).expanduser()
         train, test = load_folder(Path(config.root).expanduser(), image_size, config.on_bad_image, cache)
     elif config.source == "scenes":
-        train, test = _scenes(config, seed)
+        train, test = _scenes(config)
     else:
         from vit.data.cifar import CifarUnavailable, load_cifar
 
@@ -74,7 +74,7 @@ def load_data(config: DataConfig, image_size: tuple[int, int], seed: int = 0) ->
             wanted, name = name, NAMES["scenes"]
             warning = f"{wanted} could not be had, so this run uses the built-in {name} images instead. {error}"
             source = "scenes"
-            train, test = _scenes(config, seed)
+            train, test = _scenes(config)
     if config.limit and config.limit < len(train):
         train = train.subset(evenly_spaced(len(train), config.limit))
     if config.limit and config.limit < len(test):
@@ -82,8 +82,8 @@ def load_data(config: DataConfig, image_size: tuple[int, int], seed: int = 0) ->
     return Dataset(name, source, train, test, warning)
 
 
-def _scenes(config: DataConfig, seed: int) -> tuple[ImageSet, ImageSet]:
+def _scenes(config: DataConfig) -> tuple[ImageSet, ImageSet]:
     from vit.data.scenes import load_scenes
 
     train, test = (min(most, config.limit or most) for most in (50_000, 10_000))
-    return load_scenes(train, seed, "train"), load_scenes(test, seed, "test")
+    return load_scenes(train, SCENES_SEED, "train"), load_scenes(test, SCENES_SEED, "test")

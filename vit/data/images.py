@@ -56,6 +56,6 @@ def content_stamp(images: Tensor, labels: Tensor) -> str:
     """16 hexadecimal digits of the SHA-256 over shape, pixels and labels: equal exactly when the content is."""
     digest = hashlib.sha256(repr(tuple(images.shape)).encode())
     for chunk in images.split(4096):  # a memory-mapped set need not fit in memory
-        digest.update(chunk.contiguous().numpy())
-    digest.update(labels.to(torch.int64).contiguous().numpy())
+        digest.update(chunk.contiguous().numpy().data)
+    digest.update(labels.to(torch.int64).contiguous().numpy().data)
     return digest.hexdigest()[:16]

@@ -47,7 +47,8 @@ def neighbour_accuracy(
 ) -> float:
     """The share of queries whose class the k nearest features of the bank name, weighted by exp(cosine / temperature).
 
-    The bank's mean is taken off both sides first: features that share a large common part are else all alike.
+    Every dimension is standardised first, by the bank's mean and deviation (as probes on such features do, with a
+    BatchNorm without weights): else the common part and a few large dimensions make all features alike.
 
     Args:
         bank: (N, D) float32.
@@ -60,12 +61,12 @@ def neighbour_accuracy(
     Returns:
         Accuracy from 0 to 1.
     """
-    centre = bank.mean(0)
-    bank = F.normalize(bank - centre, dim=1)
+    centre, spread = bank.mean(0), bank.std(0).clamp(min=1e-6)
+    bank = F.normalize((bank - centre) / spread, dim=1)
     classes = int(max(bank_labels.max(), labels.max())) + 1
     correct = 0
     for part, part_labels in zip(queries.split(1024), labels.split(1024), strict=True):
-        cosine = F.normalize(part - centre, dim=1) @ bank.T  # (m, N)
+        cosine = F.normalize((part - centre) / spread, dim=1) @ bank.T  # (m, N)
         nearest = cosine.topk(min(k, len(bank)), dim=1)
         votes = torch.zeros(len(part), classes)
         votes.scatter_add_(1, bank_labels[nearest.indices], (nearest.values / temperature).exp())

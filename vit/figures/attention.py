@@ -34,15 +34,16 @@ def attention_figure(
     """
     batch, heads = maps.shape[:2]
     rows, columns = maps.shape[2:]
-    cell = 1.05
+    shown = 2 + min(heads, 8)  # the image, the mean, the heads
+    cell, gap, head = 1.05, 0.07, 0.24  # inches
     height = cell * images.shape[-2] / images.shape[-1]
-    shown = 2 + min(heads, 8)
-    left, right, row_height = 0.15, 0.95, height + 0.24
-    figure, free = titled_figure(left + shown * cell + right, batch * row_height + 0.25, title, subtitle)
+    left, right = 0.15, 0.95
+    figure, free = titled_figure(left + shown * (cell + gap) + right, batch * (height + head) + 0.2, title, subtitle)
     width_in, height_in = figure.get_figwidth(), figure.get_figheight()
+    roof, foot = free - head / height_in, (free * height_in - batch * (height + head)) / height_in
     grid = figure.add_gridspec(
-        batch, shown, left=left / width_in, right=1 - right / width_in, top=free - 0.26 / height_in,
-        bottom=0.12 / height_in, wspace=0.06, hspace=0.24 / height,
+        batch, shown, left=left / width_in, right=(left + shown * (cell + gap) - gap) / width_in, top=roof, bottom=foot,
+        wspace=gap / cell, hspace=head / height,
     )  # fmt: skip
     # In multiples of what even attention would give each patch: 1 means "no preference". One scale for all, so that a
     # strong head looks strong beside a weak one.
@@ -65,9 +66,7 @@ def attention_figure(
             axes.set_title(f"{name}  ·  {1 - mass:.0%}", fontsize=7, color=INK if i == 0 else QUIET, pad=3)
             if query is not None:
                 _outline(axes, query, 1, 1, "cyan")
-    bar_axes = figure.add_axes(
-        (1 - (right - 0.12) / width_in, 0.12 / height_in, 0.13 / width_in, free - 0.38 / height_in)
-    )
+    bar_axes = figure.add_axes((1 - (right - 0.15) / width_in, foot, 0.13 / width_in, roof - foot))
     bar = figure.colorbar(drawn, cax=bar_axes, extend="max")
     bar.set_label("attention, in multiples of even", fontsize=8, color=QUIET)
     bar.ax.tick_params(labelsize=7, colors=QUIET)

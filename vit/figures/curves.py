@@ -23,7 +23,7 @@ def curves_figure(
         title, subtitle: the heading.
     """
     figure, free = titled_figure(9.0, 4.2, title, subtitle)
-    grid = figure.add_gridspec(2, 2, left=0.075, right=0.98, top=free - 0.03, bottom=0.11, wspace=0.22, hspace=0.42)
+    grid = figure.add_gridspec(2, 2, left=0.075, right=0.98, top=free - 0.055, bottom=0.11, wspace=0.22, hspace=0.55)
     grid.set_width_ratios([2.1, 1])
     epoch = np.array([line["epoch"] for line in metrics])
     loss_axes = figure.add_subplot(grid[:, 0])

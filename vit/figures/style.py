@@ -24,7 +24,7 @@ def titled_figure(width: float, height: float, title: str, subtitle: str) -> tup
         The figure, and the share of its height, from the bottom, that is free for the content.
     """
     lines = textwrap.wrap(plain(subtitle), max(30, int(width * 13.5)))
-    head = 0.52 + 0.19 * len(lines)  # inches
+    head = 0.46 + 0.17 * len(lines)  # inches
     figure = Figure(figsize=(width, height + head), dpi=DPI, facecolor="white")
     total = height + head
     margin = 0.15 / width

@@ -23,7 +23,7 @@ def layer_attention(encoder: VisionTransformer, inputs: Tensor, layer: int = -1)
     Returns:
         float32 (B, h, N, N): batch, head, query, key; N = prefix + L.
     """
-    attention = encoder.blocks[layer].attn
+    attention = encoder.attention(layer)
     seen: list[Tensor] = []
     handle = attention.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     was_training = encoder.training

@@ -36,15 +36,16 @@ def freeze(model: nn.Module, names: list[str]) -> list[Tensor]:
             rows += [_freeze_third(p, THIRDS[last]) for layer in layers for p in layer.parameters()]
             found = bool(layers)
         else:
-            wanted = f"{scope}.attn.proj".lstrip(".") if last == "W_O" else name
-            parameters = [p for key, p in model.named_parameters() if _contains(key, wanted)]
+            wanted = (scope, "attn.proj") if last == "W_O" else (name,)
+            parameters = [p for key, p in model.named_parameters() if all(_contains(key, part) for part in wanted)]
             for parameter in parameters:
                 parameter.requires_grad_(False)
             found = bool(parameters)
         if not found:
             parts = sorted({part for key, _ in model.named_parameters() for part in key.split(".")[:-1]})
-            known = ", ".join(part for part in parts if not part.isdigit())
-            raise FreezeError(f"model.freeze: {name!r} is no part of this model; it has W_Q, W_K, W_V, W_O, {known}")
+            matrices = [*THIRDS, "W_O"] if any(map(_fused, model.modules())) else ["W_O"]
+            known = ", ".join([*matrices, *(part for part in parts if not part.isdigit())])
+            raise FreezeError(f"model.freeze: {name!r} is no part of this model; it has {known}")
     return rows
 
 

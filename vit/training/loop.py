@@ -103,7 +103,9 @@ def train_steps(
         limit = config.optim.clip_grad or math.inf
         grad_norm = torch.nn.utils.clip_grad_norm_(learning, limit).item()
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-            raise NonFiniteError(f"step {step + 1}: the loss is {loss} and the gradient's norm {grad_norm}")
+            found = f"step {step + 1}: the loss is {loss} and the gradient's norm {grad_norm}"
+            ways = "a lower optim.blr or train.precision fp32 may help"
+            raise NonFiniteError(f"{found}; the weights were not updated and the states saved before are kept; {ways}")
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         yield Step(step + 1, (step + 1) / per_epoch, loss, lr, grad_norm, len(batch))
@@ -125,8 +127,8 @@ def accumulate_gradient(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, pa
         The batch's loss.
     """
     loss_sum = torch.zeros((), device=inputs.device)
-    for part, *part_mask in zip(inputs.chunk(parts), *(values.chunk(parts) for values in mask), strict=True):
-        part_mask = Mask(*part_mask)
+    part_masks = map(Mask, *(values.chunk(parts) for values in mask))
+    for part, part_mask in zip(inputs.chunk(parts), part_masks, strict=True):
         with compute.autocast():
             prediction = model(part, part_mask)
         loss = masked_patch_loss(prediction, model.targets(part), part_mask.mask) * (len(part) / len(inputs))

@@ -14,7 +14,8 @@ TOKENS_AND_POSITIONS = ("cls_token", "reg_token", "mask_token", "pos_embed")
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     """The parameters that learn, in two groups: matrices decay; norms, biases, scales, tokens and positions do not."""
-    matrices, others = [], []
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             plain = parameter.ndim < 2 or name.rpartition(".")[2] in TOKENS_AND_POSITIONS

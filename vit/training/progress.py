@@ -18,11 +18,12 @@ class Progress:
         total_steps: steps of the whole run.
         epochs: epochs of the whole run.
         start: steps that a resumed run has behind it.
-        stream: where to show it; a bar where that is a terminal, a line now and then where it is not.
+        stream: where to show it, stderr if None; a bar where that is a terminal, a line now and then where it is not.
     """
 
-    def __init__(self, total_steps: int, epochs: int, start: int = 0, stream: TextIO = sys.stderr):
-        self.total_steps, self.epochs, self.start, self.stream = total_steps, epochs, start, stream
+    def __init__(self, total_steps: int, epochs: int, start: int = 0, stream: TextIO | None = None):
+        self.total_steps, self.epochs, self.start = total_steps, epochs, start
+        self.stream = stream = stream or sys.stderr
         self._began = self._last_line = time.perf_counter()
         self._images = 0
         self._bar = None

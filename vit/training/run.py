@@ -75,7 +75,7 @@ class TrainingRun:
             "seconds": self.seconds,
             "precision": self.compute.precision,
             "computed_on": str(self.compute),
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),  # a class of its own, which is no plain value
             "data_stamp": self.data.stamp,
             "config": self.config.to_dict(),
         }
@@ -94,7 +94,7 @@ def begin_run(config: Config, data: Dataset, states: Path | None = None) -> Trai
         states: folder of saved states to continue from; with none in it, the run begins at its first step.
 
     Raises:
-        StateError: no saved state is whole, or it belongs to other data.
+        StateError: no saved state is whole, or it belongs to other data or settings.
         ConfigError: a device, precision or frozen part that does not exist.
     """
     state: dict[str, Any] | None = None
@@ -106,7 +106,10 @@ def begin_run(config: Config, data: Dataset, states: Path | None = None) -> Trai
             raise StateError(
                 f"the training data has changed since this run began: {found}; begin another run with --out"
             )
-    compute = choose_compute(config.train, precision=state and state["precision"])
+        for key, old, new in config.conflicts(state["config"]):
+            ways = "put it back, or begin another run with --out"
+            raise StateError(f"{key}: the run began with {old!r}, not {new!r}; {ways}")
+    compute = choose_compute(config.train, precision=state["precision"] if state else None)
     torch.manual_seed(stream_seed(config.train.seed, "weights", 0))
     model = build_autoencoder(
         config.model.encoder_arguments(), config.model.decoder_arguments(), config.mask.norm_pix_loss

@@ -33,6 +33,11 @@ class RunFolder:
         self.curves = path / "curves.png"
         self._lock: IO[str] | None = None
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is a run to continue."""
+        return self.config.exists()
+
     def refuse_if_taken(self) -> None:
         """Refuse to begin a run where something stands that it would write over.
 
@@ -41,9 +46,15 @@ class RunFolder:
         """
         ours = (self.config, self.metrics, self.checkpoints, self.summary, self.path / "model.safetensors",
                 self.path / "config.json", self.reconstructions, self.attention, self.curves)  # fmt: skip
-        for there in (path for path in ours if path.exists()):
+        try:
+            taken = [path.name for path in ours if path.exists()]
+        except OSError as error:  # a name that is too long, a folder that is closed to us
+            raise RunFolderError(
+                f"cannot use the run folder {self.path}: {error.strerror}; choose --out DIR"
+            ) from error
+        if taken:
             ways = "continue it with --resume, or begin another elsewhere with --out DIR"
-            raise RunFolderError(f"{self.path} already holds a run ({there.name}); {ways}")
+            raise RunFolderError(f"{self.path} already holds a run ({taken[0]}); {ways}")
 
     def begin(self, config_yaml: str | None) -> None:
         """Make the folder ours: lock it against a second process, and write the configuration of a new run.

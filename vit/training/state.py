@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import pickle
 import re
 import struct
 from pathlib import Path
@@ -35,11 +36,16 @@ def state_path(folder: Path, step: int) -> Path:
 
 def saved_states(folder: Path) -> list[Path]:
     """The states in `folder`, the oldest first."""
-    return sorted(path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d{8,}\.pt", path.name))
+    found = (path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d{8,}\.pt", path.name))
+    return sorted(found, key=_step_of)
+
+
+def _step_of(path: Path) -> int:
+    return int(path.stem.removeprefix("step-"))
 
 
 def save_state(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Save `state` as that of step `step`, then remove all but the last two.
+    """Save `state` as that of step `step`, then remove all earlier ones but the last.
 
     A kill at any point leaves the earlier states and either no new one or a whole one.
 
@@ -55,7 +61,8 @@ def save_state(folder: Path, step: int, state: dict[str, Any]) -> Path:
         with replacing(path) as temporary, temporary.open("wb") as file:
             file.write(content)
             file.write(struct.pack("<H", len(comment)) + comment)
-        for old in saved_states(folder)[:-KEPT]:
+        earlier = [old for old in saved_states(folder) if _step_of(old) < step]
+        for old in earlier[: 1 - KEPT]:
             old.unlink()
         sync_folder(folder)
     except OSError as error:
@@ -69,11 +76,25 @@ def load_state(path: Path) -> dict[str, Any]:
     Raises:
         StateError: the file is damaged, or no state.
     """
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StateError(f"{path} cannot be read: {error.strerror or error}") from error
     expected = struct.pack("<H", _TAIL - 2) + _MARK + hashlib.sha256(content[:-_TAIL]).hexdigest().encode()
     if content[-_TAIL:] != expected:
         raise StateError(f"{path} is damaged: its content is not what was saved")
-    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    try:
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except (
+        pickle.UnpicklingError,
+        RuntimeError,
+        ValueError,
+        LookupError,
+        EOFError,
+        AttributeError,
+        TypeError,
+    ) as error:
+        raise StateError(f"{path} is not a state: it holds more than tensors and plain values, or less") from error
 
 
 def load_latest_state(folder: Path) -> tuple[dict[str, Any], list[str]]:
@@ -82,7 +103,7 @@ def load_latest_state(folder: Path) -> tuple[dict[str, Any], list[str]]:
     Raises:
         StateError: there is none.
     """
-    damaged = []
+    damaged: list[str] = []
     for path in reversed(saved_states(folder)):
         try:
             return load_state(path), damaged
