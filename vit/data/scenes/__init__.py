@@ -1,0 +1,211 @@
+"""Drawn pictures of ten classes, made here without a network, with the part that every pixel belongs to.
+
+A picture is a pure function of (seed, index): every random number is a hash of (seed, index, name of the draw), and
+only integers and correctly rounded float operations are used, so any batch on any machine gives the same picture.
+
+What occurs beside what is known (``PARTS_OF_CLASS``, ``MAY_TOUCH``), so that a study can ask whether attention and
+embeddings pick it up: a wheel always comes with a road, a hull with water, a leg with grass. A part that several
+classes share looks the same in all of them. ``LOOK_ALIKES`` are the controls: the ball in the grass and the buoy in
+the water are drawn by the wheel's own code, in its colours and sizes, yet never in one picture with a wheel or a road.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vit.data.images import ImageSet, content_stamp
+from vit.data.scenes.drawing import SAMPLES, Array, Canvas, Dice
+from vit.data.scenes.objects import (
+    airplane,
+    automobile,
+    flying_bird,
+    frog,
+    ship,
+    sitting,
+    standing,
+    standing_bird,
+    truck,
+)
+from vit.data.scenes.parts import (
+    CLASS_NAMES,
+    LOOK_ALIKES,
+    MAY_TOUCH,
+    PART_NAMES,
+    PARTS_OF_CLASS,
+    PARTS_OF_OBJECT,
+    PARTS_OF_SCENE,
+    SCENES_OF_CLASS,
+)
+from vit.data.scenes.scenery import (
+    LIGHT,
+    Ground,
+    air_scene,
+    foreground,
+    meadow_scene,
+    mood,
+    pond_scene,
+    sea_scene,
+    street_scene,
+)
+
+__all__ = [
+    "CLASS_NAMES",
+    "LOOK_ALIKES",
+    "MAY_TOUCH",
+    "PARTS_OF_CLASS",
+    "PARTS_OF_OBJECT",
+    "PARTS_OF_SCENE",
+    "PART_NAMES",
+    "SCENES_OF_CLASS",
+    "draw_scenes",
+    "load_scenes",
+    "scene_indices",
+]
+
+_CHUNK = 128  # images painted at once: their samples stay in the processor's cache
+_FIRST_TEST_INDEX = 1 << 40
+
+_SCENES = {"air": air_scene, "street": street_scene, "meadow": meadow_scene, "sea": sea_scene, "pond": pond_scene}
+Painter = Callable[[Canvas, Dice, Ground], None]
+_RECIPES: dict[str, tuple[tuple[str, Painter], ...]] = {  # every picture of a class is one of these, equally often
+    "airplane": (("air", airplane),),
+    "automobile": (("street", automobile),),
+    "bird": (("air", flying_bird), ("meadow", standing_bird)),
+    "cat": (("meadow", partial(standing, "cat")), ("meadow", partial(sitting, "cat"))),
+    "deer": (("meadow", partial(standing, "deer")),),
+    "dog": (("meadow", partial(standing, "dog")), ("meadow", partial(sitting, "dog"))),
+    "frog": (("pond", frog), ("meadow", frog)),
+    "horse": (("meadow", partial(standing, "horse")),),
+    "ship": (("sea", ship),),
+    "truck": (("street", truck),),
+}
+
+_TEXTURE = {  # how much lightness varies in: fine grain, horizontal streaks, soft blotches
+    "sky": (0.0, 0.01, 0.02), "cloud": (0.01, 0.02, 0.07), "hill": (0.05, 0.02, 0.08), "grass": (0.13, 0.04, 0.16),
+    "road": (0.06, 0.02, 0.07), "marking": (0.08, 0.0, 0.1), "water": (0.02, 0.15, 0.06), "leaf": (0.05, 0.0, 0.1),
+    "crown": (0.2, 0.0, 0.14), "trunk": (0.12, 0.0, 0.1), "torso": (0.05, 0.0, 0.08), "head": (0.03, 0.0, 0.05),
+    "tail": (0.08, 0.0, 0.0), "mane": (0.12, 0.0, 0.0), "plumage": (0.04, 0.03, 0.05), "feather": (0.05, 0.06, 0.0),
+    "skin": (0.05, 0.0, 0.1), "hull": (0.02, 0.02, 0.03), "sail": (0.01, 0.0, 0.05),
+}  # fmt: skip
+_PART_TEXTURE = np.array([_TEXTURE.get(part, (0.02, 0.0, 0.03)) for part in PART_NAMES], np.float32)
+
+
+def _stretch(lattice: Array) -> Array:
+    """Linear interpolation of the last axis: k + 1 values become 4 k."""
+    step = np.array([1, 3, 5, 7], np.float32) / 8
+    fine = lattice[..., :-1, None] * (1 - step) + lattice[..., 1:, None] * step
+    return fine.reshape(*lattice.shape[:-1], -1)
+
+
+def _develop(canvas: Canvas, dice: Dice) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Pictures (n, 3, size, size) and part maps (n, size, size): samples averaged, then texture, light and noise."""
+    size, centre = canvas.size, slice(SAMPLES // 2, None, SAMPLES)
+    parts = np.array(canvas.parts, np.uint8)[canvas.top[:, centre, centre]]
+
+    # Red, green and blue travel through one sum: nine samples of 0..255 fill 12 of the 16 bits each has.
+    colours = np.clip(np.stack(canvas.colours, axis=1), 0, 255).astype(np.int64)  # (n, paints, 3)
+    packed = colours[..., 0] | colours[..., 1] << 16 | colours[..., 2] << 32
+    sums = np.empty((len(parts), size, size), np.int64)
+    for palette, top, out in zip(packed, canvas.top, sums, strict=True):  # one image's samples stay in the cache
+        samples = palette.take(top, mode="clip")
+        rows = samples[0::SAMPLES] + samples[1::SAMPLES] + samples[2::SAMPLES]
+        np.add(rows[:, 0::SAMPLES] + rows[:, 1::SAMPLES], rows[:, 2::SAMPLES], out=out)
+    picture = np.stack([(sums >> shift & 0xFFFF).astype(np.float32) for shift in (0, 16, 32)], axis=1) / SAMPLES**2
+
+    texture = _PART_TEXTURE[parts]
+    blotches = _stretch(_stretch(dice.noise("blotches", size // 4 + 1, size // 4 + 1)).swapaxes(1, 2))
+    light: Array = texture[..., 0] * dice.noise("grain", size, size) + texture[..., 2] * blotches
+    light += texture[..., 1] * _stretch(dice.noise("streaks", size, size // 4 + 1))
+    across = (np.arange(size, dtype=np.float32) * 2 + 1) / size - 1  # -1 at the left or upper border, 1 at the other
+    light += (dice.uniform("side light", -0.14, 0.14) * across)[:, None, :]
+    light += (dice.uniform("top light", -0.12, 0.06) * across)[:, :, None]
+    exposure = dice.uniform("exposure", 0.82, 1.14) * (mood(dice, LIGHT) / 255)  # (n, 3)
+    noise = dice.noise("noise", 3, size, size) * dice.uniform("film", 2, 10)[..., None, None]
+    picture = picture * (light + 1)[:, None] * exposure[:, :, None, None] + noise
+    return (np.clip(picture, 0, 255) + np.float32(0.5)).astype(np.uint8), parts
+
+
+def _draw(seed: int, indices: NDArray[np.int64], scene: str, thing: Painter, size: int) -> tuple[NDArray, NDArray]:
+    """Pictures and part maps of images that all show the same ``thing`` in the same kind of scene."""
+    dice, canvas = Dice(seed, indices), Canvas(len(indices), size)
+    with np.errstate(divide="ignore", invalid="ignore"):  # rows that an ellipse misses, edges that are level
+        ground = _SCENES[scene](canvas, dice)
+        thing(canvas, dice, ground)
+        foreground(canvas, dice, ground)
+    return _develop(canvas, dice)
+
+
+def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Tensor, Tensor]:
+    """Pictures ``indices`` of the endless series ``seed``; picture k is the same whichever batch it is drawn in.
+
+    From every multiple of ten on, ten successive pictures show the ten classes once each, in changing order.
+
+    Args:
+        indices: int64 (n,), each 0 or more.
+        seed: 0 to 2**64 - 1.
+        size: side of the pictures in pixels, a positive multiple of 8; the objects grow with it.
+
+    Returns:
+        images uint8 (n, 3, size, size), RGB; labels int64 (n,), indices into ``CLASS_NAMES``; parts uint8
+        (n, size, size), for every pixel an index into ``PART_NAMES``: what is painted at the pixel's centre.
+
+    Raises:
+        ValueError: indices that are not int64 (n,) or negative, a seed or a size out of range.
+    """
+    if indices.dtype != torch.int64 or indices.ndim != 1 or (indices < 0).any():
+        raise ValueError(f"indices must be int64 (n,), 0 or more, got {indices.dtype} {tuple(indices.shape)}")
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed must be 0 to 2**64 - 1, got {seed}")
+    if size < 8 or size % 8:
+        raise ValueError(f"size must be a positive multiple of 8, got {size}")
+    index = indices.cpu().numpy()
+    order = Dice(seed, index // 10).choice("order", 40)  # a k + b modulo 10 with a of 1, 3, 7, 9 permutes 0..9
+    labels = (np.array([1, 3, 7, 9])[order % 4] * (index % 10) + order // 4) % 10
+    turn = Dice(seed, index).choice("recipe", 2)
+    images = np.empty((len(index), 3, size, size), np.uint8)
+    parts = np.empty((len(index), size, size), np.uint8)
+
+    jobs = []
+    for label, name in enumerate(CLASS_NAMES):
+        for k, recipe in enumerate(_RECIPES[name]):
+            rows = np.flatnonzero((labels == label) & (turn % len(_RECIPES[name]) == k))
+            jobs += [(rows[start : start + _CHUNK], *recipe) for start in range(0, len(rows), _CHUNK)]
+
+    def draw(job: tuple[NDArray[np.int64], str, Painter]) -> None:
+        rows, scene, thing = job
+        images[rows], parts[rows] = _draw(seed, index[rows], scene, thing, size)
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # NumPy frees the interpreter while it computes
+        list(pool.map(draw, jobs))
+    return torch.from_numpy(images), torch.from_numpy(labels), torch.from_numpy(parts)
+
+
+def scene_indices(count: int, split: Literal["train", "test"]) -> Tensor:
+    """The indices int64 (count,) of a split's first ``count`` pictures; train and test never share one.
+
+    Raises:
+        ValueError: a negative count, or a split that is neither "train" nor "test".
+    """
+    if split not in ("train", "test") or not 0 <= count <= _FIRST_TEST_INDEX:
+        raise ValueError(f"split must be 'train' or 'test' and count 0 or more, got {split!r} and {count}")
+    return torch.arange(count) + (_FIRST_TEST_INDEX if split == "test" else 0)
+
+
+def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> ImageSet:
+    """The first ``count`` pictures of a split, 32 x 32.
+
+    Their part maps are ``draw_scenes(scene_indices(count, split), seed)[2]``.
+
+    Raises:
+        ValueError: as ``scene_indices`` and ``draw_scenes``.
+    """
+    images, labels, _ = draw_scenes(scene_indices(count, split), seed)
+    return ImageSet(images, labels, CLASS_NAMES, content_stamp(images, labels))
