@@ -1,0 +1,715 @@
+"""A folder of images: which files, which pixels, and the cache."""
+
+from __future__ import annotations
+
+import io
+import json
+import mmap
+import os
+import resource
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+
+from vit.data import decode, folder
+from vit.data.folder import load_folder
+from vit.data.images import DataError, ImageSet, content_stamp
+
+RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
+
+
+def plain(path: Path, colour: int | tuple[int, ...] = RED, size: tuple[int, int] = (4, 4), mode: str = "RGB") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, colour).save(path)
+    return path
+
+
+def load(root: Path, on_bad_image: str = "stop", size: tuple[int, int] = (4, 4)) -> tuple[ImageSet, ImageSet]:
+    return load_folder(root, size, on_bad_image, root.parent / "cache")  # type: ignore[arg-type]
+
+
+def pixels(path: Path, size: tuple[int, int] = (4, 4)) -> np.ndarray:
+    """(H, W, 3), the other way round than `decode` has them."""
+    content = decode.decode(str(path), size)
+    assert isinstance(content, bytes), content
+    return np.frombuffer(content, np.uint8).reshape(3, *size).transpose(1, 2, 0)
+
+
+def colours(images: torch.Tensor) -> list[tuple[int, ...]]:
+    """The colour of each image that has only one."""
+    assert (images == images[:, :, :1, :1]).all()
+    return [tuple(image[:, 0, 0].tolist()) for image in images]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Three classes; the green channel of an image is its number in the order of the files."""
+    number = 0
+    for split, count in (("train", 4), ("test", 2)):
+        for class_name in ("ape", "bee", "cat"):
+            for index in range(count):
+                plain(tmp_path / "root" / split / class_name / f"{index}.png", (9, number, 200))
+                number += 1
+    return tmp_path / "root"
+
+
+# --- layouts ---------------------------------------------------------------------------------------------------------
+
+
+def test_train_and_test_folders(root: Path) -> None:
+    train, test = load(root)
+    assert train.images.dtype == torch.uint8
+    assert train.images.shape == (12, 3, 4, 4)
+    assert train.images.is_contiguous()
+    assert train.labels.dtype == torch.int64
+    assert train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert test.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert train.class_names == test.class_names == ("ape", "bee", "cat")
+    assert colours(train.images) == [(9, number, 200) for number in range(12)]
+    assert colours(test.images) == [(9, number, 200) for number in range(12, 18)]
+    assert train.stamp == content_stamp(train.images, train.labels)
+    assert test.stamp == content_stamp(test.images, test.labels)
+    assert train.skipped == test.skipped == ()
+
+
+def test_val_counts_where_there_is_no_test(root: Path) -> None:
+    _, test = load(root)
+    (root / "test").rename(root / "val")
+    assert load(root)[1].stamp == test.stamp
+    plain(root / "test" / "bee" / "0.png", BLUE)
+    _, test = load(root)
+    assert colours(test.images) == [BLUE]
+    assert test.labels.tolist() == [1]
+
+
+def test_class_folders_without_train(tmp_path: Path) -> None:
+    for class_name, colour in (("dog", RED), ("cat", BLUE)):
+        for index in range(10):
+            plain(tmp_path / "root" / class_name / "deep" / "er" / f"{index}.png", colour)
+    train, test = load(tmp_path / "root")
+    assert train.class_names == ("cat", "dog")
+    assert colours(train.images) == [BLUE] * 9 + [RED] * 9
+    assert colours(test.images) == [BLUE, RED]
+    assert train.labels.tolist() == [0] * 9 + [1] * 9
+    assert test.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("inside", ["", "train"])
+def test_images_without_classes(tmp_path: Path, inside: str) -> None:
+    for index in range(25):
+        plain(tmp_path / "root" / inside / f"{index:02}.png", (index, 0, 0))
+    train, test = load(tmp_path / "root")
+    assert train.class_names == test.class_names == ()
+    assert not train.labelled
+    assert set(train.labels.tolist()) == set(test.labels.tolist()) == {-1}
+    assert [colour[0] for colour in colours(test.images)] == [0, 12]
+    assert [colour[0] for colour in colours(train.images)] == [i for i in range(25) if i not in (0, 12)]
+
+
+@pytest.mark.parametrize(("count", "held_out"), [(2, 1), (9, 1), (19, 1), (20, 2), (9_999, 999), (25_000, 1000)])
+def test_held_out_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, held_out: int) -> None:
+    files = [folder._File("", f"{index}.png", 1, 1) for index in range(count)]
+    monkeypatch.setattr(folder, "_list_images", lambda *_: files)
+    train, test = folder._list_splits(tmp_path)
+    assert len(test) == held_out
+    assert sorted([*train, *test]) == sorted(files)
+    numbers = [int(Path(file.name).stem) for file in test]
+    assert set(np.diff(numbers)) <= {count // held_out, count // held_out + 1}
+
+
+def test_order_is_imagefolders(tmp_path: Path) -> None:
+    from torchvision.datasets import ImageFolder
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
+    names = ["a/2.png", "a/10.png", "a/z/1.png", "a/.hidden.PNG", "a/Z.JPG"]
+    names += ["a-b/1.png", "a/b/1.webp", "é/日本.png", "B/1.png", "a/zz.png"]
+    for name in [*names, "a/readme.txt", "a/y.png.txt", "a/noextension"]:
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_bytes(b"")
+    reference = ImageFolder(str(tmp_path / "root"))
+    found = folder._list_images(tmp_path / "root", "")
+    assert [str(tmp_path / "root" / file.name) for file in found] == [path for path, _ in reference.samples]
+    assert len(found) == len(names)
+    assert sorted({file.class_name for file in found}) == reference.classes
+    assert folder.EXTENSIONS == IMG_EXTENSIONS
+
+
+def test_unicode_and_undecodable_names(tmp_path: Path) -> None:
+    names = [b"\xe6\x97\xa5\xe6\x9c\xac.png", b"\xff\xfe.png", b"new\nline.png"]
+    for name in names:
+        plain(tmp_path / "root" / "ünï" / "0.png").rename(tmp_path / "root" / "ünï" / os.fsdecode(name))
+    train, test = load(tmp_path / "root")
+    assert train.class_names == ("ünï",)
+    assert len(train) + len(test) == 3
+
+
+def test_loops_of_links_are_tolerated(root: Path) -> None:
+    (root / "train" / "ape" / "loop").symlink_to(root / "train", target_is_directory=True)
+    (root / "train" / "ape" / "here").symlink_to(".", target_is_directory=True)
+    (root / "train" / "bee" / "self").symlink_to("self")
+    (root / "train" / "cat" / "linked.png").symlink_to("3.png")
+    assert len(load(root)[0]) == 13
+
+
+def test_images_beside_the_classes_are_reported(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plain(root / "train" / "logo.png")
+    assert len(load(root)[0]) == 12
+    assert "1 images beside the class folders" in caplog.text
+
+
+def test_empty_class_folder_is_no_class(root: Path) -> None:
+    (root / "train" / "aaa").mkdir()
+    assert load(root)[0].class_names == ("ape", "bee", "cat")
+
+
+def test_layouts_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
+    def refused(path: Path) -> str:
+        with pytest.raises(DataError) as caught:
+            load(path)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "no such folder" in refused(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    assert ".jpg .jpeg .png .ppm .bmp .pgm .tif .tiff .webp" in refused(tmp_path / "empty")
+    plain(tmp_path / "one" / "0.png")
+    assert "only one image" in refused(tmp_path / "one")
+    plain(tmp_path / "untrained" / "val" / "ape" / "0.png")
+    assert "folder val but no folder train" in refused(tmp_path / "untrained")
+    plain(tmp_path / "half" / "train" / "ape" / "0.png")
+    plain(tmp_path / "half" / "test" / "0.png")
+    assert "no class folders" in refused(tmp_path / "half")
+    plain(root / "test" / "d\nog" / "0.png")
+    assert "class folder d\\nog" in refused(root)
+
+
+# --- pixels ----------------------------------------------------------------------------------------------------------
+
+
+def grey16(value: int, byteorder: str) -> Image.Image:
+    return Image.fromarray(np.full((4, 4), value, f"{byteorder}u2"))
+
+
+def palette(transparency: int | bytes | None) -> bytes:
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([*GREEN, *RED, *BLUE])
+    content = io.BytesIO()
+    image.save(content, "PNG", **({} if transparency is None else {"transparency": transparency}))
+    return content.getvalue()
+
+
+def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+    content = io.BytesIO()
+    image.save(content, kind, **options)
+    return content.getvalue()
+
+
+def animation(kind: str) -> bytes:
+    first, second = (Image.new("RGB", (4, 4), colour) for colour in (RED, BLUE))
+    return saved(first, kind, save_all=True, append_images=[second], **({"lossless": True} if kind == "WEBP" else {}))
+
+
+def pgm16(value: int) -> bytes:
+    return b"P5 4 4 65535\n" + struct.pack(">H", value) * 16
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("rgb.png", saved(Image.new("RGB", (4, 4), RED), "PNG"), RED),
+        ("rgb.bmp", saved(Image.new("RGB", (4, 4), RED), "BMP"), RED),
+        ("rgb.ppm", saved(Image.new("RGB", (4, 4), RED), "PPM"), RED),
+        ("rgb.webp", saved(Image.new("RGB", (4, 4), RED), "WEBP", lossless=True), RED),
+        ("grey.png", saved(Image.new("L", (4, 4), 77), "PNG"), (77, 77, 77)),
+        ("bit.png", saved(Image.new("1", (4, 4), 1), "PNG"), WHITE),
+        ("bit.tif", saved(Image.new("1", (4, 4), 0), "TIFF"), BLACK),
+        ("palette.png", palette(None), RED),
+        ("palette-index-clear.png", palette(1), WHITE),
+        ("palette-other-clear.png", palette(0), RED),
+        ("palette-half-clear.png", palette(bytes([255, 51])), (255, 204, 204)),
+        ("rgba-opaque.png", saved(Image.new("RGBA", (4, 4), (*BLUE, 255)), "PNG"), BLUE),
+        ("rgba-clear.png", saved(Image.new("RGBA", (4, 4), (*BLUE, 0)), "PNG"), WHITE),
+        ("rgba-half.png", saved(Image.new("RGBA", (4, 4), (*BLACK, 51)), "PNG"), (204, 204, 204)),
+        ("rgba.webp", saved(Image.new("RGBA", (4, 4), (*BLUE, 0)), "WEBP", lossless=True), WHITE),
+        ("la.png", saved(Image.new("LA", (4, 4), (0, 51)), "PNG"), (204, 204, 204)),
+        ("rgb-key.png", saved(Image.new("RGB", (4, 4), RED), "PNG", transparency=RED), WHITE),
+        ("grey-key.png", saved(Image.new("L", (4, 4), 9), "PNG", transparency=9), WHITE),
+        ("cmyk-adobe.jpg", saved(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "JPEG", quality=100), RED),
+        ("cmyk.tif", saved(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "TIFF"), RED),
+        ("ycbcr.jpg", saved(Image.new("RGB", (4, 4), (90, 90, 90)), "JPEG", quality=100), (90, 90, 90)),
+        ("grey16.png", saved(grey16(257 * 100, "<"), "PNG"), (100, 100, 100)),
+        ("grey16-white.png", saved(grey16(65535, "<"), "PNG"), WHITE),
+        ("grey16-rounded.png", saved(grey16(257 * 100 + 129, "<"), "PNG"), (101, 101, 101)),
+        ("grey16-dark.png", saved(grey16(128, "<"), "PNG"), BLACK),
+        ("grey16-little.tif", saved(grey16(257 * 100, "<"), "TIFF"), (100, 100, 100)),
+        ("grey16-big.tif", saved(grey16(257 * 100, ">"), "TIFF"), (100, 100, 100)),
+        ("grey16.pgm", pgm16(257 * 100), (100, 100, 100)),
+        ("grey32.tif", saved(Image.new("I", (4, 4), 257 * 100), "TIFF"), (100, 100, 100)),
+        ("animated-gif.png", animation("GIF"), RED),
+        ("animated-png.png", animation("PNG"), RED),
+        ("animated.webp", animation("WEBP"), RED),
+        ("jpeg-in-fact.png", saved(Image.new("RGB", (4, 4), (90, 90, 90)), "JPEG", quality=100), (90, 90, 90)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_mode_becomes_rgb(tmp_path: Path, name: str, content: bytes, expected: tuple[int, ...]) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert np.abs(pixels(path).astype(int) - expected).max() <= (1 if content[:2] == b"\xff\xd8" else 0)
+
+
+def test_cmyk_sample_is_the_inverted_kind() -> None:
+    assert b"Adobe" in saved(Image.new("CMYK", (4, 4)), "JPEG")
+
+
+@pytest.mark.parametrize(
+    ("orientation", "upright"),
+    [
+        (1, lambda shown: shown),
+        (2, np.fliplr),
+        (3, lambda shown: np.rot90(shown, 2)),
+        (4, np.flipud),
+        (5, lambda shown: shown.swapaxes(0, 1)),
+        (6, lambda shown: np.rot90(shown, -1)),
+        (7, lambda shown: np.rot90(shown, 2).swapaxes(0, 1)),
+        (8, lambda shown: np.rot90(shown, 1)),
+    ],
+)
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_exif_orientation(
+    tmp_path: Path, kind: str, orientation: int, upright: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    stored = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / f"turned.{kind.lower()}"
+    Image.fromarray(stored).save(path, exif=exif)
+    expected = upright(stored)
+    np.testing.assert_array_equal(pixels(path, expected.shape[:2]), expected)
+
+
+@pytest.mark.parametrize("size", [(5, 7), (7, 5), (32, 32)])
+def test_right_size_is_left_to_the_bit(tmp_path: Path, size: tuple[int, int]) -> None:
+    content = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    Image.fromarray(content).save(tmp_path / "exact.png")
+    np.testing.assert_array_equal(pixels(tmp_path / "exact.png", size), content)
+    Image.fromarray(content).save(tmp_path / "exact.jpg")
+    np.testing.assert_array_equal(pixels(tmp_path / "exact.jpg", size), np.asarray(Image.open(tmp_path / "exact.jpg")))
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("zoom", [1, 3, 16])
+def test_centre_is_cut_out(tmp_path: Path, wide: bool, zoom: int) -> None:
+    content = np.zeros((4, 12, 3), np.uint8)
+    content[:, 4:8] = (10, 100, 200)
+    content[:, 8:] = 255
+    content = content.repeat(zoom, 0).repeat(zoom, 1)
+    Image.fromarray(content if wide else content.swapaxes(0, 1)).save(tmp_path / "wide.png")
+    shown = pixels(tmp_path / "wide.png")
+    off = np.abs(shown.astype(int) - (10, 100, 200))
+    assert off[1:3, 1:3].max() <= 4  # the border is blended with what lies beyond
+    if zoom == 1:
+        assert off.max() == 0
+
+
+def test_shrinking_is_antialiased(tmp_path: Path) -> None:
+    board = (np.indices((64, 64)).sum(0) % 2 * 255).astype(np.uint8)
+    Image.fromarray(board).save(tmp_path / "board.png")
+    assert np.abs(pixels(tmp_path / "board.png").astype(int) - 127).max() <= 2
+
+
+def test_large_jpeg_decoded_small_looks_the_same(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(rng.integers(0, 256, (60, 80, 3), dtype=np.uint8)).resize((800, 600))
+    image.save(tmp_path / "photo.jpg", quality=95)
+    image.save(tmp_path / "photo.png")
+    small, full = pixels(tmp_path / "photo.jpg", (64, 64)), pixels(tmp_path / "photo.png", (64, 64))
+    assert np.abs(small.astype(int) - full).mean() < 2
+
+
+def test_growing_covers_the_size(tmp_path: Path) -> None:
+    plain(tmp_path / "dot.png", (1, 2, 3), size=(1, 1))
+    np.testing.assert_array_equal(pixels(tmp_path / "dot.png", (5, 9)), np.broadcast_to((1, 2, 3), (5, 9, 3)))
+
+
+# --- files that are no images ----------------------------------------------------------------------------------------
+
+
+def png_of_size(width: int, height: int) -> bytes:
+    """A header that promises more than there is; nothing but the header is needed to refuse it."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
+
+BAD = {
+    "truncated.jpg": saved(NOISE, "JPEG")[:-800],
+    "truncated.png": saved(NOISE, "PNG")[:-800],
+    "text.png": b"this is no image\n",
+    "empty.png": b"",
+    "bomb.png": png_of_size(20_000, 20_000),
+    "bomb-of-pillows-warning.png": saved(Image.new("1", (10_000, 10_000)), "PNG"),
+    "postscript.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\nshowpage\n",
+    "fractions.tif": saved(Image.new("F", (4, 4), 0.5), "TIFF"),
+    "grey32.tif": saved(Image.new("I", (4, 4), 70_000), "TIFF"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("name", [*BAD, "broken-link.png", "pipe.png"])
+def test_bad_image(root: Path, name: str) -> None:
+    path = root / "train" / "bee" / name
+    if name in BAD:
+        path.write_bytes(BAD[name])
+    elif name == "pipe.png":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("nowhere.png")
+    with pytest.raises(DataError) as caught:
+        load(root)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert ("pixels" in message) == ("bomb" in name)
+    assert "data.on_bad_image: skip" in message
+    assert "\n" not in message
+    assert list((root.parent / "cache").iterdir()) == []
+
+    train, test = load(root, "skip")
+    assert train.skipped == (str(path),)
+    assert test.skipped == ()
+    assert len(train) == 12
+    assert train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert colours(train.images) == [(9, number, 200) for number in range(12)]
+
+
+def test_first_bad_image_is_named(root: Path) -> None:
+    for name in ("cat/9.png", "ape/9.png", "bee/0.png"):
+        (root / "train" / name).write_bytes(b"bad")
+    with pytest.raises(DataError, match=r"train/ape/9\.png"):
+        load(root)
+
+
+def test_all_bad(tmp_path: Path) -> None:
+    for index in range(3):
+        (tmp_path / "root").mkdir(exist_ok=True)
+        (tmp_path / "root" / f"{index}.png").write_bytes(b"bad")
+    with pytest.raises(DataError, match="none of the 2 train images can be read") as caught:
+        load(tmp_path / "root", "skip")
+    assert "\n" not in str(caught.value)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_hostile_name_cannot_forge_a_line(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hostile = root / "train" / "ape" / "x\r\nSaved checkpoint\x1b[2J\u202e.png"
+    hostile.write_bytes(b"bad")
+    with pytest.raises(DataError) as caught:
+        load(root)
+    train, _ = load(root, "skip")
+    for text in (str(caught.value), *train.skipped, *(record.getMessage() for record in caplog.records)):
+        assert text.isprintable()
+        assert "x\\r\\nSaved checkpoint\\x1b[2J\\u202e.png" in text
+
+
+# --- the cache -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that are decoded, as they are."""
+    paths: list[str] = []
+    original = decode.decode
+
+    def recorded(path: str, image_size: tuple[int, int]) -> bytes | str:
+        paths.append(path)
+        return original(path, image_size)
+
+    monkeypatch.setattr(decode, "decode", recorded)
+    return paths
+
+
+def cache_of(root: Path, split: str) -> Path:
+    (path,) = (root.parent / "cache").glob(f"*-{split}-*")
+    return path
+
+
+def test_second_start_decodes_nothing(root: Path, decoded: list[str]) -> None:
+    first = load(root)
+    assert len(decoded) == 18
+    second = load(root)
+    assert len(decoded) == 18
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one.images, other.images)
+        assert torch.equal(one.labels, other.labels)
+        assert (one.class_names, one.stamp, one.skipped) == (other.class_names, other.stamp, other.skipped)
+    assert sorted(path.name[:13] for path in (root.parent / "cache").iterdir()) == ["root-test-4x4", "root-train-4x"]
+
+
+def test_another_name_of_the_folder_has_the_same_cache(
+    root: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(root)
+    monkeypatch.chdir(root.parent)
+    load_folder(Path("root"), (4, 4), "stop", Path("cache"))
+    assert len(decoded) == 18
+
+
+def test_another_size_has_another_cache(root: Path, decoded: list[str]) -> None:
+    load(root)
+    assert load(root, size=(8, 4))[0].images.shape == (12, 3, 8, 4)
+    load(root)
+    assert len(decoded) == 36
+
+
+def rewrite(root: Path) -> None:
+    plain(root / "train" / "ape" / "0.png", BLUE)
+    os.utime(root / "train" / "ape" / "0.png", ns=(0, 5))
+
+
+def change_time(root: Path) -> None:
+    os.utime(root / "train" / "ape" / "0.png", ns=(0, 5))
+
+
+def grow(root: Path) -> None:
+    path = root / "train" / "ape" / "0.png"
+    times = path.stat()
+    path.write_bytes(path.read_bytes() + b"tail")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def add(root: Path) -> None:
+    plain(root / "train" / "bee" / "extra.png", BLUE)
+
+
+def remove(root: Path) -> None:
+    (root / "train" / "bee" / "1.png").unlink()
+
+
+def rename(root: Path) -> None:
+    (root / "train" / "bee" / "1.png").rename(root / "train" / "bee" / "0a.png")
+
+
+@pytest.mark.parametrize("change", [rewrite, change_time, grow, add, remove, rename])
+def test_changed_files_are_decoded_again(root: Path, decoded: list[str], change: Callable[[Path], None]) -> None:
+    load(root)
+    decoded.clear()
+    change(root)
+    train, _ = load(root)
+    count = {add: 13, remove: 11}.get(change, 12)
+    assert len(decoded) == len(train) == count  # and none of the test files
+    if change is rewrite:
+        assert colours(train.images)[0] == BLUE
+
+
+def test_new_class_renumbers_the_test_images(root: Path) -> None:
+    load(root)
+    plain(root / "train" / "aardvark" / "0.png")
+    train, test = load(root)
+    assert train.class_names == test.class_names == ("aardvark", "ape", "bee", "cat")
+    assert test.labels.tolist() == [1, 1, 2, 2, 3, 3]
+
+
+def test_file_is_plain_safetensors(root: Path) -> None:
+    (root / "train" / "bee" / "bad.png").write_bytes(b"bad")
+    train, _ = load(root, "skip")
+    path = cache_of(root, "train")
+    with safe_open(path, "pt") as file:
+        assert torch.equal(file.get_tensor("images"), train.images)
+        assert torch.equal(file.get_tensor("labels"), train.labels)
+        assert json.loads(bytes(file.get_tensor("skipped").tolist())) == ["train/bee/bad.png"]
+        assert file.metadata()["stamp"] == train.stamp
+        assert json.loads(file.metadata()["class_names"]) == ["ape", "bee", "cat"]
+    assert struct.unpack("<Q", path.read_bytes()[:8])[0] % 8 == 0
+    assert train.labels.data_ptr() % 8 == 0
+
+
+def test_images_are_mapped_and_writes_stay_private(root: Path) -> None:
+    load(root)
+    train, _ = load(root)
+    if sys.platform == "linux":
+        assert str(cache_of(root, "train")) in Path("/proc/self/maps").read_text()
+    before = cache_of(root, "train").read_bytes()
+    train.images.fill_(0)
+    assert cache_of(root, "train").read_bytes() == before
+    assert colours(load(root)[0].images)[1] == (9, 1, 200)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems reserve no memory for a map")
+def test_map_may_be_larger_than_memory(tmp_path: Path) -> None:
+    if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
+        pytest.skip("this machine is set to never overcommit")
+    sparse = tmp_path / "sparse"
+    with sparse.open("wb") as file:
+        file.truncate(4 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    mapped: mmap.mmap = folder._map(sparse)
+    assert mapped[-1] == 0
+    mapped.close()
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "short": lambda content: content[:5],
+    "cut in the header": lambda content: content[:50],
+    "cut in the images": lambda content: content[:-200],
+    "one byte missing": lambda content: content[:-1],
+    "one byte more": lambda content: content + b"x",
+    "header length": lambda content: b"\xff" * 8 + content[8:],
+    "header no JSON": lambda content: content[:8] + b"x" + content[9:],
+    "header a list": lambda content: content[:8] + b"[1]".ljust(int.from_bytes(content[:8], "little")) + content[-1:],
+    "shape": lambda content: content.replace(b"[12, 3, 4, 4]", b"[12, 3, 4, 5]"),
+    "type": lambda content: content.replace(b'"data_offsets"', b'"data_offsetx"'),
+    "zeros": lambda content: bytes(len(content)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_damaged_cache_is_made_anew(
+    root: Path, decoded: list[str], caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
+) -> None:
+    first, _ = load(root)
+    path, stamp = cache_of(root, "train"), first.stamp
+    whole = path.read_bytes()
+    path.unlink()  # the first map keeps the old file
+    path.write_bytes(damage(whole))
+    decoded.clear()
+    train, _ = load(root)
+    assert len(decoded) == 12
+    assert train.stamp == stamp
+    assert [f"{path}: this cache is damaged" in record.getMessage() for record in caplog.records] == [True]
+    assert path.read_bytes() == whole
+
+
+def test_cache_with_gaps_is_not_served_when_told_to_stop(root: Path, decoded: list[str]) -> None:
+    bad = root / "train" / "bee" / "bad.png"
+    bad.write_bytes(b"bad")
+    load(root, "skip")
+    with pytest.raises(DataError, match=r"bad\.png"):
+        load(root, "stop")
+    decoded.clear()
+    assert load(root, "skip")[0].skipped == (str(bad),)
+    assert decoded == []  # the failure has left the cache as it was
+
+
+def test_failing_decode_leaves_the_old_cache(root: Path) -> None:
+    load(root)
+    before = cache_of(root, "train").read_bytes()
+    (root / "train" / "cat" / "9.png").write_bytes(b"bad")
+    with pytest.raises(DataError):
+        load(root)
+    assert cache_of(root, "train").read_bytes() == before
+    assert len(list((root.parent / "cache").iterdir())) == 2
+
+
+def test_interrupt_leaves_no_partial_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([b"\0" * 48, b"\0" * 48])
+
+    def interrupted(path: str, image_size: tuple[int, int]) -> bytes:
+        for answer in answers:
+            return answer
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(decode, "decode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load(root)
+    assert list((root.parent / "cache").iterdir()) == []
+
+
+def test_full_disk(root: Path) -> None:
+    load(root)
+    add(root)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = cache_of(root, "train").read_bytes()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (700, hard))
+    try:
+        with pytest.raises(DataError, match=r"set data\.cache") as caught:
+            load(root)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "\n" not in str(caught.value)
+    assert cache_of(root, "train").read_bytes() == before
+    assert len(list((root.parent / "cache").iterdir())) == 2
+
+
+def test_unwritable_cache_folder(root: Path) -> None:
+    (root.parent / "file").write_bytes(b"")
+    with pytest.raises(DataError, match=r"set data\.cache") as caught:
+        load_folder(root, (4, 4), "stop", root.parent / "file" / "cache")
+    assert "\n" not in str(caught.value)
+
+
+# --- worker processes ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Three workers for however little work; the processes, to see what became of them."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **options))  # type: ignore[call-overload]
+        return started[-1]
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(folder, "BYTES_PER_WORKER", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    yield started
+    assert all(process.poll() is not None for process in started)
+
+
+def test_workers_give_the_same_in_the_same_order(root: Path, workers: list[subprocess.Popen[bytes]]) -> None:
+    bad = root / "train" / "bee" / "b\udcffd.png"
+    bad.write_bytes(b"bad")
+    with pytest.raises(DataError, match=r"b\\udcffd\.png: not a readable image \(its content is no image\)"):
+        load(root)
+    train, test = load(root, "skip")
+    assert len(workers) == 9
+    assert train.skipped == (str(root / "train" / "bee" / "b\\udcffd.png"),)
+    assert colours(train.images) == [(9, number, 200) for number in range(12)]
+    assert colours(test.images) == [(9, number, 200) for number in range(12, 18)]
+
+
+@pytest.mark.parametrize("dying", ["", "import sys; sys.stdout.buffer.write(bytes([1, 48, 0, 0, 0, 7]))"])
+def test_dead_worker_is_reported(
+    root: Path, workers: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, dying: str
+) -> None:
+    (root.parent / "dying.py").write_text(dying)
+    monkeypatch.setattr(decode, "__file__", str(root.parent / "dying.py"))
+    with pytest.raises(DataError, match=r"ape/0\.png: the process died"):
+        load(root, "skip")
+    assert list((root.parent / "cache").iterdir()) == []
+
+
+def test_workers_end_with_their_reader(root: Path) -> None:
+    with folder._worker([str(root / "train" / "ape" / "0.png")] * 10_000, (32, 32)) as output:
+        assert output.read(1) == b"\x01"
+    task = "\0".join([str(root / "train" / "ape" / "0.png")] * 10_000)
+    worker = subprocess.Popen(
+        [sys.executable, decode.__file__, "32", "32"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    assert worker.stderr is not None
+    worker.stdin.write(task.encode())
+    worker.stdin.close()
+    worker.stdout.read(1)
+    worker.stdout.close()  # as when the reader is killed
+    assert worker.wait(timeout=20) != 0
+    assert worker.stderr.read() == b""
+    worker.stderr.close()

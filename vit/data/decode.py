@@ -1,0 +1,81 @@
+"""From an image file to RGB pixels; run as a program, a worker of `vit.data.folder`.
+
+Nothing of torch or of this package is imported, so that a worker starts at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import sys
+import warnings
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+# Pillow goes by the content, not by the name: without this list it would hand PostScript named .png to Ghostscript.
+FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
+
+ANSWER = struct.Struct("<?I")
+"""What a worker writes before each answer: whether pixels follow or a reason, and how many bytes."""
+
+
+def decode(path: str, image_size: tuple[int, int]) -> bytes | str:
+    """The pixels of an image file, uint8 (3, H, W) for `image_size` = (H, W), or in a few words why there are none.
+
+    EXIF orientation is applied; transparency is laid on white; 16-bit grey is scaled to 8 bits; of an animation the
+    first frame counts. The largest centred part with the shape of `image_size` is resized to it (bicubic, antialiased);
+    an image that has the size already is left as it is, to the bit.
+    """
+    height, width = image_size
+    if not os.path.isfile(path):  # opening a pipe would wait for ever
+        return "not a file"
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            limit = Image.MAX_IMAGE_PIXELS
+            if limit is not None and image.width * image.height > limit:  # Pillow refuses only twice as many
+                return f"{image.width} x {image.height} pixels, more than {limit:,}"
+            # A large JPEG is decoded at a half, a quarter or an eighth, never below twice the pixels needed.
+            scale = 2 * max(image_size) / min(image.size)
+            if scale < 1:
+                image.draft(None, (int(image.width * scale), int(image.height * scale)))
+            upright = _rgb(ImageOps.exif_transpose(image))
+            fitted = ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC)
+            return b"".join(channel.tobytes() for channel in fitted.split())
+    except UnidentifiedImageError:
+        return "its content is no image"  # Pillow's own words repeat the path
+    except Exception as error:  # on damaged bytes Pillow raises nearly anything; whatever it is, the image is bad
+        return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """The image in mode RGB. Pillow's own conversion would clip 16 bits and uncover what transparency hides."""
+    if image.mode.startswith("I"):
+        image = image.convert("I")
+        darkest, brightest = image.getextrema()
+        if not 0 <= darkest <= brightest <= 65535:  # type: ignore[operator]  # one band: two numbers
+            raise ValueError("grey values of more than 16 bits, their white is unknown")
+        return image.point(lambda value: value * (1 / 257) + 0.5).convert("RGB")
+    if image.mode == "F":
+        raise ValueError("fractional grey values, their white is unknown")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")
+
+
+def main() -> None:
+    """Answer for each path on standard input (NUL between them), in order; arguments: H, W."""
+    image_size = int(sys.argv[1]), int(sys.argv[2])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    warnings.simplefilter("ignore")  # of what Pillow tells, nothing names the file
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the parent is gone: go quietly
+    for path in os.fsdecode(sys.stdin.buffer.read()).split("\0"):
+        answer = decode(path, image_size)
+        content = answer if isinstance(answer, bytes) else answer.encode(errors="backslashreplace")
+        sys.stdout.buffer.write(ANSWER.pack(isinstance(answer, bytes), len(content)) + content)
+
+
+if __name__ == "__main__":
+    main()
