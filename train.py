@@ -143,7 +143,7 @@ def finish(run: TrainingRun, folder: RunFolder) -> None:
 
 def draw(run: TrainingRun, folder: RunFolder, metrics: list[dict[str, Any]], summary: dict[str, Any]) -> None:
     """reconstructions.png, attention.png and curves.png."""
-    from vit.data.augment import evenly_spaced, to_float
+    from vit.data.augment import to_float
     from vit.evaluate.reconstruction import fixed_mask, reconstruct
     from vit.figures import attention_figure, curves_figure, reconstruction_figure, save_figure
     from vit.interpret.maps import layer_attention, query_map
@@ -152,7 +152,7 @@ def draw(run: TrainingRun, folder: RunFolder, metrics: list[dict[str, Any]], sum
     about = f"{run.data.name}, test images · {config.train.epochs} epochs on {len(run.data.train):,} images"
     grid = config.model.grid_size
 
-    some = test.subset(evenly_spaced(len(test), PICTURES))
+    some = test.subset(test.showcase(PICTURES))
     mask = fixed_mask(config.mask.kind, 0, len(some), grid, config.mask.ratio)
     result = reconstruct(run.model, some.images, run.normalize, mask, run.compute)
     how = f"{config.mask.kind} mask, {int(mask.mask[0].sum())} of {mask.mask.shape[1]} patches hidden"
@@ -167,7 +167,7 @@ def draw(run: TrainingRun, folder: RunFolder, metrics: list[dict[str, Any]], sum
     )
     save_figure(figure, folder.reconstructions)
 
-    some = test.subset(evenly_spaced(len(test), MAPS))
+    some = test.subset(test.showcase(MAPS))
     images = to_float(some.images, config.model.image_size_2d)
     weights = layer_attention(encoder, run.normalize(images).to(run.compute.device)).cpu()
     prefix, centre = encoder.num_prefix_tokens, (grid[0] // 2, grid[1] // 2)

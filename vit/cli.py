@@ -198,13 +198,11 @@ def _data(argv: Sequence[str]) -> int:
         raise ConfigError(f"--out: {str(parsed.out)!r} cannot be written; its name must end in .png, .svg or .pdf")
 
     from vit.data import SCENES_SEED, load_data
-    from vit.data.augment import evenly_spaced
     from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
     from vit.figures import save_figure, sheet_figure
 
     data = load_data(config.data, config.model.image_size_2d)
-    by_class = data.train.labels.argsort(stable=True)  # so that a row of the sheet shows a class, or nearly
-    chosen = by_class[evenly_spaced(len(by_class), 100)]
+    chosen = data.train.showcase(100)
     parts = None
     if data.source == "scenes":
         whole = scene_indices(len(data.train), "train")

@@ -206,8 +206,9 @@ def init_weights(model: nn.Module) -> None:
 
     Linear maps: Xavier-uniform, as MAE's, with bias 0. W_Q, W_K and W_V are three maps that happen to share a layer, so
     each has its own range (Xavier on the fused (3 D, D) matrix would start them smaller by sqrt 2). The patch embedding
-    is the linear map it is, not a convolution with its larger fan-out. Tokens: normal, std 0.02. Norms: 1 and 0; layer
-    scales and position tables come initialised.
+    is the linear map it is, not a convolution with its larger fan-out. The maps that give the answer, `head` and `pred`,
+    start small (std 0.02): an untrained model then says nearly nothing, and its loss begins at the targets' variance.
+    Tokens: normal, std 0.02. Norms: 1 and 0; layer scales and position tables come initialised.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
@@ -218,6 +219,7 @@ def init_weights(model: nn.Module) -> None:
         if isinstance(module, MultiHeadSelfAttention) and module.qkv is not None:
             for third in module.qkv.weight.data.chunk(3):
                 nn.init.xavier_uniform_(third)
+    small = ("cls_token", "reg_token", "mask_token", "head.weight", "pred.weight")
     for name, parameter in model.named_parameters():
-        if name.rpartition(".")[2] in ("cls_token", "reg_token", "mask_token"):
+        if name.endswith(small):
             nn.init.normal_(parameter, std=0.02)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from vit.data.augment import evenly_spaced
 from vit.errors import UserError
 
 
@@ -45,6 +46,10 @@ class ImageSet:
     def label_names(self) -> list[str]:
         """The class of each image by name, "" where it has none."""
         return [self.class_names[label] if label >= 0 else "" for label in self.labels.tolist()]
+
+    def showcase(self, count: int) -> Tensor:
+        """Indices of up to `count` images for a picture, spread evenly over the classes: int64 (count,)."""
+        return self.labels.argsort(stable=True)[evenly_spaced(len(self), count)]
 
     def subset(self, indices: Tensor) -> ImageSet:
         """The images at ``indices`` (int64, (M,)) as a set of their own, with a stamp of their own."""

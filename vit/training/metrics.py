@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.atomic import write_text
+from vit.config import ConfigError
 
 
 class MetricsLog:
@@ -18,7 +19,7 @@ class MetricsLog:
         tensorboard: folder for TensorBoard's event files, or None.
 
     Raises:
-        ImportError: TensorBoard is asked for and not installed.
+        ConfigError: TensorBoard is asked for and not installed.
     """
 
     def __init__(self, path: Path, resumed_from: int = 0, tensorboard: Path | None = None):
@@ -27,8 +28,11 @@ class MetricsLog:
         self._file = path.open("a", encoding="utf-8")
         self._board = None
         if tensorboard is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as error:
+                ways = "install it (pip install tensorboard), or leave train.tensorboard out"
+                raise ConfigError(f"train.tensorboard: TensorBoard cannot be imported ({error}); {ways}") from error
             self._board = SummaryWriter(str(tensorboard), purge_step=resumed_from + 1)
 
     def write(self, values: dict[str, Any]) -> None:

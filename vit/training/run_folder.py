@@ -44,8 +44,8 @@ class RunFolder:
         Raises:
             RunFolderError: it names the ways out.
         """
-        ours = (self.config, self.metrics, self.checkpoints, self.summary, self.path / "model.safetensors",
-                self.path / "config.json", self.reconstructions, self.attention, self.curves)  # fmt: skip
+        ours = (self.config, self.metrics, self.checkpoints, self.tensorboard, self.summary, self.reconstructions,
+                self.attention, self.curves, self.path / "model.safetensors", self.path / "config.json")  # fmt: skip
         try:
             taken = [path.name for path in ours if path.exists()]
         except OSError as error:  # a name that is too long, a folder that is closed to us
@@ -60,7 +60,7 @@ class RunFolder:
         """Make the folder ours: lock it against a second process, and write the configuration of a new run.
 
         Raises:
-            RunFolderError: another process works in it, or it cannot be written.
+            RunFolderError: another process works in it or has begun a run there, or it cannot be written.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -75,6 +75,7 @@ class RunFolder:
                         f"another process is working in {self.path}; wait for it or stop it"
                     ) from error
             if config_yaml is not None:
+                self.refuse_if_taken()  # once more: another process may have been quicker, and gone again
                 write_text(self.config, config_yaml)
         except OSError as error:
             reason = error.strerror or error
