@@ -17,9 +17,9 @@ class FreezeError(UserError, ValueError):
 def freeze(model: nn.Module, names: list[str]) -> list[Tensor]:
     """Stop parts of `model` from learning.
 
-    A name is a run of components of a parameter's name: "patch_embed", "pos_embed", "encoder.blocks.0", "mlp", "norm1".
-    W_Q, W_K and W_V mean that third of every qkv layer, weight and bias, and W_O every attention's proj; a part before
-    them narrows them down: "decoder.W_Q", "encoder.blocks.3.attn.W_K".
+    A name has components of a parameter's name, in their order: "patch_embed", "pos_embed", "encoder.blocks.0", "mlp",
+    "decoder.norm1". W_Q, W_K and W_V mean that third of every qkv layer, weight and bias, and W_O every attention's proj;
+    they too can be narrowed down: "decoder.W_Q", "encoder.blocks.3.attn.W_K".
 
     Returns:
         Views of the frozen thirds. Their gradient is zero from now on; hand them to `keep_rows`, which protects them from
@@ -32,12 +32,12 @@ def freeze(model: nn.Module, names: list[str]) -> list[Tensor]:
     for name in names:
         scope, _, last = name.rpartition(".")
         if last in THIRDS:
-            layers = [m.qkv for key, m in model.named_modules() if _fused(m) and _contains(key, scope)]
+            layers = [m.qkv for key, m in model.named_modules() if _fused(m) and (not scope or _contains(key, scope))]
             rows += [_freeze_third(p, THIRDS[last]) for layer in layers for p in layer.parameters()]
             found = bool(layers)
         else:
-            wanted = (scope, "attn.proj") if last == "W_O" else (name,)
-            parameters = [p for key, p in model.named_parameters() if all(_contains(key, part) for part in wanted)]
+            wanted = name.replace("attn.W_O", "W_O").replace("W_O", "attn.proj")
+            parameters = [p for key, p in model.named_parameters() if _contains(key, wanted)]
             for parameter in parameters:
                 parameter.requires_grad_(False)
             found = bool(parameters)
@@ -78,4 +78,5 @@ def _fused(module: nn.Module) -> bool:
 
 
 def _contains(key: str, name: str) -> bool:
-    return not name or f".{name}." in f".{key}."
+    components = iter(key.split("."))
+    return all(part in components for part in name.split("."))  # `in` moves the iterator on: the order counts

@@ -1,0 +1,169 @@
+"""Checkpoints: what is loaded is what was saved, or an error of one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from vit.checkpoints import LoadedModel, load_model, save_model
+from vit.checkpoints.native import CONFIG, WEIGHTS, CheckpointError
+from vit.config import ModelConfig
+from vit.data.augment import Normalization
+from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.masking import make_mask
+
+SMALL = dict(image_size=8, patch_size=4, embed_dim=8, depth=2, num_heads=2)
+SMALL |= dict(decoder_dim=8, decoder_depth=1, decoder_heads=2)
+CASES = {
+    "plain": dict(),
+    "registers": dict(registers=3),
+    "no class token": dict(class_token=False),
+    "non-square": dict(image_size=(8, 12), patch_size=(4, 3)),
+    "identity": dict(qkv="identity"),
+    "no qkv bias": dict(qkv_bias=False, mlp_ratio=2.5),
+    "layer scale": dict(layer_scale=0.1, drop_path=0.2),
+    "learned positions": dict(pos_embed="learned"),
+}
+NORMALIZE = Normalization([0.1, 1 / 3, 0.7], [0.3, 0.2, 1 / 7])
+
+
+def save_small(folder: Path, norm_pix_loss: bool = True, **settings) -> MaskedAutoencoder:
+    """Save a model whose every parameter is drawn anew, so that none is what a fresh model has."""
+    torch.manual_seed(0)
+    config = ModelConfig(**SMALL | settings)
+    encoder, decoder = config.encoder_arguments(), config.decoder_arguments()
+    model = build_autoencoder(encoder, decoder, norm_pix_loss)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, 0.5)
+    save_model(folder, model, encoder, decoder, NORMALIZE, ("plane", "naïve ship"), "CIFAR-10")
+    return model.eval()
+
+
+def loading_fails(folder: Path) -> str:
+    with pytest.raises(CheckpointError) as error:
+        load_model(folder)
+    message = str(error.value)
+    assert "\n" not in message
+    assert str(folder) in message
+    return message
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm_pix_loss", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_loaded_model_is_the_saved_one_to_the_bit(tmp_path, case, norm_pix_loss):
+    saved = save_small(tmp_path / "new" / "folder", norm_pix_loss, **CASES[case])
+    loaded = load_model(str(tmp_path / "new" / "folder"))
+    assert isinstance(loaded, LoadedModel)
+    ours, theirs = saved.state_dict(), loaded.model.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert [p.requires_grad for p in saved.parameters()] == [p.requires_grad for p in loaded.model.parameters()]
+
+    embed, others = saved.encoder.patch_embed, loaded.model.encoder.patch_embed
+    assert (others.image_size, others.patch_size) == (embed.image_size, embed.patch_size)
+    images = torch.randn(2, 3, *embed.image_size)
+    mask = make_mask("random", 2, embed.grid_size, 0.5, torch.Generator().manual_seed(0))
+    assert torch.equal(loaded.model(images, mask), saved(images, mask))
+    assert torch.equal(loaded.model.targets(images), saved.targets(images))
+
+
+def test_what_travels_with_the_weights_arrives(tmp_path):
+    save_small(tmp_path)
+    loaded = load_model(tmp_path)
+    assert (loaded.normalize.mean, loaded.normalize.std) == (NORMALIZE.mean, NORMALIZE.std)
+    assert loaded.class_names == ("plane", "naïve ship")
+    assert loaded.details["data"] == "CIFAR-10"
+    assert not any(module.training for module in loaded.model.modules())
+
+
+def test_saving_again_replaces_both_files(tmp_path):
+    save_small(tmp_path, registers=1)
+    saved = save_small(tmp_path, class_token=False)
+    assert load_model(tmp_path).model.state_dict().keys() == saved.state_dict().keys()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([CONFIG, WEIGHTS])
+
+
+@pytest.mark.parametrize("where", [0.0, 0.01, 0.3, 0.5, 0.77, 1.0])
+@pytest.mark.parametrize("bit", [0, 7])
+def test_one_flipped_bit_is_found(tmp_path, where, bit):
+    save_small(tmp_path)
+    weights = bytearray((tmp_path / WEIGHTS).read_bytes())
+    weights[round(where * (len(weights) - 1))] ^= 1 << bit
+    (tmp_path / WEIGHTS).write_bytes(weights)
+    assert "damaged" in loading_fails(tmp_path)
+
+
+@pytest.mark.parametrize("length", [0, 4, 100, -1])
+def test_truncated_weights_are_found(tmp_path, length):
+    save_small(tmp_path)
+    (tmp_path / WEIGHTS).write_bytes((tmp_path / WEIGHTS).read_bytes()[:length])
+    assert "damaged" in loading_fails(tmp_path)
+
+
+@pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
+def test_missing_file_is_named(tmp_path, name):
+    save_small(tmp_path)
+    (tmp_path / name).unlink()
+    assert name in loading_fails(tmp_path)
+
+
+def test_missing_folder_is_named(tmp_path):
+    loading_fails(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"format": \n\n oops}', b"\xff\xfe{}"])
+def test_broken_json_is_found(tmp_path, content):
+    save_small(tmp_path)
+    (tmp_path / CONFIG).write_bytes(content)
+    assert "damaged" in loading_fails(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", "3", "null", '{"format": "vit-patch-trainer/0"}', '{"model_type": "vit"}']
+)
+def test_foreign_format_is_refused(tmp_path, content):
+    save_small(tmp_path)
+    (tmp_path / CONFIG).write_text(content)
+    assert "not of the format vit-patch-trainer/1" in loading_fails(tmp_path)
+
+
+def change_details(folder: Path, **changes) -> None:
+    details = json.loads((folder / CONFIG).read_text()) | changes
+    kept = {key: value for key, value in details.items() if value is not None}
+    (folder / CONFIG).write_text(json.dumps(kept))
+
+
+@pytest.mark.parametrize("key", ["sha256", "encoder", "decoder", "norm_pix_loss", "mean", "std", "class_names"])
+def test_missing_key_is_named(tmp_path, key):
+    save_small(tmp_path)
+    change_details(tmp_path, **{key: None})
+    assert repr(key) in loading_fails(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(decoder=dict(dim=8, depth=2, num_heads=2)),
+        dict(decoder=dict(dim=12, depth=1, num_heads=2)),
+        dict(decoder=dict(dim=9, depth=1, num_heads=2)),
+        dict(decoder=dict(dim=8, depth=1, num_heads=2, width=3)),
+        dict(encoder=[1, 2]),
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_fit_the_weights_are_refused(tmp_path, changes):
+    save_small(tmp_path)
+    change_details(tmp_path, **changes)
+    loading_fails(tmp_path)
+
+
+def test_loading_needs_no_training_code():
+    rooms = ("vit.training", "vit.evaluate", "vit.interpret", "vit.figures", "matplotlib")
+    program = f"import sys, vit.checkpoints; print([m for m in sys.modules if m.startswith({rooms!r})])"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

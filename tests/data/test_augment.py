@@ -1,0 +1,205 @@
+"""Augmentation: torchvision's crops, one draw an image, and identities where nothing is to happen."""
+
+import math
+
+import pytest
+import torch
+from torch import Generator, Tensor
+from torchvision.transforms.v2 import functional as torchvision
+
+from vit.config import DataConfig
+from vit.data.augment import (
+    Normalization,
+    augment,
+    crop_boxes,
+    evenly_spaced,
+    pad_and_crop,
+    sample_boxes,
+    to_float,
+)
+
+CROPS = ["resized", "pad", "none"]
+
+
+def random_images(batch: int = 4, size: tuple[int, int] = (12, 16), seed: int = 0) -> Tensor:
+    return torch.randint(0, 256, (batch, 3, *size), dtype=torch.uint8, generator=seeded(seed))
+
+
+def seeded(seed: int = 0) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+def whole_box(batch: int) -> Tensor:
+    return torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(batch, -1)
+
+
+def test_whole_box_without_flip_is_the_image():
+    images = random_images()
+    sampled = sample_boxes(images, whole_box(4), torch.zeros(4, dtype=torch.bool), (12, 16))
+    torch.testing.assert_close(sampled, images.float() / 255, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("image_size", [(12, 16), (7, 5), (24, 20)])
+def test_flip_mirrors_just_the_images_it_names(image_size):
+    images, flip = random_images(), torch.tensor([True, False, True, False])
+    boxes = crop_boxes(4, (12, 16), (0.2, 0.8), (0.75, 1.33), seeded())
+    straight = sample_boxes(images, boxes, torch.zeros(4, dtype=torch.bool), image_size)
+    expected = torch.where(flip[:, None, None, None], straight.flip(-1), straight)
+    torch.testing.assert_close(sample_boxes(images, boxes, flip, image_size), expected, rtol=0, atol=1e-5)
+
+
+# top, left, height, width in whole pixels; size to give back
+@pytest.mark.parametrize(
+    ("box", "size"),
+    [
+        ((0, 0, 12, 16), (12, 16)),
+        ((0, 0, 12, 16), (5, 7)),
+        ((3, 2, 8, 9), (8, 9)),
+        ((3, 2, 8, 9), (6, 4)),
+        ((4, 8, 8, 8), (3, 8)),
+        ((0, 0, 12, 16), (30, 17)),
+        ((2, 5, 6, 7), (18, 21)),
+        ((1, 1, 4, 12), (8, 6)),
+        ((0, 9, 5, 7), (15, 20)),
+        ((7, 0, 5, 7), (15, 20)),
+    ],
+)
+def test_boxes_are_sampled_as_torchvision_crops_and_resizes(box, size):
+    images, scale = random_images(), torch.tensor([12, 16, 12, 16])
+    ours = sample_boxes(images, (torch.tensor(box) / scale).expand(4, -1), torch.zeros(4, dtype=torch.bool), size)
+    theirs = torchvision.resized_crop(images.float() / 255, *box, list(size), antialias=False)
+    # An enlarged crop has a rim beyond its outer pixels' centres: there torchvision sees no neighbours. We do, where the
+    # image has some.
+    inner = []
+    for start, crop, to, whole in zip(box[:2], box[2:], size, (12, 16), strict=True):
+        rim = math.ceil(to / crop / 2) if to > crop else 0
+        inner.append(slice(rim if start > 0 else 0, to - rim if start + crop < whole else to))
+    torch.testing.assert_close(ours[..., *inner], theirs[..., *inner], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(12, 16), (16, 16), (20, 10)])
+def test_crops_have_the_stated_area_and_aspect(size):
+    scale, ratio = (0.2, 0.3), (0.7, 1.4)  # too small to reach over a border, so that nothing is shortened
+    top, left, height, width = crop_boxes(2_000, size, scale, ratio, seeded()).double().unbind(1)
+    area, aspect = height * width, width * size[1] / (height * size[0])
+    for values, (low, high) in ((area, scale), (aspect, ratio)):
+        assert (values >= low * (1 - 1e-5)).all()
+        assert (values <= high * (1 + 1e-5)).all()
+    assert area.mean().item() == pytest.approx(sum(scale) / 2, rel=0.01)
+    assert aspect.log().mean().item() == pytest.approx(math.log(ratio[0] * ratio[1]) / 2, abs=0.02)
+    places = torch.stack([top / (1 - height), left / (1 - width)])  # anywhere in the image alike
+    assert places.mean(1).tolist() == pytest.approx([0.5, 0.5], abs=0.03)
+    correlation = torch.corrcoef(torch.stack([area, aspect.log(), *places]))
+    assert correlation.fill_diagonal_(0).abs().max() < 5 / math.sqrt(2_000)  # each drawn by itself
+
+
+def test_crops_stay_inside_the_image():
+    top, left, height, width = crop_boxes(2_000, (12, 30), (0.2, 1.0), (0.5, 2.0), seeded()).unbind(1)
+    for place, side in ((top, height), (left, width)):
+        assert (place >= 0).all()
+        assert (side <= 1).all()
+        assert (place + side <= 1 + 1e-6).all()
+    assert (height * width >= 0.2 * 0.5).all()
+
+
+@pytest.mark.parametrize("padding", [0, 1, 3])
+def test_padded_crop_is_a_window_of_the_padded_image(padding):
+    images = random_images(batch=200, size=(5, 6))
+    padded = torch.nn.functional.pad(images, (padding,) * 4)
+    windows = padded.unfold(2, 5, 1).unfold(3, 6, 1)  # (B, C, tops, lefts, 5, 6)
+    found = (windows == pad_and_crop(images, padding, seeded())[:, :, None, None]).flatten(-2).all(-1).all(1)
+    assert (found.flatten(1).sum(1) == 1).all()
+    assert found.any(0).all()  # every shift occurs
+
+
+@pytest.mark.parametrize("crop", CROPS)
+def test_an_image_is_varied_whatever_else_is_in_the_batch(crop):
+    images, config = random_images(), DataConfig(crop=crop)
+    other = random_images(seed=1)
+    other[2] = images[2]
+    one, two = (augment(batch, config, (12, 16), seeded()) for batch in (images, other))
+    assert torch.equal(one[2], two[2])
+    assert not torch.equal(one[1], two[1])
+
+
+@pytest.mark.parametrize(("crop", "at_least"), [("resized", 32), ("pad", 20), ("none", 2)])
+def test_images_of_a_batch_are_varied_each_by_itself(crop, at_least):
+    same = random_images(1).expand(32, -1, -1, -1)
+    varied = augment(same, DataConfig(crop=crop), (12, 16), seeded())
+    assert len(varied.flatten(1).unique(dim=0)) >= at_least
+
+
+@pytest.mark.parametrize("crop", CROPS)
+def test_a_seed_is_an_augmentation(crop):
+    images, config = random_images(16), DataConfig(crop=crop)
+    one, again, other = (augment(images, config, (8, 8), seeded(seed)) for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("crop", CROPS)
+@pytest.mark.parametrize("flip", [0.0, 1.0])
+def test_flip_of_0_and_1_are_never_and_always(crop, flip):
+    images = random_images()
+    config = DataConfig(crop=crop, crop_scale=(1.0, 1.0), crop_ratio=(16 / 12, 16 / 12), crop_padding=0, flip=flip)
+    plain = images.float() / 255
+    expected = plain.flip(-1) if flip else plain
+    torch.testing.assert_close(augment(images, config, (12, 16), seeded()), expected, rtol=0, atol=1e-5)
+
+
+def test_without_crop_and_flip_an_image_stays_to_the_bit():
+    images = random_images()
+    assert torch.equal(augment(images, DataConfig(crop="none", flip=0), (12, 16), seeded()), images.float() / 255)
+
+
+@pytest.mark.parametrize("crop", CROPS)
+@pytest.mark.parametrize("image_size", [(12, 16), (8, 24)])
+def test_every_crop_gives_the_size_that_is_asked_for(crop, image_size):
+    varied = augment(random_images(), DataConfig(crop=crop), image_size, seeded())
+    assert varied.shape == (4, 3, *image_size)
+    assert varied.dtype == torch.float32
+    assert varied.min() >= 0
+    assert varied.max() <= 1
+
+
+@pytest.mark.parametrize("size", [(12, 16), (6, 8), (5, 7), (24, 20)])
+def test_to_float_resizes_as_torchvision(size):
+    images = random_images()
+    theirs = torchvision.resize(images.float() / 255, list(size), antialias=True)
+    torch.testing.assert_close(to_float(images, size), theirs, rtol=0, atol=1e-5)
+
+
+def test_normalised_images_have_mean_0_and_deviation_1():
+    images = (random_images(50).float() * torch.tensor([0.2, 0.5, 1.0])[:, None, None]).to(torch.uint8)
+    inputs = Normalization.of(images)(images.double() / 255)
+    torch.testing.assert_close(inputs.mean((0, 2, 3)), torch.zeros(3).double(), rtol=0, atol=1e-9)
+    torch.testing.assert_close(inputs.std((0, 2, 3)), torch.ones(3).double(), rtol=0, atol=1e-9)
+
+
+def test_normalization_inverts_and_leaves_its_argument_alone():
+    images = to_float(random_images(), (12, 16))
+    normalize, before = Normalization([0.1, 0.5, 0.9], [0.3, 0.2, 0.01]), images.clone()
+    torch.testing.assert_close(normalize.invert(normalize(images)), images, rtol=0, atol=1e-6)
+    assert torch.equal(images, before)
+
+
+def test_images_without_contrast_can_be_normalised():
+    images = torch.full((3, 3, 4, 4), 128, dtype=torch.uint8)
+    assert Normalization.of(images)(to_float(images, (4, 4))).abs().max() < 1e-3
+
+
+def test_normalization_is_measured_on_images_spread_evenly():
+    images = random_images(10)
+    part = Normalization.of(images, most=4)
+    assert part.mean == Normalization.of(images[evenly_spaced(10, 4)]).mean
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 100])
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 7, 99, 1000])
+def test_evenly_spaced_indices_are_distinct_and_equally_far_apart(count, most):
+    indices = evenly_spaced(count, most)
+    assert len(indices) == (min(count, most) if most else count)
+    gaps = torch.cat([indices, torch.tensor([count])]).diff()
+    assert indices[0] == 0
+    assert gaps.min() >= 1
+    assert gaps.max() - gaps.min() <= 1

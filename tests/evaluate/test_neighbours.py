@@ -1,0 +1,111 @@
+"""Nearest neighbours: blobs, chance, and a loop that does the same."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from vit.data.augment import Normalization, to_float
+from vit.encoder import VisionTransformer
+from vit.evaluate.neighbours import encoder_features, neighbour_accuracy, pixel_features
+from vit.training.device import Compute
+
+CPU = Compute(torch.device("cpu"))
+NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def blobs(count: int, spread: float, classes: int = 5) -> tuple[Tensor, Tensor]:
+    centres = torch.randn(classes, 16, generator=torch.Generator().manual_seed(7))
+    labels = torch.arange(count) % classes
+    return centres[labels] + spread * torch.randn(count, 16), labels
+
+
+def naive_accuracy(bank, bank_labels, queries, labels, k, temperature):
+    bank, bank_labels, queries, labels = (x.numpy() for x in (bank, bank_labels, queries, labels))
+    centre, spread, correct = bank.mean(0), bank.std(0, ddof=1), 0
+    bank, queries = (bank - centre) / spread, (queries - centre) / spread
+    for query, label in zip(queries, labels, strict=True):
+        cosines = [row @ query / np.linalg.norm(row) / np.linalg.norm(query) for row in bank]
+        votes = {}
+        for index in np.argsort(cosines)[::-1][:k]:
+            votes[bank_labels[index]] = votes.get(bank_labels[index], 0) + np.exp(cosines[index] / temperature)
+        correct += max(votes, key=votes.get) == label
+    return correct / len(labels)
+
+
+def test_separable_classes_are_all_found():
+    bank, queries = blobs(100, spread=0.1), blobs(40, spread=0.1)
+    assert neighbour_accuracy(*bank, *queries) == 1.0
+
+
+def test_shift_and_scale_of_a_dimension_change_nothing():
+    (bank, bank_labels), (queries, labels) = blobs(100, spread=1.5), blobs(100, spread=1.5)
+    shift, scale = 10 * torch.randn(16), torch.logspace(-2, 2, 16)
+    accuracy = neighbour_accuracy(bank * scale + shift, bank_labels, queries * scale + shift, labels)
+    assert accuracy == neighbour_accuracy(bank, bank_labels, queries, labels)
+
+
+def test_a_dimension_that_never_changes_does_no_harm():
+    (bank, bank_labels), (queries, labels) = blobs(100, spread=0.1), blobs(40, spread=0.1)
+    bank[:, 3] = queries[:, 3] = 0.7
+    assert neighbour_accuracy(bank, bank_labels, queries, labels) == 1.0
+
+
+def test_labels_without_meaning_are_guessed_by_chance():
+    bank, queries = torch.randn(1_000, 16), torch.randn(2_000, 16)
+    accuracy = neighbour_accuracy(bank, torch.randint(0, 10, (1_000,)), queries, torch.randint(0, 10, (2_000,)))
+    assert accuracy == pytest.approx(0.1, abs=5 * (0.1 * 0.9 / 2_000) ** 0.5)
+
+
+@pytest.mark.parametrize(("k", "temperature"), [(1, 0.07), (5, 0.07), (20, 0.07), (20, 1.0), (1_000, 0.2)])
+def test_accuracy_is_that_of_loops(k, temperature):
+    bank, queries = blobs(60, spread=1.5), blobs(50, spread=1.5)
+    accuracy = neighbour_accuracy(*bank, *queries, k=k, temperature=temperature)
+    assert accuracy == pytest.approx(naive_accuracy(*bank, *queries, k, temperature))
+    assert 0.2 < accuracy < 1  # a case in which something can go wrong
+
+
+def test_order_of_the_bank_does_not_matter():
+    (bank, bank_labels), queries, order = blobs(60, spread=1.5), blobs(50, spread=1.5), torch.randperm(60)
+    assert neighbour_accuracy(bank, bank_labels, *queries) == neighbour_accuracy(
+        bank[order], bank_labels[order], *queries
+    )
+
+
+def test_a_class_that_only_the_queries_have_is_missed():
+    (bank, bank_labels), (queries, labels) = blobs(100, spread=0.1), blobs(40, spread=0.1)
+    labels[:10] = 9
+    assert neighbour_accuracy(bank, bank_labels, queries, labels) == 0.75
+
+
+def small_encoder(**settings) -> VisionTransformer:
+    return VisionTransformer((8, 12), (4, 4), embed_dim=8, depth=2, num_heads=2, drop_path=0.5, **settings)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("settings", [dict(), dict(registers=3), dict(class_token=False)], ids=str)
+def test_encoder_features_are_the_mean_of_the_patch_tokens(settings):
+    encoder, images = small_encoder(**settings).eval(), torch.randint(0, 256, (5, 3, 10, 10), dtype=torch.uint8)
+    tokens = encoder(NORMALIZE(to_float(images, (8, 12))))[:, -6:]
+    for batch_size in (2, 5):
+        features = encoder_features(encoder, images, NORMALIZE, CPU, batch_size)
+        torch.testing.assert_close(features, tokens.sum(1) / 6, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_encoder_is_measured_in_eval_mode_and_left_in_its_own(training):
+    encoder, images = small_encoder().train(training), torch.randint(0, 256, (5, 3, 8, 12), dtype=torch.uint8)
+    one, two = (encoder_features(encoder, images, NORMALIZE, CPU) for _ in range(2))
+    assert torch.equal(one, two)
+    assert all(module.training == training for module in encoder.modules())
+
+
+@pytest.mark.parametrize(("size", "expected"), [((8, 12), (8, 12)), ((64, 48), (32, 32)), ((16, 64), (16, 32))])
+def test_pixel_features_are_the_pixels_of_at_most_32_by_32(size, expected):
+    images = torch.randint(0, 256, (3, 3, *size), dtype=torch.uint8)
+    assert torch.equal(pixel_features(images), to_float(images, expected).flatten(1))

@@ -1,0 +1,194 @@
+"""Reconstruction: the baselines against loops, scores that do not depend on batching, pictures that do not peep."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vit.data.augment import Normalization, to_float
+from vit.evaluate.reconstruction import (
+    Reconstruction,
+    estimate_statistics,
+    fixed_mask,
+    mean_visible,
+    nearest_visible,
+    reconstruct,
+    score_reconstruction,
+)
+from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss, patch_targets
+from vit.masking import NOISE, Mask, make_mask
+from vit.patches import patchify
+from vit.training.device import Compute
+
+SIZE, PATCH, GRID = (8, 12), (4, 2), (2, 6)
+NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
+CPU = Compute(torch.device("cpu"))
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def small_model(norm_pix_loss: bool = True) -> MaskedAutoencoder:
+    encoder = dict(image_size=SIZE, patch_size=PATCH, embed_dim=8, depth=1, num_heads=2)
+    return build_autoencoder(encoder, dict(dim=8, depth=1, num_heads=2), norm_pix_loss)
+
+
+class Oracle(nn.Module):
+    """Predicts the target itself."""
+
+    def __init__(self, model: MaskedAutoencoder):
+        super().__init__()
+        self.encoder, self.targets = model.encoder, model.targets
+
+    def forward(self, inputs: Tensor, mask: Mask) -> Tensor:
+        return self.targets(inputs)
+
+
+def random_images(count: int = 5, size: tuple[int, int] = SIZE) -> Tensor:
+    return torch.randint(0, 256, (count, 3, *size), dtype=torch.uint8)
+
+
+def random_mask(batch: int, ratio: float = 0.6) -> Mask:
+    return make_mask("random", batch, GRID, ratio, torch.Generator().manual_seed(1))
+
+
+def place(patch: int) -> tuple[int, int]:
+    return divmod(patch, GRID[1])
+
+
+def visible_patches(mask: Mask, image: int) -> list[int]:
+    return [patch for patch in range(math.prod(GRID)) if mask.mask[image, patch] == 0]
+
+
+def test_mean_of_visible_patches_by_loops():
+    targets, mask = torch.randn(3, 12, 4), random_mask(3)
+    guesses = mean_visible(targets, mask)
+    for image in range(3):
+        mean = sum(targets[image, patch] for patch in visible_patches(mask, image)) / mask.ids_keep.shape[1]
+        torch.testing.assert_close(guesses[image], mean.expand(12, -1), rtol=0, atol=1e-6)
+
+
+def test_nearest_visible_patch_by_loops():
+    targets, mask = torch.randn(3, 12, 4), random_mask(3, 0.8)
+    guesses = nearest_visible(targets, mask, GRID)
+    for image in range(3):
+        for patch in range(12):
+            nearest = min(visible_patches(mask, image), key=lambda other: math.dist(place(patch), place(other)))
+            assert torch.equal(guesses[image, patch], targets[image, nearest])
+
+
+def test_estimated_statistics_by_loops_over_visible_patches():
+    patches, mask = torch.randn(3, 12, 6), random_mask(3)
+    mean, deviation = estimate_statistics(patches, mask, GRID)
+    for image in range(3):
+        seen = visible_patches(mask, image)
+        for patch in range(12):
+            weights = [1 / max(math.dist(place(patch), place(other)) ** 2, 0.25) for other in seen]
+            for estimate, values in ((mean, patches[image].mean(-1)), (deviation, patches[image].std(-1))):
+                expected = sum(w * values[other] for w, other in zip(weights, seen, strict=True)) / sum(weights)
+                torch.testing.assert_close(estimate[image, patch, 0], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm_pix_loss", [True, False])
+def test_predicting_the_target_scores_0_and_the_baselines_more(norm_pix_loss):
+    oracle = Oracle(small_model(norm_pix_loss))
+    scores = score_reconstruction(oracle, random_images(), NORMALIZE, "random", 0.75, CPU)
+    assert scores.model == 0
+    assert scores.mean_visible > 0.1
+    assert scores.nearest_visible > 0.1
+
+
+@pytest.mark.parametrize("batch_size", [2, 5, 256])
+def test_scores_are_means_over_images_by_loops(batch_size):
+    model, images = small_model(norm_pix_loss=False).eval(), random_images()
+    scores = score_reconstruction(model, images, NORMALIZE, "grid", 0.5, CPU, batch_size)
+    losses = []
+    for start in range(0, 5, batch_size):
+        masks = fixed_mask("grid", start, min(batch_size, 5 - start), GRID, 0.5)
+        for image, *one in zip(images[start : start + batch_size], *masks, strict=True):
+            inputs, mask = NORMALIZE(image[None].float() / 255), Mask(*(part[None] for part in one))
+            target = patchify(inputs, PATCH)
+            guesses = (model(inputs, mask), mean_visible(target, mask), nearest_visible(target, mask, GRID))
+            losses.append([masked_patch_loss(guess, target, mask.mask).item() for guess in guesses])
+    expected = [sum(column) / 5 for column in zip(*losses, strict=True)]
+    assert [scores.model, scores.mean_visible, scores.nearest_visible] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", NOISE)
+def test_the_test_mask_is_always_the_same(kind):
+    one = fixed_mask(kind, 16, 8, (8, 8), 0.6)
+    torch.manual_seed(1)
+    again, elsewhere = (fixed_mask(kind, start, 8, (8, 8), 0.6) for start in (16, 24))
+    assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
+    assert not torch.equal(one.mask, elsewhere.mask)
+
+
+def reconstruct_small(model: nn.Module, images: Tensor, mask: Mask) -> Reconstruction:
+    return reconstruct(model, images, NORMALIZE, mask, CPU)
+
+
+@pytest.mark.parametrize("norm_pix_loss", [True, False])
+def test_visible_pixels_stay_and_hidden_ones_are_not_looked_at(norm_pix_loss):
+    model, mask, images = small_model(norm_pix_loss), random_mask(5), random_images()
+    first = reconstruct_small(model, images, mask)
+    hidden = first.hidden.expand(-1, 3, -1, -1)
+    assert torch.equal(patchify(first.hidden.float(), PATCH).mean(-1), mask.mask)
+    torch.testing.assert_close(first.filled[~hidden], first.original[~hidden], rtol=0, atol=1e-6)
+    assert torch.equal(first.original, images.float() / 255)
+
+    other = reconstruct_small(model, torch.where(hidden, random_images(), images), mask)
+    assert torch.equal(other.filled[hidden], first.filled[hidden])
+    assert not torch.equal(other.original, first.original)
+    assert first.from_normalized == norm_pix_loss
+
+
+def test_a_perfect_model_of_pixels_gives_the_image_back():
+    oracle = Oracle(small_model(norm_pix_loss=False))
+    oracle.norm_pix_loss = False
+    result = reconstruct_small(oracle, random_images(), random_mask(5))
+    torch.testing.assert_close(result.filled, result.original, rtol=0, atol=1e-6)
+
+
+def test_a_perfect_model_of_normalised_patches_fills_in_even_texture():
+    oracle = Oracle(small_model())
+    oracle.norm_pix_loss = True
+    texture = random_images(5, PATCH).repeat(1, 1, *GRID)  # all patches have the same mean and deviation
+    result = reconstruct_small(oracle, texture, random_mask(5))
+    torch.testing.assert_close(result.filled, result.original, rtol=0, atol=1e-4)
+
+
+def test_images_of_another_size_are_resized():
+    images, mask = random_images(5, (16, 30)), random_mask(5)
+    result = reconstruct_small(small_model(), images, mask)
+    assert torch.equal(result.original, to_float(images, SIZE))
+    assert result.filled.shape == (5, 3, *SIZE)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_mode_of_the_model_is_restored(training):
+    model = small_model().train(training)
+    score_reconstruction(model, random_images(), NORMALIZE, "random", 0.75, CPU)
+    reconstruct_small(model, random_images(), random_mask(5))
+    assert all(module.training == training for module in model.modules())
+
+
+def test_stochastic_depth_is_off_while_measuring():
+    encoder = dict(image_size=SIZE, patch_size=PATCH, embed_dim=8, depth=2, num_heads=2, drop_path=0.9)
+    model = build_autoencoder(encoder, dict(dim=8, depth=1, num_heads=2), norm_pix_loss=True).train()
+    images, mask = random_images(), random_mask(5)
+    scores = [score_reconstruction(model, images, NORMALIZE, "random", 0.75, CPU) for _ in range(2)]
+    pictures = [reconstruct_small(model, images, mask).filled for _ in range(2)]
+    assert scores[0] == scores[1]
+    assert torch.equal(*pictures)
+
+
+def test_scores_compare_in_the_space_of_the_targets():
+    images, model = random_images(), small_model(norm_pix_loss=True)
+    scores = score_reconstruction(model, images, NORMALIZE, "random", 0.75, CPU)
+    targets = patch_targets(patchify(NORMALIZE(images.float() / 255), PATCH), norm_pix=True)
+    mask = fixed_mask("random", 0, 5, GRID, 0.75)
+    expected = masked_patch_loss(nearest_visible(targets, mask, GRID), targets, mask.mask).item()
+    assert scores.nearest_visible == pytest.approx(expected, rel=1e-5)

@@ -1,0 +1,92 @@
+"""The rule of the house: imports run downwards through the rooms, wherever in a file they stand."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# From top to bottom; rooms on one floor do not import each other.
+FLOORS = [
+    ["cli"],
+    ["interpret"],
+    ["figures"],
+    ["evaluate"],
+    ["training"],
+    ["checkpoints"],
+    ["mae"],
+    ["encoder"],
+    ["attention", "masking", "patches"],
+    ["data"],
+    ["config"],
+    ["atomic", "errors"],
+]
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted((ROOT / "vit").rglob("*.py"))}
+
+
+def imports_of(module: str) -> Iterator[str]:
+    """Everything that a module imports, at its top or within a function: `vit.data.augment` for a name out of it too."""
+    path = MODULES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                name = f"{source}.{alias.name}"
+                yield name if name in MODULES else source
+
+
+def room(module: str) -> str:
+    """The room a module stands in; "" for the package itself."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def test_imports_are_found_wherever_they_stand():
+    assert {"torch", "vit.masking", "vit.patches"} <= set(imports_of("vit.encoder"))
+    assert "vit.data.scenes" in imports_of("vit.data")  # within a function
+    assert "vit.training.device" in imports_of("vit.evaluate.neighbours")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_run_downwards(module):
+    assert room(module) in FLOOR_OF or module == "vit", "a room that is on no floor: give it its place"
+    for imported in imports_of(module):
+        if imported.partition(".")[0] == "vit" and room(imported) not in ("", room(module)):
+            assert imported in MODULES, f"{module} imports {imported}, which does not exist"
+            assert FLOOR_OF[room(imported)] > FLOOR_OF[room(module)], f"{module} imports {imported}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_matplotlib_lives_in_figures_alone(module):
+    if room(module) == "figures":
+        inside = [name for name in imports_of(module) if name.partition(".")[0] == "vit"]
+        assert all(room(name) == "figures" or name == "vit.atomic" for name in inside), "figures never see a model"
+    else:
+        assert not any(name.partition(".")[0] == "matplotlib" for name in imports_of(module))
+
+
+def test_every_module_is_named_after_its_work():
+    words = {word for module in MODULES for word in module.split(".")}
+    assert not words & {"utils", "util", "helpers", "misc", "common"}
+
+
+@pytest.mark.parametrize("module", ["vit.config", "vit.cli"])
+def test_settings_are_light_to_import(module):
+    program = f"import sys, {module}; print({{'torch', 'torchvision', 'timm', 'matplotlib'}} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"

@@ -1,0 +1,149 @@
+"""Attention: the formula, the layer by hand from its named matrices, and what it does not depend on."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import vit.attention
+from vit.attention import MultiHeadSelfAttention, attend, attention_weights
+
+DIM, HEADS, TOKENS = 12, 3, 7
+HEAD = DIM // HEADS
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def random_attention(**settings) -> MultiHeadSelfAttention:
+    layer = MultiHeadSelfAttention(DIM, HEADS, **settings)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return layer.requires_grad_(False)
+
+
+def random_tokens() -> Tensor:
+    return torch.randn(2, TOKENS, DIM)
+
+
+def random_qkv(queries: int = 5, keys: int = 9) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.randn(2, 3, queries, 4), torch.randn(2, 3, keys, 4), torch.randn(2, 3, keys, 4)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(5, 9), (9, 5), (1, 1), (4, 1)])
+def test_formula_is_torchs_scaled_dot_product_attention(queries, keys):
+    q, k, v = (x.double() for x in random_qkv(queries, keys))
+    expected = F.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(attention_weights(q, k) @ v, expected, rtol=0, atol=1e-12)
+
+
+def test_every_query_gives_its_keys_shares_that_sum_to_one():
+    weights = attention_weights(*(10 * x for x in random_qkv()[:2]))
+    assert weights.shape == (2, 3, 5, 9)
+    assert (weights >= 0).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 5))
+
+
+def test_large_scores_do_not_overflow():
+    q, k, _ = random_qkv()
+    assert attention_weights(1e4 * q, 1e4 * k).isfinite().all()
+
+
+def test_both_kernels_mix_alike(monkeypatch):
+    q, k, v = random_qkv()
+    fused_calls = []
+    fused = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *qkv: fused_calls.append(1) or fused(*qkv))
+    mixed = []
+    for fused_from in (k.shape[-2], k.shape[-2] + 1):  # the keys, not the queries, decide
+        monkeypatch.setattr(vit.attention, "CPU_FUSED_FROM", fused_from)
+        mixed.append(attend(q, k, v))
+    assert len(fused_calls) == 1
+    torch.testing.assert_close(*mixed, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("qkv_bias", [True, False])
+def test_layer_by_hand_from_its_matrices(qkv_bias):
+    layer, x = random_attention(qkv_bias=qkv_bias), random_tokens()
+    b_q, b_k, b_v = layer.qkv.bias.split(DIM) if qkv_bias else torch.zeros(3, DIM)
+    heads = []
+    for head in range(HEADS):
+        columns = slice(head * HEAD, (head + 1) * HEAD)
+        q = x @ layer.W_Q[:, columns] + b_q[columns]
+        k = x @ layer.W_K[:, columns] + b_k[columns]
+        v = x @ layer.W_V[:, columns] + b_v[columns]
+        scores = torch.einsum("bqd,bkd->bqk", q, k) / HEAD**0.5
+        heads.append(scores.exp() / scores.exp().sum(-1, keepdim=True) @ v)
+    expected = torch.cat(heads, dim=-1) @ layer.W_O + layer.proj.bias
+    torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-5)
+
+
+def test_named_matrices_are_distinct_views_that_make_up_the_layer():
+    layer, x = random_attention(), random_tokens()
+    assert torch.equal(torch.cat([layer.W_Q, layer.W_K, layer.W_V], dim=1), layer.qkv.weight.T)
+    for index, matrix in enumerate((layer.W_Q, layer.W_K, layer.W_V)):
+        before = [part.clone() for part in layer.qkv.weight.chunk(3)]
+        matrix.mul_(2)
+        for other, (old, new) in enumerate(zip(before, layer.qkv.weight.chunk(3), strict=True)):
+            assert torch.equal(new, 2 * old if other == index else old)
+    layer.W_O.zero_()
+    torch.testing.assert_close(layer(x), layer.proj.bias.expand(2, TOKENS, DIM))
+
+
+def permute_heads(layer: MultiHeadSelfAttention, parts: str) -> None:
+    """Exchange the heads of the named parts, matrix and bias."""
+    order = torch.arange(DIM).view(HEADS, HEAD)[[2, 0, 1]].flatten()
+    for part, matrix, bias in zip("QKV", (layer.W_Q, layer.W_K, layer.W_V), layer.qkv.bias.view(3, DIM), strict=True):
+        if part in parts:
+            matrix.copy_(matrix[:, order])
+            bias.copy_(bias[order])
+    if "O" in parts:
+        layer.W_O.copy_(layer.W_O[order])
+
+
+def test_heads_have_no_order():
+    layer, x = random_attention(), random_tokens()
+    before = layer(x)
+    permute_heads(layer, "QKVO")
+    torch.testing.assert_close(layer(x), before, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("parts", ["Q", "K", "V", "O", "QK", "VO"])
+def test_heads_permute_only_together(parts):
+    layer, x = random_attention(), random_tokens()
+    before = layer(x)
+    permute_heads(layer, parts)
+    assert (layer(x) - before).abs().max() > 0.01
+
+
+def test_identity_is_the_linear_layer_with_three_identity_matrices():
+    identity, linear = random_attention(qkv="identity"), random_attention()
+    linear.qkv.weight.copy_(torch.eye(DIM).repeat(3, 1))
+    linear.qkv.bias.zero_()
+    linear.proj.load_state_dict(identity.proj.state_dict())
+    x = random_tokens()
+    torch.testing.assert_close(identity(x), linear(x), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("qkv", ["linear", "identity"])
+def test_permuted_tokens_give_permuted_outputs(qkv):
+    layer, x, order = random_attention(qkv=qkv), random_tokens(), torch.randperm(TOKENS)
+    torch.testing.assert_close(layer(x[:, order]), layer(x)[:, order], rtol=0, atol=1e-5)
+
+
+def test_heads_must_divide_the_width():
+    with pytest.raises(ValueError, match="5 heads do not divide a width of 12"):
+        MultiHeadSelfAttention(12, 5)
+
+
+def test_unknown_qkv_is_refused():
+    with pytest.raises(ValueError, match="'none'"):
+        MultiHeadSelfAttention(12, 3, qkv="none")
+
+
+@pytest.mark.parametrize("name", ["W_Q", "W_K", "W_V"])
+def test_identity_has_no_matrices_to_read(name):
+    with pytest.raises(ValueError, match="Q = K = V = X"):
+        getattr(random_attention(qkv="identity"), name)

@@ -1,0 +1,183 @@
+"""The encoder: timm's logits from timm's weights, nothing of hidden pixels, and the start of its weights."""
+
+import math
+
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from torch import Tensor, nn
+
+from vit.config import PRESETS, ModelConfig
+from vit.encoder import DropPath, VisionTransformer
+from vit.mae import build_autoencoder
+from vit.masking import Mask, make_mask
+from vit.patches import patchify, unpatchify
+
+SMALL = dict(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=2, num_heads=2)
+
+# Ours as the keys of timm's arguments; timm takes fc_norm with "avg" unless told otherwise.
+TIMM_NAMES = dict(image_size="img_size", channels="in_chans", registers="reg_tokens", layer_scale="init_values")
+CASES = {
+    "class token": dict(global_pool="token"),
+    "no class token, avg": dict(class_token=False, global_pool="avg", fc_norm=True),
+    "class token, avg": dict(global_pool="avg", fc_norm=True),
+    "class token, avg, norm before": dict(global_pool="avg", fc_norm=False),
+    "class token, fc_norm": dict(global_pool="token", fc_norm=True),
+    "registers": dict(global_pool="token", registers=4),
+    "registers, no_embed_class": dict(global_pool="token", registers=4, no_embed_class=True),
+    "registers, avg": dict(global_pool="avg", registers=4, fc_norm=True),
+    "registers alone": dict(global_pool="avg", registers=3, class_token=False, no_embed_class=True, fc_norm=False),
+    "no_embed_class": dict(global_pool="token", no_embed_class=True),
+    "square": dict(global_pool="token", image_size=(8, 8), patch_size=(4, 4)),
+    "layer scale": dict(global_pool="token", layer_scale=0.3),
+    "no qkv bias": dict(global_pool="token", qkv_bias=False),
+    "grey, wide MLP": dict(global_pool="token", channels=1, mlp_ratio=6.0),
+    "narrow MLP": dict(global_pool="token", mlp_ratio=1.5),
+    "one block, one head": dict(global_pool="token", depth=1, num_heads=1),
+    "deep, many heads": dict(global_pool="token", depth=5, num_heads=8),
+    "no head": dict(global_pool="token", num_classes=0),
+}
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def randomize(model: nn.Module) -> None:
+    """Draw every parameter anew, norms, tokens and biases too, so that none can hide behind a 0 or a 1."""
+    for name, parameter in model.named_parameters():
+        centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+        nn.init.normal_(parameter, centre, std=0.2)
+
+
+def small_encoder(**settings) -> VisionTransformer:
+    encoder = VisionTransformer(**SMALL | settings).eval()
+    randomize(encoder)
+    return encoder.requires_grad_(False)
+
+
+def small_images(batch: int = 3) -> Tensor:
+    return torch.randn(batch, 3, *SMALL["image_size"])
+
+
+def small_mask(batch: int = 3) -> Mask:
+    return make_mask("random", batch, (2, 6), 0.5, torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-11)])
+@pytest.mark.parametrize("case", CASES)
+def test_timms_weights_give_timms_tokens_and_logits(case, dtype, tolerance):
+    settings = SMALL | {"channels": 3, "num_classes": 5} | CASES[case]
+    timms = TimmVisionTransformer(**{TIMM_NAMES.get(key, key): value for key, value in settings.items()})
+    randomize(timms)
+    ours = VisionTransformer(**settings)
+    ours.load_state_dict(timms.state_dict(), strict=True)
+    ours, timms = ours.to(dtype).eval(), timms.to(dtype).eval()
+    images = torch.randn(2, settings["channels"], *settings["image_size"], dtype=dtype)
+    with torch.no_grad():
+        tokens, logits = ours(images), ours.forward_head(ours(images))
+        torch.testing.assert_close(tokens, timms.forward_features(images), rtol=0, atol=tolerance)
+        torch.testing.assert_close(logits, timms(images), rtol=0, atol=tolerance)
+    assert logits.std() > 0.1  # and not because all is zero
+
+
+@pytest.mark.parametrize("pos_embed", ["learned", "sincos"])
+@pytest.mark.parametrize("prefix", [dict(), dict(registers=2), dict(class_token=False)], ids=str)
+def test_hidden_pixels_change_not_a_bit(pos_embed, prefix):
+    encoder, images, mask = small_encoder(pos_embed=pos_embed, **prefix), small_images(), small_mask()
+    patches = patchify(images, (4, 2)).masked_fill(mask.mask[:, :, None] > 0, torch.nan)
+    tokens = encoder(images, mask)
+    assert torch.equal(encoder(unpatchify(patches, (4, 2), (2, 6)), mask), tokens)
+    assert tokens.shape == (3, encoder.num_prefix_tokens + 6, 16)
+
+
+def test_every_visible_patch_counts_and_no_hidden_one():
+    encoder, images, mask = small_encoder(), small_images().requires_grad_(), small_mask()
+    encoder(images, mask)[:, 0].square().sum().backward()
+    influence = patchify(images.grad, (4, 2)).abs().sum(-1)  # (B, L), on the class token
+    assert torch.equal(influence > 0, mask.mask == 0)
+
+
+def test_order_of_visible_patches_only_permutes_the_tokens():
+    encoder, images, mask = small_encoder(registers=1), small_images(), small_mask()
+    order = torch.randperm(6)
+    tokens = encoder(images, mask)
+    expected = torch.cat([tokens[:, :2], tokens[:, 2:][:, order]], dim=1)
+    other = encoder(images, mask._replace(ids_keep=mask.ids_keep[:, order]))
+    torch.testing.assert_close(other, expected, rtol=0, atol=1e-5)
+
+
+def test_seeing_all_patches_is_no_mask():
+    encoder, images = small_encoder(), small_images()
+    everything = torch.arange(12).expand(3, -1)
+    mask = Mask(everything, everything, torch.zeros(3, 12))
+    torch.testing.assert_close(encoder(images, mask), encoder(images), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_drop_path_leaves_evaluation_alone(rate):
+    x = torch.randn(4, 3, 2)
+    assert torch.equal(DropPath(rate).eval()(x), x)
+
+
+def test_drop_path_keeps_or_drops_whole_images_and_keeps_the_mean():
+    rate, count = 0.25, 20_000
+    factors = DropPath(rate).train()(torch.ones(count, 3, 2)).flatten(1)
+    assert torch.equal(factors, factors[:, :1].expand_as(factors))
+    assert set(factors.unique().tolist()) == {0.0, torch.tensor(1 / (1 - rate)).item()}
+    deviation = math.sqrt(rate / (1 - rate) / count)
+    assert abs(factors[:, 0].mean() - 1) < 5 * deviation
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_drop_path_grows_as_timms(depth):
+    settings = dict(embed_dim=16, depth=depth, num_heads=2, drop_path=0.4)
+    ours = [block.drop_path.rate for block in VisionTransformer(**settings).blocks]
+    timms = TimmVisionTransformer(embed_dim=16, depth=depth, num_heads=2, drop_path_rate=0.4).blocks
+    expected = [getattr(block.drop_path1, "drop_prob", 0.0) for block in timms]
+    assert ours == pytest.approx(expected)
+
+
+def assert_xavier(matrix: Tensor) -> None:
+    limit = math.sqrt(6 / sum(matrix.shape))
+    assert matrix.abs().max() <= limit
+    assert matrix.std().item() == pytest.approx(limit / math.sqrt(3), rel=0.03)
+
+
+def test_every_matrix_starts_in_its_own_xavier_range():
+    encoder = VisionTransformer(embed_dim=96, depth=2, num_heads=2)
+    assert_xavier(encoder.patch_embed.W_E)
+    for block in encoder.blocks:
+        attention = block.attn
+        for matrix in (attention.W_Q, attention.W_K, attention.W_V, attention.W_O):
+            assert matrix.shape == (96, 96)
+            assert_xavier(matrix)
+        assert_xavier(block.mlp.fc1.weight)
+        assert_xavier(block.mlp.fc2.weight)
+
+
+def test_biases_start_at_zero_and_tokens_and_head_small():
+    encoder = VisionTransformer(embed_dim=96, depth=1, num_heads=2, registers=8, num_classes=9)
+    assert not any(parameter.any() for name, parameter in encoder.named_parameters() if name.endswith("bias"))
+    for small in (torch.cat([encoder.cls_token, encoder.reg_token], dim=1), encoder.head.weight):
+        assert small.std().item() == pytest.approx(0.02, rel=0.2)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_build_and_have_timms_shapes(preset):
+    config = ModelConfig(preset=preset)
+    sizes = {key: PRESETS[preset][key] for key in ("embed_dim", "depth", "num_heads")}
+    with torch.device("meta"):  # shapes without the work
+        model = build_autoencoder(config.encoder_arguments(), config.decoder_arguments(), norm_pix_loss=True)
+        timms = TimmVisionTransformer(img_size=32, patch_size=4, num_classes=0, **sizes)
+        mask = Mask(torch.empty(2, 16, dtype=torch.long), torch.empty(2, 64, dtype=torch.long), torch.empty(2, 64))
+        assert model(torch.empty(2, 3, 32, 32), mask).shape == (2, 64, 48)
+    shapes = {name: value.shape for name, value in model.encoder.state_dict().items()}
+    assert shapes == {name: value.shape for name, value in timms.state_dict().items()}
+
+
+@pytest.mark.parametrize("settings", [dict(global_pool="max"), dict(global_pool="token", class_token=False)], ids=str)
+def test_impossible_pooling_is_refused(settings):
+    with pytest.raises(ValueError, match="global_pool"):
+        VisionTransformer(**SMALL | settings)

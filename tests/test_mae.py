@@ -1,0 +1,192 @@
+"""The masked autoencoder: transformers' loss from transformers' weights, and what the loss looks at."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.models.vit_mae.configuration_vit_mae import ViTMAEConfig
+from transformers.models.vit_mae.modeling_vit_mae import ViTMAEDecoder, ViTMAEForPreTraining
+
+from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss, patch_targets
+from vit.masking import Mask, make_mask, mask_from_noise
+from vit.patches import patchify, position_table
+
+PATCH, GRID = 4, (4, 4)
+ENCODER = dict(image_size=(16, 16), patch_size=(PATCH, PATCH), embed_dim=16, depth=2, num_heads=2)
+DECODER = dict(dim=8, depth=2, num_heads=4)
+
+# transformers' names (5.x, in memory) -> ours
+RENAMED = {
+    "vit.embeddings.cls_token": "encoder.cls_token",
+    "vit.embeddings.position_embeddings": "encoder.pos_embed",
+    "vit.embeddings.patch_embeddings.projection": "encoder.patch_embed.proj",
+    "vit.layernorm": "encoder.norm",
+    "vit.layers": "encoder.blocks",
+    "decoder.decoder_layers": "decoder.blocks",
+    "decoder.decoder_pos_embed": "decoder.pos_embed",
+    "decoder.decoder_": "decoder.",
+    "layernorm_before": "norm1",
+    "layernorm_after": "norm2",
+    "attention.o_proj": "attn.proj",
+}
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def theirs(**settings) -> ViTMAEForPreTraining:
+    """Their model with every weight and table drawn anew, so that no zero bias or unit norm hides a mistake."""
+    config = ViTMAEConfig(
+        image_size=16, patch_size=PATCH, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=64, decoder_hidden_size=8, decoder_num_hidden_layers=2, decoder_num_attention_heads=4,
+        decoder_intermediate_size=32, layer_norm_eps=1e-6, **settings,
+    )  # fmt: skip
+    model = ViTMAEForPreTraining(config).eval()
+    for name, parameter in model.named_parameters():
+        nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, std=0.2)
+    return model.requires_grad_(False)
+
+
+def as_ours(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    ours = {}
+    for name, value in state.items():
+        for old, new in RENAMED.items():
+            name = name.replace(old, new)
+        if name.startswith("decoder.pred"):  # they flatten a patch as (p q c), we as (c p q)
+            value = value.unflatten(0, (PATCH * PATCH, 3)).transpose(0, 1).flatten(0, 1)
+        ours[name] = value
+    for name in [name for name in ours if ".attention.q_proj." in name]:
+        thirds = [ours.pop(name.replace("q_proj", f"{letter}_proj")) for letter in "qkv"]
+        ours[name.replace("attention.q_proj", "attn.qkv")] = torch.cat(thirds)
+    return ours
+
+
+def channels_first(patches: Tensor) -> Tensor:
+    """Patches (B, L, p q c) -> (B, L, c p q)."""
+    return patches.unflatten(-1, (PATCH * PATCH, 3)).transpose(-1, -2).flatten(-2)
+
+
+def small_autoencoder(norm_pix_loss: bool = True, **settings) -> MaskedAutoencoder:
+    return build_autoencoder(ENCODER | settings, DECODER, norm_pix_loss)
+
+
+def small_batch(kind: str = "random") -> tuple[Tensor, Mask]:
+    return torch.randn(3, 3, 16, 16), make_mask(kind, 3, GRID, 0.75, torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm_pix_loss", [True, False])
+@pytest.mark.parametrize("mask_ratio", [0.75, 0.5])
+@pytest.mark.parametrize("image_size", [(16, 16), (8, 32)], ids=str)
+def test_transformers_weights_and_noise_give_its_loss_and_prediction(image_size, mask_ratio, norm_pix_loss):
+    oracle = theirs(mask_ratio=mask_ratio, norm_pix_loss=norm_pix_loss)
+    state = as_ours(oracle.state_dict())
+    wide = image_size != (16, 16)
+    if wide:  # the oracle stretches its square table
+        tokens = torch.empty(1, 17, 16)
+        state["encoder.pos_embed"] = oracle.vit.embeddings.interpolate_pos_encoding(tokens, *image_size)
+    ours = small_autoencoder(norm_pix_loss, image_size=image_size)
+    ours.load_state_dict(state, strict=True)
+
+    images, noise = torch.randn(3, 3, *image_size), torch.rand(3, 16)
+    expected = oracle(images, noise=noise, interpolate_pos_encoding=wide)
+    mask = mask_from_noise(noise, round(16 * (1 - mask_ratio)))
+    prediction = ours(images, mask)
+    loss = masked_patch_loss(prediction, ours.targets(images), mask.mask)
+    assert torch.equal(mask.mask, expected.mask)
+    torch.testing.assert_close(prediction, channels_first(expected.logits), rtol=0, atol=1e-5)
+    torch.testing.assert_close(loss, expected.loss, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dim", [8, 24])
+def test_position_table_is_transformers(dim):
+    expected = ViTMAEDecoder(ViTMAEConfig(decoder_hidden_size=dim, decoder_num_hidden_layers=0), 16).decoder_pos_embed
+    torch.testing.assert_close(position_table("sincos", GRID, 1, dim), expected, rtol=0, atol=1e-6)
+
+
+def test_targets_are_what_transformers_compares_with():
+    oracle, images = theirs(norm_pix_loss=True), torch.randn(3, 3, 16, 16)
+    patches = oracle.patchify(images)
+    torch.testing.assert_close(patch_targets(patchify(images, (4, 4)), norm_pix=False), channels_first(patches))
+    # their normalisation is seen through their loss: a prediction of 0 is off by the target's own square
+    oracle.decoder.decoder_pred.weight.zero_()
+    oracle.decoder.decoder_pred.bias.zero_()
+    noise = torch.rand(3, 16)
+    mask = mask_from_noise(noise, 4).mask
+    ours = patch_targets(patchify(images, (4, 4)), norm_pix=True)
+    zero_loss = masked_patch_loss(torch.zeros_like(ours), ours, mask)
+    torch.testing.assert_close(zero_loss, oracle(images, noise=noise).loss, rtol=0, atol=1e-6)
+
+
+def test_normalised_targets_have_mean_0_and_unbiased_variance_1():
+    targets = patch_targets(5 + 3 * torch.randn(4, 10, 48), norm_pix=True)
+    torch.testing.assert_close(targets.mean(-1), torch.zeros(4, 10), rtol=0, atol=1e-5)
+    torch.testing.assert_close(targets.square().sum(-1) / 47, torch.ones(4, 10), rtol=0, atol=1e-4)
+
+
+def test_a_patch_of_one_colour_has_a_target_of_zeros():
+    assert not patch_targets(torch.full((1, 2, 12), 0.5), norm_pix=True).any()
+
+
+def test_loss_is_the_mean_over_the_values_of_hidden_patches():
+    prediction, target, (_, mask) = torch.randn(3, 16, 48), torch.randn(3, 16, 48), small_batch()
+    errors = [
+        (prediction[b, patch, value] - target[b, patch, value]).item() ** 2
+        for b in range(3) for patch in range(16) if mask.mask[b, patch] for value in range(48)
+    ]  # fmt: skip
+    assert len(errors) == 3 * 12 * 48
+    assert masked_patch_loss(prediction, target, mask.mask).item() == pytest.approx(math.fsum(errors) / len(errors))
+
+
+def test_loss_does_not_look_at_predictions_of_visible_patches():
+    prediction, target, (_, mask) = torch.randn(3, 16, 48, requires_grad=True), torch.randn(3, 16, 48), small_batch()
+    loss = masked_patch_loss(prediction, target, mask.mask)
+    loss.backward()
+    assert torch.equal(prediction.grad.ne(0).any(-1), mask.mask > 0)
+    other = torch.where(mask.mask[:, :, None] > 0, prediction, 1e6)
+    assert torch.equal(masked_patch_loss(other, target, mask.mask), loss)
+
+
+def test_loss_is_float32_under_bfloat16_predictions():
+    prediction, target, (_, mask) = torch.randn(3, 16, 48).bfloat16(), torch.randn(3, 16, 48), small_batch()
+    loss = masked_patch_loss(prediction, target, mask.mask)
+    assert torch.equal(loss, masked_patch_loss(prediction.float(), target, mask.mask))
+
+
+def test_prediction_does_not_look_at_hidden_pixels():
+    model, (images, mask) = small_autoencoder(), small_batch()
+    hidden = mask.mask.view(3, 1, 4, 4).repeat_interleave(PATCH, 2).repeat_interleave(PATCH, 3) > 0
+    assert torch.equal(model(images.masked_fill(hidden, torch.nan), mask), model(images, mask))
+
+
+@pytest.mark.parametrize("settings", [dict(registers=2, layer_scale=0.1), dict(class_token=False)], ids=str)
+@pytest.mark.parametrize("pos_embed", ["learned", "sincos"])
+def test_gradient_reaches_every_part_and_each_third(pos_embed, settings):
+    model, (images, mask) = small_autoencoder(pos_embed=pos_embed, **settings).train(), small_batch()
+    masked_patch_loss(model(images, mask), model.targets(images), mask.mask).backward()
+    fixed = {"decoder.pos_embed"} | ({"encoder.pos_embed"} if pos_embed == "sincos" else set())
+    assert {name for name, parameter in model.named_parameters() if parameter.grad is None} == fixed
+    for name, parameter in model.named_parameters():
+        if name.endswith("qkv.weight"):
+            assert all(third.any() for third in parameter.grad.chunk(3)), name
+        elif name not in fixed:
+            assert parameter.grad.any(), name
+
+
+def test_an_untrained_model_says_nearly_nothing():
+    model, (images, mask) = small_autoencoder(embed_dim=64), small_batch()
+    target = model.targets(images)
+    silence = masked_patch_loss(torch.zeros_like(target), target, mask.mask)
+    torch.testing.assert_close(masked_patch_loss(model(images, mask), target, mask.mask), silence, rtol=0.05, atol=0)
+
+
+def test_forward_is_pure():
+    model, (images, mask) = small_autoencoder(registers=1).train(), small_batch()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    random_state = torch.get_rng_state()
+    assert torch.equal(model(images, mask), model(images, mask))
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -1,0 +1,149 @@
+"""Masks: exact counts, one recipe for all kinds, and the law of each kind."""
+
+import math
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from vit.masking import NOISE, Mask, keep_visible, make_mask, mask_from_noise, num_keep, restore_order
+
+GRIDS = [(1, 2), (2, 1), (2, 5), (3, 3), (8, 8), (4, 7), (7, 4), (1, 10), (16, 2)]
+RATIOS = [0.01, 0.25, 0.5, 0.6, 0.75, 0.9, 0.99]
+
+
+def some_mask(kind: str, grid: tuple[int, int], ratio: float, batch: int = 6, seed: int = 0) -> Mask:
+    return make_mask(kind, batch, grid, ratio, Generator().manual_seed(seed))
+
+
+def hidden(kind: str, grid: tuple[int, int], ratio: float, batch: int = 6, seed: int = 0) -> Tensor:
+    """bool (B, rows, columns)."""
+    return some_mask(kind, grid, ratio, batch, seed).mask.view(batch, *grid) > 0
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("kind", NOISE)
+def test_every_image_hides_the_stated_count(kind, grid, ratio):
+    count = math.prod(grid)
+    keep = num_keep(count, ratio)
+    mask = some_mask(kind, grid, ratio)
+    assert set(mask.mask.unique().tolist()) == {0.0, 1.0}
+    assert (mask.mask.sum(1) == count - keep).all()
+    assert mask.ids_keep.shape == (6, keep)
+    visible = torch.ones(6, count).scatter_(1, mask.ids_keep, 0)
+    assert torch.equal(visible, mask.mask)
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+@pytest.mark.parametrize("count", [2, 3, 10, 64, 196])
+def test_num_keep_rounds_but_never_keeps_none_or_all(count, ratio):
+    keep, exact = num_keep(count, ratio), count * (1 - ratio)
+    assert 1 <= keep <= count - 1
+    assert abs(keep - exact) <= 0.5 or keep in (1, count - 1)
+
+
+def test_ten_patches_at_three_quarters_keep_some():
+    assert num_keep(10, 0.75) in (2, 3)
+    assert num_keep(10, 0.99) == 1
+    assert num_keep(10, 0.01) == 9
+
+
+@pytest.mark.parametrize(
+    ("count", "ratio"), [(1, 0.5), (0, 0.5), (4, 0.0), (4, 1.0), (4, -0.1), (4, 1.1), (4, math.nan)]
+)
+def test_nothing_to_hide_or_to_see_is_refused(count, ratio):
+    with pytest.raises(ValueError, match="cannot hide"):
+        num_keep(count, ratio)
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("kind", NOISE)
+def test_shuffled_patches_return_to_their_places(kind, grid):
+    mask = some_mask(kind, grid, 0.6)
+    x = torch.randn(6, math.prod(grid), 3)
+    ids_hidden = torch.stack([row.nonzero().flatten() for row in mask.mask])
+    places = mask.ids_restore.gather(1, ids_hidden) - mask.ids_keep.shape[1]  # of each hidden patch among the hidden
+    ids_hidden = torch.empty_like(ids_hidden).scatter_(1, places, ids_hidden)
+    x_hidden = x.gather(1, ids_hidden[:, :, None].expand(-1, -1, 3))
+    assert torch.equal(restore_order(torch.cat([keep_visible(x, mask), x_hidden], dim=1), mask), x)
+
+
+def test_ids_restore_inverts_the_shuffle():
+    noise = torch.rand(5, 12, generator=Generator().manual_seed(0))
+    mask = mask_from_noise(noise, 4)
+    shuffled = noise.sort(dim=1).values
+    assert torch.equal(shuffled.gather(1, mask.ids_restore), noise)
+    assert torch.equal(noise.gather(1, mask.ids_keep), shuffled[:, :4])
+
+
+@pytest.mark.parametrize("kind", NOISE)
+def test_a_seed_is_a_mask(kind):
+    first, again, other = (some_mask(kind, (8, 8), 0.6, seed=seed) for seed in (3, 3, 4))
+    assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
+    assert not torch.equal(first.mask, other.mask)
+
+
+@pytest.mark.parametrize("kind", NOISE)
+def test_images_of_a_batch_have_masks_of_their_own(kind):
+    assert len(hidden(kind, (8, 8), 0.6, batch=16).flatten(1).unique(dim=0)) > 8
+
+
+def test_random_hides_every_patch_equally_often():
+    batch, ratio = 4_000, 0.75
+    often = hidden("random", (4, 4), ratio, batch).float().mean(0)
+    deviation = math.sqrt(ratio * (1 - ratio) / batch)
+    assert (often - ratio).abs().max() < 5 * deviation
+
+
+def test_random_hides_patches_independently_of_each_other():
+    flat = hidden("random", (4, 4), 0.5, 4_000).flatten(1).float()
+    correlation = torch.corrcoef(flat.T).fill_diagonal_(-1 / 15)  # a fixed count of 16 makes it -1 / 15, not 0
+    assert (correlation + 1 / 15).abs().max() < 5 / math.sqrt(4_000)
+
+
+def is_connected(region: Tensor) -> bool:
+    todo = {tuple(place) for place in region.nonzero().tolist()}
+    edge = [todo.pop()]
+    while edge:
+        row, column = edge.pop()
+        for neighbour in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
+            if neighbour in todo:
+                todo.remove(neighbour)
+                edge.append(neighbour)
+    return not todo
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.25, 0.5, 0.75])
+@pytest.mark.parametrize("grid", [(8, 8), (4, 7), (1, 10), (16, 2)])
+def test_block_hides_one_rectangle_up_to_a_last_unfinished_line(grid, ratio):
+    for region in hidden("block", grid, ratio, batch=50):
+        assert is_connected(region)
+        rows, columns = (region.any(dim).nonzero().flatten() for dim in (1, 0))
+        height, width = int(rows.max() - rows.min()) + 1, int(columns.max() - columns.min()) + 1
+        assert height * width - region.sum() < max(height, width)
+
+
+def test_block_reaches_every_patch():
+    often = hidden("block", (6, 6), 0.4, batch=500).float().mean(0)
+    assert often.min() > 0.1
+    assert often.max() < 0.9
+
+
+@pytest.mark.parametrize("grid", [(8, 8), (16, 8), (4, 4)])
+def test_grid_at_three_quarters_keeps_one_of_every_two_by_two(grid):
+    for region in hidden("grid", grid, 0.75):
+        windows = (~region).unfold(0, 2, 2).unfold(1, 2, 2)  # (rows / 2, columns / 2, 2, 2)
+        assert (windows.sum((-2, -1)) == 1).all()
+
+
+@pytest.mark.parametrize("grid", [(8, 8), (4, 16)])
+def test_grid_at_a_half_is_a_chequerboard(grid):
+    for region in hidden("grid", grid, 0.5):
+        assert (region[1:] != region[:-1]).all()
+        assert (region[:, 1:] != region[:, :-1]).all()
+
+
+def test_grid_has_every_offset():
+    kept = (~hidden("grid", (8, 8), 0.75, batch=64))[:, :2, :2]
+    assert (kept.float().mean(0) > 0.1).all()

@@ -1,0 +1,116 @@
+"""Patches: cutting and putting together, W_E as a matrix and as a convolution, and MAE's position table."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
+
+from vit.patches import PatchEmbed, patchify, position_table, sincos_positions, unpatchify
+
+# channels, (rows, columns), (p, q)
+SHAPES = [(3, (4, 4), (4, 4)), (1, (2, 5), (3, 3)), (4, (3, 2), (2, 5)), (2, (1, 6), (7, 1)), (5, (1, 1), (2, 3))]
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def random_images(channels: int, grid: tuple[int, int], patch: tuple[int, int], dtype=torch.float32) -> torch.Tensor:
+    return torch.randn(2, channels, grid[0] * patch[0], grid[1] * patch[1], dtype=dtype)
+
+
+def random_layer(channels: int, grid: tuple[int, int], patch: tuple[int, int]) -> PatchEmbed:
+    return PatchEmbed((grid[0] * patch[0], grid[1] * patch[1]), patch, channels, embed_dim=8)
+
+
+@pytest.mark.parametrize(("channels", "grid", "patch"), SHAPES)
+def test_unpatchify_inverts_patchify(channels, grid, patch):
+    images = random_images(channels, grid, patch)
+    patches = patchify(images, patch)
+    assert patches.shape == (2, math.prod(grid), channels * math.prod(patch))
+    assert torch.equal(unpatchify(patches, patch, grid), images)
+    assert torch.equal(patchify(unpatchify(patches, patch, grid), patch), patches)
+
+
+@pytest.mark.parametrize(("channels", "grid", "patch"), SHAPES)
+def test_patches_are_the_images_windows_row_by_row(channels, grid, patch):
+    images, (p, q) = random_images(channels, grid, patch), patch
+    windows = [
+        images[:, :, row * p : (row + 1) * p, column * q : (column + 1) * q].flatten(1)
+        for row in range(grid[0])
+        for column in range(grid[1])
+    ]
+    assert torch.equal(patchify(images, patch), torch.stack(windows, dim=1))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@pytest.mark.parametrize(("channels", "grid", "patch"), SHAPES)
+def test_linear_map_is_the_strided_convolution(channels, grid, patch, dtype, tolerance):
+    layer = random_layer(channels, grid, patch).to(dtype)
+    images = random_images(channels, grid, patch, dtype)
+    convolution = F.conv2d(images, layer.proj.weight, layer.proj.bias, stride=patch).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(layer(patchify(images, patch)), convolution, rtol=0, atol=tolerance)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("channels", "grid", "patch"), SHAPES)
+def test_w_e_is_the_matrix_that_the_layer_applies(channels, grid, patch):
+    layer = random_layer(channels, grid, patch)
+    patches = patchify(random_images(channels, grid, patch), patch)
+    assert layer.W_E.shape == (channels * math.prod(patch), 8)
+    torch.testing.assert_close(layer(patches), patches @ layer.W_E + layer.proj.bias)
+    layer.W_E.zero_()[0, 3] = 1.0  # a view: from here on only the first value of a patch counts, for feature 3
+    torch.testing.assert_close(layer(patches) - layer.proj.bias, F.pad(patches[..., :1], (3, 4)))
+
+
+def test_permuted_patches_give_permuted_embeddings():
+    layer, order = random_layer(3, (4, 5), (2, 2)), torch.randperm(20)
+    patches = patchify(random_images(3, (4, 5), (2, 2)), (2, 2))
+    torch.testing.assert_close(layer(patches[:, order]), layer(patches)[:, order])
+
+
+@pytest.mark.parametrize("grid", [(4, 4), (2, 5), (5, 2), (1, 7)])
+@pytest.mark.parametrize("dim", [4, 8, 24])
+def test_sincos_table_is_maes_formula(grid, dim):
+    table, quarter = sincos_positions(grid, dim), dim // 4
+    for row in range(grid[0]):
+        for column in range(grid[1]):
+            angles = {axis: [at / 10_000 ** (i / quarter) for i in range(quarter)] for axis, at in
+                      (("x", column), ("y", row))}  # fmt: skip
+            expected = [f(angle) for axis in "xy" for f in (math.sin, math.cos) for angle in angles[axis]]
+            torch.testing.assert_close(table[row * grid[1] + column], torch.tensor(expected), rtol=0, atol=1e-6)
+
+
+def test_timms_table_has_the_same_quarters_in_another_order():
+    ours, timms = sincos_positions((3, 5), 24), build_sincos2d_pos_embed([3, 5], 24)
+    sin_y, sin_x, cos_y, cos_x = timms.chunk(4, dim=1)
+    torch.testing.assert_close(ours, torch.cat([sin_x, cos_x, sin_y, cos_y], dim=1), rtol=0, atol=1e-5)
+    assert not torch.allclose(ours, timms, atol=0.1)
+
+
+def test_prefix_tokens_have_no_place_in_the_sincos_table():
+    table = position_table("sincos", (2, 3), 2, 8)
+    assert not table.requires_grad
+    assert not table[0, :2].any()
+    assert torch.equal(table[0, 2:], sincos_positions((2, 3), 8))
+
+
+def test_learned_table_learns():
+    table = position_table("learned", (2, 3), 2, 8)
+    assert table.shape == (1, 8, 8)
+    assert table.requires_grad
+
+
+@pytest.mark.parametrize(("image", "patch"), [((8, 8), (3, 3)), ((8, 9), (4, 4)), ((9, 8), (4, 4)), ((4, 4), (8, 8))])
+def test_patch_size_that_does_not_divide_is_refused(image, patch):
+    with pytest.raises(ValueError, match="does not divide"):
+        PatchEmbed(image, patch, 3, 8)
+
+
+@pytest.mark.parametrize(("kind", "dim", "message"), [("sincos", 6, "multiple of 4"), ("rotary", 8, "'rotary'")])
+def test_impossible_position_tables_are_refused(kind, dim, message):
+    with pytest.raises(ValueError, match=message):
+        position_table(kind, (2, 2), 1, dim)

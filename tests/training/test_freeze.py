@@ -1,0 +1,159 @@
+"""Frozen parts: bit-equal after real AdamW steps with weight decay, while everything else moves."""
+
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vit.config import ConfigError, OptimConfig
+from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
+from vit.masking import make_mask
+from vit.training.freeze import FreezeError, freeze, keep_rows
+from vit.training.optimizer import make_optimizer
+
+ENCODER = dict(
+    image_size=(8, 8), patch_size=(4, 4), embed_dim=8, depth=2, num_heads=2, pos_embed="learned", registers=1
+)
+ALL = r"0|1|2"
+
+# What is to be frozen: parameters whose name fits the pattern; of a fused qkv layer only the thirds that are listed.
+PARTS = {
+    "patch_embed": (r"encoder\.patch_embed\.", ALL),
+    "pos_embed": (r"(encoder|decoder)\.pos_embed", ALL),
+    "encoder.pos_embed": (r"encoder\.pos_embed", ALL),
+    "cls_token": (r"encoder\.cls_token", ALL),
+    "W_Q": (r".*attn\.qkv\.", "0"),
+    "W_K": (r".*attn\.qkv\.", "1"),
+    "W_V": (r".*attn\.qkv\.", "2"),
+    "W_O": (r".*attn\.proj\.", ALL),
+    "decoder.W_O": (r"decoder\..*attn\.proj\.", ALL),
+    "mlp": (r".*\.mlp\.", ALL),
+    "norm1": (r".*\.norm1\.", ALL),
+    "decoder.mlp": (r"decoder\..*\.mlp\.", ALL),
+    "encoder.blocks.0": (r"encoder\.blocks\.0\.", ALL),
+    "decoder": (r"decoder\.", ALL),
+    "decoder.W_Q": (r"decoder\..*attn\.qkv\.", "0"),
+    "encoder.W_K": (r"encoder\..*attn\.qkv\.", "1"),
+    "encoder.blocks.1.attn.W_V": (r"encoder\.blocks\.1\.attn\.qkv\.", "2"),
+}
+
+
+def small_model(**settings) -> MaskedAutoencoder:
+    torch.manual_seed(0)
+    model = build_autoencoder(ENCODER | settings, dict(dim=8, depth=1, num_heads=2), norm_pix_loss=True)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def compute_gradient(model: MaskedAutoencoder, step: int) -> None:
+    generator = torch.Generator().manual_seed(step)
+    images, mask = torch.randn(4, 3, 8, 8, generator=generator), make_mask("random", 4, (2, 2), 0.5, generator)
+    masked_patch_loss(model(images, mask), model.targets(images), mask.mask).backward()
+
+
+def train(model: MaskedAutoencoder, names: list[str], steps: int = 4) -> None:
+    rows = freeze(model, names)
+    optimizer = make_optimizer(model, OptimConfig(weight_decay=0.5))
+    keep_rows(optimizer, rows)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.02
+    for step in range(steps):
+        compute_gradient(model, step)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def pieces(model: MaskedAutoencoder) -> dict[tuple[str, str], Tensor]:
+    """Every parameter that learns, a qkv layer in its three thirds."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            thirds = parameter.chunk(3) if ".qkv." in name else [parameter]
+            found |= {(name, str(index)): third.detach().clone() for index, third in enumerate(thirds)}
+    return found
+
+
+def frozen_pieces(names: list[str], keys: dict[tuple[str, str], Tensor]) -> set[tuple[str, str]]:
+    rules = [PARTS[name] for name in names]
+    return {
+        (name, third)
+        for name, third in keys
+        if any(re.match(pattern, name) and re.fullmatch(thirds, third) for pattern, thirds in rules)
+    }
+
+
+@pytest.mark.parametrize(
+    "names", [[name] for name in PARTS] + [["W_Q", "W_K"], ["W_Q", "W_K", "W_V", "W_O"], ["mlp", "W_V"]], ids="+".join
+)
+def test_frozen_part_keeps_every_bit_and_the_rest_moves(names):
+    model = small_model()
+    before = pieces(model)
+    train(model, names)
+    state = dict(model.named_parameters())
+    now = {
+        (name, third): state[name].chunk(3)[int(third)] if ".qkv." in name else state[name] for name, third in before
+    }
+    unmoved, frozen = {key for key in before if torch.equal(before[key], now[key])}, frozen_pieces(names, before)
+    assert frozen
+    assert frozen <= unmoved
+    assert not {key for key in unmoved - frozen if not is_key_bias(*key)}
+
+
+def is_key_bias(name: str, third: str) -> bool:
+    """Adds the same to all scores of a query, so that its gradient is rounding and nothing else: it need not move."""
+    return name.endswith("qkv.bias") and third == "1"
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_frozen_part_has_no_gradient(name):
+    model = small_model()
+    frozen = frozen_pieces([name], pieces(model))
+    freeze(model, [name])
+    compute_gradient(model, 0)
+    for key, parameter in model.named_parameters():
+        thirds = 3 if ".qkv." in key else 1
+        gradients = [None] * thirds if parameter.grad is None else parameter.grad.chunk(thirds)
+        for third, gradient in enumerate(gradients):
+            stays = (key, str(third)) in frozen or key == "decoder.pos_embed"
+            if stays or not is_key_bias(key, str(third)):
+                assert (gradient is None or not gradient.any()) == stays, (key, third)
+
+
+def test_without_keep_rows_weight_decay_would_move_a_frozen_third():
+    model = small_model()
+    freeze(model, ["W_Q"])
+    optimizer = make_optimizer(model, OptimConfig(weight_decay=0.5))
+    optimizer.param_groups[0]["lr"] = 0.02
+    before = model.encoder.attention(0).W_Q.detach().clone()
+    compute_gradient(model, 0)
+    optimizer.step()
+    torch.testing.assert_close(model.encoder.attention(0).W_Q.detach(), before * (1 - 0.02 * 0.5))
+    assert not torch.equal(model.encoder.attention(0).W_Q, before)
+
+
+@pytest.mark.parametrize(
+    "name", ["W_E", "patch", "encoder.blocks.2", "decoder.cls_token", "decoder.blocks.1.W_Q", "x\ny"]
+)
+def test_unknown_name_is_refused_in_one_line_that_names_the_parts(name):
+    with pytest.raises(FreezeError) as error:
+        freeze(small_model(), [name])
+    message = str(error.value)
+    assert "\n" not in message
+    assert repr(name) in message
+    assert all(part in message for part in ("W_Q", "W_K", "W_V", "W_O", "patch_embed", "blocks", "mlp", "norm1"))
+
+
+@pytest.mark.parametrize("name", ["W_Q", "W_K", "W_V", "encoder.W_Q"])
+def test_identity_attention_has_no_matrices_to_freeze(name):
+    with pytest.raises(FreezeError, match=r"is no part of this model; it has W_O, "):
+        freeze(small_model(qkv="identity"), [name])
+
+
+def test_nothing_left_to_learn_is_refused():
+    model = small_model()
+    freeze(model, ["encoder", "decoder"])
+    with pytest.raises(ConfigError, match="every part is frozen"):
+        make_optimizer(model, OptimConfig())
