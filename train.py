@@ -63,8 +63,11 @@ def prepare(command: TrainCommand, folder: RunFolder) -> TrainingRun:
 
     config = command.config
     data = load_data(config.data, config.model.image_size_2d)
+    if command.resume:
+        folder.begin(config_yaml=None)
     run = begin_run(config, data, folder.checkpoints if command.resume else None)
-    folder.begin(None if command.resume else to_yaml(config))
+    if not command.resume:  # only now that nothing can be wrong with it any more
+        folder.begin(to_yaml(config))
 
     warn(data)
     parameters = sum(parameter.numel() for parameter in run.model.parameters())

@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+PARTIAL = ".partial-"
+"""How the names of temporary files begin; one that a killed process left may be removed."""
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -20,7 +23,7 @@ def replacing(path: Path) -> Iterator[Path]:
     file is removed and `path` is as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem[:40]}-", suffix=path.suffix)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL, suffix=path.suffix)
     os.close(handle)
     temporary = Path(name)
     try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+from jsonargparse import ArgumentParser, set_parsing_settings
 
 from vit import __version__
 from vit.config import Config, ConfigError, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
@@ -21,19 +21,27 @@ SECTIONS = {"data": DataConfig, "model": ModelConfig, "mask": MaskConfig, "optim
 RUN_CONFIG = "config.yaml"
 
 
-def config_parser(program: str, description: str, more: str) -> ArgumentParser:
-    """A parser for `--config FILE` (any number, the later wins), every field of every section, and `--print_config`."""
+def config_parser(program: str, description: str, more: dict[str, str]) -> ArgumentParser:
+    """A parser for `--config FILE` (any number, the later wins), every field of every section, and `--print_config`.
+
+    Args:
+        program: name of the command.
+        description: for `--help`.
+        more: the command's own options, which it reads itself, and what they do.
+    """
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    usage = f"{program} [--config FILE ...] [--SECTION.FIELD VALUE ...] {more}"
+    usage = f"{program} [--config FILE ...] [--SECTION.FIELD VALUE ...] {' '.join(f'[{option}]' for option in more)}"
     parser = ArgumentParser(prog=program, description=description, exit_on_error=False, usage=usage, allow_abbrev=False)
+    parser.epilog = "; ".join(f"{option}: {text}" for option, text in more.items())
     parser.add_argument("--config", action="config", help="YAML file with settings; of several, the later wins")
     for name, section in SECTIONS.items():
-        parser.add_class_arguments(section, name)
+        group = parser.add_argument_group((section.__doc__ or name).rstrip("."), name=name)
+        group.add_class_arguments(section, name, as_group=False)  # as a group, it would take files past `check_file`
     return parser
 
 
-def parse_config(parser: ArgumentParser, argv: Sequence[str]) -> tuple[Config, Namespace]:
-    """The settings in `argv` and the files it names, checked, and what else the parser knows.
+def parse_config(parser: ArgumentParser, argv: Sequence[str]) -> Config:
+    """The settings in `argv` and the files it names, checked.
 
     What stands on the command line wins over the files, before or after them.
 
@@ -41,12 +49,11 @@ def parse_config(parser: ArgumentParser, argv: Sequence[str]) -> tuple[Config, N
         ConfigError: a key or value that cannot be used, in one line.
     """
     try:
-        files, settings = _take("--config", argv)
+        (files,), settings = _take(argv, "--config")
         for path in files:
             check_file(Path(path))
         parsed = parser.parse_args([*(f"--config={path}" for path in files), *settings])
-        built = parser.instantiate_classes(parsed)
-        return Config(**{name: built[name] for name in SECTIONS}), parsed
+        return Config(**{name: section(**parsed[name].as_dict()) for name, section in SECTIONS.items()})
     except argparse.ArgumentError as error:
         message = one_line(str(error.message)).replace("Parser key ", "").replace("typing.", "")
         raise ConfigError(f"{message.rstrip('.')}. All keys are listed by --help") from error
@@ -129,47 +136,45 @@ def parse_train_command(argv: Sequence[str], default_config: Path) -> TrainComma
         ConfigError: in one line.
     """
     what = f"Pretrain by filling in hidden patches. Without --config: {default_config.name}."
-    parser = config_parser("train.py", what, "[--out DIR] [--resume]")
-    parser.add_argument("--out", type=str | None, default=None, help="run folder; default: runs/ and the config's name")
-    parser.add_argument(
-        "--resume", action="store_true", help="continue the run in its folder from its last saved state"
-    )
-    given, _ = _take("--config", argv)
-    last = Path(given[-1]) if given else default_config
-    name = last.parent.name if last.name == RUN_CONFIG else last.stem
-    given_out = (_take("--out", argv)[0] or [f"runs/{name}"])[-1]
-    if not given_out:
+    own = {
+        "--out DIR": "folder for the run, by default runs/ and the configuration's name",
+        "--resume": "continue the run in its folder from its last saved state",
+    }
+    parser = config_parser("train.py", what, own)
+    resume = "--resume" in argv
+    argv = [argument for argument in argv if argument != "--resume"]
+    (files, outs), _ = _take(argv, "--config", "--out")
+    _, argv = _take(argv, "--out")
+    last = Path(files[-1]) if files else default_config
+    out = Path(outs[-1] if outs else f"runs/{last.parent.name if last.name == RUN_CONFIG else last.stem}")
+    if outs and not outs[-1]:
         raise ConfigError("--out: '' cannot be used; name a folder for the run")
-    out = Path(given_out)
+    if not resume:
+        return TrainCommand(
+            parse_config(parser, argv if files else ["--config", str(default_config), *argv]), out, False
+        )
     saved = out / RUN_CONFIG
-    if "--resume" in argv:
-        if not os.path.exists(saved):  # unlike Path.exists, False for a name that no file can have
-            raise ConfigError(
-                f"--resume: there is no run in {out}; leave --resume out to begin one, or name it by --out"
-            )
-        before, _ = parse_config(parser, ["--config", str(saved)])
-        config, _ = parse_config(parser, ["--config", str(saved), *argv])
-        for key, old, new in config.conflicts(before.to_dict()):
-            raise ConfigError(
-                f"{key}: the run in {out} has {old!r}, not {new!r}; leave it out, or begin another with --out"
-            )
-        return TrainCommand(config, out, resume=True)
-    config, parsed = parse_config(parser, argv if given else ["--config", str(default_config), *argv])
-    for key, value in (("out", parsed.out), ("resume", parsed.resume)):
-        if value and f"--{key}" not in [argument.partition("=")[0] for argument in argv]:
-            raise ConfigError(f"{key}: cannot stand in a configuration file; say --{key} on the command line")
-    return TrainCommand(config, out, resume=False)
+    if not os.path.exists(saved):  # unlike Path.exists, False for a name that no file can have
+        raise ConfigError(f"--resume: there is no run in {out}; leave --resume out to begin one, or name it by --out")
+    before = parse_config(parser, ["--config", str(saved)])
+    config = parse_config(parser, ["--config", str(saved), *argv])
+    for key, old, new in config.conflicts(before.to_dict()):
+        raise ConfigError(
+            f"{key}: the run in {out} has {old!r}, not {new!r}; leave it out, or begin another with --out"
+        )
+    return TrainCommand(config, out, resume=True)
 
 
-def _take(option: str, argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The values of `option` in `argv`, and `argv` without them."""
+def _take(argv: Sequence[str], *options: str) -> tuple[list[list[str]], list[str]]:
+    """The values of each of `options` in `argv`, and `argv` without them."""
     scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    scan.add_argument(option, action="append", default=[])
+    for option in options:
+        scan.add_argument(option, action="append", default=[])
     try:
         found, rest = scan.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
-        raise ConfigError(f"{option}: {error.message}") from error
-    return list(vars(found).popitem()[1]), rest
+        raise ConfigError(f"{error.argument_name}: {error.message}") from error
+    return [vars(found)[option.removeprefix("--")] for option in options], rest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -189,13 +194,13 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _data(argv: Sequence[str]) -> int:
-    parser = config_parser(
-        "vit data", "Load the data of a configuration, say what it is, and draw a sheet of it.", "--out SHEET.png"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="picture to write: .png, .svg or .pdf")
-    config, parsed = parse_config(parser, argv)
-    if parsed.out.suffix not in (".png", ".svg", ".pdf"):
-        raise ConfigError(f"--out: {str(parsed.out)!r} cannot be written; its name must end in .png, .svg or .pdf")
+    what = "Load the data of a configuration, say what it is, and draw a sheet of it."
+    parser = config_parser("vit data", what, {"--out SHEET.png": "picture to write: .png, .svg or .pdf"})
+    (outs,), argv = _take(argv, "--out")
+    config = parse_config(parser, argv)
+    if not outs or Path(outs[-1]).suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"--out: {outs[-1:]} cannot be used; name a picture that ends in .png, .svg or .pdf")
+    out = Path(outs[-1])
 
     from vit.data import SCENES_SEED, load_data
     from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
@@ -213,6 +218,6 @@ def _data(argv: Sequence[str]) -> int:
     names = PART_NAMES if parts is not None else ()
     subtitle = data.description + (" · right: the part each pixel belongs to" if parts is not None else "")
     figure = sheet_figure(some.images, some.label_names, data.name, subtitle, parts=parts, part_names=names)
-    save_figure(figure, parsed.out)
-    print("\n".join([*map(one_line, lines), f"sheet: {parsed.out}"]))
+    save_figure(figure, out)
+    print("\n".join([*map(one_line, lines), f"sheet: {out}"]))
     return 0

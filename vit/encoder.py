@@ -6,6 +6,9 @@ Letters: B batch, L patches, K visible patches, N tokens (prefix + patches), D w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +17,17 @@ from vit.masking import Mask, keep_visible
 from vit.patches import PatchEmbed, patchify, position_table
 
 NORM_EPS = 1e-6  # timm's and MAE's; torch's default of 1e-5 moves features by 1e-4
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """A block in which `model` is evaluated, not trained; it is put back as it was, also when the block raises."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 class Mlp(nn.Module):

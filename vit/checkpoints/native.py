@@ -98,7 +98,7 @@ def load_model(folder: str | Path) -> LoadedModel:
         encoder = {key: tuple(v) if isinstance(v, list) else v for key, v in details["encoder"].items()}
         model = build_autoencoder(encoder, details["decoder"], details["norm_pix_loss"])
         normalize, class_names = Normalization(details["mean"], details["std"]), tuple(details["class_names"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(f"{folder / CONFIG} is damaged: {type(error).__name__}: {error}") from error
     try:
         model.load_state_dict(load(weights))

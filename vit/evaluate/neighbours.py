@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.data.augment import Normalization, to_float
-from vit.encoder import VisionTransformer
+from vit.encoder import VisionTransformer, eval_mode
 from vit.training.device import Compute
 
 K, TEMPERATURE = 20, 0.07  # fixed in advance; those of DINO (Caron et al. 2021) and its predecessors
@@ -21,15 +21,13 @@ def encoder_features(
 
     The class token is not used: masked reconstruction leaves it untrained.
     """
-    was_training = encoder.training
-    encoder.eval()
     features = []
-    for batch in images.split(batch_size):
-        inputs = normalize(to_float(batch.to(compute.device), encoder.patch_embed.image_size))
-        with compute.autocast():
-            tokens = encoder(inputs)
-        features.append(tokens[:, encoder.num_prefix_tokens :].float().mean(dim=1).cpu())
-    encoder.train(was_training)
+    with eval_mode(encoder):
+        for batch in images.split(batch_size):
+            inputs = normalize(to_float(batch.to(compute.device), encoder.patch_embed.image_size))
+            with compute.autocast():
+                tokens = encoder(inputs)
+            features.append(tokens[:, encoder.num_prefix_tokens :].float().mean(dim=1).cpu())
     return torch.cat(features)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vit.data.augment import Normalization, to_float
 from vit.data.batches import stream
+from vit.encoder import eval_mode
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, make_mask
 from vit.patches import patchify, unpatchify
@@ -59,20 +60,17 @@ def score_reconstruction(
         batch_size: images at a time; the mask of an image depends on it, so it is part of the protocol.
     """
     embed = model.encoder.patch_embed
-    was_training = model.training
-    model.eval()
     sums = torch.zeros(3, dtype=torch.float64)
     for start in range(0, len(images), batch_size):
         batch = images[start : start + batch_size].to(compute.device)
         inputs = normalize(to_float(batch, embed.image_size))
         mask = fixed_mask(kind, start, len(batch), embed.grid_size, mask_ratio).to(compute.device)
-        with compute.autocast():
+        with eval_mode(model), compute.autocast():
             prediction = model(inputs, mask)
         targets = model.targets(inputs)
         guesses = (prediction, mean_visible(targets, mask), nearest_visible(targets, mask, embed.grid_size))
         losses = [masked_patch_loss(guess, targets, mask.mask).item() for guess in guesses]
         sums += torch.tensor(losses, dtype=torch.float64) * len(batch)
-    model.train(was_training)
     return ReconstructionScores(*(sums / len(images)).tolist())
 
 
@@ -131,11 +129,8 @@ def reconstruct(
     embed = model.encoder.patch_embed
     original = to_float(images.to(compute.device), embed.image_size)
     inputs, mask = normalize(original), mask.to(compute.device)
-    was_training = model.training
-    model.eval()
-    with compute.autocast():
+    with eval_mode(model), compute.autocast():
         prediction = model(inputs, mask).float()
-    model.train(was_training)
     patches = patchify(inputs, embed.patch_size)  # (B, L, P)
     if model.norm_pix_loss:
         mean, deviation = estimate_statistics(patches, mask, embed.grid_size)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from vit.attention import attention_weights
-from vit.encoder import VisionTransformer
+from vit.encoder import VisionTransformer, eval_mode
 
 
 @torch.no_grad()
@@ -26,13 +26,11 @@ def layer_attention(encoder: VisionTransformer, inputs: Tensor, layer: int = -1)
     attention = encoder.attention(layer)
     seen: list[Tensor] = []
     handle = attention.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
-    was_training = encoder.training
-    encoder.eval()
     try:
-        encoder(inputs)
+        with eval_mode(encoder):
+            encoder(inputs)
     finally:
         handle.remove()
-        encoder.train(was_training)
     q, k, _ = attention.project(seen[0])
     return attention_weights(q, k).float()
 

@@ -8,6 +8,11 @@ from typing import Any
 
 from vit.atomic import write_text
 from vit.config import ConfigError
+from vit.errors import UserError
+
+
+class MetricsError(UserError):
+    """A metrics file that cannot be read; the message is one line."""
 
 
 class MetricsLog:
@@ -56,4 +61,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]  # what stands after the last newline was cut short
+    try:
+        return [json.loads(line) for line in lines[:-1]]  # what stands after the last newline was cut short
+    except ValueError as error:
+        raise MetricsError(f"{path} is damaged: {error}; remove the line that is not JSON") from error

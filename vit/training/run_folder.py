@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from vit.atomic import write_text
+from vit.atomic import PARTIAL, write_text
 from vit.errors import UserError
 
 
@@ -74,6 +74,8 @@ class RunFolder:
                     raise RunFolderError(
                         f"another process is working in {self.path}; wait for it or stop it"
                     ) from error
+            for left in (*self.path.glob(f"{PARTIAL}*"), *self.checkpoints.glob(f"{PARTIAL}*")):
+                left.unlink()  # of a process that was killed while it wrote
             if config_yaml is not None:
                 self.refuse_if_taken()  # once more: another process may have been quicker, and gone again
                 write_text(self.config, config_yaml)

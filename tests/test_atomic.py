@@ -1,0 +1,147 @@
+"""Files that are whole or not there, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vit.atomic import replacing, write_json, write_text
+
+SIZE = 4_000_000
+KILLS = 20
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("old", ["old", None])
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, OSError])
+def test_what_raises_leaves_all_as_it_was(tmp_path, old, error):
+    path = tmp_path / "file.txt"
+    if old is not None:
+        path.write_text(old)
+    before = path.stat() if old else None
+    with pytest.raises(error), replacing(path) as temporary:  # noqa: PT012 - the block is what is tested
+        temporary.write_text("a part of the new")
+        raise error
+    assert names(tmp_path) == ([] if old is None else ["file.txt"])
+    if old is not None:
+        assert path.read_text() == old
+        assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_old_content_stands_until_the_block_ends(tmp_path):
+    path = tmp_path / "deep" / "er" / "file.txt"
+    write_text(path, "old")
+    with replacing(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+        assert temporary.parent == path.parent  # a rename between file systems would not be atomic
+        assert temporary.suffix == path.suffix  # some writers choose the format by it
+    assert path.read_text() == "new"
+    assert names(path.parent) == ["file.txt"]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_mode_is_that_of_any_new_file(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        write_text(tmp_path / "replaced", "new")
+        (tmp_path / "plain").write_text("new")
+        assert os.umask(umask) == umask  # and it was only looked at
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("replaced", "plain")]
+    assert modes[0] == modes[1]
+
+
+def test_name_as_long_as_a_file_system_allows(tmp_path):
+    path = tmp_path / ("x" * 251 + ".txt")
+    write_text(path, "new")
+    assert path.read_text() == "new"
+
+
+def test_text_is_utf8_and_as_given(tmp_path):
+    write_text(tmp_path / "file", "Äpfel\n林檎\n")
+    assert (tmp_path / "file").read_bytes() == "Äpfel\n林檎\n".encode()
+
+
+def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_path, monkeypatch):
+    """What a power cut would show: the order in which the system is told."""
+    path = tmp_path / "file"
+    calls = []
+    fsync, replace = os.fsync, os.replace
+
+    def recording_fsync(descriptor: int) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        calls.append("folder" if is_folder else os.fstat(descriptor).st_size)
+        fsync(descriptor)
+
+    def recording_replace(source: Path, target: Path) -> None:
+        calls.append("name")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", recording_fsync)
+    monkeypatch.setattr(os, "replace", recording_replace)
+    write_text(path, "12345")
+    assert calls == [5, "name", "folder"]
+
+
+def test_json_comes_back(tmp_path):
+    value = {"name": "Äpfel", "losses": [0.1, 1e-300, 1 / 3], "none": None, "flag": True, "count": 2**60}
+    write_json(tmp_path / "file.json", value)
+    assert json.loads((tmp_path / "file.json").read_text(encoding="utf-8")) == value
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), {"a": [1.0, float("nan")]}])
+def test_json_refuses_what_is_no_json(tmp_path, value):
+    path = tmp_path / "file.json"
+    write_json(path, [1])
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, value)
+    assert json.loads(path.read_text()) == [1]
+    assert names(tmp_path) == ["file.json"]
+
+
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from vit.atomic import replacing
+
+path = Path(sys.argv[1])
+for number in itertools.count():
+    with replacing(path) as temporary:
+        temporary.write_bytes(bytes([number % 256]) * int(sys.argv[2]))
+    if number == 0:
+        print("begun", flush=True)
+"""
+
+
+def test_kill_at_any_moment_leaves_the_old_file_or_the_new(tmp_path):
+    path = tmp_path / "file.bin"
+    draws = random.Random(0)
+    seen = set()
+    for _ in range(KILLS):
+        child = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(SIZE)], stdout=subprocess.PIPE)
+        try:
+            assert child.stdout.readline() == b"begun\n"
+            time.sleep(draws.uniform(0, 0.1))
+        finally:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+            child.stdout.close()
+        content = path.read_bytes()
+        assert len(content) == SIZE
+        assert content == content[:1] * SIZE
+        seen.add(content[0])
+    assert len(seen) > 1  # the kills came at different moments

@@ -1,0 +1,495 @@
+"""Settings: what is read from files and the command line, who wins, and that nothing wrong passes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from jsonargparse import ArgumentParser
+
+from vit.cli import SECTIONS, TrainCommand, config_parser, parse_config, parse_train_command, to_yaml
+from vit.config import Config, ConfigError, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.errors import one_line
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+QUICKSTART = CONFIGS / "quickstart.yaml"
+SHIPPED = sorted(CONFIGS.glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def train_command(*argv: object) -> TrainCommand:
+    return parse_train_command([str(argument) for argument in argv], QUICKSTART)
+
+
+@cache
+def parser() -> ArgumentParser:
+    """One for all tests: to make one takes ten times as long as to use it."""
+    return config_parser("train.py", "", {})
+
+
+def parse(*argv: object) -> Config:
+    return parse_config(parser(), [str(argument) for argument in argv])
+
+
+def config_file(content: str | bytes, name: str = "given.yaml") -> Path:
+    path = Path(name)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def refusal(*argv: object, read: Callable[..., object] = parse) -> str:
+    """The message with which `argv` is refused, having checked that it is one line a terminal can show."""
+    with pytest.raises(ConfigError) as caught:
+        read(*argv)
+    message = str(caught.value)
+    assert message == one_line(message)
+    assert len(message) < 500
+    return message
+
+
+# --- the files that come with the project ----------------------------------------------------------------------------
+
+
+def test_configs_are_shipped():
+    assert QUICKSTART in SHIPPED
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_config_is_read_and_only_the_quickstart_falls_back(path):
+    config = parse("--config", path)
+    assert config.data.fallback == ("scenes" if path == QUICKSTART else "stop")
+
+
+def test_quickstart_is_the_default():
+    assert train_command().config == parse("--config", QUICKSTART) != parse()
+
+
+# --- who wins --------------------------------------------------------------------------------------------------------
+
+
+def test_later_file_wins():
+    one = config_file("train: {epochs: 3, seed: 1}", "one.yaml")
+    two = config_file("train: {epochs: 4}", "two.yaml")
+    assert (
+        parse("--config", one, "--config", two).train.epochs,
+        parse("--config", two, "--config", one).train.epochs,
+    ) == (
+        4,
+        3,
+    )
+    assert parse("--config", one, "--config", two).train.seed == 1  # what the later does not name stays
+
+
+def test_file_leaves_defaults_and_does_not_inherit_from_the_quickstart():
+    config = train_command("--config", config_file("train: {epochs: 3}")).config
+    assert config == Config(train=TrainConfig(epochs=3))
+
+
+@pytest.mark.parametrize("order", ["after", "before", "with ="])
+def test_command_line_wins_over_files_wherever_it_stands(order):
+    path = config_file("train: {epochs: 3, seed: 1}")
+    argv = {
+        "after": ["--config", path, "--train.epochs", 5],
+        "before": ["--train.epochs", 5, "--config", path],
+        "with =": ["--train.epochs=5", f"--config={path}"],
+    }[order]
+    config = parse(*argv)
+    assert (config.train.epochs, config.train.seed) == (5, 1)
+
+
+def test_command_line_wins_over_the_default_file():
+    default, given = train_command().config, train_command("--data.fallback", "stop").config
+    assert given == dataclasses.replace(default, data=dataclasses.replace(default.data, fallback="stop"))
+
+
+def test_run_folder_is_named_after_the_config_unless_given():
+    path = config_file("train: {epochs: 3}", "mine.yaml")
+    assert train_command().out == Path("runs/quickstart")
+    assert train_command("--config", path).out == Path("runs/mine")
+    assert train_command("--config", path, "--out", "there").out == Path("there")
+
+
+# --- round trips -----------------------------------------------------------------------------------------------------
+
+UNUSUAL = Config(
+    DataConfig(
+        source="folder", root="~/my images: #1", name="null", download=False, limit=7, crop="pad", crop_scale=(1e-5, 1.0)
+    ),
+    ModelConfig(
+        preset="small", image_size=(48, 32), patch_size=(8, 4), embed_dim=96, num_heads=6, class_token=False,
+        layer_scale=1e-5, pos_embed="learned", freeze=["W_Q", "encoder.blocks.0"],
+    ),
+    MaskConfig(kind="block", ratio=1 / 3),
+    OptimConfig(blr=3e-7, warmup_epochs=0.1, betas=(0.1, 0.123456789012345678)),
+    TrainConfig(epochs=3, seed=2**64 - 1, precision="bf16", tensorboard=True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("config", [Config(), UNUSUAL], ids=["defaults", "unusual"])
+def test_yaml_holds_all_of_a_config(config):
+    assert parse("--config", config_file(to_yaml(config))) == config
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_yaml_holds_all_of_a_shipped_config(path):
+    config = parse("--config", path)
+    assert parse("--config", config_file(to_yaml(config))) == config
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "yes",
+        "3",
+        "1e3",
+        "1.5e-3",
+        "-1e3",
+        ".5",
+        "0x1",
+        "1:30",
+        "2001-01-01",
+        "null",
+        "",
+        "a: b # c",
+        "- x",
+        "Äpfel 林檎",
+        "two\nlines",
+        "{x}",
+        "!!str",
+    ],
+)
+def test_yaml_holds_any_name(name):
+    config = Config(DataConfig(name=name, root=name))
+    assert parse("--config", config_file(to_yaml(config))) == config
+
+
+def printed_config(capsys, *argv: object) -> str:
+    with pytest.raises(SystemExit) as end:
+        train_command(*argv)
+    assert end.value.code in (0, None)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--print_config"],
+        ["--model.freeze", "[W_Q]", "--print_config"],
+        ["--print_config", "--model.freeze", "[W_Q]"],
+        ["--print_config", "--config", QUICKSTART, "--train.epochs", "3", "--model.patch_size", "[8, 4]"],
+        ["--train.epochs", "3", "--config", QUICKSTART, "--print_config"],
+    ],
+    ids=lambda argv: " ".join(map(str, argv)).replace(f"{CONFIGS}/", ""),
+)
+def test_printed_config_is_the_config(argv, capsys):
+    printed = printed_config(capsys, *argv)
+    given = [argument for argument in argv if argument != "--print_config"]
+    assert train_command("--config", config_file(printed)).config == train_command(*given).config
+    for section, kind in SECTIONS.items():  # it is complete
+        for field in dataclasses.fields(kind):
+            assert f"  {field.name}:" in printed.partition(f"{section}:\n")[2]
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+# (key, value as it stands in YAML and on the command line, what the message says is allowed)
+BAD_VALUES = [
+    # types
+    ("train.epochs", "many", "int"),
+    ("train.epochs", "1.5", "int"),
+    ("train.epochs", "2.0", "int"),
+    ("train.epochs", "true", "int"),
+    ("train.epochs", "[1]", "int"),
+    ("train.epochs", "{a: 1}", "int"),
+    ("train.epochs", "null", ("int", "default")),
+    ("train.seed", "1e3", "int"),
+    ("optim.blr", "fast", "float"),
+    ("optim.blr", "true", "float"),
+    ("optim.blr", "[0.1]", "float"),
+    ("data.download", "3", "bool"),
+    ("data.download", "0.5", "bool"),
+    ("data.download", "maybe", "bool"),
+    ("model.preset", "huge", "'tiny'"),
+    ("model.preset", "3", "'tiny'"),
+    ("mask.kind", "none", "'grid'"),
+    ("train.device", "tpu", "'cpu'"),
+    ("model.freeze", "W_Q", "list"),
+    ("model.freeze", "[1]", "str"),
+    ("model.patch_size", "4.0", "int"),
+    ("model.patch_size", "[4]", "int"),
+    ("model.patch_size", "[4, 4, 4]", "int"),
+    ("data.crop_scale", "0.5", "tuple"),
+    ("data.crop_scale", "[0.5]", "2 elements"),
+    ("data.crop_scale", "[0.1, 0.5, 0.9]", "2 elements"),
+    ("data.crop_scale", "[a, b]", "float"),
+    # not finite
+    *((key, value, "finite") for key in ("optim.blr", "mask.ratio", "model.drop_path", "model.mlp_ratio", "data.flip",
+      "optim.min_lr", "optim.warmup_epochs", "optim.weight_decay", "optim.clip_grad", "model.layer_scale")
+      for value in (".nan", ".inf", "-.inf")),
+    ("data.crop_scale", "[.nan, 1.0]", "finite"),
+    ("data.crop_ratio", "[0.5, .inf]", "finite"),
+    ("optim.betas", "[0.9, .nan]", "finite"),
+    ("optim.blr", "1e400", "finite"),
+    ("train.epochs", ".inf", "int"),
+    # out of range
+    ("train.epochs", "0", "1 or more"),
+    ("train.epochs", "-1", "1 or more"),
+    ("train.batch_size", "0", "1 or more"),
+    ("train.batch_size", "-8", "1 or more"),
+    ("train.accumulate", "0", "1 or more"),
+    ("train.accumulate", "100000", "train.batch_size"),
+    ("train.save_every", "0", "1 or more"),
+    ("train.log_every", "0", "1 or more"),
+    ("train.seed", "-1", "0 or more"),
+    ("train.seed", str(2**64), "2**64"),
+    ("train.threads", "-1", "0 or more"),
+    ("train.knn_images", "-1", "0 or more"),
+    ("data.limit", "-1", "number of images"),
+    ("data.crop_padding", "-1", "number of pixels"),
+    ("data.flip", "-0.1", "0 to 1"),
+    ("data.flip", "1.1", "0 to 1"),
+    ("data.crop_scale", "[0.0, 1.0]", "0 < low <= high <= 1"),
+    ("data.crop_scale", "[1.0, 0.2]", "0 < low <= high <= 1"),
+    ("data.crop_scale", "[0.5, 1.5]", "0 < low <= high <= 1"),
+    ("data.crop_ratio", "[2.0, 0.5]", "0 < low <= high"),
+    ("data.crop_ratio", "[-1.0, 1.0]", "0 < low <= high"),
+    ("model.image_size", "0", "positive"),
+    ("model.image_size", "[32, -32]", "positive"),
+    ("model.patch_size", "0", "positive"),
+    ("model.patch_size", "-4", "positive"),
+    ("model.patch_size", "5", "1, 2, 4, 8, 16, 32"),
+    ("model.patch_size", "[4, 5]", "width"),
+    ("model.patch_size", "[5, 4]", "height"),
+    ("model.patch_size", "64", "divide"),
+    ("model.patch_size", "32", "2 patches"),
+    ("model.embed_dim", "0", "positive"),
+    ("model.embed_dim", "-192", "positive"),
+    ("model.embed_dim", "100", "num_heads"),
+    ("model.depth", "0", "positive"),
+    ("model.num_heads", "0", "positive"),
+    ("model.num_heads", "-3", "positive"),
+    ("model.decoder_dim", "30", "decoder_heads"),
+    ("model.decoder_depth", "-1", "positive"),
+    ("model.decoder_heads", "0", "positive"),
+    ("model.mlp_ratio", "0", "positive"),
+    ("model.mlp_ratio", "-4", "positive"),
+    ("model.registers", "-1", "0 or more"),
+    ("model.drop_path", "1", "below 1"),
+    ("model.drop_path", "-0.1", "from 0"),
+    ("mask.ratio", "0", "above 0"),
+    ("mask.ratio", "1", "below 1"),
+    ("mask.ratio", "-0.5", "above 0"),
+    ("mask.ratio", "1.5", "below 1"),
+    ("optim.blr", "0", "positive"),
+    ("optim.blr", "-0.1", "positive"),
+    ("optim.min_lr", "-1", "0 or more"),
+    ("optim.warmup_epochs", "-1", "0 or more"),
+    ("optim.warmup_epochs", "1000", "train.epochs"),
+    ("optim.weight_decay", "-0.05", "0 or more"),
+    ("optim.clip_grad", "-1", "0 or more"),
+    ("optim.betas", "[0.9, 1.0]", "below 1"),
+    ("optim.betas", "[-0.1, 0.9]", "from 0"),
+]  # fmt: skip
+
+
+def allowed_in(message: str, allowed: str | tuple[str, ...]) -> bool:
+    return any(words in message for words in ((allowed,) if isinstance(allowed, str) else allowed))
+
+
+@pytest.mark.parametrize(("key", "value", "allowed"), BAD_VALUES)
+def test_bad_value_is_refused_by_its_key_and_what_is_allowed(key, value, allowed):
+    section, _, name = key.partition(".")
+    in_file = refusal("--config", config_file(f"{section}: {{{name}: {value}}}"))
+    on_line = refusal("--config", config_file("train: {seed: 3}", "other.yaml"), f"--{key}={value}")
+    for message in (in_file, on_line):
+        assert key in message
+        assert allowed_in(message, allowed), message
+
+
+@pytest.mark.parametrize("value", ["3", "1.5", "true", "[a]"])
+def test_text_setting_takes_only_text_from_a_file(value):
+    message = refusal("--config", config_file(f"data: {{root: {value}}}"))
+    assert "data.root" in message
+    assert "str" in message
+    assert parse(f"--data.root={value}").data.root == value  # on the command line everything is text
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_python_spellings_of_nan_and_infinity_are_refused_on_the_command_line(value):
+    assert "optim.blr" in refusal(f"--optim.blr={value}")
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_null_only_where_it_means_something(section):
+    for field in dataclasses.fields(SECTIONS[section]):
+        if field.default is not None:
+            with pytest.raises(ConfigError, match=f"{section}.{field.name}"):
+                SECTIONS[section](**{field.name: None})
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "allowed"),
+    [
+        ("model: {embed_dim: 6, num_heads: 3}", "model.embed_dim", "multiple of 4"),
+        ("model: {decoder_dim: 30, decoder_heads: 2}", "model.decoder_dim", "multiple of 4"),
+        ("model: {embed_dim: 192, num_heads: 5}", "model.embed_dim", "num_heads, which is 5"),
+        ("model: {image_size: 8, patch_size: 8}", "model.patch_size", "2 patches"),
+        ("model: {image_size: [32, 48], patch_size: [32, 48]}", "model.patch_size", "2 patches"),
+        ("{train: {epochs: 2}, optim: {warmup_epochs: 2.5}}", "optim.warmup_epochs", "which is 2"),
+        ("train: {batch_size: 2, accumulate: 3}", "train.accumulate", "which is 2"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(content, key, allowed):
+    message = refusal("--config", config_file(content))
+    assert key in message
+    assert allowed in message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "model: {embed_dim: 6, num_heads: 3, pos_embed: learned}",  # only sin-cos positions need a multiple of 4
+        "model: {image_size: 8, patch_size: [8, 4]}",  # two patches are enough
+        "{train: {epochs: 2}, optim: {warmup_epochs: 2}}",
+        "train: {batch_size: 2, accumulate: 2}",
+        "mask: {ratio: 0.999}",
+        "optim: {blr: 1}",  # a whole number where a fraction may stand
+    ],
+)
+def test_limits_themselves_are_allowed(content):
+    assert parse("--config", config_file(content)) != Config()
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [("train: {epoch: 1}", "epoch"), ("training: {epochs: 1}", "training"), ("epochs: 1", "epochs"),
+     ("model: {train: {epochs: 1}}", "train.epochs"), ("train: {epochs.x: 1}", "train.epochs"), ("1: {a: 1}", "1")],
+)  # fmt: skip
+def test_unknown_key_in_a_file_is_refused(content, key):
+    assert key in refusal("--config", config_file(content))
+
+
+@pytest.mark.parametrize(
+    "argv", [["--train.epoch", "1"], ["--train.epo=1"], ["--epochs", "1"], ["--resu"], ["--conf", "x.yaml"], ["more"]]
+)
+def test_unknown_and_shortened_options_are_refused(argv):
+    """An abbreviation would pass the checks of files and of --resume by."""
+    assert argv[0] in refusal(*argv, read=train_command)
+
+
+@pytest.mark.parametrize("option", ["--train.epochs", "--config", "--out"])
+def test_option_without_its_value_is_refused(option):
+    assert option in refusal(option, read=train_command)
+
+
+def test_empty_name_of_the_run_folder_is_refused():
+    assert "--out" in refusal("--out", "", read=train_command)
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "line"),
+    [
+        ("train: {epochs: 1}\nmask: {ratio: 0.5}\ntrain: {seed: 2}", "train", 3),
+        ("train:\n  epochs: 1\n  seed: 2\n  epochs: 1\n", "train.epochs", 4),
+        ("train: {epochs: 1, epochs: 1}", "train.epochs", 1),
+        ("train: {epochs: 1}\ntrain.epochs: 2", "train.epochs", 2),
+    ],
+)
+def test_key_that_stands_twice_is_refused(content, key, line):
+    message = refusal("--config", config_file("data: {limit: 3}", "first.yaml"), "--config", config_file(content))
+    assert message.startswith(f"{key}: stands twice in given.yaml")
+    assert f"line {line};" in message
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        ("!!python/object/apply:pathlib.Path.touch [executed]", "config"),
+        ("train: !!python/object/apply:pathlib.Path.touch [executed]", "train"),
+        ("train: {epochs: !!python/object/apply:pathlib.Path.touch [executed]}", "train.epochs"),
+        ("data: {root: !!python/object/new:os.system [touch executed]}", "data.root"),
+        ("model: {freeze: [!!python/name:os.system '']}", "model.freeze"),
+        ("data: {crop_scale: !!python/tuple [0.5, 1.0]}", "data.crop_scale"),
+        ("data: {root: !mine here}", "data.root"),
+    ],
+)
+def test_tags_are_refused_and_not_executed(content, key):
+    message = refusal("--config", config_file(content))
+    assert message.startswith(f"{key}: the tag ")
+    assert not Path("executed").exists()
+
+
+def test_tag_on_the_command_line_is_text():
+    value = "!!python/object/apply:pathlib.Path.touch [executed]"
+    assert "train.epochs" in refusal(f"--train.epochs={value}")
+    assert parse(f"--data.root={value}").data.root == value
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "data: {root: &a {root: *a}}",
+        "data: &a {root: *a}",
+        "model: {freeze: &a [*a]}",
+        "data: &a {limit: 1}\nmodel: *a",
+    ],
+)
+def test_alias_of_a_collection_is_refused(content):
+    """It may hold itself, and some more of them fill the memory."""
+    assert "alias" in refusal("--config", config_file(content))
+
+
+@pytest.mark.parametrize("content", ["- 1\n- 2", "text", "3", "", "# nothing", "null", "train", "&a [*a]"])
+def test_file_that_holds_no_sections_is_refused(content):
+    assert "given.yaml" in refusal("--config", config_file(content))
+
+
+@pytest.mark.parametrize("value", ["3", "[1]", "text", "", "null", "other.yaml"])
+def test_section_that_holds_no_settings_is_refused(value):
+    config_file("epochs: 3", "other.yaml")
+    assert refusal("--config", config_file(f"train: {value}")).startswith("train: ")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe\x00\x01", b"\x80\x81\x82", bytes(range(256)), b"\x89PNG\r\n\x1a\n", b"{", b"a: b: c", b"\tx: 1",
+     b"train: {epochs: 1}\n---\ntrain: {epochs: 2}"],
+)  # fmt: skip
+def test_file_that_is_no_yaml_is_refused(content):
+    assert "given.yaml" in refusal("--config", config_file(content))
+
+
+def test_missing_file_and_folder_are_refused():
+    Path("folder").mkdir()
+    assert "missing.yaml: No such file" in refusal("--config", "missing.yaml")
+    assert "folder: Is a directory" in refusal("--config", "folder")
+
+
+@pytest.mark.parametrize("content", ["out: elsewhere", "resume: true"])
+def test_what_belongs_on_the_command_line_is_refused_in_a_file(content):
+    assert content.partition(":")[0] in refusal("--config", config_file(content), read=train_command)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_sections_check_themselves_without_a_parser(section):
+    """A configuration made in Python is held to the same rules."""
+    numbers = {
+        field.name: field.default for field in dataclasses.fields(SECTIONS[section]) if type(field.default) is float
+    }
+    assert numbers or section == "train"
+    for name in numbers:
+        for value in (float("nan"), float("inf"), float("-inf")):
+            with pytest.raises(ConfigError, match=f"{section}.{name}"):
+                SECTIONS[section](**{name: value})
+    for field in dataclasses.fields(SECTIONS[section]):
+        if type(field.default) is int:
+            with pytest.raises(ConfigError, match=f"{section}.{field.name}"):
+                SECTIONS[section](**{field.name: -1})

@@ -1,0 +1,57 @@
+"""What the user gets to see of a mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+from vit.config import ConfigError
+from vit.data import DataError
+from vit.errors import UserError, exit_code_of, one_line
+from vit.training.loop import NonFiniteError
+from vit.training.run_folder import RunFolderError
+from vit.training.state import StateError
+
+
+def fail(error: BaseException) -> int:
+    raise error
+
+
+def test_work_that_ends_well_gives_its_own_exit_code(capsys):
+    assert exit_code_of("program", lambda: 0) == 0
+    assert exit_code_of("program", lambda: 143) == 143
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [(UserError, 2), (ConfigError, 2), (DataError, 2), (StateError, 2), (RunFolderError, 2), (NonFiniteError, 1)],
+)
+def test_user_error_is_one_line_on_stderr_and_an_exit_code(kind, code, capsys):
+    assert exit_code_of("program", lambda: fail(kind("first\n  second\x1b[31m"))) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "program: error: first second\\x1b[31m\n"
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), KeyboardInterrupt(), SystemExit(3)])
+def test_what_is_no_mistake_of_the_user_passes_through(error):
+    with pytest.raises(type(error)):
+        exit_code_of("program", lambda: fail(error))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", ""),
+        ("as it is: 3 × 4, 林檎", "as it is: 3 × 4, 林檎"),
+        (" a \n\n b\t c\r\n", "a b c"),
+        ("bell \a, escape \x1b[2J, null \0", "bell \\x07, escape \\x1b[2J, null \\x00"),
+        ("right-to-left \u202e, zero width \u200b", "right-to-left \\u202e, zero width \\u200b"),
+        ("lines \u2028 and \x85 that str.splitlines knows", "lines and that str.splitlines knows"),
+        ("surrogate \udcff", "surrogate \\udcff"),
+    ],
+)
+def test_one_line_is_one_printable_line(text, line):
+    assert one_line(text) == line
+    assert line.isprintable()
+    assert one_line(line) == line

@@ -1,0 +1,576 @@
+"""train.py as it is used: run to the end, interrupted at every place, continued, refused.
+
+The first run of all, and what an outside signal or an empty folder shows, are plain commands. The other runs are made by
+a process that has imported everything before and forks itself for each: real processes with real signals and exit codes,
+without the seconds that the imports take.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vit
+from vit.checkpoints import load_model
+from vit.training.metrics import read_metrics
+from vit.training.state import load_state, saved_states
+
+ROOT = Path(__file__).resolve().parents[1]
+TRAIN = ROOT / "train.py"
+PROMISED = {
+    "config.yaml", "metrics.jsonl", "checkpoints", "model.safetensors", "config.json", "reconstructions.png",
+    "attention.png", "curves.png", "summary.json",
+}  # fmt: skip
+TRAIN_IMAGES, TEST_IMAGES = 20, 6
+STEPS, SAVE_EVERY = 12, 5  # 4 epochs of 20 images in batches of 8, 8 and 4
+
+CONFIG = """
+data: {source: folder, root: images, cache: cache, crop_scale: [0.5, 1.0]}
+model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, decoder_dim: 16, decoder_depth: 1,
+        decoder_heads: 2, drop_path: 0.2, freeze: [W_Q]}
+optim: {blr: 0.02}
+train: {epochs: 4, batch_size: 8, accumulate: 2, log_every: 1, save_every: 5, device: cpu, precision: fp32, threads: 1}
+"""
+SMALL = [
+    "--model.embed_dim=16",
+    "--model.depth=1",
+    "--model.num_heads=2",
+    "--model.decoder_dim=16",
+    "--model.decoder_heads=2",
+]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one line on stderr of a command that was refused."""
+        assert self.code == 2, self.err
+        assert re.fullmatch(r"train\.py: error: [^\n]+\n", self.err), self.err
+        assert not self.out
+        return self.err
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+
+
+def command(cwd: Path, *argv: str) -> Done:
+    """`python train.py argv`, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, TRAIN, *argv],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+SERVER = f"""
+import gc, json, os, runpy, sys, traceback
+sys.path.insert(0, {str(ROOT)!r})
+import timm, torch
+import vit.checkpoints, vit.data.folder, vit.evaluate.summary, vit.figures, vit.interpret.maps, vit.training.run
+gc.collect()
+gc.freeze()
+for line in sys.stdin:
+    job = json.loads(line)
+    pid = os.fork()
+    if not pid:
+        os.chdir(job["cwd"])
+        for name, descriptor in (("out", 1), ("err", 2)):
+            os.dup2(os.open(job[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+        sys.argv = ["train.py", *job["argv"]]
+        code = 99  # of a train.py that does not end by sys.exit
+        try:
+            exec(job["before"])
+            runpy.run_path({str(TRAIN)!r}, run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stdout.flush()
+        os._exit(code)  # not through Python's own end, which copies the pages of all that was imported
+    _, status = os.waitpid(pid, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)
+os._exit(0)
+"""
+
+
+class Server:
+    """Forks a ready process for every run."""
+
+    def __init__(self, folder: Path):
+        self.files = {"out": str(folder / "out"), "err": str(folder / "err")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVER], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __call__(self, cwd: Path, *argv: str, before: str = "") -> Done:
+        job = {"cwd": str(cwd), "argv": argv, "before": before, **self.files}
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        code = int(self.process.stdout.readline())
+        return Done(code, *(Path(self.files[name]).read_text() for name in ("out", "err")))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    server.process.stdin.close()
+    assert server.process.wait(60) == 0
+    server.process.stdout.close()
+
+
+def draw_images(folder: Path, count: int, seed: int) -> None:
+    draws = np.random.default_rng(seed)
+    folder.mkdir(parents=True)
+    for number in range(count):
+        pixels = draws.integers(0, 256, (5, 6, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((24, 20)).save(folder / f"{number}.jpg", quality=90)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A working directory with images and a configuration."""
+    place = tmp_path_factory.mktemp("place")
+    for number, name in enumerate(("cat", "dog")):
+        draw_images(place / "images" / "train" / name, TRAIN_IMAGES // 2, number)
+        draw_images(place / "images" / "test" / name, TEST_IMAGES // 2, 10 + number)
+    (place / "mine.yaml").write_text(CONFIG)
+    return place
+
+
+@pytest.fixture(scope="module")
+def whole(place) -> tuple[Path, Done]:
+    """The folder and the words of a run that nothing interrupted."""
+    done = command(place, "--config", "mine.yaml")
+    return place / "runs" / "mine", done
+
+
+def content(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file below a folder."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def timeless(values: dict) -> dict:
+    return {key: value for key, value in values.items() if key not in ("seconds", "images_per_second")}
+
+
+def assert_same_run(folder: Path, other: Path) -> None:
+    """The same settings, losses, weights, figures and pictures, to the bit."""
+    for name in (
+        "model.safetensors",
+        "config.json",
+        "config.yaml",
+        "reconstructions.png",
+        "attention.png",
+        "curves.png",
+    ):
+        assert (folder / name).read_bytes() == (other / name).read_bytes(), name
+    one, two = ([timeless(line) for line in read_metrics(path / "metrics.jsonl")] for path in (folder, other))
+    assert one == two
+    summaries = [timeless(json.loads((path / "summary.json").read_text())) for path in (folder, other)]
+    assert summaries[0] == summaries[1]
+    assert {path.name for path in folder.iterdir()} == {path.name for path in other.iterdir()}
+
+
+# --- a whole run -----------------------------------------------------------------------------------------------------
+
+
+def test_run_ends_well_and_leaves_what_it_promises(whole):
+    folder, done = whole
+    assert done.code == 0, done.err
+    assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED
+    for name in PROMISED - {"checkpoints", "config.yaml", "metrics.jsonl"}:
+        assert name.removesuffix(".json") in done.out  # it says where to look
+    for text in (done.out, done.err):
+        assert text.replace("\n", "").isprintable()  # no terminal, no control characters
+        assert "Warning" not in text
+
+
+def test_metrics_have_every_step_and_figure(whole):
+    lines = read_metrics(whole[0] / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    for line in lines:
+        assert set(line) == {"step", "epoch", "loss", "lr", "grad_norm", "images_per_second"}
+        assert all(math.isfinite(value) and value > 0 for value in line.values())
+        assert line["epoch"] == pytest.approx(line["step"] / 3)
+
+
+def test_summary_says_what_came_out_and_from_what(whole):
+    folder, _ = whole
+    summary = json.loads((folder / "summary.json").read_text())
+    lines = read_metrics(folder / "metrics.jsonl")
+    assert summary["final_train_loss"] == pytest.approx(sum(line["loss"] for line in lines[-3:]) / 3)
+    losses = [summary["test_loss"], *summary["test_loss_of_baselines"].values()]
+    assert len(losses) == 3
+    assert all(math.isfinite(loss) and loss > 0 for loss in losses)
+    neighbours = summary["neighbours"]
+    assert (neighbours["bank"], neighbours["queries"]) == (TRAIN_IMAGES, TEST_IMAGES)
+    for key in ("encoder_accuracy", "raw_pixel_accuracy"):
+        assert neighbours[key] * TEST_IMAGES == pytest.approx(round(neighbours[key] * TEST_IMAGES))
+        assert 0 <= neighbours[key] <= 1
+    data = summary["data"]
+    assert (data["source"], data["name"], data["warning"], data["skipped"]) == ("folder", "images", None, 0)
+    assert (data["train_images"], data["test_images"]) == (TRAIN_IMAGES, TEST_IMAGES)
+    assert data["stamp"] == load_state(saved_states(folder / "checkpoints")[-1])["data_stamp"]
+    assert (summary["steps"], summary["epochs"], summary["seed"], summary["threads"]) == (STEPS, 4, 0, 1)
+    assert summary["seconds"] > 0
+    assert summary["images_per_second"] * summary["seconds"] == pytest.approx(4 * TRAIN_IMAGES)
+    assert summary["versions"]["torch"] == str(torch.__version__)
+    assert summary["versions"]["vit-patch-trainer"] == vit.__version__
+    assert summary["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert (summary["precision"], bool(summary["device"])) == ("fp32", True)
+
+
+def test_model_is_the_last_state_and_loads(whole):
+    folder, _ = whole
+    state = load_state(saved_states(folder / "checkpoints")[-1])
+    assert [path.name for path in saved_states(folder / "checkpoints")] == ["step-00000010.pt", "step-00000012.pt"]
+    loaded = load_model(folder)
+    assert loaded.class_names == ("cat", "dog")
+    assert loaded.model.state_dict().keys() == state["model"].keys()
+    for name, value in loaded.model.state_dict().items():
+        assert torch.equal(value, state["model"][name])
+
+
+@pytest.mark.parametrize("name", ["reconstructions.png", "attention.png", "curves.png"])
+def test_pictures_show_something(whole, name):
+    with Image.open(whole[0] / name) as picture:
+        picture.load()
+        assert min(picture.size) > 200
+        assert picture.convert("RGB").getcolors(maxcolors=20) is None  # more colours than an empty page has
+
+
+# --- again -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argv", [["--config", "mine.yaml"], ["--config", "runs/mine/config.yaml"]], ids=" ".join)
+def test_second_start_is_refused_and_changes_nothing(whole, place, run, argv):
+    before = content(whole[0])
+    error = run(place, *argv).error
+    assert "runs/mine" in error
+    assert "--resume" in error
+    assert "--out" in error
+    assert content(whole[0]) == before
+
+
+def test_config_of_a_run_runs_again_as_it_is(whole, place, run):
+    done = run(place, "--config", "runs/mine/config.yaml", "--out", "again")
+    assert done.code == 0, done.err
+    assert_same_run(place / "again", whole[0])
+
+
+def test_finished_run_resumed_is_finished_again(whole, place, run):
+    shutil.copytree(whole[0], place / "finished")
+    states = content(place / "finished" / "checkpoints")
+    done = run(place, "--resume", "--out", "finished")
+    assert done.code == 0, done.err
+    assert_same_run(place / "finished", whole[0])
+    assert content(place / "finished" / "checkpoints") == states
+
+
+@pytest.mark.parametrize(
+    ("argv", "key"),
+    [
+        (["--train.epochs", "5"], "train.epochs"),
+        (["--model.patch_size", "[4, 8]"], "model.patch_size"),
+        (["--data.flip", "0"], "data.flip"),
+        (["--config", "other.yaml"], "optim.blr"),
+    ],
+    ids=["number", "pair", "zero", "file"],
+)
+def test_resume_with_another_setting_is_refused(whole, place, run, argv, key):
+    (place / "other.yaml").write_text("optim: {blr: 0.5}")
+    before = content(whole[0])
+    assert key in run(place, "--out", "runs/mine", "--resume", *argv).error
+    assert content(whole[0]) == before
+
+
+def test_resume_takes_the_settings_again_when_they_agree(whole, place, run):
+    shutil.copytree(whole[0], place / "agreeing")
+    done = run(place, "--config", "mine.yaml", "--train.epochs", "4", "--out", "agreeing", "--resume")
+    assert done.code == 0, done.err
+
+
+def test_resume_without_a_run_is_refused(place, run):
+    for out in ("missing", "images", "x" * 300, "mine.yaml/x"):
+        error = run(place, "--resume", "--out", out).error
+        assert "no run" in error
+        assert "--resume" in error
+    assert not (place / "missing").exists()
+
+
+def test_resume_on_changed_data_is_refused(place, run):
+    shutil.copytree(place / "images", place / "changing")
+    argv = ["--config", "mine.yaml", "--data.root", "changing", "--out", "on_changed", "--train.epochs", "1"]
+    assert run(place, *argv).code == 0
+    next((place / "changing" / "train" / "cat").iterdir()).unlink()
+    before = content(place / "on_changed")
+    assert "data has changed" in run(place, "--out", "on_changed", "--resume").error
+    assert content(place / "on_changed") == before
+
+
+# --- interrupted -----------------------------------------------------------------------------------------------------
+
+
+def at_call(target: str, number: str, condition: str = "True", after: bool = False) -> str:
+    """Python that makes the process send itself signal `number` when `target` is called and `condition` holds.
+
+    `target` is module:name or module:class.method; the condition sees the arguments as `args`.
+    """
+    module, _, name = target.partition(":")
+    call = "value = original(*args, **options)\n    "
+    return f"""
+import importlib, os, signal
+owner = importlib.import_module({module!r})
+*path, name = {name!r}.split(".")
+for part in path:
+    owner = getattr(owner, part)
+original = getattr(owner, name)
+def patched(*args, **options):
+    {call if after else ""}if {condition}:
+        os.kill(os.getpid(), signal.{number})
+    {"" if after else call}return value
+setattr(owner, name, patched)
+"""
+
+
+def at_step(step: int, number: str) -> str:
+    return at_call("vit.training.metrics:MetricsLog.write", number, f"args[1]['step'] == {step}", after=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "step"),
+    [("SIGTERM", 143, 1), ("SIGTERM", 143, 7), ("SIGINT", 130, 7), ("SIGINT", 130, STEPS)],
+    ids=["SIGTERM first", "SIGTERM mid-epoch", "SIGINT mid-epoch", "SIGINT last"],
+)
+def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(whole, place, run, number, code, step):
+    out = f"{number}-{step}"
+    stopped = run(place, "--config", "mine.yaml", "--out", out, before=at_step(step, number))
+    assert stopped.code == code, stopped.err
+    assert stopped.err.splitlines()[-1] == f"stopped by {number}; continue with: python train.py --out {out} --resume"
+    assert "Traceback" not in stopped.err
+    folder = place / out
+    assert load_state(saved_states(folder / "checkpoints")[-1])["step"] == step
+    assert [line["step"] for line in read_metrics(folder / "metrics.jsonl")] == list(range(1, step + 1))
+    assert not (folder / "summary.json").exists()
+
+    resumed = run(place, "--out", out, "--resume")
+    assert resumed.code == 0, resumed.err
+    assert_same_run(folder, whole[0])
+
+
+@pytest.mark.parametrize("step", [3, SAVE_EVERY + 3], ids=["before the first state", "after it"])
+def test_killed_run_goes_back_to_its_last_state_and_continues_exactly(whole, place, run, step):
+    out = f"killed-{step}"
+    assert run(place, "--config", "mine.yaml", "--out", out, before=at_step(step, "SIGKILL")).code == -signal.SIGKILL
+    folder = place / out
+    assert len(saved_states(folder / "checkpoints")) == step // SAVE_EVERY
+    with (folder / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"step": 9, "los')  # as when the kill comes while a line is written
+    resumed = run(place, "--out", out, "--resume")
+    assert resumed.code == 0, resumed.err
+    if step > SAVE_EVERY:
+        assert f"from step {SAVE_EVERY}" in resumed.out
+    assert_same_run(folder, whole[0])
+
+
+INTERRUPTIONS = {
+    "saving": at_call("vit.training.run:save_state", "SIGTERM"),
+    "saved": at_call("vit.training.run:save_state", "SIGTERM", after=True),
+    "loading a state": at_call("vit.training.state:load_state", "SIGTERM"),
+    "building the model": at_call("vit.training.run:make_optimizer", "SIGTERM"),
+    "writing the model": at_call("vit.checkpoints:save_model", "SIGTERM"),
+    "measuring": at_call("vit.evaluate.summary:score_reconstruction", "SIGTERM"),
+    "drawing": at_call("vit.figures:save_figure", "SIGTERM", "args[1].name == 'attention.png'"),
+}
+
+
+def test_run_interrupted_everywhere_is_the_run_that_was_not(whole, place, run):
+    """One run: cut at each of these places in turn, killed and continued until it is through."""
+    argv = ["--config", "mine.yaml", "--out", "patient"]
+    for where, before in INTERRUPTIONS.items():
+        for number, code in (("SIGTERM", 143), ("SIGKILL", -signal.SIGKILL)):
+            resume = ["--resume"] if (place / "patient" / "config.yaml").exists() else []
+            done = run(place, *argv, *resume, before=before.replace("SIGTERM", number))
+            assert done.code == code, (where, number, done.err)
+            assert "Traceback" not in done.err
+            assert not (place / "patient" / "summary.json").exists()
+    done = run(place, *argv, "--resume")
+    assert done.code == 0, done.err
+    assert_same_run(place / "patient", whole[0])
+
+
+@pytest.mark.slow
+def test_run_killed_at_any_moment_is_the_run_that_was_not(whole, place, run):
+    draws = random.Random(0)
+    folder = place / "hunted"
+    argv = ["--config", "mine.yaml", "--out", "hunted"]
+    codes = []
+    for _ in range(30):
+        resume = ["--resume"] if (folder / "config.yaml").exists() else []
+        # An alarm that nobody handles ends the process as a SIGKILL does: wherever it is, with nothing after it.
+        before = f"import signal; signal.setitimer(signal.ITIMER_REAL, {draws.uniform(0.1, 1.0)})"
+        codes.append(run(place, *argv, *resume, before=before).code)
+    assert set(codes) <= {0, -signal.SIGALRM}
+    assert codes.count(-signal.SIGALRM) > 3
+    done = run(place, *argv, "--resume")
+    assert done.code == 0, done.err
+    for path in folder.rglob(".*-*"):
+        path.unlink()  # what was being written when the end came
+    assert_same_run(folder, whole[0])
+
+
+def test_signal_before_a_run_has_begun_leaves_nothing(place, run):
+    before = at_call("vit.data:load_data", "SIGTERM")
+    stopped = run(place, "--config", "mine.yaml", "--out", "unborn", before=before)
+    assert stopped.code == 143
+    assert "SIGTERM" in stopped.err
+    assert "--resume" not in stopped.err
+    assert not (place / "unborn").exists()
+
+
+def test_second_signal_ends_at_once_and_loses_no_state(whole, place, run):
+    twice = at_step(7, "SIGINT").replace("signal.SIGINT)", "signal.SIGINT); os.kill(os.getpid(), signal.SIGINT)")
+    stopped = run(place, "--config", "mine.yaml", "--out", "twice", before=twice)
+    assert stopped.code == 130, stopped.err
+    assert [path.name for path in saved_states(place / "twice" / "checkpoints")] == ["step-00000005.pt"]
+    assert run(place, "--out", "twice", "--resume").code == 0
+    assert_same_run(place / "twice", whole[0])
+
+
+def test_damaged_newest_state_is_said_and_the_one_before_taken(whole, place, run):
+    shutil.copytree(whole[0], place / "damaged")
+    newest = saved_states(place / "damaged" / "checkpoints")[-1]
+    newest.write_bytes(newest.read_bytes()[:-1000])
+    done = run(place, "--out", "damaged", "--resume")
+    assert done.code == 0, done.err
+    assert re.search(r"^note .*step-00000012\.pt is damaged", done.out, re.MULTILINE)
+    assert_same_run(place / "damaged", whole[0])
+
+
+def test_signal_from_outside_and_a_second_process(place, run):
+    """A run that would go on for hours, as a user starts and stops it."""
+    argv = ["--config", "mine.yaml", "--train.epochs", "1000000", "--out", "long"]
+    folder = place / "long"
+    process = subprocess.Popen(
+        [sys.executable, TRAIN, *argv], cwd=place, env=environment(),
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        while process.poll() is None and not saved_states(folder / "checkpoints"):
+            time.sleep(0.05)
+        assert "another process" in run(place, "--out", "long", "--resume").error
+        process.send_signal(signal.SIGTERM)
+        err = process.communicate(timeout=300)[1]
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 143, err
+    assert err.splitlines()[-1].startswith("stopped by SIGTERM; continue with: ")
+    last = load_state(saved_states(folder / "checkpoints")[-1])["step"]
+    assert [line["step"] for line in read_metrics(folder / "metrics.jsonl")] == list(range(1, last + 1))
+
+
+def test_run_whose_loss_explodes_ends_in_one_line_and_saves_nothing_of_it(place, run):
+    argv = ["--optim.blr", "1e37", "--optim.clip_grad", "0", "--optim.warmup_epochs", "0", "--train.save_every", "1"]
+    done = run(place, "--config", "mine.yaml", "--out", "exploded", *argv)
+    assert done.code == 1
+    step = int(re.search(r"^train\.py: error: step (\d+): ", done.err, re.MULTILINE)[1])
+    assert "Traceback" not in done.err
+    assert not (place / "exploded" / "model.safetensors").exists()
+    assert [load_state(path)["step"] for path in saved_states(place / "exploded" / "checkpoints")][-1:] == [step - 1]
+
+
+# --- other data and settings -----------------------------------------------------------------------------------------
+
+
+def test_images_without_labels_and_a_model_without_a_class_token(place, run):
+    draw_images(place / "plain", 12, seed=5)
+    argv = [
+        "--data.root",
+        "plain",
+        "--model.class_token",
+        "false",
+        "--train.epochs",
+        "1",
+        "--train.tensorboard",
+        "true",
+    ]
+    done = run(place, "--config", "mine.yaml", "--out", "unlabelled", *argv)
+    assert done.code == 0, done.err
+    folder = place / "unlabelled"
+    assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED | {"tensorboard"}
+    assert any(path.name.startswith("events.") for path in (folder / "tensorboard").iterdir())
+    assert json.loads((folder / "summary.json").read_text())["neighbours"] is None
+    assert "neighbour" not in done.out
+    assert load_model(folder).class_names == ()
+
+
+def test_unreadable_image_stops_or_is_left_out_and_named(place, run):
+    shutil.copytree(place / "images", place / "spoilt")
+    bad = place / "spoilt" / "train" / "cat" / "broken.jpg"
+    bad.write_bytes(b"no image")
+    argv = ["--config", "mine.yaml", "--data.root", "spoilt", "--out", "without_bad", "--train.epochs", "1"]
+    assert "broken.jpg" in run(place, *argv).error
+    assert not (place / "without_bad").exists()
+    done = run(place, *argv, "--data.on_bad_image", "skip")
+    assert done.code == 0, done.err
+    assert re.search(r"^note .*broken\.jpg", done.out, re.MULTILINE)
+    summary = json.loads((place / "without_bad" / "summary.json").read_text())
+    assert (summary["data"]["skipped"], summary["data"]["train_images"]) == (1, TRAIN_IMAGES)
+
+
+def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path):
+    argv = ["--train.epochs", "1", "--data.limit", "64", "--data.download", "false", *SMALL]
+    done = command(tmp_path, *argv)
+    assert done.code == 0, done.err
+    folder = tmp_path / "runs" / "quickstart"
+    assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["data"]["source"], summary["data"]["name"]) == ("scenes", "Scenes")
+    assert (summary["data"]["train_images"], summary["data"]["test_images"]) == (64, 64)
+    warning = " ".join(done.err.split())
+    assert warning.count("WARNING: ") == 2  # at the beginning, and again at the end, where it is read
+    assert summary["data"]["warning"] in warning
+    assert "CIFAR-10" in summary["data"]["warning"]
+    assert "Scenes" in done.out
+
+
+def test_other_configs_stop_without_cifar_and_name_the_ways_out(tmp_path, run):
+    (tmp_path / "cifar.yaml").write_text("data: {source: cifar10, download: false}")
+    error = run(tmp_path, "--config", "cifar.yaml", *SMALL).error
+    for way in ("--data.source scenes", "--data.source folder", "data.download", "by hand"):
+        assert way in error
+    assert [path.name for path in tmp_path.iterdir()] == ["cifar.yaml"]

@@ -1,0 +1,117 @@
+"""A run's folder belongs to one run and one process, and nothing in it is ever written over."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vit.errors import one_line
+from vit.training.run_folder import RunFolder, RunFolderError
+
+OURS = sorted(
+    path.name for path in vars(RunFolder(Path("run"))).values() if isinstance(path, Path) and path.name != "run"
+)
+MODEL = ["model.safetensors", "config.json"]
+
+
+def refusal(work, *arguments: object) -> str:
+    with pytest.raises(RunFolderError) as caught:
+        work(*arguments)
+    assert caught.value.exit_code == 2
+    assert str(caught.value) == one_line(str(caught.value))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("there", [[], ["notes.txt", "images/one.png"]])
+def test_folder_without_a_run_is_free(tmp_path, there):
+    for name in there:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    for path in (tmp_path, tmp_path / "new", tmp_path / "new" / "er"):
+        folder = RunFolder(path)
+        folder.refuse_if_taken()
+        folder.begin("train: {}\n")
+        assert folder.config.read_text() == "train: {}\n"
+    assert all((tmp_path / name).read_text() == "mine" for name in there)
+
+
+@pytest.mark.parametrize("name", OURS + MODEL)
+def test_folder_that_holds_anything_of_a_run_is_refused(tmp_path, name):
+    (tmp_path / name).write_text("of the run before")
+    for work in (RunFolder(tmp_path).refuse_if_taken, lambda: RunFolder(tmp_path).begin("train: {}\n")):
+        message = refusal(work)
+        assert str(tmp_path) in message
+        assert name in message
+        assert "--resume" in message
+        assert "--out" in message
+    assert (tmp_path / name).read_text() == "of the run before"
+    assert {path.name for path in tmp_path.iterdir()} <= {name, ".lock"}
+
+
+def test_every_file_of_a_run_is_named():
+    assert {"config.yaml", "metrics.jsonl", "checkpoints", "summary.json", "reconstructions.png"} < set(OURS)
+
+
+def test_resumed_run_keeps_its_configuration(tmp_path):
+    (tmp_path / "config.yaml").write_text("as it began")
+    RunFolder(tmp_path).begin(None)
+    assert (tmp_path / "config.yaml").read_text() == "as it began"
+
+
+def test_second_process_is_refused_and_changes_nothing(tmp_path):
+    first = RunFolder(tmp_path)
+    first.begin("the first\n")
+    for config in ("the second\n", None):
+        assert "another process" in refusal(RunFolder(tmp_path).begin, config)
+    assert first.config.read_text() == "the first\n"
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from vit.training.run_folder import RunFolder
+folder = RunFolder(Path(sys.argv[1]))
+folder.begin("the first\\n")
+print("begun", flush=True)
+time.sleep(600)
+"""
+
+
+def test_lock_goes_with_the_process_that_holds_it(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout.readline() == "begun\n"
+        assert "another process" in refusal(RunFolder(tmp_path).begin, None)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+    RunFolder(tmp_path).begin(None)
+    assert "already holds a run" in refusal(RunFolder(tmp_path).begin, "the second\n")
+    assert (tmp_path / "config.yaml").read_text() == "the first\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["file/run", "x" * 300, "x" * 300 + "/run"], ids=["below a file", "long", "in a long one"]
+)
+def test_folder_that_cannot_be_is_refused(tmp_path, name):
+    (tmp_path / "file").write_text("mine")
+    folder = RunFolder(tmp_path / name)
+    assert "--out" in refusal(folder.begin, "train: {}\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_long_name_is_refused_before_the_data_is_loaded(tmp_path):
+    assert "--out" in refusal(RunFolder(tmp_path / ("x" * 300)).refuse_if_taken)
+
+
+def test_all_stands_inside_the_folder():
+    folder = RunFolder(Path("runs") / "mine")
+    paths = [path for path in vars(folder).values() if isinstance(path, Path)]
+    assert len(paths) == len(OURS) + 1
+    assert all(path == folder.path or path.parent == folder.path for path in paths)
+    assert len(set(paths)) == len(paths)
