@@ -67,7 +67,7 @@ def prepare(command: TrainCommand, folder: RunFolder) -> TrainingRun:
         folder.begin(config_yaml=None)
     run = begin_run(config, data, folder.checkpoints if command.resume else None)
     if not command.resume:  # only now that nothing can be wrong with it any more
-        folder.begin(to_yaml(config))
+        folder.begin(f"# trained on {one_line(data.description)}\n{to_yaml(config)}")
 
     warn(data)
     parameters = sum(parameter.numel() for parameter in run.model.parameters())

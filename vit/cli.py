@@ -207,17 +207,16 @@ def _data(argv: Sequence[str]) -> int:
     from vit.figures import save_figure, sheet_figure
 
     data = load_data(config.data, config.model.image_size_2d)
-    chosen = data.train.showcase(100)
-    parts = None
-    if data.source == "scenes":
-        whole = scene_indices(len(data.train), "train")
-        parts = draw_scenes(whole[chosen], SCENES_SEED)[2]
+    columns = 5 if data.source == "scenes" else 10
+    chosen = data.train.showcase(10 * columns)  # ten rows; with ten classes, a row a class
     some = data.train.subset(chosen)
+    subtitle, parts = data.description, None
+    if data.source == "scenes":
+        parts = draw_scenes(scene_indices(len(data.train), "train")[chosen], SCENES_SEED)[2]
+        subtitle += " · right: the part each pixel belongs to"
     lines = [data.description, *([data.warning] if data.warning else [])]
     lines += [f"left out, unreadable: {path}" for path in data.train.skipped + data.test.skipped]
-    names = PART_NAMES if parts is not None else ()
-    subtitle = data.description + (" · right: the part each pixel belongs to" if parts is not None else "")
-    figure = sheet_figure(some.images, some.label_names, data.name, subtitle, parts=parts, part_names=names)
+    figure = sheet_figure(some.images, some.label_names, data.name, subtitle, columns, parts, PART_NAMES)
     save_figure(figure, out)
     print("\n".join([*map(one_line, lines), f"sheet: {out}"]))
     return 0

@@ -74,9 +74,9 @@ def sheet_figure(
     """
     rows = -(-len(images) // columns)
     sides = 1 if parts is None else 2
-    cell, head = 0.72, 0.17
+    cell, head = 0.68, 0.17
     height = cell * images.shape[-2] / images.shape[-1] + head
-    legend = 0.0 if parts is None else 0.3 + 0.2 * -(-len(part_names) // 9)
+    legend = 0.0 if parts is None else 0.3 + 0.2 * -(-len(part_names) // 8)
     width = sides * columns * cell + 0.3 * sides
     figure, free = titled_figure(width, rows * height + legend + 0.1, title, subtitle)
     colours = ListedColormap(_distinct_colours(len(part_names)))
@@ -99,7 +99,7 @@ def sheet_figure(
     if parts is not None:
         handles = [Patch(color=colours(i)) for i in range(len(part_names))]
         figure.legend(
-            handles, [plain(name) for name in part_names], loc="lower center", ncols=9, fontsize=7, frameon=False
+            handles, [plain(name) for name in part_names], loc="lower center", ncols=8, fontsize=7, frameon=False
         )
     return figure
 

@@ -49,4 +49,5 @@ def plain(text: str) -> str:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write `figure` to `path` (its suffix is the format), whole or not at all; equal figures give equal files."""
     with replacing(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "vit"}):
-        figure.savefig(temporary, dpi=DPI, facecolor="white")
+        smaller = {"pil_kwargs": {"optimize": True}} if path.suffix == ".png" else {}
+        figure.savefig(temporary, dpi=DPI, facecolor="white", **smaller)
