@@ -59,10 +59,14 @@ def main() -> int:
 def prepare(command: TrainCommand, folder: RunFolder) -> TrainingRun:
     """Data, model and folder, ready for the next step."""
     from vit.data import load_data
+    from vit.training.metrics import tensorboard_writer
     from vit.training.run import begin_run
 
     config = command.config
+    if config.train.tensorboard:
+        tensorboard_writer()  # better missed now than after the data is loaded
     data = load_data(config.data, config.model.image_size_2d)
+    config = config.with_source(data.source)
     if command.resume:
         folder.begin(config_yaml=None)
     run = begin_run(config, data, folder.checkpoints if command.resume else None)
@@ -72,7 +76,7 @@ def prepare(command: TrainCommand, folder: RunFolder) -> TrainingRun:
     warn(data)
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     rows, columns = config.model.grid_size
-    print(f"data     {data.description}")
+    print(f"data     {one_line(data.description)}")
     print(f"model    {parameters / 1e6:.2f}M parameters, {rows} x {columns} patches, {config.mask.ratio:.0%} hidden")
     print(f"compute  {run.compute}")
     print(f"run      {folder.path}, {run.total_steps:,} steps" + (f", from step {run.step:,}" if run.step else ""))
@@ -100,6 +104,7 @@ def train(run: TrainingRun, folder: RunFolder, stop: StopRequests) -> None:
                 log.write({**step.metrics, "images_per_second": images / (run.seconds - since)})
                 images, since = 0, run.seconds
             if step.step % settings.save_every == 0 or last or stop.requested:
+                log.sync()
                 run.save(folder.checkpoints)
             if stop.requested:
                 break
@@ -128,7 +133,7 @@ def finish(run: TrainingRun, folder: RunFolder) -> None:
     warn(run.data)
     baselines, neighbours = summary["test_loss_of_baselines"], summary["neighbours"]
     print(
-        f"\n{run.data.name}: {run.step:,} steps in {run.seconds:,.0f} s, {summary['images_per_second']:,.0f} images/s"
+        f"\n{one_line(run.data.name)}: {run.step:,} steps in {run.seconds:,.0f} s, {summary['images_per_second']:,.0f} images/s"
     )
     print(f"test loss on hidden patches  {summary['test_loss']:.4f}")
     print(f"  guessing the visible mean  {baselines['mean_of_visible_patches']:.4f}")

@@ -54,8 +54,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, whole or not at all; nan and infinity are refused with a ValueError."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    """Write `value` as indented JSON in ASCII, whole or not at all; nan and infinity are refused with a ValueError."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def _umask() -> int:

@@ -129,8 +129,8 @@ class TrainCommand:
 def parse_train_command(argv: Sequence[str], default_config: Path) -> TrainCommand:
     """Read train.py's command line.
 
-    Without `--config`, `default_config` is taken. With `--resume`, the run's own config.yaml is, and what the command
-    line adds must agree with it.
+    Without `--config`, `default_config` is taken. With `--resume`, the run's own config.yaml is, and the settings that the
+    command line adds must agree with it.
 
     Raises:
         ConfigError: in one line.
@@ -145,7 +145,7 @@ def parse_train_command(argv: Sequence[str], default_config: Path) -> TrainComma
     argv = [argument for argument in argv if argument != "--resume"]
     (files, outs), _ = _take(argv, "--config", "--out")
     _, argv = _take(argv, "--out")
-    last = Path(files[-1]) if files else default_config
+    last = Path(files[-1]).resolve() if files else default_config
     out = Path(outs[-1] if outs else f"runs/{last.parent.name if last.name == RUN_CONFIG else last.stem}")
     if outs and not outs[-1]:
         raise ConfigError("--out: '' cannot be used; name a folder for the run")
@@ -157,11 +157,11 @@ def parse_train_command(argv: Sequence[str], default_config: Path) -> TrainComma
     if not os.path.exists(saved):  # unlike Path.exists, False for a name that no file can have
         raise ConfigError(f"--resume: there is no run in {out}; leave --resume out to begin one, or name it by --out")
     before = parse_config(parser, ["--config", str(saved)])
-    config = parse_config(parser, ["--config", str(saved), *argv])
-    for key, old, new in config.conflicts(before.to_dict()):
-        raise ConfigError(
-            f"{key}: the run in {out} has {old!r}, not {new!r}; leave it out, or begin another with --out"
-        )
+    for key, old, new in parse_config(parser, ["--config", str(saved), *argv]).conflicts(before.to_dict()):
+        ways = "leave it out (--config too: the run has its own), or begin another with --out"
+        raise ConfigError(f"{key}: the run in {out} has {old!r}, not {new!r}; {ways}")
+    _, settings = _take(argv, "--config")  # where the data is, say, a file does not change: the command line may
+    config = parse_config(parser, ["--config", str(saved), *settings])
     return TrainCommand(config, out, resume=True)
 
 
@@ -190,7 +190,15 @@ def _run(argv: Sequence[str]) -> int:
     data = commands.add_parser("data", help="show the images that a configuration would train on", add_help=False)
     data.set_defaults(run=_data)
     arguments, rest = parser.parse_known_args(list(argv))
-    return arguments.run(rest)
+
+    from vit.training.stopping import Stopped, StopRequests
+
+    try:
+        with StopRequests():
+            return arguments.run(rest)
+    except Stopped as stopped:
+        print(f"vit: stopped by {stopped}", file=sys.stderr)
+        return stopped.exit_code
 
 
 def _data(argv: Sequence[str]) -> int:

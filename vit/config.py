@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from vit.errors import UserError
 
+Source = Literal["cifar10", "cifar100", "folder", "scenes"]
 PRESETS: dict[str, dict[str, int]] = {
     "micro": dict(embed_dim=96, depth=6, num_heads=3, decoder_dim=64, decoder_depth=1, decoder_heads=2),
     "tiny": dict(embed_dim=192, depth=12, num_heads=3, decoder_dim=128, decoder_depth=2, decoder_heads=4),
@@ -20,7 +21,7 @@ PRESETS: dict[str, dict[str, int]] = {
 }
 
 
-# What a resumed run may be given anew: it does not change what is computed. Moved data is known again by its stamp.
+# What a resumed run may be given anew: where it runs and what it writes. Moved data is known again by its stamp.
 FREE_ON_RESUME = frozenset(
     {"data.root", "data.cache", "data.download", "data.name", "train.device", "train.threads", "train.save_every"}
     | {"train.log_every", "train.knn_images", "train.tensorboard"}
@@ -53,7 +54,7 @@ class _Section:
 class DataConfig(_Section):
     """Where the images come from and how they are varied."""
 
-    source: Literal["cifar10", "cifar100", "folder", "scenes"] = "cifar10"
+    source: Source = "cifar10"
     """what to train on: CIFAR, a folder of your own images, or the built-in Scenes"""
     root: str = "data"
     """folder of the data set: the one that holds (or gets) CIFAR's archive, or your folder of images"""
@@ -264,7 +265,7 @@ class TrainConfig(_Section):
     """steps between two saved states"""
     log_every: int = 10
     """steps between two lines of metrics.jsonl"""
-    knn_images: int = 0
+    knn_images: int = 50_000
     """training images searched by the nearest-neighbour evaluation at the end, spread evenly; 0: all"""
     tensorboard: bool = False
     """also write the metrics for TensorBoard (pip install -e '.[tensorboard]')"""
@@ -294,14 +295,18 @@ class Config:
         rows, columns = self.model.grid_size
         allowed = f"model.image_size {self.model.image_size} must have 2 patches or more: one to hide, one to see"
         _require(rows * columns >= 2, "model.patch_size", self.model.patch_size, allowed)
-        values = self.model.patch_size_2d[0] * self.model.patch_size_2d[1] * 3
-        assert values >= 3  # norm_pix_loss needs a variance; colour images always have 3 values a patch
         warmup, epochs = self.optim.warmup_epochs, self.train.epochs
         _require(warmup <= epochs, "optim.warmup_epochs", warmup, f"at most train.epochs, which is {epochs}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, as they stand in YAML and JSON."""
         return {name: {k: _plain(v) for k, v in section.items()} for name, section in asdict(self).items()}
+
+    def with_source(self, source: Source) -> Config:
+        """These settings with the data source that was used in the end, so that they run again with the same data."""
+        if source == self.data.source:
+            return self
+        return replace(self, data=replace(self.data, source=source, fallback="stop"))
 
     def conflicts(self, before: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
         """Where a run that began with the settings `before` (of `to_dict`) would not be the same run any more.

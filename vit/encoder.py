@@ -22,12 +22,13 @@ NORM_EPS = 1e-6  # timm's and MAE's; torch's default of 1e-5 moves features by 1
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """A block in which `model` is evaluated, not trained; it is put back as it was, also when the block raises."""
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        for module, mode in modes:
+            module.training = mode
 
 
 class Mlp(nn.Module):

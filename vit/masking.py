@@ -30,7 +30,7 @@ class Mask(NamedTuple):
 
     def to(self, device: torch.device | str) -> Mask:
         """The same mask on another device."""
-        return Mask(*(part.to(device, non_blocking=True) for part in self))
+        return Mask(*(part.to(device) for part in self))
 
 
 def num_keep(num_patches: int, mask_ratio: float) -> int:

@@ -293,6 +293,7 @@ from pathlib import Path
 import torch
 from vit.training.state import load_latest_state, save_state, saved_states
 
+torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
 draws = random.Random(0)
 folder = Path(sys.argv[1])
 reached = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vit.config import DataConfig
+from vit.config import DataConfig, Source
 from vit.data.augment import evenly_spaced
 from vit.data.images import DataError, ImageSet
 
@@ -27,7 +27,7 @@ class Dataset:
     """
 
     name: str
-    source: str
+    source: Source
     train: ImageSet
     test: ImageSet
     warning: str | None = None
@@ -53,7 +53,8 @@ def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
     Raises:
         DataError: the data is not there or cannot be read; one line with the ways out.
     """
-    source, warning = config.source, None
+    source: Source = config.source
+    warning = None
     name = config.name or NAMES.get(config.source, Path(config.root).resolve().name)
     if config.source == "folder":
         from vit.data.folder import load_folder

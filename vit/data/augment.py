@@ -77,7 +77,11 @@ def sample_boxes(images: Tensor, boxes: Tensor, flip: Tensor, image_size: tuple[
     theta[:, 1, 1], theta[:, 1, 2] = height, 2 * top + height - 1
     size = [len(images), images.shape[1], *image_size]
     grid = F.affine_grid(theta.to(images.device), size, align_corners=False)  # (B, H, W, 2)
-    return F.grid_sample(images.float() / 255, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    padding = "border"
+    if images.device.type == "mps":  # has no border padding before torch 2.11: what lies outside is moved to the border
+        border = 1 - 1 / torch.tensor([images.shape[-1], images.shape[-2]], device=images.device)
+        grid, padding = grid.clamp(-border, border), "zeros"
+    return F.grid_sample(images.float() / 255, grid, mode="bilinear", padding_mode=padding, align_corners=False)
 
 
 def pad_and_crop(images: Tensor, padding: int, generator: Generator) -> Tensor:
@@ -115,9 +119,16 @@ class Normalization:
     @classmethod
     def of(cls, images: Tensor, most: int = 10_000) -> Normalization:
         """Measured on images uint8 (N, C, H, W), on at most `most` of them, spread evenly."""
-        sample = images[evenly_spaced(len(images), most)].to(torch.float64) / 255
+        counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)  # how often each channel has each value
+        for part in evenly_spaced(len(images), most).split(256):
+            for channel, values in enumerate(images[part].unbind(1)):
+                counts[channel] += torch.bincount(values.flatten(), minlength=256)
+        values = torch.arange(256, dtype=torch.float64) / 255
+        total = counts.sum(1, keepdim=True)
+        mean = (counts * values).sum(1, keepdim=True) / total
+        variance = (counts * (values - mean).square()).sum(1, keepdim=True) / (total - 1)
         # A channel without any contrast would otherwise be divided by nothing.
-        return cls(sample.mean((0, 2, 3)).tolist(), sample.std((0, 2, 3)).clamp(min=1e-3).tolist())
+        return cls(mean.flatten().tolist(), variance.sqrt().clamp(min=1e-3).flatten().tolist())
 
     def __call__(self, images: Tensor) -> Tensor:
         """Images from 0 to 1 (B, C, H, W) -> the model's input."""

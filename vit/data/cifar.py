@@ -94,7 +94,7 @@ def _download(dataset: type[CIFAR10], archive: Path) -> list[str]:
     failures = []
     mirrors = (mirror.format(name=dataset.__name__.lower()) for mirror in MIRRORS)
     for url in (*(f"{mirror}/{dataset.filename}" for mirror in mirrors), dataset.url):
-        logger.info("downloading %s", url)
+        logger.warning("downloading %s, 170 MB", url)
         try:
             with replacing(archive) as partial:
                 with partial.open("wb") as file:

@@ -76,7 +76,7 @@ def load_folder(
             cannot be read, a cache that cannot be written.
     """
     train, test = _list_splits(root)
-    class_names = tuple(sorted({file.class_name for file in train} - {""}))
+    class_names = tuple(sorted({file.class_name for file in train + test} - {""}))
     return (
         _load(_Split(root, "train", train, class_names, image_size), on_bad_image, cache),
         _load(_Split(root, "test", test, class_names, image_size), on_bad_image, cache),
@@ -302,7 +302,7 @@ def _decoded(split: _Split) -> Generator[bytes | str]:
     """
     paths = [os.path.join(split.root, file.name) for file in split.files]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = min(cores, sum(file.size for file in split.files) // BYTES_PER_WORKER)
+    count = min(cores, 16, sum(file.size for file in split.files) // BYTES_PER_WORKER)
     if count < 2:
         for path in paths:
             yield decode.decode(path, split.image_size)

@@ -60,7 +60,8 @@ def neighbour_accuracy(
         Accuracy from 0 to 1.
     """
     centre, spread = bank.mean(0), bank.std(0).clamp(min=1e-6)
-    bank = F.normalize((bank - centre) / spread, dim=1)
+    bank = (bank - centre).div_(spread)
+    bank.div_(bank.norm(dim=1, keepdim=True).clamp(min=1e-12))
     classes = int(bank_labels.max()) + 1
     correct = 0
     for part, part_labels in zip(queries.split(1024), labels.split(1024), strict=True):

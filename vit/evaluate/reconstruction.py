@@ -82,8 +82,11 @@ def mean_visible(targets: Tensor, mask: Mask) -> Tensor:
 
 def nearest_visible(targets: Tensor, mask: Mask, grid_size: tuple[int, int]) -> Tensor:
     """For every patch the nearest visible one of its image, the first in grid order of several: (B, L, P) -> the same."""
-    distance = grid_distances(grid_size, targets.device).masked_fill(mask.mask[:, None, :] > 0, torch.inf)  # (B, L, L)
-    return targets.gather(1, distance.argmin(-1)[:, :, None].expand_as(targets))
+    distance = grid_distances(grid_size, targets.device)  # (L, L)
+    few = max(2**24 // distance.numel(), 1)  # images at a time: (B, L, L) of a whole batch may be gigabytes
+    hidden = [part[:, None, :] > 0 for part in mask.mask.split(few)]
+    nearest = torch.cat([distance.masked_fill(part, torch.inf).argmin(-1) for part in hidden])  # (B, L)
+    return targets.gather(1, nearest[:, :, None].expand_as(targets))
 
 
 def grid_distances(grid_size: tuple[int, int], device: torch.device) -> Tensor:

@@ -25,8 +25,8 @@ def summarize(run: TrainingRun, metrics: Sequence[Mapping[str, Any]]) -> dict[st
         metrics: lines of metrics.jsonl.
 
     Returns:
-        Plain values for JSON. Losses are means over the hidden patches, in the space of the model's targets; accuracies
-        go from 0 to 1; `neighbours` is None where images have no labels.
+        Plain values for JSON. Losses are means over the hidden patches, in the space of the model's targets, the training
+        loss over the last epoch's lines of `metrics`; accuracies go from 0 to 1; `neighbours` is None without labels.
     """
     config, data = run.config, run.data
     kind, ratio = config.mask.kind, config.mask.ratio
@@ -44,7 +44,7 @@ def summarize(run: TrainingRun, metrics: Sequence[Mapping[str, Any]]) -> dict[st
         },
         "steps": run.step,
         "epochs": config.train.epochs,
-        "final_train_loss": sum(last_epoch) / len(last_epoch),
+        "final_train_loss": sum(last_epoch) / len(last_epoch) if last_epoch else None,
         "test_loss": scores.model,
         "test_loss_of_baselines": {
             "mean_of_visible_patches": scores.mean_visible,
@@ -52,7 +52,7 @@ def summarize(run: TrainingRun, metrics: Sequence[Mapping[str, Any]]) -> dict[st
         },
         "test_mask": {"kind": kind, "ratio": ratio, "fixed": True},
         "neighbours": score_neighbours(run) if data.train.labelled and data.test.labelled else None,
-        "images_per_second": run.step / run.total_steps * config.train.epochs * len(data.train) / run.seconds,
+        "images_per_second": config.train.epochs * len(data.train) / run.seconds,
         "seconds": run.seconds,
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
         "device": device_name(run.compute.device),

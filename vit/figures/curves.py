@@ -33,7 +33,7 @@ def curves_figure(
     for (name, value), colour, style in zip(lines.items(), (ORANGE, GREEN, QUIET), ("-", "--", ":"), strict=False):
         loss_axes.axhline(value, color=colour, linewidth=1.4, linestyle=style, label=f"{name}: {value:.3f}")
     loss_axes.set_title("loss over the hidden patches", fontsize=9, color=INK, loc="left")
-    loss_axes.legend(fontsize=7.5, frameon=False, labelcolor=INK)
+    loss_axes.legend(fontsize=7.5, facecolor="white", edgecolor="none", framealpha=0.95, labelcolor=INK)
     for place, key, name in ((0, "lr", "learning rate"), (1, "grad_norm", "gradient norm before clipping")):
         axes = figure.add_subplot(grid[place, 1])
         axes.plot(epoch, [line[key] for line in metrics], color=BLUE, linewidth=1)
@@ -53,9 +53,9 @@ def curves_figure(
 
 
 def smoothed(values: np.ndarray) -> np.ndarray:
-    """A centred running mean over about a fiftieth of the values, shorter towards both ends: (n,) -> (n,)."""
+    """A centred running mean over about a fiftieth of the values, cut off at both ends: (n,) -> (n,)."""
     half = max(len(values) // 100, 1)
     total = np.concatenate([[0.0], values.cumsum()])
     index = np.arange(len(values))
-    reach = np.minimum(half, np.minimum(index, len(values) - 1 - index))
-    return (total[index + reach + 1] - total[index - reach]) / (2 * reach + 1)
+    first, after = np.maximum(index - half, 0), np.minimum(index + half + 1, len(values))
+    return (total[after] - total[first]) / (after - first)

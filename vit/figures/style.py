@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -49,5 +50,5 @@ def plain(text: str) -> str:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write `figure` to `path` (its suffix is the format), whole or not at all; equal figures give equal files."""
     with replacing(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "vit"}):
-        smaller = {"pil_kwargs": {"optimize": True}} if path.suffix == ".png" else {}
-        figure.savefig(temporary, dpi=DPI, facecolor="white", **smaller)
+        options: dict[str, Any] = {"pil_kwargs": {"optimize": True}} if path.suffix == ".png" else {}
+        figure.savefig(temporary, dpi=DPI, facecolor="white", **options)

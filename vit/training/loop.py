@@ -91,7 +91,7 @@ def train_steps(
     model.train()
     for step in range(start, total):
         indices = batch_indices(seed, step, len(images), batch_size)
-        batch = images[indices].to(compute.device, non_blocking=True)
+        batch = images[indices].to(compute.device)
         batch = augment(batch, config.data, config.model.image_size_2d, stream(seed, "augment", step))
         mask_stream = stream(seed, "mask", step)
         mask = make_mask(config.mask.kind, len(batch), config.model.grid_size, config.mask.ratio, mask_stream)
@@ -104,7 +104,7 @@ def train_steps(
         grad_norm = torch.nn.utils.clip_grad_norm_(learning, limit).item()
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             found = f"step {step + 1}: the loss is {loss} and the gradient's norm {grad_norm}"
-            ways = "a lower optim.blr or train.precision fp32 may help"
+            ways = "a new run (--out) with a lower optim.blr or train.precision fp32 may help"
             raise NonFiniteError(f"{found}; the weights were not updated and the states saved before are kept; {ways}")
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

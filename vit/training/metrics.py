@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,7 @@ class MetricsLog:
         self._file = path.open("a", encoding="utf-8")
         self._board = None
         if tensorboard is not None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError as error:
-                ways = "install it (pip install tensorboard), or leave train.tensorboard out"
-                raise ConfigError(f"train.tensorboard: TensorBoard cannot be imported ({error}); {ways}") from error
-            self._board = SummaryWriter(str(tensorboard), purge_step=resumed_from + 1)
+            self._board = tensorboard_writer()(str(tensorboard), purge_step=resumed_from + 1)
 
     def write(self, values: dict[str, Any]) -> None:
         """Append a line; `values` has a "step"."""
@@ -49,11 +45,29 @@ class MetricsLog:
                 if key != "step":
                     self._board.add_scalar(key, value, values["step"])
 
+    def sync(self) -> None:
+        """Have the lines on the disk, before a state is saved that they belong to."""
+        os.fsync(self._file.fileno())
+
     def close(self) -> None:
         """Flush and close."""
         self._file.close()
         if self._board is not None:
             self._board.close()
+
+
+def tensorboard_writer() -> type:
+    """torch's SummaryWriter.
+
+    Raises:
+        ConfigError: TensorBoard is not installed.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        ways = "install it (pip install tensorboard), or leave train.tensorboard out"
+        raise ConfigError(f"train.tensorboard: TensorBoard cannot be imported ({error}); {ways}") from error
+    return SummaryWriter
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

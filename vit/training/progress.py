@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import TextIO
@@ -37,7 +38,7 @@ class Progress:
         self._images += images
         seconds = now - self._began
         rate = self._images / seconds
-        current = min(int(epoch) + 1, self.epochs)
+        current = min(math.ceil(epoch), self.epochs)
         text = f"epoch {current}/{self.epochs}  loss {loss:.4f}  {rate:,.0f} images/s"
         if self._bar is not None:
             self._bar.set_description_str(text, refresh=False)

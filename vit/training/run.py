@@ -85,8 +85,8 @@ class TrainingRun:
 def begin_run(config: Config, data: Dataset, states: Path | None = None) -> TrainingRun:
     """A run at its first step, or at the last state that was saved in `states`.
 
-    Everything random comes from `config.train.seed`, so the same configuration and data begin alike everywhere, and a
-    continued run goes on as if it had never stopped (on the CPU: to the bit).
+    Everything random comes from `config.train.seed`, so the same configuration and data begin alike, and a continued run
+    goes on as if it had never stopped: in the precision that it began with, and on the same CPU to the bit.
 
     Args:
         config: all settings.

@@ -21,7 +21,7 @@ class Stopped(BaseException):
 
 
 class StopRequests:
-    """Turns the signals into `Stopped`: at once, or inside `with requests.held:` when the block asks.
+    """Turns the signals into `Stopped`: at once, or, while they are held, when the loop asks.
 
     Use as a context manager around a run. Within the training loop the signal is held (`hold()`), and the loop looks at
     `requested` after each step; elsewhere it raises where it arrives, which is safe because all files are written whole.

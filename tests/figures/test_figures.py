@@ -1,0 +1,85 @@
+"""Figures are drawn from tensors alone, whatever the names in them, and saved whole and alike."""
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+
+from vit.figures import attention_figure, curves_figure, reconstruction_figure, save_figure, sheet_figure
+from vit.figures.curves import smoothed
+from vit.figures.style import HIDDEN, plain
+
+HOSTILE = ["$x^", "<script>", "a\nb", "\udcff", "", "$$ {"]
+METRICS = [{"epoch": i / 10, "loss": 1 / (i + 1), "lr": 1e-3 * i, "grad_norm": 1.0} for i in range(30)]
+
+
+def images(count: int, height: int = 16, width: int = 16) -> torch.Tensor:
+    return torch.rand(count, 3, height, width, generator=torch.Generator().manual_seed(0))
+
+
+def reconstruction(labels: list[str], height: int = 16, width: int = 16):
+    original = images(len(labels), height, width)
+    hidden = torch.zeros(len(labels), 1, height, width, dtype=torch.bool)
+    hidden[..., : height // 2, :] = True
+    return reconstruction_figure(original, 1 - original, hidden, labels, "Title $", "subtitle " * 40)
+
+
+def attention(labels: list[str], query: tuple[int, int] | None = None):
+    maps = torch.full((len(labels), 3, 4, 2), 1 / 9)
+    mass = torch.full((len(labels), 3), 1 / 9)
+    return attention_figure(images(len(labels), 16, 8), maps, mass, labels, "Title", "subtitle", query)
+
+
+def sheet(labels: list[str], with_parts: bool = False):
+    pictures = (images(len(labels)) * 255).to(torch.uint8)
+    parts = torch.ones(len(labels), 16, 16, dtype=torch.uint8) if with_parts else None
+    return sheet_figure(pictures, labels, "Title", "subtitle", 3, parts, ["sky", "road"] if with_parts else [])
+
+
+FIGURES = {
+    "reconstruction": lambda: reconstruction(HOSTILE),
+    "wide reconstruction": lambda: reconstruction(["one"], 8, 32),
+    "attention": lambda: attention(HOSTILE),
+    "attention of a patch": lambda: attention(["one"], (2, 1)),
+    "sheet": lambda: sheet(HOSTILE),
+    "sheet with parts": lambda: sheet(HOSTILE, with_parts=True),
+    "curves": lambda: curves_figure(METRICS, {"a $ line": 0.5, "another": 0.2}, "Title", "subtitle"),
+    "curves of one step": lambda: curves_figure(METRICS[:1], {}, "Title", "subtitle"),
+}
+
+
+@pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES)
+def test_figure_is_a_picture_and_equal_figures_are_equal_files(make, tmp_path):
+    for name in ("one.png", "two.png"):
+        save_figure(make(), tmp_path / name)
+    picture = imread(tmp_path / "one.png")
+    assert picture.shape[0] > 150 and picture.shape[1] > 150
+    assert picture[..., :3].std() > 0.01
+    assert (picture[0, :, :3] == 1).all()  # nothing runs over the upper edge
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+
+
+def test_hidden_pixels_are_not_shown_in_the_masked_row():
+    figure = reconstruction(["one", "two"])
+    masked = figure.axes[2].images[0].get_array()
+    assert np.allclose(masked[:8], HIDDEN)
+    assert not np.allclose(masked[8:], HIDDEN)
+
+
+def test_maps_share_a_scale_in_multiples_of_even_attention():
+    drawn = [axes.images[0] for axes in attention(["one", "two"]).axes if axes.images]
+    maps = [image for image in drawn if image.get_array().shape == (4, 2)]
+    assert len(maps) == 2 * 4  # mean and three heads, for two images
+    assert len({image.get_clim() for image in maps}) == 1
+    assert np.allclose(maps[0].get_array(), 8 / 9)
+
+
+def test_plain_text_cannot_start_a_formula_or_a_line():
+    assert plain("a$b\n\udcff") == "a\\$b��"
+
+
+def test_running_mean_keeps_constants_and_matches_a_slow_one():
+    assert np.allclose(smoothed(np.full(7, 3.0)), 3)
+    values = np.random.default_rng(0).normal(size=500)
+    slow = [values[max(i - 5, 0) : i + 6].mean() for i in range(500)]
+    assert np.allclose(smoothed(values), slow)
