@@ -53,7 +53,8 @@ def test_figure_is_a_picture_and_equal_figures_are_equal_files(make, tmp_path):
     for name in ("one.png", "two.png"):
         save_figure(make(), tmp_path / name)
     picture = imread(tmp_path / "one.png")
-    assert picture.shape[0] > 150 and picture.shape[1] > 150
+    assert picture.shape[0] > 150
+    assert picture.shape[1] > 150
     assert picture[..., :3].std() > 0.01
     assert (picture[0, :, :3] == 1).all()  # nothing runs over the upper edge
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
