@@ -10,7 +10,7 @@ from vit.data.augment import Normalization, to_float
 from vit.encoder import VisionTransformer, eval_mode
 from vit.training.device import Compute
 
-K, TEMPERATURE = 20, 0.07  # fixed in advance; those of DINO (Caron et al. 2021) and its predecessors
+K, TEMPERATURE = 20, 0.07  # never tuned here; those of DINO (Caron et al. 2021) and its predecessors
 
 
 @torch.no_grad()

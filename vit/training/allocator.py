@@ -13,7 +13,7 @@ def keep_freed_memory() -> bool:
     """Tell glibc not to give freed memory back to the system.
 
     A training step frees and asks for the same large blocks again and again. glibc returns each to the kernel and gets it
-    back page by page, zeroed: some 50,000 page faults a step, and in a virtual machine each of them is dear. Kept blocks
+    back page by page, zeroed: some 50,000 page faults a step of ViT-Tiny with 128 images. Kept blocks
     are used again at once. The price is that the process stays as large as its largest step, until it ends.
 
     Returns:
