@@ -12,6 +12,7 @@ reconstructions.png, attention.png, curves.png, summary.json.
 from __future__ import annotations
 
 import io
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -22,6 +23,7 @@ from vit.errors import exit_code_of, one_line
 
 if TYPE_CHECKING:
     from vit.data import Dataset
+    from vit.training.processes import Processes
     from vit.training.run import TrainingRun
     from vit.training.run_folder import RunFolder
     from vit.training.stopping import StopRequests
@@ -37,27 +39,35 @@ def main() -> int:
     command = parse_train_command(sys.argv[1:], QUICKSTART)
 
     from vit.training.allocator import keep_freed_memory
+    from vit.training.processes import joined, launch
     from vit.training.run_folder import RunFolder
     from vit.training.stopping import Stopped, StopRequests
 
-    keep_freed_memory()
+    settings = command.config.train
     folder = RunFolder(command.out)
-    if not command.resume:
-        folder.refuse_if_taken()
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        if not command.resume:
+            folder.refuse_if_taken()
+        if settings.processes > 1:
+            return launch(settings.processes, settings.threads)
+    keep_freed_memory()
     try:
         with StopRequests() as stop:
-            run = prepare(command, folder)
-            train(run, folder, stop)
-            finish(run, folder)
+            with joined(settings) as processes:
+                run = prepare(command, folder, processes)
+                train(run, folder, stop)
+            if run.processes.first:
+                finish(run, folder)
     except Stopped as stopped:
         ways = f"continue with: python train.py --out {folder.path} --resume" if folder.begun else "nothing had begun"
-        print(f"stopped by {stopped}; {ways}", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0":
+            print(f"stopped by {stopped}; {ways}", file=sys.stderr)
         return stopped.exit_code
     return 0
 
 
-def prepare(command: TrainCommand, folder: RunFolder) -> TrainingRun:
-    """Data, model and folder, ready for the next step."""
+def prepare(command: TrainCommand, folder: RunFolder, processes: Processes) -> TrainingRun:
+    """Data, model and folder, ready for the next step. The folder is the first process's."""
     from vit.data import load_data
     from vit.training.metrics import tensorboard_writer
     from vit.training.run import begin_run
@@ -65,11 +75,14 @@ def prepare(command: TrainCommand, folder: RunFolder) -> TrainingRun:
     config = command.config
     if config.train.tensorboard:
         tensorboard_writer()  # better missed now than after the data is loaded
-    data = load_data(config.data, config.model.image_size_2d)
+    with processes.one_first():
+        data = load_data(config.data, config.model.image_size_2d)
     config = config.with_source(data.source)
-    if command.resume:
+    if command.resume and processes.first:
         folder.begin(config_yaml=None)
-    run = begin_run(config, data, folder.checkpoints if command.resume else None)
+    run = begin_run(config, data, folder.checkpoints if command.resume else None, processes)
+    if not processes.first:
+        return run
     if not command.resume:  # only now that nothing can be wrong with it any more
         folder.begin(f"# trained on {one_line(data.description)}\n{to_yaml(config)}")
 
@@ -78,7 +91,7 @@ def prepare(command: TrainCommand, folder: RunFolder) -> TrainingRun:
     rows, columns = config.model.grid_size
     print(f"data     {one_line(data.description)}")
     print(f"model    {parameters / 1e6:.2f}M parameters, {rows} x {columns} patches, {config.mask.ratio:.0%} hidden")
-    print(f"compute  {run.compute}")
+    print(f"compute  {run.compute}; {run.how}")
     print(f"run      {folder.path}, {run.total_steps:,} steps" + (f", from step {run.step:,}" if run.step else ""))
     for note in [*run.notes, *(f"unreadable, left out: {path}" for path in data.train.skipped + data.test.skipped)]:
         print(f"note     {one_line(note)}")
@@ -90,23 +103,33 @@ def train(run: TrainingRun, folder: RunFolder, stop: StopRequests) -> None:
     from vit.training.metrics import MetricsLog
     from vit.training.progress import Progress
 
-    settings = run.config.train
+    settings, processes = run.config.train, run.processes
+    stop.hold(True)
+    if not processes.first:
+        for _ in run.steps():
+            if stop.agree(processes):
+                break
+        stop.hold(False)
+        return
     log = MetricsLog(folder.metrics, run.step, folder.tensorboard if settings.tensorboard else None)
     progress = Progress(run.total_steps, settings.epochs, run.step)
-    images, since = 0, run.seconds
-    stop.hold(True)
+    images, since, began = 0, run.seconds, run.step
     try:
         for step in run.steps():
             last = step.step == run.total_steps
-            progress.update(step.step, step.epoch, step.loss, step.images)
+            progress.update(step)
             images += step.images
             if step.step % settings.log_every == 0 or step.step == 1 or last:
                 log.write({**step.metrics, "images_per_second": images / (run.seconds - since)})
                 images, since = 0, run.seconds
-            if step.step % settings.save_every == 0 or last or stop.requested:
+            if step.step == began + 1 and run.compute.compile:
+                print(f"compiled and made the first step in {run.first_step_seconds:.0f} s", flush=True)
+            stopping = stop.agree(processes)
+            if step.step % settings.save_every == 0 or last or stopping:
+                step.check()
                 log.sync()
                 run.save(folder.checkpoints)
-            if stop.requested:
+            if stopping:
                 break
     finally:
         progress.close()

@@ -58,7 +58,7 @@ def test_both_kernels_mix_alike(monkeypatch):
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *qkv: fused_calls.append(1) or fused(*qkv))
     mixed = []
     for fused_from in (k.shape[-2], k.shape[-2] + 1):  # the keys, not the queries, decide
-        monkeypatch.setattr(vit.attention, "CPU_FUSED_FROM", fused_from)
+        monkeypatch.setitem(vit.attention.CPU_FUSED_FROM, q.dtype, fused_from)
         mixed.append(attend(q, k, v))
     assert len(fused_calls) == 1
     torch.testing.assert_close(*mixed, rtol=0, atol=1e-6)

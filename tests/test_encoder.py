@@ -133,7 +133,7 @@ def test_drop_path_keeps_or_drops_whole_images_and_keeps_the_mean():
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_drop_path_grows_as_timms(depth):
     settings = dict(embed_dim=16, depth=depth, num_heads=2, drop_path=0.4)
-    ours = [block.drop_path.rate for block in VisionTransformer(**settings).blocks]
+    ours = [block.drop_path1.rate for block in VisionTransformer(**settings).blocks]
     timms = TimmVisionTransformer(embed_dim=16, depth=depth, num_heads=2, drop_path_rate=0.4).blocks
     expected = [getattr(block.drop_path1, "drop_prob", 0.0) for block in timms]
     assert ours == pytest.approx(expected)

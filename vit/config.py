@@ -21,10 +21,11 @@ PRESETS: dict[str, dict[str, int]] = {
 }
 
 
-# What a resumed run may be given anew: where it runs and what it writes. Moved data is known again by its stamp.
+# What a resumed run may be given anew: where and how it runs and what it writes. Moved data is known again by its stamp.
 FREE_ON_RESUME = frozenset(
     {"data.root", "data.cache", "data.download", "data.name", "train.device", "train.threads", "train.save_every"}
     | {"train.log_every", "train.knn_images", "train.tensorboard"}
+    | {"train.accumulate", "train.processes", "train.attention", "train.compile"}  # the result, but for its last bits
 )
 
 
@@ -251,8 +252,8 @@ class TrainConfig(_Section):
     """how often every training image is seen"""
     batch_size: int = 256
     """images a step; the last batch of an epoch has the rest"""
-    accumulate: int = 1
-    """parts in which a batch is computed, to save memory; the gradient is that of the whole batch"""
+    accumulate: int = 0
+    """parts in which a process computes its batch, to save memory; the gradient is the whole batch's; 0: chosen by length"""
     seed: int = 0
     """the one number behind weights, order, augmentation and masks"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -260,7 +261,13 @@ class TrainConfig(_Section):
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """number format of the matrix products; auto: bf16 where the device computes it, else fp32"""
     threads: int = 0
-    """threads on the CPU; 0: torch's choice. Another number may change the last bits of a run"""
+    """threads on the CPU, of each process; 0: torch's choice. Another number may change the last bits of a run"""
+    processes: int = 1
+    """processes on this machine that share each batch, on the CPU one a core, on GPUs one each; or start with torchrun"""
+    attention: Literal["auto", "products", "fused"] = "auto"
+    """how attention is computed: two products and a softmax, torch's fused kernel, or the faster one here"""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile: auto compiles on a GPU when the run is long enough for it to pay"""
     save_every: int = 500
     """steps between two saved states"""
     log_every: int = 10
@@ -272,13 +279,14 @@ class TrainConfig(_Section):
 
     def __post_init__(self) -> None:
         self._check_values("train")
-        for key in ("epochs", "batch_size", "accumulate", "save_every", "log_every"):
+        for key in ("epochs", "batch_size", "processes", "save_every", "log_every"):
             _require(getattr(self, key) >= 1, f"train.{key}", getattr(self, key), "1 or more")
-        for key in ("seed", "threads", "knn_images"):
+        for key in ("seed", "accumulate", "threads", "knn_images"):
             _require(getattr(self, key) >= 0, f"train.{key}", getattr(self, key), "0 or more")
         _require(self.seed < 2**64, "train.seed", self.seed, "below 2**64")
         allowed = f"at most train.batch_size, which is {self.batch_size}"
-        _require(self.accumulate <= self.batch_size, "train.accumulate", self.accumulate, allowed)
+        for key in ("accumulate", "processes"):
+            _require(getattr(self, key) <= self.batch_size, f"train.{key}", getattr(self, key), allowed)
 
 
 @dataclass(frozen=True)

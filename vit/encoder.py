@@ -60,18 +60,21 @@ class LayerScale(nn.Module):
 class DropPath(nn.Module):
     """Leaves a residual branch out for a random part of the images (stochastic depth, Huang et al. 2016).
 
-    In training, an image keeps the branch with probability 1 - rate and then gets it divided by 1 - rate.
+    In training, an image keeps the branch with probability 1 - rate and then gets it divided by 1 - rate. Set `chance`,
+    (B, 1, 1) from 0 to 1, to say which images do; while it is None they are drawn here.
     """
 
     def __init__(self, rate: float):
         super().__init__()
         self.rate = rate
+        self.chance: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
         if not self.training or self.rate == 0:
             return x
-        kept = torch.rand(x.shape[0], 1, 1, device=x.device) >= self.rate
+        chance = torch.rand(x.shape[0], 1, 1, device=x.device) if self.chance is None else self.chance
+        kept = chance >= self.rate
         return x * kept / (1 - self.rate)
 
 
@@ -105,12 +108,13 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(dim, eps=NORM_EPS)
         self.mlp = Mlp(dim, round(dim * mlp_ratio))
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
-        self.drop_path = DropPath(drop_path)
+        self.drop_path1 = DropPath(drop_path)
+        self.drop_path2 = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
-        x = x + self.drop_path(self.ls1(self.attn(self.norm1(x))))
-        return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
+        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x))))
+        return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
 
 
 class VisionTransformer(nn.Module):

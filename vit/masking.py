@@ -14,6 +14,8 @@ import torch
 from einops import repeat
 from torch import Generator, Tensor
 
+from vit.data.batches import to_device
+
 
 class Mask(NamedTuple):
     """Which patches the encoder sees.
@@ -97,8 +99,16 @@ def grid_noise(batch: int, grid_size: tuple[int, int], generator: Generator) -> 
 NOISE = {"random": random_noise, "block": block_noise, "grid": grid_noise}
 
 
-def make_mask(kind: str, batch: int, grid_size: tuple[int, int], mask_ratio: float, generator: Generator) -> Mask:
-    """A mask for a batch of images, on the CPU.
+def make_mask(
+    kind: str,
+    batch: int,
+    grid_size: tuple[int, int],
+    mask_ratio: float,
+    generator: Generator,
+    part: slice = slice(None),
+    device: torch.device | str = "cpu",
+) -> Mask:
+    """A mask for a batch of images, drawn on the CPU, so that it is the same for every device.
 
     Args:
         kind: "random", "block" or "grid".
@@ -106,9 +116,11 @@ def make_mask(kind: str, batch: int, grid_size: tuple[int, int], mask_ratio: flo
         grid_size: (rows, columns) of patches.
         mask_ratio: the share of patches to hide, between 0 and 1.
         generator: the only source of chance.
+        part: give back the masks of these images of the batch only.
+        device: where the masks are needed.
     """
     keep = num_keep(grid_size[0] * grid_size[1], mask_ratio)
-    return mask_from_noise(NOISE[kind](batch, grid_size, generator), keep)
+    return mask_from_noise(to_device(NOISE[kind](batch, grid_size, generator)[part], torch.device(device)), keep)
 
 
 def keep_visible(x: Tensor, mask: Mask) -> Tensor:

@@ -107,7 +107,8 @@ def test_padded_crop_is_a_window_of_the_padded_image(padding):
     images = random_images(batch=200, size=(5, 6))
     padded = torch.nn.functional.pad(images, (padding,) * 4)
     windows = padded.unfold(2, 5, 1).unfold(3, 6, 1)  # (B, C, tops, lefts, 5, 6)
-    found = (windows == pad_and_crop(images, padding, seeded())[:, :, None, None]).flatten(-2).all(-1).all(1)
+    shifts = torch.randint(0, 2 * padding + 1, (2, 200), generator=seeded())
+    found = (windows == pad_and_crop(images, padding, shifts)[:, :, None, None]).flatten(-2).all(-1).all(1)
     assert (found.flatten(1).sum(1) == 1).all()
     assert found.any(0).all()  # every shift occurs
 

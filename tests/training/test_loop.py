@@ -14,7 +14,7 @@ from vit.data.augment import Normalization
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.masking import make_mask
 from vit.training.device import Compute
-from vit.training.loop import NonFiniteError, Step, accumulate_gradient, total_steps, train_steps
+from vit.training.loop import MaskedLoss, NonFiniteError, Step, accumulate_gradient, total_steps, train_steps
 from vit.training.optimizer import learning_rate, make_optimizer
 
 CPU = Compute(torch.device("cpu"))
@@ -91,7 +91,7 @@ def gradient(count: int, parts: int) -> tuple[float, list[Tensor]]:
     model = model_of(settings)
     inputs = torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(2))
     mask = make_mask("random", count, (4, 4), 0.75, torch.Generator().manual_seed(3))
-    loss = accumulate_gradient(model, inputs, mask, parts, CPU)
+    loss = accumulate_gradient(MaskedLoss(model), inputs, mask, parts, CPU).item()
     return loss, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 

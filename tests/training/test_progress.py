@@ -7,8 +7,10 @@ import re
 import sys
 
 import pytest
+import torch
 
 import vit.training.progress
+from vit.training.loop import Step
 from vit.training.progress import Progress
 
 LINE = re.compile(r"epoch (\d+)/(\d+)  loss (\d+\.\d{4})  [\d,]+ images/s  step (\d+)/(\d+)  [\d:]+ left")
@@ -22,7 +24,7 @@ class Terminal(io.StringIO):
 def show(stream: io.StringIO, total: int = 10, epochs: int = 2, start: int = 0) -> str:
     progress = Progress(total, epochs, start, stream)
     for step in range(start + 1, total + 1):
-        progress.update(step, step * epochs / total, 1 / step, 8)
+        progress.update(Step(step, step * epochs / total, 1e-3, 8, torch.tensor([1 / step, 1.0, 0.0])))
     progress.close()
     return stream.getvalue()
 
@@ -75,7 +77,7 @@ def test_stream_is_stderr_of_the_moment(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     progress = Progress(1, 1)
-    progress.update(1, 1.0, 0.5, 8)
+    progress.update(Step(1, 1.0, 1e-3, 8, torch.tensor([0.5, 1.0, 0.0])))
     progress.close()
     assert LINE.fullmatch(stream.getvalue().strip())
 

@@ -12,9 +12,17 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from vit.config import DataConfig
+from vit.data.batches import to_device
 
 
-def augment(images: Tensor, config: DataConfig, image_size: tuple[int, int], generator: Generator) -> Tensor:
+def augment(
+    images: Tensor,
+    config: DataConfig,
+    image_size: tuple[int, int],
+    generator: Generator,
+    batch: int | None = None,
+    part: slice = slice(None),
+) -> Tensor:
     """Vary a batch: crop and flip as `config` says.
 
     Args:
@@ -22,17 +30,20 @@ def augment(images: Tensor, config: DataConfig, image_size: tuple[int, int], gen
         config: `crop`, `crop_scale`, `crop_ratio`, `crop_padding` and `flip` are read.
         image_size: (H, W) to give back.
         generator: a CPU generator, the only source of chance.
+        batch, part: the images are this part of a batch of so many, and are varied as they would be within it.
 
     Returns:
         float32 (B, C, H, W) from 0 to 1.
     """
-    flip = torch.rand(len(images), generator=generator) < config.flip
+    batch = len(images) if batch is None else batch
+    flip = (torch.rand(batch, generator=generator) < config.flip)[part]
     if config.crop == "resized":
-        boxes = crop_boxes(len(images), images.shape[-2:], config.crop_scale, config.crop_ratio, generator)
-        return sample_boxes(images, boxes, flip, image_size)
+        boxes = crop_boxes(batch, images.shape[-2:], config.crop_scale, config.crop_ratio, generator)
+        return sample_boxes(images, boxes[part], flip, image_size)
     if config.crop == "pad":
-        images = pad_and_crop(images, config.crop_padding, generator)
-    images = torch.where(flip.to(images.device)[:, None, None, None], images.flip(-1), images)
+        shifts = torch.randint(0, 2 * config.crop_padding + 1, (2, batch), generator=generator)
+        images = pad_and_crop(images, config.crop_padding, shifts[:, part])
+    images = torch.where(to_device(flip, images.device)[:, None, None, None], images.flip(-1), images)
     return to_float(images, image_size)
 
 
@@ -76,7 +87,7 @@ def sample_boxes(images: Tensor, boxes: Tensor, flip: Tensor, image_size: tuple[
     theta[:, 0, 0], theta[:, 0, 2] = width * mirror, 2 * left + width - 1
     theta[:, 1, 1], theta[:, 1, 2] = height, 2 * top + height - 1
     size = [len(images), images.shape[1], *image_size]
-    grid = F.affine_grid(theta.to(images.device), size, align_corners=False)  # (B, H, W, 2)
+    grid = F.affine_grid(to_device(theta, images.device), size, align_corners=False)  # (B, H, W, 2)
     padding = "border"
     if images.device.type == "mps":  # has no border padding before torch 2.11: what lies outside is moved to the border
         border = 1 - 1 / torch.tensor([images.shape[-1], images.shape[-2]], device=images.device)
@@ -84,11 +95,17 @@ def sample_boxes(images: Tensor, boxes: Tensor, flip: Tensor, image_size: tuple[
     return F.grid_sample(images.float() / 255, grid, mode="bilinear", padding_mode=padding, align_corners=False)
 
 
-def pad_and_crop(images: Tensor, padding: int, generator: Generator) -> Tensor:
-    """Shift each image by up to `padding` pixels either way, black coming in: uint8 (B, C, H, W) -> the same."""
-    batch, channels, height, width = images.shape
+def pad_and_crop(images: Tensor, padding: int, shifts: Tensor) -> Tensor:
+    """Shift each image by up to `padding` pixels either way, black coming in: uint8 (B, C, H, W) -> the same.
+
+    Args:
+        images: uint8 (B, C, H, W).
+        padding: width of the black border.
+        shifts: int64 (2, B), the top and the left of what is kept of the bordered image, from 0 to 2 padding.
+    """
+    channels, height, width = images.shape[1:]
     padded = F.pad(images, (padding,) * 4)
-    top, left = torch.randint(0, 2 * padding + 1, (2, batch, 1), generator=generator).to(images.device)
+    top, left = to_device(shifts, images.device)[:, :, None]  # (B, 1) each
     rows = top + torch.arange(height, device=images.device)  # (B, H)
     columns = left + torch.arange(width, device=images.device)  # (B, W)
     pixels = rows[:, :, None] * padded.shape[-1] + columns[:, None, :]  # (B, H, W), places in a padded plane
@@ -115,6 +132,7 @@ class Normalization:
     def __init__(self, mean: list[float], std: list[float]):
         self.mean = mean
         self.std = std
+        self._columns: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     @classmethod
     def of(cls, images: Tensor, most: int = 10_000) -> Normalization:
@@ -132,15 +150,19 @@ class Normalization:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Images from 0 to 1 (B, C, H, W) -> the model's input."""
-        return images.sub(self._column(self.mean, images)).div_(self._column(self.std, images))
+        mean, std = self._statistics(images)
+        return images.sub(mean).div_(std)
 
     def invert(self, inputs: Tensor) -> Tensor:
         """The model's input (B, C, H, W) -> images, 0 to 1 where they came from images."""
-        return inputs * self._column(self.std, inputs) + self._column(self.mean, inputs)
+        mean, std = self._statistics(inputs)
+        return inputs * std + mean
 
-    @staticmethod
-    def _column(values: list[float], like: Tensor) -> Tensor:
-        return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None, None]
+    def _statistics(self, like: Tensor) -> Tensor:
+        key = (like.device, like.dtype)
+        if key not in self._columns:  # kept, because sending them anew at each step would have a GPU wait
+            self._columns[key] = torch.tensor([self.mean, self.std], dtype=like.dtype, device=like.device)
+        return self._columns[key][:, :, None, None]  # (2, C, 1, 1)
 
 
 def evenly_spaced(count: int, most: int) -> Tensor:

@@ -26,6 +26,13 @@ def stream(seed: int, purpose: str, number: int = 0) -> Generator:
     return Generator().manual_seed(stream_seed(seed, purpose, number))
 
 
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """`values` on `device`, without waiting for what the device is doing."""
+    if device.type == "cuda" and not values.is_cuda:  # from pinned memory, else the copy waits
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)
+
+
 @lru_cache(maxsize=2)
 def epoch_order(seed: int, epoch: int, count: int) -> Tensor:
     """The order in which epoch `epoch` (from 0) visits `count` images: int64 (count,), a permutation."""

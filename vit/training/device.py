@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
 
 from vit.config import ConfigError, TrainConfig
 
@@ -18,26 +19,49 @@ class Compute:
     Attributes:
         device: cpu, cuda or mps.
         precision: "bf16" or "fp32".
+        compile: whether training steps are compiled.
     """
 
     device: torch.device
     precision: str = "fp32"
+    compile: bool = False
 
     def autocast(self) -> AbstractContextManager:
         """A block in which matrix products are computed in `precision`."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+        return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
+
+    def compiled(self, module: nn.Module) -> nn.Module:
+        """`module` as a training step calls it: compiled where that is on. Its parameters stay the module's own.
+
+        On a GPU the kernels are also recorded as CUDA graphs (reduce-overhead): a small model is launched faster than it
+        is computed only so. Not with several processes, whose averaging goes on during the backward pass.
+        """
+        if not self.compile:
+            return module
+        alone = not torch.distributed.is_initialized()
+        mode = "reduce-overhead" if self.device.type == "cuda" and alone else None
+        return torch.compile(module, dynamic=False, mode=mode)  # type: ignore[return-value]
+
+    def only_compiled_for(self, usual: bool) -> AbstractContextManager:
+        """A block in which a batch of unusual size (the last of an epoch) does not have the model compiled once more."""
+        return nullcontext() if usual or not self.compile else torch.compiler.set_stance("force_eager")
 
     def __str__(self) -> str:
         threads = f", {torch.get_num_threads()} threads" if self.device.type == "cpu" else ""
-        return f"{device_name(self.device)}, {self.precision}{threads}"
+        return f"{device_name(self.device)}, {self.precision}{threads}{', compiled' if self.compile else ''}"
 
 
-def choose_compute(config: TrainConfig, precision: str | None = None) -> Compute:
+# Compiling takes about a minute; on a GPU it saves some milliseconds a step. On a CPU it saves 1 to 8% at most.
+COMPILE_FROM_STEPS = 5_000
+
+
+def choose_compute(config: TrainConfig, precision: str | None = None, steps: int = 0) -> Compute:
     """The device and the precision that `config` asks for, or the best there are.
 
     Args:
         config: device, precision and threads are read.
         precision: what `auto` was taken for when the run began; it stays so for the whole run.
+        steps: that are to be made; `auto` compiles for many.
 
     Raises:
         ConfigError: a device or a precision is asked for that this machine does not have.
@@ -49,13 +73,22 @@ def choose_compute(config: TrainConfig, precision: str | None = None) -> Compute
     device = torch.device(there[0] if config.device == "auto" else config.device)
     if config.threads:
         torch.set_num_threads(config.threads)
+    pays = device.type == "cuda" and steps >= COMPILE_FROM_STEPS
+    compile = config.compile == "on" or (config.compile == "auto" and pays)
     if config.precision == "auto":
-        return Compute(device, precision or ("bf16" if bf16_pays(device) else "fp32"))
+        return Compute(device, precision or ("bf16" if bf16_pays(device) else "fp32"), compile)
     if config.precision == "bf16" and device.type != "cpu" and not _has_bf16(device):
         raise ConfigError(
             f"train.precision: 'bf16' cannot be used; {device_name(device)} does not compute it: use fp32"
         )
-    return Compute(device, config.precision)
+    return Compute(device, config.precision, compile)
+
+
+def resident(images: Tensor, device: torch.device) -> Tensor:
+    """All images on the GPU, where they take no more than a quarter of its free memory; else as they are."""
+    if device.type == "cuda" and images.nbytes < torch.cuda.mem_get_info(device)[0] / 4:
+        return images.to(device)
+    return images
 
 
 def bf16_pays(device: torch.device) -> bool:

@@ -9,7 +9,10 @@ from typing import TextIO
 
 from tqdm import tqdm
 
+from vit.training.loop import Step
+
 SECONDS_BETWEEN_LINES = 15.0
+SECONDS_BETWEEN_LOSSES = 0.5
 
 
 class Progress:
@@ -32,22 +35,25 @@ class Progress:
             layout = "{desc} {bar} {n_fmt}/{total_fmt} steps, {elapsed} gone, {remaining} left"
             self._bar = tqdm(total=total_steps, initial=start, bar_format=layout, file=stream, dynamic_ncols=True)
 
-    def update(self, step: int, epoch: float, loss: float, images: int) -> None:
-        """Show that `step` steps are done (a share `epoch` of `self.epochs`), the last with `images` images."""
+    def update(self, done: Step) -> None:
+        """Show what is done. Its loss, for which a GPU must be waited for, is read now and then only."""
         now = time.perf_counter()
-        self._images += images
-        seconds = now - self._began
-        rate = self._images / seconds
-        current = min(math.ceil(epoch), self.epochs)
-        text = f"epoch {current}/{self.epochs}  loss {loss:.4f}  {rate:,.0f} images/s"
+        self._images += done.images
+        ends = done.step in (self.start + 1, self.total_steps)
+        if now - self._last_line > (SECONDS_BETWEEN_LINES if self._bar is None else SECONDS_BETWEEN_LOSSES) or ends:
+            loss = done.loss
+            now = self._last_line = time.perf_counter()
+            seconds = now - self._began
+            current = min(math.ceil(done.epoch), self.epochs)
+            text = f"epoch {current}/{self.epochs}  loss {loss:.4f}  {self._images / seconds:,.0f} images/s"
+            if self._bar is not None:
+                self._bar.set_description_str(text, refresh=False)
+            else:
+                left = seconds / (done.step - self.start) * (self.total_steps - done.step)
+                line = f"{text}  step {done.step}/{self.total_steps}  {tqdm.format_interval(left)} left"
+                print(line, file=self.stream, flush=True)
         if self._bar is not None:
-            self._bar.set_description_str(text, refresh=False)
-            self._bar.update(step - self.start - (self._bar.n - self._bar.initial))
-        elif now - self._last_line > SECONDS_BETWEEN_LINES or step in (self.start + 1, self.total_steps):
-            left = seconds / (step - self.start) * (self.total_steps - step)
-            line = f"{text}  step {step}/{self.total_steps}  {tqdm.format_interval(left)} left"
-            print(line, file=self.stream, flush=True)
-            self._last_line = now
+            self._bar.update(done.step - self._bar.n)
 
     def close(self) -> None:
         """End the bar, so that what is printed next stands on a line of its own."""

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from vit.attention import choose_kernel, set_kernel
 from vit.config import Config
 from vit.data import Dataset
 from vit.data.augment import Normalization
 from vit.data.batches import stream_seed
 from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.masking import num_keep
 from vit.training.device import Compute, choose_compute
 from vit.training.freeze import freeze, keep_rows
-from vit.training.loop import Step, total_steps, train_steps
+from vit.training.loop import Step, choose_parts, total_steps, train_steps
 from vit.training.optimizer import make_optimizer
+from vit.training.processes import ALONE, Processes
 from vit.training.state import StateError, load_latest_state, save_state, saved_states
 
 
@@ -36,6 +40,8 @@ class TrainingRun:
         step: steps done.
         seconds: of training, all sessions together.
         notes: lines that the user should see: what was damaged, what differs from the session before.
+        processes: which of how many this is.
+        first_step_seconds: of this session; where the model is compiled, that is its cold start.
     """
 
     config: Config
@@ -47,6 +53,8 @@ class TrainingRun:
     step: int
     seconds: float
     notes: list[str]
+    processes: Processes = ALONE
+    first_step_seconds: float = 0.0
 
     @property
     def total_steps(self) -> int:
@@ -57,14 +65,32 @@ class TrainingRun:
         """Train from where the run is to its end, a step at a time; `step` and `seconds` follow."""
         images = self.data.train.images
         steps = train_steps(
-            self.model, self.optimizer, images, self.normalize, self.config, self.compute, start=self.step
+            self.model, self.optimizer, images, self.normalize, self.config, self.compute, self.step, self.processes
         )
         since = time.perf_counter()
         for done in steps:
             now = time.perf_counter()
+            self.first_step_seconds = self.first_step_seconds or now - since
             self.seconds, since = self.seconds + now - since, now
             self.step = done.step
             yield done
+
+    @property
+    def how(self) -> str:
+        """The choices that were made for this device and these lengths; the result is the same but for its last bits."""
+        model, train = self.config.model, self.config.train
+        images = self.processes.largest_part(train.batch_size)
+        parts = choose_parts(self.config, images, self.compute.device)
+        patches = math.prod(model.grid_size)
+        lengths = (num_keep(patches, self.config.mask.ratio), patches)
+        kernels = []
+        for name, length in zip(("encoder", "decoder"), lengths, strict=True):
+            length += model.class_token + model.registers
+            dtype = torch.bfloat16 if self.compute.precision == "bf16" else torch.float32
+            kernel = choose_kernel(self.compute.device, dtype, length) if train.attention == "auto" else train.attention
+            kernels.append(f"{kernel} in the {name} ({length} tokens)")
+        shares = f"{parts} x {math.ceil(images / parts)} images" if parts > 1 else f"{images} images at once"
+        return f"{self.processes}, {shares}; attention: {', '.join(kernels)}"
 
     def save(self, folder: Path) -> None:
         """Save the state of this step; the last two stay (see `vit.training.state`)."""
@@ -74,7 +100,7 @@ class TrainingRun:
             "optimizer": self.optimizer.state_dict(),
             "seconds": self.seconds,
             "precision": self.compute.precision,
-            "computed_on": str(self.compute),
+            "computed_on": f"{self.compute}, {self.how}",
             "torch": str(torch.__version__),  # a class of its own, which is no plain value
             "data_stamp": self.data.stamp,
             "config": self.config.to_dict(),
@@ -82,7 +108,7 @@ class TrainingRun:
         save_state(folder, self.step, state)
 
 
-def begin_run(config: Config, data: Dataset, states: Path | None = None) -> TrainingRun:
+def begin_run(config: Config, data: Dataset, states: Path | None = None, processes: Processes = ALONE) -> TrainingRun:
     """A run at its first step, or at the last state that was saved in `states`.
 
     Everything random comes from `config.train.seed`, so the same configuration and data begin alike, and a continued run
@@ -92,6 +118,7 @@ def begin_run(config: Config, data: Dataset, states: Path | None = None) -> Trai
         config: all settings.
         data: from `vit.data.load_data`.
         states: folder of saved states to continue from; with none in it, the run begins at its first step.
+        processes: which of how many this is; the first reads the states and decides for all.
 
     Raises:
         StateError: no saved state is whole, or it belongs to other data or settings.
@@ -99,8 +126,10 @@ def begin_run(config: Config, data: Dataset, states: Path | None = None) -> Trai
     """
     state: dict[str, Any] | None = None
     notes: list[str] = []
-    if states is not None and saved_states(states):
-        state, notes = load_latest_state(states)
+    if states is not None:
+        latest = processes.from_first(lambda: load_latest_state(states) if saved_states(states) else None)
+        state, notes = latest or (None, [])
+    if state is not None:
         if state["data_stamp"] != data.stamp:
             found = f"the data has the stamp {data.stamp}, the run began with {state['data_stamp']}"
             raise StateError(
@@ -109,16 +138,16 @@ def begin_run(config: Config, data: Dataset, states: Path | None = None) -> Trai
         for key, old, new in config.conflicts(state["config"]):
             ways = "put it back, or begin another run with --out"
             raise StateError(f"{key}: the run began with {old!r}, not {new!r}; {ways}")
-    compute = choose_compute(config.train, precision=state["precision"] if state else None)
+    steps = total_steps(config, len(data.train)) - (state["step"] if state else 0)
+    compute = choose_compute(config.train, state["precision"] if state else None, steps)
+    compute = replace(compute, precision=processes.from_first(lambda: compute.precision))
     torch.manual_seed(stream_seed(config.train.seed, "weights", 0))
     model = build_autoencoder(
         config.model.encoder_arguments(), config.model.decoder_arguments(), config.mask.norm_pix_loss
     ).to(compute.device)
+    set_kernel(model, config.train.attention)
     if state is not None:
         model.load_state_dict(state["model"])
-        if state["computed_on"] != str(compute) or state["torch"] != torch.__version__:
-            before = f"{state['computed_on']}, torch {state['torch']}"
-            notes.append(f"the run began on {before}; from here its last bits may differ")
     frozen = freeze(model, config.model.freeze)
     optimizer = make_optimizer(model, config.optim)
     keep_rows(optimizer, frozen)
@@ -126,4 +155,8 @@ def begin_run(config: Config, data: Dataset, states: Path | None = None) -> Trai
         optimizer.load_state_dict(state["optimizer"])
     normalize = Normalization.of(data.train.images)
     step, seconds = (state["step"], state["seconds"]) if state else (0, 0.0)
-    return TrainingRun(config, data, compute, normalize, model, optimizer, step, seconds, notes)
+    run = TrainingRun(config, data, compute, normalize, model, optimizer, step, seconds, notes, processes)
+    if state is not None and (state["computed_on"], state["torch"]) != (f"{compute}, {run.how}", torch.__version__):
+        before = f"{state['computed_on']}, torch {state['torch']}"
+        notes.append(f"the run began on {before}; from here its last bits may differ")
+    return run

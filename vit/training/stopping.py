@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
+from vit.training.processes import Processes
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -47,6 +49,11 @@ class StopRequests:
         self._holding = holding
         if not holding and self.requested is not None:
             raise Stopped(self.requested)
+
+    def agree(self, processes: Processes) -> int | None:
+        """`requested`, once any of the processes has received a signal: all ask after each step, and stop at the same."""
+        self.requested = processes.largest(self.requested or 0) or None
+        return self.requested
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         again = self.requested is not None
