@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import vit.attention
-from vit.attention import MultiHeadSelfAttention, attend, attention_weights
+from vit.attention import MultiHeadSelfAttention, attend, attention_weights, choose_kernel, set_kernel
 
 DIM, HEADS, TOKENS = 12, 3, 7
 HEAD = DIM // HEADS
@@ -62,6 +62,31 @@ def test_both_kernels_mix_alike(monkeypatch):
         mixed.append(attend(q, k, v))
     assert len(fused_calls) == 1
     torch.testing.assert_close(*mixed, rtol=0, atol=1e-6)
+
+
+def test_kernel_can_be_set_for_all_layers(monkeypatch):
+    model = torch.nn.Sequential(random_attention(), random_attention())
+    x = random_tokens()
+    fused_calls = []
+    fused = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *qkv: fused_calls.append(1) or fused(*qkv))
+    outputs = {}
+    for kernel, calls in (("products", 0), ("fused", 2), ("auto", 2)):  # auto: products, at so few tokens on a CPU
+        set_kernel(model, kernel)
+        outputs[kernel] = model(x)
+        assert len(fused_calls) == calls
+    torch.testing.assert_close(outputs["fused"], outputs["products"], rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="auto, products, fused"):
+        set_kernel(model, "flash")
+
+
+def test_kernel_is_chosen_by_device_dtype_and_length():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert {choose_kernel(gpu, dtype, n) for dtype in (torch.float32, torch.bfloat16) for n in (5, 65, 257)} == {
+        "fused"
+    }
+    assert [choose_kernel(cpu, torch.float32, n) for n in (17, 65, 257)] == ["products", "products", "fused"]
+    assert [choose_kernel(cpu, torch.bfloat16, n) for n in (17, 65, 257)] == ["products"] * 3
 
 
 @pytest.mark.parametrize("qkv_bias", [True, False])

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+import vit.training.loop
+from vit.attention import set_kernel
 from vit.config import Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
 from vit.data.augment import Normalization
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.masking import make_mask
 from vit.training.device import Compute
-from vit.training.loop import MaskedLoss, NonFiniteError, Step, accumulate_gradient, total_steps, train_steps
+from vit.training.loop import (
+    CPU_TOKENS,
+    MaskedLoss,
+    NonFiniteError,
+    Step,
+    accumulate_gradient,
+    choose_parts,
+    total_steps,
+    train_steps,
+)
 from vit.training.optimizer import learning_rate, make_optimizer
 
 CPU = Compute(torch.device("cpu"))
@@ -118,6 +130,100 @@ def test_accumulation_does_not_change_a_run(accumulate):
         assert other.grad_norm == pytest.approx(one.grad_norm, rel=1e-3)
 
 
+def test_parts_do_not_change_what_drop_path_draws():
+    model = replace(TINY, drop_path=0.6)
+    whole, in_parts = ([step.loss for step in start(config(model, accumulate=n), noise(20))[1]] for n in (1, 3))
+    assert in_parts == pytest.approx(whole, rel=1e-4)
+    assert whole != pytest.approx([step.loss for step in start(config(), noise(20))[1]], rel=1e-4)
+
+
+def test_parts_are_chosen_so_that_their_tokens_are_few_on_a_cpu():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    for patch_size, images in ((4, 256), (2, 256), (1, 64), (2, 1)):
+        settings = config(ModelConfig(patch_size=patch_size), batch_size=256)
+        parts = choose_parts(settings, images, cpu)
+        tokens = (32 // patch_size) ** 2 + 1
+        assert 1 <= parts <= images
+        assert images / parts * tokens <= CPU_TOKENS or parts == images
+        assert parts == 1 or images / (parts - 1) * tokens > CPU_TOKENS  # and no fewer than that
+        assert choose_parts(settings, images, gpu) == 1
+    assert choose_parts(config(accumulate=5), 8, cpu) == choose_parts(config(accumulate=5), 8, gpu) == 5
+
+
+# --- how it is computed changes nothing ------------------------------------------------------------------------------
+
+# Mean relative difference of the losses from those of the plain path: float32, one part, products; ten times as much for
+# a single one. Rounding grows along a run.
+WAYS = {
+    "fused": (dict(attention="fused"), 1e-5),
+    "parts": (dict(accumulate=4), 1e-5),
+    "bf16": (dict(precision="bf16"), 1e-2),
+    "bf16 fused parts": (dict(precision="bf16", attention="fused", accumulate=3), 1e-2),
+}
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[float]:
+    return way_losses(attention="products", accumulate=1)
+
+
+def way_losses(**train: object) -> list[float]:
+    settings = config(epochs=50, batch_size=16, **train)
+    compute = Compute(torch.device("cpu"), "bf16" if train.get("precision") == "bf16" else "fp32")
+    images = noise(64)[:, :, :2, :2].repeat_interleave(8, 2).repeat_interleave(8, 3)
+    model = model_of(settings)
+    set_kernel(model, settings.train.attention)
+    optimizer = make_optimizer(model, settings.optim)
+    steps = train_steps(model, optimizer, images, Normalization.of(images), settings, compute)
+    return [step.loss for step in steps]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_computing_has_the_losses_of_the_plain_one_over_200_steps(way, plain):
+    train, tolerance = WAYS[way]
+    losses = way_losses(**train)
+    assert len(losses) == len(plain) == 200
+    differences = [abs(one - other) / other for one, other in zip(losses, plain, strict=True)]
+    assert sum(differences) / 200 < tolerance
+    assert max(differences) < 10 * tolerance
+    assert losses != plain  # it was another way
+    assert plain[-1] < 0.9 * plain[0]  # and something was learnt
+
+
+class Descent(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad:
+                    parameter.sub_(parameter.grad, alpha=group["lr"])
+
+
+@pytest.mark.parametrize("crop", ["resized", "pad", "none"])
+@pytest.mark.parametrize("kind", ["random", "block", "grid"])
+def test_no_step_reads_from_the_device(crop, kind):
+    """On "meta", a device whose tensors hold nothing, whatever would wait for a GPU raises."""
+    settings = config(replace(TINY, drop_path=0.5), log_every=1000, accumulate=2)
+    settings = replace(settings, data=DataConfig(crop=crop), mask=MaskConfig(kind=kind))
+    model = model_of(settings).to("meta")
+    optimizer = Descent(model.parameters(), {})  # AdamW's fused kernel does not know this device
+    normalize = Normalization([0.5] * 3, [0.5] * 3)
+    steps = train_steps(model, optimizer, noise(20), normalize, settings, Compute(torch.device("meta")))
+    done = [next(steps) for _ in range(5)]
+    assert [step.images for step in done] == [8, 8, 4, 8, 8]
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        _ = done[-1].loss
+
+
+@pytest.mark.slow
+def test_compiled_steps_have_the_losses_of_the_others_and_the_model_its_names(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    exact = [step.loss for step in start(config(), noise(20))[1]]
+    model, steps = start(config(), noise(20), Compute(torch.device("cpu"), compile=True))
+    assert [step.loss for step in steps] == pytest.approx(exact, rel=1e-4)
+    assert set(model.state_dict()) == set(model_of(config()).state_dict())
+
+
 # --- what is not finite ----------------------------------------------------------------------------------------------
 
 AT = 4
@@ -159,6 +265,30 @@ def test_step_that_is_not_finite_changes_nothing(spoil, clip_grad):
     assert same(weights(model), before)
     assert same([value for state in optimizer.state.values() for value in state.values()], moments)
     assert list(steps) == []  # and it is over
+
+
+def test_what_is_not_finite_is_kept_out_also_where_nobody_looks_until_later(monkeypatch):
+    """As on a GPU, which is not waited for: the flag stays on the device, and no later step updates either."""
+    settings, images = config(log_every=1000), noise(20)
+    model = model_of(settings)
+    optimizer = make_optimizer(model, settings.optim)
+    monkeypatch.setattr(Step, "check", lambda step: None)
+    steps = train_steps(model, optimizer, images, Normalization.of(images), settings, CPU)
+    done = [next(steps) for _ in range(AT - 1)]
+    before = weights(model)
+    with monkeypatch.context() as spoilt:
+        spoilt.setattr(vit.training.loop, "masked_patch_loss", lambda *_: next(model.parameters()).sum() * math.nan)
+        done.append(next(steps))
+    done.append(next(steps))
+    assert math.isnan(done[AT - 1].loss)
+    assert math.isfinite(done[AT].loss)
+    assert same(weights(model), before)
+    monkeypatch.undo()
+    for step in done[: AT - 1]:
+        step.check()
+    for step in done[AT - 1 :]:
+        with pytest.raises(NonFiniteError, match=rf"^step {AT}: "):
+            step.check()
 
 
 # --- what a step says ------------------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ Every process makes the same draws, takes its part of each batch, and averages i
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
+import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,8 +24,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from vit.config import ConfigError, TrainConfig
+from vit.errors import UserError
 
 T = TypeVar("T")
+
+
+class PeerLostError(UserError):
+    """Another process of the group has ended, and this one cannot go on alone."""
+
+    exit_code = 75
+
 
 # The first process may download, decode or evaluate while the others wait.
 PATIENCE = timedelta(hours=2)
@@ -138,6 +148,13 @@ def joined(config: TrainConfig) -> Iterator[Processes]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=PATIENCE)
     try:
         yield Processes(rank, count, local_rank, local_count)
+    except RuntimeError as error:  # gloo's; it has no type of its own
+        if "onnection" not in str(error) or "peer" not in str(error):
+            raise
+        time.sleep(2)  # the other one, which knows why, should be seen to have ended first
+        raise PeerLostError(
+            f"process {rank} of {count} ends, because another one has ended; see what that one says"
+        ) from error
     finally:
         dist.destroy_process_group()
 
@@ -162,11 +179,16 @@ def launch(processes: int, threads: int) -> int:
         min_nodes=1, max_nodes=1, nproc_per_node=processes, rdzv_backend="c10d", rdzv_endpoint="localhost:0",
         run_id=uuid.uuid4().hex, max_restarts=0, monitor_interval=0.1,
     )  # fmt: skip
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes speak for themselves
     try:
         elastic_launch(config, sys.executable)("-u", *sys.argv)
-    except ChildFailedError as error:  # the process itself has said why
-        code = error.get_first_failure()[1].exitcode
-        return 128 - code if code < 0 else code
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode > 0:  # it has said why itself
+            return failure.exitcode
+        raise PeerLostError(
+            f"process {rank} of {processes} was ended by {signal.Signals(-failure.exitcode).name}"
+        ) from error
     except SignalException as stopped:  # the processes have saved and said so
         return 128 + signal.Signals(stopped.sigval).value
     return 0

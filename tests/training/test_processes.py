@@ -1,0 +1,143 @@
+"""Several processes train as one: the same losses, one writer, one stop; real processes, started by torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from vit.config import ConfigError, TrainConfig
+from vit.training.processes import ALONE, Processes, joined
+from vit.training.state import load_state, saved_states
+
+ROOT = Path(__file__).resolve().parents[2]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+ALL = {
+    "config.yaml", "metrics.jsonl", "checkpoints", "model.safetensors", "config.json", "reconstructions.png",
+    "attention.png", "curves.png", "summary.json", ".lock",
+}  # fmt: skip
+STEPS = 90
+# 21 images in batches of 10: the last batch of an epoch has one image, fewer than there are processes.
+CONFIG = """
+data: {source: folder, root: images, cache: cache, crop_scale: [0.5, 1.0]}
+model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, decoder_dim: 16, decoder_depth: 1,
+        decoder_heads: 2, drop_path: 0.3, freeze: [W_Q]}
+optim: {blr: 0.01}
+train: {epochs: 30, batch_size: 10, log_every: 1, save_every: 50, device: cpu, precision: fp32}
+"""
+
+
+@pytest.mark.parametrize("images", [1, 2, 3, 10, 256])
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_parts_make_up_the_batch_and_are_alike(images, count):
+    parts = [Processes(rank, count).part(images) for rank in range(count)]
+    assert [i for part in parts for i in range(part.start, part.stop)] == list(range(images))
+    sizes = [part.stop - part.start for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert max(sizes) == Processes(0, count).largest_part(images)
+
+
+def test_without_torchrun_a_process_is_alone(monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    with joined(TrainConfig()) as processes:
+        assert processes == ALONE
+        assert processes.first
+        assert (processes.largest(7), processes.from_first(lambda: "mine")) == (7, "mine")
+
+
+def test_more_processes_than_images_are_refused(monkeypatch):
+    values = {"TORCHELASTIC_RUN_ID": "x", "RANK": 0, "WORLD_SIZE": 9, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+    for key, value in values.items():
+        monkeypatch.setenv(key, str(value))
+    with pytest.raises(ConfigError, match=r"train.batch_size: 8 .* 9 processes"), joined(TrainConfig(batch_size=8)):
+        pass
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("processes")
+    for split, count in (("train", 21), ("test", 4)):
+        for index in range(count):
+            target = folder / "images" / split / ("left" if index % 2 else "right") / f"{index}.png"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shades = bytes((index * 37 + x * (3 + index % 5)) % 256 for x in range(16 * 16 * 3))
+            Image.frombytes("RGB", (16, 16), shades).save(target)
+    (folder / "mine.yaml").write_text(CONFIG)
+    return folder
+
+
+def start(place: Path, out: str, *argv: str, launcher: list[str] | None = None) -> subprocess.Popen[str]:
+    command = [*(launcher or [sys.executable]), str(ROOT / "train.py"), "--config", "mine.yaml", "--out", out, *argv]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        command, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def run(place: Path, out: str, *argv: str, launcher: list[str] | None = None) -> tuple[int, str, str]:
+    process = start(place, out, *argv, launcher=launcher)
+    printed, errors = process.communicate(timeout=300)
+    return process.returncode, printed, errors
+
+
+def losses(place: Path, out: str) -> list[float]:
+    lines = [json.loads(line) for line in (place / out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
+    return [line["loss"] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def alone(place: Path) -> list[float]:
+    code, _, errors = run(place, "alone")
+    assert code == 0, errors
+    return losses(place, "alone")
+
+
+def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes(place, alone):
+    code, printed, errors = run(place, "two", launcher=TORCHRUN)
+    assert code == 0, errors
+    assert losses(place, "two") == pytest.approx(alone, rel=1e-4)
+    assert len(alone) == STEPS
+    assert {path.name for path in (place / "two").iterdir()} == ALL
+    assert printed.count("2 processes, 5 images at once") == 1
+    assert printed.count("test loss on hidden patches") == 1
+
+
+def test_stopped_run_of_two_continues_as_one(place, alone):
+    """train.py starts both itself; SIGTERM reaches the launcher, as a cluster sends it."""
+    process = start(place, "stopped", "--train.processes", "2", "--train.save_every", "1")
+    until = time.monotonic() + 120
+    while not saved_states(place / "stopped" / "checkpoints") and process.poll() is None:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=120)
+    if process.returncode == 0:
+        pytest.fail(f"the run was over before the signal came: {errors}")
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert errors.count("stopped by SIGTERM; continue with: python train.py --out stopped --resume") == 1
+    assert "Traceback" not in errors
+    step = load_state(saved_states(place / "stopped" / "checkpoints")[-1])["step"]
+    assert 1 <= step < STEPS
+    code, printed, errors = run(place, "stopped", "--resume", "--train.processes", "1")
+    assert code == 0, errors
+    assert f"{STEPS} steps, from step {step}" in printed
+    assert "the run began on" in printed
+    assert losses(place, "stopped") == pytest.approx(alone, rel=1e-4)
+
+
+def test_what_stops_one_stops_all_in_one_line_and_with_its_exit_code(place):
+    code, printed, errors = run(place, "bad", "--train.processes", "2", "--data.root", "nowhere")
+    assert code == 2, errors
+    assert sum("nowhere" in line for line in errors.splitlines()) == 1
+    assert {line.partition("error: ")[0] for line in errors.splitlines()} == {"train.py: "}
+    assert "Traceback" not in errors
+    assert not (place / "bad").exists()
+    assert not printed
