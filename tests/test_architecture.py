@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # From top to bottom; rooms on one floor do not import each other.
 FLOORS = [
     ["cli"],
+    ["bench"],
     ["interpret"],
     ["figures"],
     ["evaluate"],

@@ -14,7 +14,7 @@ import yaml
 from jsonargparse import ArgumentParser, set_parsing_settings
 
 from vit import __version__
-from vit.config import Config, ConfigError, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.config import PRESETS, Config, ConfigError, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
 from vit.errors import exit_code_of, one_line
 
 SECTIONS = {"data": DataConfig, "model": ModelConfig, "mask": MaskConfig, "optim": OptimConfig, "train": TrainConfig}
@@ -189,6 +189,10 @@ def _run(argv: Sequence[str]) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     data = commands.add_parser("data", help="show the images that a configuration would train on", add_help=False)
     data.set_defaults(run=_data)
+    bench = commands.add_parser(
+        "bench", help="time the training step, beside peers and the machine's limit", add_help=False
+    )
+    bench.set_defaults(run=_bench)
     arguments, rest = parser.parse_known_args(list(argv))
 
     from vit.training.stopping import Stopped, StopRequests
@@ -199,6 +203,70 @@ def _run(argv: Sequence[str]) -> int:
     except Stopped as stopped:
         print(f"vit: stopped by {stopped}", file=sys.stderr)
         return stopped.exit_code
+
+
+def _bench(argv: Sequence[str]) -> int:
+    parser = bench_parser()
+    try:
+        options = parser.parse_args(list(argv))
+        for key in ("rounds", "image_size", "decoder_dim", "decoder_depth", "decoder_heads"):
+            _positive(key, getattr(options, key))
+        for key in ("patch", "batch"):
+            for value in getattr(options, key):
+                _positive(key, value)
+        if options.plot and (not options.scaling or Path(options.plot).suffix not in (".png", ".svg", ".pdf")):
+            raise ConfigError(
+                f"--plot: {options.plot!r} cannot be used; give --scaling, and a name in .png, .svg or .pdf"
+            )
+        for path in (options.json, options.plot):
+            if path and not Path(path).absolute().parent.is_dir():
+                raise ConfigError(f"--json, --plot: the folder of {path!r} does not exist")
+    except argparse.ArgumentError as error:
+        raise ConfigError(f"{error.argument_name or 'vit bench'}: {error.message}") from error
+
+    from vit.bench.report import bench
+
+    bench(options)
+    return 0
+
+
+def _positive(key: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"--{key.replace('_', '-')}: {value} cannot be used; a positive number is needed")
+
+
+def bench_parser() -> argparse.ArgumentParser:
+    """The options of `vit bench`."""
+    parser = argparse.ArgumentParser(
+        prog="vit bench", exit_on_error=False, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        description="Time the training step, in alternating rounds, beside the machine's own matrix products, with --peers"
+        " beside other libraries on the same job, and with --ablation beside itself without each technique.",
+    )  # fmt: skip
+    parser.add_argument("--preset", choices=[*PRESETS], default="tiny", help="encoder")
+    parser.add_argument("--patch", type=int, nargs="+", default=[4], help="patch sizes in pixels")
+    parser.add_argument(
+        "--precision", nargs="+", choices=["auto", "bf16", "fp32"], default=["auto"], help="of the products"
+    )
+    parser.add_argument("--batch", type=int, nargs="+", default=[256], help="images a step")
+    parser.add_argument("--image-size", type=int, default=32, help="pixels")
+    parser.add_argument("--mask-ratio", type=float, default=0.75, help="share of the patches that is hidden")
+    parser.add_argument("--decoder-dim", type=int, default=192, help="width of the decoder")
+    parser.add_argument("--decoder-depth", type=int, default=4, help="blocks of the decoder")
+    parser.add_argument("--decoder-heads", type=int, default=3, help="heads of the decoder")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], default="auto", help="where")
+    parser.add_argument("--compile", choices=["auto", "on", "off"], default="off", help="torch.compile, of ours")
+    parser.add_argument("--threads", type=int, default=0, help="on the CPU; 0: torch's choice")
+    parser.add_argument("--rounds", type=int, default=7, help="how often each contestant has its turn, of two steps")
+    parser.add_argument(
+        "--peers", action="store_true", help="vit-pytorch and transformers too: pip install -e '.[bench]'"
+    )
+    parser.add_argument("--ablation", action="store_true", help="ours without each technique")
+    parser.add_argument(
+        "--scaling", action="store_true", help="how cost grows with tokens, depth, width, batch, images"
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw the scaling: .png, .svg or .pdf")
+    parser.add_argument("--json", metavar="FILE", help="write all that was measured")
+    return parser
 
 
 def _data(argv: Sequence[str]) -> int:

@@ -6,10 +6,10 @@ Every process makes the same draws, takes its part of each batch, and averages i
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
+import tempfile
 import time
 import uuid
 import warnings
@@ -169,26 +169,34 @@ def launch(processes: int, threads: int) -> int:
     Returns:
         The exit code of the first process that failed, 0 when all went well.
     """
-    from torch.distributed.elastic.multiprocessing.api import SignalException
+    os.environ["LOGLEVEL"] = "CRITICAL"  # of torch's launcher: the processes speak for themselves
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     os.environ["OMP_NUM_THREADS"] = str(threads or max(cores // processes, 1))
-    config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=processes, rdzv_backend="c10d", rdzv_endpoint="localhost:0",
-        run_id=uuid.uuid4().hex, max_restarts=0, monitor_interval=0.1,
-    )  # fmt: skip
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes speak for themselves
-    try:
-        elastic_launch(config, sys.executable)("-u", *sys.argv)
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        if failure.exitcode > 0:  # it has said why itself
-            return failure.exitcode
-        raise PeerLostError(
-            f"process {rank} of {processes} was ended by {signal.Signals(-failure.exitcode).name}"
-        ) from error
-    except SignalException as stopped:  # the processes have saved and said so
-        return 128 + signal.Signals(stopped.sigval).value
-    return 0
+    with tempfile.TemporaryDirectory() as logs:
+        config = LaunchConfig(
+            logs_specs=DefaultLogsSpecs(log_dir=logs),
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=processes,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            run_id=uuid.uuid4().hex,
+            max_restarts=0,
+            monitor_interval=0.1,
+        )
+        try:
+            elastic_launch(config, sys.executable)("-u", *sys.argv)
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            if failure.exitcode > 0:  # it has said why itself
+                return failure.exitcode
+            raise PeerLostError(
+                f"process {rank} of {processes} was ended by {signal.Signals(-failure.exitcode).name}"
+            ) from error
+        except SignalException as stopped:  # the processes have saved and said so
+            return 128 + signal.Signals(stopped.sigval).value
+        return 0

@@ -1,0 +1,137 @@
+"""The job that is timed: one masked pretraining step, the same for every contestant, and what it costs in arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from vit.config import Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.masking import num_keep
+
+
+@dataclass(frozen=True)
+class Job:
+    """A contestant and the step it makes.
+
+    Attributes:
+        contestant: "ours", "vit-pytorch", "transformers", "transformers eager".
+        patch: patch size in pixels.
+        precision: "auto", "bf16" or "fp32".
+        batch: images a step.
+        image_size: pixels.
+        mask_ratio: share of hidden patches.
+        preset: of `vit.config.PRESETS`, for the encoder.
+        decoder_dim, decoder_depth, decoder_heads: of the decoder.
+        embed_dim, depth: of the encoder, instead of the preset's.
+        with_data: ours only: uint8 images are drawn, augmented and masked anew at each step, as in a run.
+        images: number of images in that data set.
+        allocator: ours only: whether freed memory is kept.
+        fused_adamw: ours only: whether AdamW is one kernel.
+        train: ours only: more of `TrainConfig` (attention, accumulate, compile, device, threads).
+    """
+
+    contestant: str = "ours"
+    patch: int = 4
+    precision: str = "auto"
+    batch: int = 256
+    image_size: int = 32
+    mask_ratio: float = 0.75
+    preset: str = "tiny"
+    decoder_dim: int = 192
+    decoder_depth: int = 4
+    decoder_heads: int = 3
+    embed_dim: int | None = None
+    depth: int | None = None
+    with_data: bool = False
+    images: int = 4096
+    allocator: bool = True
+    fused_adamw: bool = True
+    train: dict[str, Any] = field(default_factory=dict)
+
+    def config(self) -> Config:
+        """The settings with which train.py would run this job.
+
+        Raises:
+            ConfigError: they cannot be used.
+        """
+        train: dict[str, Any] = {"batch_size": self.batch, "precision": self.precision} | self.train
+        return Config(
+            DataConfig(source="scenes"),
+            ModelConfig(
+                preset=self.preset,  # type: ignore[arg-type]
+                image_size=self.image_size,
+                patch_size=self.patch,
+                embed_dim=self.embed_dim,
+                depth=self.depth,
+                decoder_dim=self.decoder_dim,
+                decoder_depth=self.decoder_depth,
+                decoder_heads=self.decoder_heads,
+            ),
+            MaskConfig(ratio=self.mask_ratio),
+            OptimConfig(),
+            TrainConfig(**train),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as they travel to a worker."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer of the model: how often it stands there, and what an image sends through it.
+
+    Attributes:
+        count: layers of this shape.
+        tokens: of one image.
+        inputs, outputs: widths.
+        first: whether its input needs no gradient.
+    """
+
+    count: int
+    tokens: int
+    inputs: int
+    outputs: int
+    first: bool = False
+
+    @property
+    def flops(self) -> int:
+        """Forward and backward, of all `count` layers, for one image; a multiply-add counts as two."""
+        return 2 * self.count * self.tokens * self.inputs * self.outputs * (2 if self.first else 3)
+
+
+def linears(config: Config) -> list[Linear]:
+    """All matrix products with weights in a masked autoencoder's step."""
+    model = config.model
+    size = model.dimensions
+    patches = model.grid_size[0] * model.grid_size[1]
+    visible = num_keep(patches, config.mask.ratio)
+    prefix = model.class_token + model.registers
+    values = 3 * model.patch_size_2d[0] * model.patch_size_2d[1]
+    found = [Linear(1, visible, values, size["embed_dim"], first=True)]
+    for dim, depth, tokens in (
+        (size["embed_dim"], size["depth"], visible + prefix),
+        (size["decoder_dim"], size["decoder_depth"], patches + prefix),
+    ):
+        hidden = round(dim * model.mlp_ratio)
+        found += [Linear(depth, tokens, *shape) for shape in ((dim, 3 * dim), (dim, dim), (dim, hidden), (hidden, dim))]
+    found.append(Linear(1, visible + prefix, size["embed_dim"], size["decoder_dim"]))
+    found.append(Linear(1, patches, size["decoder_dim"], values))
+    return found
+
+
+def attention_flops(config: Config) -> int:
+    """Both products of attention, forward and backward, for one image."""
+    model, size = config.model, config.model.dimensions
+    patches = model.grid_size[0] * model.grid_size[1]
+    prefix = model.class_token + model.registers
+    stacks = (
+        (num_keep(patches, config.mask.ratio) + prefix, size["depth"], size["embed_dim"]),
+        (patches + prefix, size["decoder_depth"], size["decoder_dim"]),
+    )
+    return sum(3 * depth * 4 * tokens * tokens * dim for tokens, depth, dim in stacks)
+
+
+def flops_per_image(config: Config) -> int:
+    """All matrix products of a step, forward and backward, for one image; a multiply-add counts as two."""
+    return sum(layer.flops for layer in linears(config)) + attention_flops(config)
