@@ -19,6 +19,7 @@ from vit.errors import exit_code_of, one_line
 
 SECTIONS = {"data": DataConfig, "model": ModelConfig, "mask": MaskConfig, "optim": OptimConfig, "train": TrainConfig}
 RUN_CONFIG = "config.yaml"
+PEERS = ("vit-pytorch", "transformers", "transformers eager")  # that `vit bench` knows
 
 
 def config_parser(program: str, description: str, more: dict[str, str]) -> ArgumentParser:
@@ -208,7 +209,11 @@ def _run(argv: Sequence[str]) -> int:
 def _bench(argv: Sequence[str]) -> int:
     parser = bench_parser()
     try:
-        options = parser.parse_args(list(argv))
+        options, unknown = parser.parse_known_args(list(argv))
+        if unknown:
+            raise ConfigError(f"vit bench: {unknown[0]!r} is no option; --help lists them")
+        if "--peers" in argv:
+            options.peers = options.peers or list(PEERS)
         for key in ("rounds", "image_size", "decoder_dim", "decoder_depth", "decoder_heads"):
             _positive(key, getattr(options, key))
         for key in ("patch", "batch"):
@@ -256,10 +261,11 @@ def bench_parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], default="auto", help="where")
     parser.add_argument("--compile", choices=["auto", "on", "off"], default="off", help="torch.compile, of ours")
     parser.add_argument("--threads", type=int, default=0, help="on the CPU; 0: torch's choice")
-    parser.add_argument("--rounds", type=int, default=7, help="how often each contestant has its turn, of two steps")
+    parser.add_argument("--rounds", type=int, default=7, help="how often each contestant has its turn, a step each")
     parser.add_argument(
-        "--peers", action="store_true", help="vit-pytorch and transformers too: pip install -e '.[bench]'"
-    )
+        "--peers", nargs="*", choices=PEERS, default=[], metavar="NAME",
+        help=f"others on the same job, all or some of {', '.join(PEERS)}: pip install -e '.[bench]'",
+    )  # fmt: skip
     parser.add_argument("--ablation", action="store_true", help="ours without each technique")
     parser.add_argument(
         "--scaling", action="store_true", help="how cost grows with tokens, depth, width, batch, images"

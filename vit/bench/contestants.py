@@ -19,8 +19,6 @@ from vit.training.device import Compute, choose_compute
 from vit.training.loop import MaskedLoss, accumulate_gradient, choose_parts, train_steps
 from vit.training.optimizer import make_optimizer, parameter_groups
 
-PEERS = ("vit-pytorch", "transformers", "transformers eager")
-
 
 @dataclass(frozen=True)
 class Contestant:
@@ -48,9 +46,7 @@ def build(job: Job) -> Contestant:
     torch.manual_seed(0)
     if job.contestant == "ours":
         return _ours(job)
-    if job.contestant in PEERS:
-        return _peer(job)
-    raise ConfigError(f"--peers: {job.contestant!r} is not known; there are {', '.join(PEERS)}")
+    return _peer(job)
 
 
 def _ours(job: Job) -> Contestant:
@@ -131,7 +127,7 @@ def _transformers(job: Job) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
     except ImportError as error:
         raise ConfigError(f"--peers: transformers cannot be imported ({error}); pip install -e '.[bench]'") from error
     size = job.config().model.dimensions
-    config = ViTMAEConfig(
+    config = ViTMAEConfig(  # type: ignore[call-arg]
         image_size=job.image_size, patch_size=job.patch, mask_ratio=job.mask_ratio, hidden_size=size["embed_dim"],
         num_hidden_layers=size["depth"], num_attention_heads=size["num_heads"], intermediate_size=4 * size["embed_dim"],
         decoder_hidden_size=job.decoder_dim, decoder_num_hidden_layers=job.decoder_depth,
