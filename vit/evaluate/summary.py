@@ -58,6 +58,7 @@ def summarize(run: TrainingRun, metrics: Sequence[Mapping[str, Any]]) -> dict[st
         "device": device_name(run.compute.device),
         "precision": run.compute.precision,
         "threads": torch.get_num_threads(),
+        "processes": run.processes.count,
         "seed": config.train.seed,
         "versions": {
             "vit-patch-trainer": __version__,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from vit.training.processes import Processes
+if TYPE_CHECKING:
+    from vit.training.processes import Processes
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

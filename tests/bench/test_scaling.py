@@ -1,0 +1,47 @@
+"""How cost grows: the slopes that arithmetic has, and one axis measured and drawn."""
+
+from __future__ import annotations
+
+import pytest
+
+import vit.bench.scaling
+from vit.bench.job import Job
+from vit.bench.scaling import AXES, scaling, slope, variants
+
+
+def test_slope_of_a_power_law_is_its_exponent():
+    x = [1, 2, 8, 64]
+    assert slope(x, [5 * value**1.7 for value in x]) == pytest.approx(1.7)
+
+
+# Between a linear term (layers) and a quadratic one (attention in tokens, matrices in width).
+@pytest.mark.parametrize(
+    ("axis", "low", "high"),
+    [
+        ("tokens", 1, 1.5),
+        ("depth", 0.3, 1),
+        ("width", 1, 2),
+        ("batch", 1, 1),
+        ("images", 1, 1),
+        ("visible share", 0.2, 1),
+    ],
+)
+def test_arithmetic_grows_as_it_must(axis, low, high):
+    points = variants(Job(), axis)
+    expected = slope([point[0] for point in points], [point[2] for point in points])
+    assert low - 1e-9 <= expected <= high + 1e-9
+    assert len({point[1] for point in [(0, str(job)) for _, job, _ in points]}) == len(AXES[axis][1])
+
+
+def test_axes_are_measured_printed_and_drawn(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(vit.bench.scaling, "AXES", {"batch": ("batch", (2, 4)), "images": ("images", (16, 32))})
+    job = Job(
+        preset="micro", depth=1, patch=8, batch=4, precision="fp32", decoder_dim=24, decoder_depth=1, decoder_heads=2
+    )
+    report = scaling(job, 1, tmp_path / "scaling.svg")
+    assert set(report) == {"batch", "images"}
+    assert [axis["expected_slope"] for axis in report.values()] == pytest.approx([1, 1])
+    assert all(seconds > 0 for axis in report.values() for seconds in axis["seconds"])
+    printed = capsys.readouterr().out
+    assert printed.count("/ 1.00") == 2
+    assert "<svg" in (tmp_path / "scaling.svg").read_text()
