@@ -21,10 +21,12 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     assert main(["bench", *SMALL, "--ablation", "--json", str(path)]) == 0
     report = json.loads(path.read_text())
     (step,) = report["steps"]
-    ours, whole = step["contestants"]
+    ours, whole, ceiling = step["contestants"]
+    assert ceiling["job"]["contestant"] == "ceiling"
     assert (ours["job"]["with_data"], whole["job"]["with_data"]) == (False, True)
     assert len(ours["images_per_second"]) == report["rounds"] == 2
-    assert 0 < step["fraction_of_ceiling"] < 1.5
+    assert min(step["ceiling_gflops"]["quartiles"]) > 0
+    assert 0 < min(step["share_of_ceiling"]["quartiles"]) < 1.5
     assert step["precision"] == "fp32"
     assert sum(step["profile"].values()) == pytest.approx(1)
     assert "products in bf16" in step["ablations"]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.attention import set_kernel
+from vit.bench.ceiling import product_step
 from vit.bench.job import Job
 from vit.config import ConfigError, OptimConfig
 from vit.data.augment import Normalization
@@ -46,6 +47,12 @@ def build(job: Job) -> Contestant:
     torch.manual_seed(0)
     if job.contestant == "ours":
         return _ours(job)
+    if job.contestant == "ceiling":
+        config = job.config()
+        compute = choose_compute(config.train)
+        parts = choose_parts(config, job.batch, compute.device)
+        step = product_step(config, job.batch, parts, compute.precision, compute.device)
+        return Contestant(step, nn.Module(), compute, f"{compute.precision}, these layers' products")
     return _peer(job)
 
 

@@ -14,7 +14,7 @@ class Job:
     """A contestant and the step it makes.
 
     Attributes:
-        contestant: "ours", "vit-pytorch", "transformers", "transformers eager".
+        contestant: "ours", "vit-pytorch", "transformers", "transformers eager", or "ceiling": the products alone.
         patch: patch size in pixels.
         precision: "auto", "bf16" or "fp32".
         batch: images a step.

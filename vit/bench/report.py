@@ -15,12 +15,10 @@ import torch
 
 from vit import __version__
 from vit.atomic import write_json
-from vit.bench.ceiling import product_rate
 from vit.bench.compare import Result, Spread, compare
-from vit.bench.job import Job, flops_per_image
+from vit.bench.job import Job, flops_per_image, linears
 from vit.bench.scaling import scaling
 from vit.training.device import choose_compute, device_name
-from vit.training.loop import choose_parts
 
 # One choice changed, all else as it is: what the choice gives is what is lost so.
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -91,7 +89,7 @@ def bench_step(job: Job, rounds: int, peers: list[str], ablation: bool) -> dict[
         f"{size['embed_dim']} x {size['depth']} x {size['num_heads']}, decoder {job.decoder_dim} x {job.decoder_depth},"
         f" {job.mask_ratio:.0%} hidden, {flops / 1e9:.3f} GFLOP an image"
     )
-    jobs = [job, replace(job, with_data=True)]
+    jobs = [job, replace(job, with_data=True), replace(job, contestant="ceiling")]
     jobs += [replace(job, contestant=name, train={**job.train, "compile": "off"}) for name in peers]
     changes = {}
     if ablation:
@@ -99,22 +97,24 @@ def bench_step(job: Job, rounds: int, peers: list[str], ablation: bool) -> dict[
             changed = {**change, "train": {**job.train, **change.get("train", {})}}
             if change.get("precision") != compute.precision:
                 changes[name] = replace(job, **changed)
-    images = job.batch // choose_parts(config, job.batch, compute.device)
-    rate_before = product_rate(config, images, compute.precision, compute.device)
     results = compare([*jobs, *changes.values()], rounds, profiled=True)
-    rate_after = product_rate(config, images, compute.precision, compute.device)
-    ceiling = (rate_before + rate_after) / 2  # the machine drifts: measured before and after
-    ours, whole = results[:2]
-    images_per_second = Spread.of(ours.rates)
+    ours, whole, ceiling = results[:3]
     share = whole.ratio_to(ours)
-    fraction = images_per_second.median * flops / ceiling
-    print(f"  ceiling  {ceiling / 1e9:,.0f} GFLOP/s by these layers' products = {ceiling / flops:,.1f} images/s")
+    linear_flops = sum(layer.flops for layer in linears(config))
+    peak = Spread.of([rate * linear_flops for rate in ceiling.rates])  # FLOP/s
+    # Both in FLOP/s: the step has attention's products too.
+    fraction = Spread.of([a * flops / (b * linear_flops) for a, b in zip(ours.rates, ceiling.rates, strict=True)])
+    print(
+        f"  ceiling  {peak.median / 1e9:,.0f} GFLOP/s by these layers' products = {peak.median / flops:,.1f} images/s"
+    )
     print(f"  ours     {ours.about['about']}, first step {ours.about['first_seconds']:.1f} s")
-    print(f"           {fraction:.0%} of the ceiling; with data, from uint8 images on: {share} of the bare step")
+    print(f"           {fraction} of the ceiling; with data, from uint8 images on: {share} of the bare step")
     assert ours.profile is not None
     print("           " + ", ".join(f"{name} {part:.0%}" for name, part in ours.profile.items()))
     print(f"\n  {'':41} {'images/s (quartiles)':>23} {'peak MB':>8}  ours is so many times as fast")
     for result in results[: len(results) - len(changes)]:
+        if result is ceiling:
+            continue
         name = "ours, with data" if result.job.with_data else result.job.contestant
         _line(name, result, "" if result in (ours, whole) else str(ours.ratio_to(result)))
     if changes:
@@ -125,8 +125,8 @@ def bench_step(job: Job, rounds: int, peers: list[str], ablation: bool) -> dict[
         "job": job.to_dict(),
         "precision": compute.precision,
         "gflop_per_image": flops / 1e9,
-        "ceiling_gflops": ceiling / 1e9,
-        "fraction_of_ceiling": fraction,
+        "ceiling_gflops": peak.to_dict(),
+        "share_of_ceiling": fraction.to_dict(),
         "end_to_end_share": share.to_dict(),
         "profile": ours.profile,
         "contestants": [_as_dict(result, ours) for result in results[: len(results) - len(changes)]],
