@@ -219,6 +219,8 @@ def _bench(argv: Sequence[str]) -> int:
         for key in ("patch", "batch"):
             for value in getattr(options, key):
                 _positive(key, value)
+        if options.threads < 0:
+            raise ConfigError(f"--threads: {options.threads} cannot be used; 0 or a number of threads")
         if options.plot and (not options.scaling or Path(options.plot).suffix not in (".png", ".svg", ".pdf")):
             raise ConfigError(
                 f"--plot: {options.plot!r} cannot be used; give --scaling, and a name in .png, .svg or .pdf"
@@ -226,6 +228,8 @@ def _bench(argv: Sequence[str]) -> int:
         for path in (options.json, options.plot):
             if path and not Path(path).absolute().parent.is_dir():
                 raise ConfigError(f"--json, --plot: the folder of {path!r} does not exist")
+            if path and Path(path).is_dir():
+                raise ConfigError(f"--json, --plot: {path!r} is a folder; name a file")
     except argparse.ArgumentError as error:
         raise ConfigError(f"{error.argument_name or 'vit bench'}: {error.message}") from error
 

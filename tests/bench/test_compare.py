@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -83,6 +85,15 @@ def test_vit_pytorch_does_the_same_job():
 def test_contestant_that_cannot_be_built_is_one_line():
     with pytest.raises(BenchError, match=r"^ours: model\.patch_size: 5 cannot be used[^\n]*$"):
         Worker(Job(patch=5))
+
+
+def test_library_that_prints_much_does_not_stop_its_contestant(monkeypatch):
+    """More than a pipe holds, before the first answer."""
+    program = "import sys; input(); sys.stderr.write('w' * 1_000_000); print('{}', flush=True); input()"
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **how: start([sys.executable, "-c", program], **how))
+    with Worker(MICRO) as worker:
+        assert worker.about == {}
 
 
 def test_contestant_that_dies_is_one_line():

@@ -54,6 +54,9 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
         (["--plot", "a.png"], "--scaling"),
         (["--json", "nowhere/a.json"], "nowhere/a.json"),
         (["--batch", "x"], "--batch"),
+        (["--threads", "-1"], "--threads: -1"),
+        (["--json", "/"], "is a folder"),
+        (["--scaling", "--image-size", "36", "--patch", "4"], "model.patch_size: 8"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(argv, says, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import vit.bench.scaling
+from vit.bench.compare import Spread
 from vit.bench.job import Job
 from vit.bench.scaling import AXES, scaling, slope, variants
 
@@ -31,6 +32,15 @@ def test_arithmetic_grows_as_it_must(axis, low, high):
     expected = slope([point[0] for point in points], [point[2] for point in points])
     assert low - 1e-9 <= expected <= high + 1e-9
     assert len({point[1] for point in [(0, str(job)) for _, job, _ in points]}) == len(AXES[axis][1])
+
+
+def test_slope_through_points_that_mean_nothing_is_not_quoted(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(vit.bench.scaling, "AXES", {"batch": ("batch", (2, 4))})
+    monkeypatch.setattr(vit.bench.scaling, "seconds_of", lambda job, rounds: Spread.of([1.0, 2.0, 3.0]))
+    report = scaling(Job(), 3, tmp_path / "scaling.svg")
+    assert report["batch"]["slope"] is None
+    assert report["batch"]["reason"]
+    assert "too noisy to quote / 1.00" in capsys.readouterr().out
 
 
 def test_axes_are_measured_printed_and_drawn(tmp_path, monkeypatch, capsys):

@@ -6,6 +6,7 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -35,14 +36,19 @@ class Worker:
 
     def __init__(self, job: Job):
         self.job = job
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  # a pipe that nobody reads would fill up and stop it
         self._process = subprocess.Popen(
             [sys.executable, "-m", "vit.bench.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._said,
             text=True,
         )
-        self.about = self._ask(json.dumps(job.to_dict()))
+        try:
+            self.about = self._ask(json.dumps(job.to_dict()))
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
 
     def __enter__(self) -> Worker:
         return self
@@ -50,6 +56,7 @@ class Worker:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._process.kill()
         self._process.communicate()
+        self._said.close()
 
     def steps(self, number: int) -> dict[str, Any]:
         """Make so many steps: their `seconds`, and `peak_mb` of the process so far."""
@@ -63,7 +70,6 @@ class Worker:
         process = self._process
         assert process.stdin
         assert process.stdout
-        assert process.stderr
         try:
             process.stdin.write(line + "\n")
             process.stdin.flush()
@@ -71,8 +77,10 @@ class Worker:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            said = process.stderr.read().strip().splitlines()
-            raise BenchError(f"{self.job.contestant}: its process ended: {said[-1] if said else process.wait()}")
+            code = process.wait()
+            self._said.seek(0)
+            said = self._said.read().strip().splitlines()
+            raise BenchError(f"{self.job.contestant}: its process ended: {said[-1] if said else code}")
         values = json.loads(answer)
         if "error" in values:
             raise BenchError(f"{self.job.contestant}: {values['error']}")

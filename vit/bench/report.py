@@ -17,7 +17,7 @@ from vit import __version__
 from vit.atomic import write_json
 from vit.bench.compare import Result, Spread, compare
 from vit.bench.job import Job, flops_per_image, linears
-from vit.bench.scaling import scaling
+from vit.bench.scaling import AXES, scaling, variants
 from vit.training.device import choose_compute, device_name
 
 # One choice changed, all else as it is: what the choice gives is what is lost so.
@@ -32,9 +32,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def machine() -> dict[str, Any]:
+def machine(device: torch.device) -> dict[str, Any]:
     """What the figures belong to: processor or GPU, cores, threads, versions, date."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     versions = {"vit-patch-trainer": __version__, "python": sys.version.split()[0]}
     for package in ("torch", "timm", "vit-pytorch", "transformers"):
         try:
@@ -53,25 +52,28 @@ def bench(options: Namespace) -> dict[str, Any]:
         BenchError: a contestant cannot be timed.
         ConfigError: a job cannot be done.
     """
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    about = machine()
-    print(f"{about['device']}, {about['threads']} threads, {about['date']}")
-    print(", ".join(f"{name} {version}" for name, version in about["versions"].items()))
-    report: dict[str, Any] = {"machine": about, "steps": [], "rounds": options.rounds}
     base = Job(
         preset=options.preset, image_size=options.image_size, mask_ratio=options.mask_ratio,
         decoder_dim=options.decoder_dim, decoder_depth=options.decoder_depth, decoder_heads=options.decoder_heads,
         train={"threads": options.threads, "device": options.device, "compile": options.compile},
     )  # fmt: skip
+    scaled = replace(base, patch=options.patch[0], precision=options.precision[0], batch=options.batch[0])
+    compute = choose_compute(scaled.config().train)  # sets the threads
+    scaled = replace(scaled, precision=compute.precision)
+    if options.scaling:  # what cannot be done is said before minutes are spent on what can
+        for axis in AXES:
+            variants(scaled, axis)
+    about = machine(compute.device)
+    print(f"{about['device']}, {about['threads']} threads, {about['date']}")
+    print(", ".join(f"{name} {version}" for name, version in about["versions"].items()))
+    report: dict[str, Any] = {"machine": about, "steps": [], "rounds": options.rounds}
     for patch in options.patch:
         for precision in options.precision:
             for batch in options.batch:
                 job = replace(base, patch=patch, precision=precision, batch=batch)
                 report["steps"].append(bench_step(job, options.rounds, options.peers, options.ablation))
     if options.scaling:
-        job = replace(base, patch=options.patch[0], precision=options.precision[0], batch=options.batch[0])
-        report["scaling"] = scaling(job, options.rounds, Path(options.plot) if options.plot else None)
+        report["scaling"] = scaling(scaled, options.rounds, Path(options.plot) if options.plot else None)
     if options.json:
         write_json(Path(options.json), report)
         print(f"\nwritten: {options.json}")
@@ -82,6 +84,7 @@ def bench_step(job: Job, rounds: int, peers: list[str], ablation: bool) -> dict[
     """One job: our step, with and without its data, beside the ceiling, the peers and the ablations."""
     config = job.config()
     compute = choose_compute(config.train)
+    job = replace(job, precision=compute.precision)  # "auto" is timed: each process might find something else
     flops = flops_per_image(config)
     size = config.model.dimensions
     print(

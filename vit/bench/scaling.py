@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from vit.bench.compare import Spread
 from vit.bench.contestants import build
 from vit.bench.job import Job, flops_per_image
 from vit.figures import save_figure, scaling_figure
@@ -46,8 +47,8 @@ def variants(job: Job, axis: str) -> list[tuple[float, Job, float]]:
     return found
 
 
-def seconds_of(job: Job, rounds: int) -> float:
-    """Median seconds of a step; of an epoch, by the median step, where the data set is part of the job."""
+def seconds_of(job: Job, rounds: int) -> Spread:
+    """Seconds of a step; of an epoch, by such steps, where the data set is part of the job."""
     contestant = build(job)
     times = []
     for _ in range(rounds + 1):
@@ -56,14 +57,15 @@ def seconds_of(job: Job, rounds: int) -> float:
         if contestant.compute.device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
-    step = sorted(times[1:])[rounds // 2]
-    return step * job.images / job.batch if job.with_data else step
+    steps = job.images / job.batch if job.with_data else 1
+    return Spread.of([seconds * steps for seconds in times[1:]])
 
 
 def scaling(job: Job, rounds: int, plot: Path | None) -> dict[str, Any]:
     """Measure along every axis, print a table, and draw it where `plot` is given.
 
     The batch is smaller along the axes that cost most, so that all of it takes minutes; a step's time is proportional to it.
+    A slope through a point whose steps differ too much is not quoted.
     """
     job = replace(job, batch=min(job.batch, 32))
     report: dict[str, Any] = {}
@@ -71,13 +73,18 @@ def scaling(job: Job, rounds: int, plot: Path | None) -> dict[str, Any]:
     print(f"  {'':14} {'':>10} {'seconds':>10} {'GFLOP/s':>9}   slope measured / expected by arithmetic")
     for axis in AXES:
         points = variants(job, axis)
-        seconds = [seconds_of(changed, rounds) for _, changed, _ in points]
+        spreads = [seconds_of(changed, rounds) for _, changed, _ in points]
+        seconds = [spread.median for spread in spreads]
         x, flops = [point[0] for point in points], [point[2] for point in points]
-        measured, expected = slope(x, seconds), slope(x, flops)
+        expected = slope(x, flops)
+        measured = slope(x, seconds) if all(spread.quotable for spread in spreads) else None
+        said = "too noisy to quote" if measured is None else f"{measured:.2f}"
         for index, (value, _, work) in enumerate(points):
-            end = f"   {measured:.2f} / {expected:.2f}" if index == len(points) - 1 else ""
+            end = f"   {said} / {expected:.2f}" if index == len(points) - 1 else ""
             print(f"  {axis:14} {value:>10g} {seconds[index]:>10.3f} {work / seconds[index] / 1e9:>9.0f}{end}")
         report[axis] = {"x": x, "seconds": seconds, "flops": flops, "slope": measured, "expected_slope": expected}
+        if measured is None:
+            report[axis]["reason"] = "the steps at a point differ too much"
     if plot:
         title = "How the time of a training step grows"
         about = f"ViT-{job.preset.capitalize()}, patch {job.patch} where not varied, batch {job.batch}"
