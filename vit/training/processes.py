@@ -6,6 +6,7 @@ Every process makes the same draws, takes its part of each batch, and averages i
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -169,11 +170,13 @@ def launch(processes: int, threads: int) -> int:
     Returns:
         The exit code of the first process that failed, 0 when all went well.
     """
-    os.environ["LOGLEVEL"] = "CRITICAL"  # of torch's launcher: the processes speak for themselves
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed"):  # the launcher: the processes speak for themselves
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     os.environ["OMP_NUM_THREADS"] = str(threads or max(cores // processes, 1))
     with tempfile.TemporaryDirectory() as logs:
