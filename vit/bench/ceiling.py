@@ -26,7 +26,7 @@ def product_step(config: Config, images: int, parts: int, precision: str, device
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     layers = []
     for layer in linears(config):
-        rows = images // parts * layer.tokens
+        rows = round(images * layer.tokens / parts)  # parts need not divide the batch
         shapes = ((rows, layer.inputs), (layer.outputs, layer.inputs), (rows, layer.outputs))
         x, weight, gradient = (torch.randn(*shape, device=device, dtype=dtype) for shape in shapes)
         layers.append((layer, x, weight, gradient))
