@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
@@ -36,6 +37,8 @@ CASES = {
     "one block, one head": dict(global_pool="token", depth=1, num_heads=1),
     "deep, many heads": dict(global_pool="token", depth=5, num_heads=8),
     "no head": dict(global_pool="token", num_classes=0),
+    "qk-norm": dict(global_pool="token", qk_norm=True),
+    "swiglu": dict(global_pool="token", mlp="swiglu", mlp_ratio=2.5),
 }
 
 
@@ -65,11 +68,19 @@ def small_mask(batch: int = 3) -> Mask:
     return make_mask("random", batch, (2, 6), 0.5, torch.Generator().manual_seed(1))
 
 
+def timm_arguments(settings: dict) -> dict:
+    """The same model for timm, which counts gate and value of a SwiGLU as one hidden layer."""
+    named = {TIMM_NAMES.get(key, key): value for key, value in settings.items()}
+    if named.pop("mlp", "gelu") == "swiglu":
+        named |= dict(mlp_layer=SwiGLUPacked, act_layer=nn.SiLU, mlp_ratio=2 * named["mlp_ratio"])
+    return named
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-11)])
 @pytest.mark.parametrize("case", CASES)
 def test_timms_weights_give_timms_tokens_and_logits(case, dtype, tolerance):
     settings = SMALL | {"channels": 3, "num_classes": 5} | CASES[case]
-    timms = TimmVisionTransformer(**{TIMM_NAMES.get(key, key): value for key, value in settings.items()})
+    timms = TimmVisionTransformer(**timm_arguments(settings))
     randomize(timms)
     ours = VisionTransformer(**settings)
     ours.load_state_dict(timms.state_dict(), strict=True)

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
+NORM_EPS = 1e-6  # of every LayerNorm; timm's and MAE's. torch's default of 1e-5 moves features by 1e-4
+
 KERNELS = ("auto", "products", "fused")
 
 # On a CPU, torch's fused kernel is slow backwards at a vision transformer's lengths: two products and a softmax are
@@ -70,9 +72,19 @@ class MultiHeadSelfAttention(nn.Module):
         num_heads: h, a divisor of D.
         qkv: "linear", or "identity" for Q = K = V = X, the case without any of the three matrices.
         qkv_bias: whether the three maps have a bias.
+        qk_norm: whether queries and keys pass a LayerNorm, head by head (Dehghani et al. 2023).
+        norm_eps: of those norms.
     """
 
-    def __init__(self, dim: int, num_heads: int, qkv: str = "linear", qkv_bias: bool = True):
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        qkv: str = "linear",
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        norm_eps: float = NORM_EPS,
+    ):
         super().__init__()
         if dim % num_heads:
             raise ValueError(f"{num_heads} heads do not divide a width of {dim}")
@@ -81,6 +93,8 @@ class MultiHeadSelfAttention(nn.Module):
         self.num_heads = num_heads
         self.kernel = "auto"  # how it is computed, not what: see `set_kernel`
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias) if qkv == "linear" else None
+        self.q_norm = nn.LayerNorm(dim // num_heads, eps=norm_eps) if qk_norm else nn.Identity()
+        self.k_norm = nn.LayerNorm(dim // num_heads, eps=norm_eps) if qk_norm else nn.Identity()
         self.proj = nn.Linear(dim, dim)
 
     def _third(self, index: int) -> Tensor:
@@ -111,11 +125,12 @@ class MultiHeadSelfAttention(nn.Module):
         return self.proj.weight.T
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens (B, N, D) -> queries, keys and values, each (B, h, N, d)."""
+        """Tokens (B, N, D) -> queries, keys and values, each (B, h, N, d), as attention takes them."""
         if self.qkv is None:
-            heads = rearrange(x, "b n (h d) -> b h n d", h=self.num_heads)
-            return heads, heads, heads
-        return rearrange(self.qkv(x), "b n (three h d) -> three b h n d", three=3, h=self.num_heads).unbind(0)
+            q = k = v = rearrange(x, "b n (h d) -> b h n d", h=self.num_heads)
+        else:
+            q, k, v = rearrange(self.qkv(x), "b n (three h d) -> three b h n d", three=3, h=self.num_heads).unbind(0)
+        return self.q_norm(q), self.k_norm(k), v
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D)."""

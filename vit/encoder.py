@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.attention import MultiHeadSelfAttention
+from vit.attention import NORM_EPS, MultiHeadSelfAttention
 from vit.masking import Mask, keep_visible
 from vit.patches import PatchEmbed, patchify, position_table
-
-NORM_EPS = 1e-6  # timm's and MAE's; torch's default of 1e-5 moves features by 1e-4
 
 
 @contextmanager
@@ -43,6 +42,26 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
         return self.fc2(self.act(self.fc1(x)))
+
+
+class GatedMlp(nn.Module):
+    """An MLP whose hidden values are a product, silu(gate) * value (SwiGLU, Shazeer 2020), as in the largest DINOv2.
+
+    `fc1` computes gate and value side by side (timm's packed layout): D -> 2 hidden, then hidden -> D.
+    """
+
+    def __init__(self, dim: int, hidden_dim: int):
+        super().__init__()
+        self.fc1 = nn.Linear(dim, 2 * hidden_dim)
+        self.fc2 = nn.Linear(hidden_dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, D) -> (B, N, D)."""
+        gate, value = self.fc1(x).chunk(2, dim=-1)
+        return self.fc2(F.silu(gate) * value)
+
+
+MLPS = {"gelu": Mlp, "swiglu": GatedMlp}
 
 
 class LayerScale(nn.Module):
@@ -89,6 +108,9 @@ class Block(nn.Module):
         qkv_bias: whether q, k and v have a bias.
         layer_scale: initial value of the layer scale; None for none.
         drop_path: rate of stochastic depth.
+        qk_norm: whether queries and keys are normalised.
+        mlp: "gelu" (`Mlp`) or "swiglu" (`GatedMlp`).
+        norm_eps: of all norms.
     """
 
     def __init__(
@@ -100,13 +122,18 @@ class Block(nn.Module):
         qkv_bias: bool = True,
         layer_scale: float | None = None,
         drop_path: float = 0.0,
+        qk_norm: bool = False,
+        mlp: str = "gelu",
+        norm_eps: float = NORM_EPS,
     ):
         super().__init__()
-        self.norm1 = nn.LayerNorm(dim, eps=NORM_EPS)
-        self.attn = MultiHeadSelfAttention(dim, num_heads, qkv, qkv_bias)
+        if mlp not in MLPS:
+            raise ValueError(f"the MLPs are {', '.join(MLPS)}, got {mlp!r}")
+        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
+        self.attn = MultiHeadSelfAttention(dim, num_heads, qkv, qkv_bias, qk_norm, norm_eps)
         self.ls1 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
-        self.norm2 = nn.LayerNorm(dim, eps=NORM_EPS)
-        self.mlp = Mlp(dim, round(dim * mlp_ratio))
+        self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
+        self.mlp = MLPS[mlp](dim, round(dim * mlp_ratio))
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
         self.drop_path1 = DropPath(drop_path)
         self.drop_path2 = DropPath(drop_path)
@@ -139,6 +166,9 @@ class VisionTransformer(nn.Module):
         global_pool: "token" (class token) or "avg" (mean of the patches), what `forward_head` reads.
         fc_norm: the final norm stands after pooling instead of before it (timm's name; MAE's fine-tuning does so).
         num_classes: width of the head; 0 for none.
+        qk_norm: whether queries and keys are normalised, head by head.
+        mlp: "gelu" or "swiglu".
+        norm_eps: of all norms: 1e-6 in timm, MAE and DINO, often 1e-12 in transformers.
     """
 
     def __init__(
@@ -161,6 +191,9 @@ class VisionTransformer(nn.Module):
         global_pool: str = "avg",
         fc_norm: bool = False,
         num_classes: int = 0,
+        qk_norm: bool = False,
+        mlp: str = "gelu",
+        norm_eps: float = NORM_EPS,
     ):
         super().__init__()
         if global_pool not in ("token", "avg") or (global_pool == "token" and not class_token):
@@ -176,12 +209,23 @@ class VisionTransformer(nn.Module):
         self.pos_embed = position_table(pos_embed, self.patch_embed.grid_size, table_prefix, embed_dim)
         self.blocks = nn.Sequential(
             *(
-                Block(embed_dim, num_heads, mlp_ratio, qkv, qkv_bias, layer_scale, drop_path * i / max(depth - 1, 1))
+                Block(
+                    embed_dim,
+                    num_heads,
+                    mlp_ratio,
+                    qkv,
+                    qkv_bias,
+                    layer_scale,
+                    drop_path * i / max(depth - 1, 1),
+                    qk_norm,
+                    mlp,
+                    norm_eps,
+                )
                 for i in range(depth)
             )
         )
-        self.norm = nn.Identity() if fc_norm else nn.LayerNorm(embed_dim, eps=NORM_EPS)
-        self.fc_norm = nn.LayerNorm(embed_dim, eps=NORM_EPS) if fc_norm else nn.Identity()
+        self.norm = nn.Identity() if fc_norm else nn.LayerNorm(embed_dim, eps=norm_eps)
+        self.fc_norm = nn.LayerNorm(embed_dim, eps=norm_eps) if fc_norm else nn.Identity()
         self.head = nn.Linear(embed_dim, num_classes) if num_classes else nn.Identity()
         init_weights(self)
 

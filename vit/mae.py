@@ -5,12 +5,14 @@ Letters: B batch, L patches, K visible patches, D width of the encoder, E width 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vit.encoder import NORM_EPS, Block, VisionTransformer, init_weights
+from vit.attention import NORM_EPS
+from vit.encoder import Block, VisionTransformer, init_weights
 from vit.masking import Mask, restore_order
 from vit.patches import patchify, position_table
 
@@ -28,7 +30,7 @@ class MaskedDecoder(nn.Module):
         grid_size: (rows, columns).
         num_prefix_tokens: tokens before the patches.
         patch_values: P.
-        mlp_ratio, qkv, qkv_bias: as in `Block`.
+        mlp_ratio, qkv, qkv_bias, qk_norm, mlp, norm_eps: as in `Block`.
     """
 
     def __init__(
@@ -43,14 +45,18 @@ class MaskedDecoder(nn.Module):
         mlp_ratio: float = 4.0,
         qkv: str = "linear",
         qkv_bias: bool = True,
+        qk_norm: bool = False,
+        mlp: str = "gelu",
+        norm_eps: float = NORM_EPS,
     ):
         super().__init__()
         self.num_prefix_tokens = num_prefix_tokens
         self.embed = nn.Linear(encoder_dim, dim)
         self.mask_token = nn.Parameter(torch.empty(1, 1, dim))
         self.pos_embed = position_table("sincos", grid_size, num_prefix_tokens, dim)
-        self.blocks = nn.Sequential(*(Block(dim, num_heads, mlp_ratio, qkv, qkv_bias) for _ in range(depth)))
-        self.norm = nn.LayerNorm(dim, eps=NORM_EPS)
+        block = partial(Block, qk_norm=qk_norm, mlp=mlp, norm_eps=norm_eps)
+        self.blocks = nn.Sequential(*(block(dim, num_heads, mlp_ratio, qkv, qkv_bias) for _ in range(depth)))
+        self.norm = nn.LayerNorm(dim, eps=norm_eps)
         self.pred = nn.Linear(dim, patch_values)
         init_weights(self)
 
@@ -96,15 +102,17 @@ def build_autoencoder(encoder: dict[str, Any], decoder: dict[str, Any], norm_pix
 
     Args:
         encoder: arguments of `VisionTransformer`.
-        decoder: dim, depth and num_heads of `MaskedDecoder`; the rest follows from the encoder.
+        decoder: dim, depth and num_heads of `MaskedDecoder`; what it does not name of the kind of block (mlp_ratio, qkv,
+            qkv_bias, qk_norm, mlp, norm_eps) is the encoder's.
         norm_pix_loss: as in `MaskedAutoencoder`.
     """
     vision = VisionTransformer(**encoder)
     embed = vision.patch_embed
-    shared = {key: encoder[key] for key in ("mlp_ratio", "qkv", "qkv_bias") if key in encoder}
+    kind = ("mlp_ratio", "qkv", "qkv_bias", "qk_norm", "mlp", "norm_eps")
+    shared = {key: encoder[key] for key in kind if key in encoder} | decoder
     values = embed.proj.weight[0].numel()
     filling = MaskedDecoder(
-        vision.embed_dim, **decoder, grid_size=embed.grid_size, num_prefix_tokens=vision.num_prefix_tokens,
+        vision.embed_dim, grid_size=embed.grid_size, num_prefix_tokens=vision.num_prefix_tokens,
         patch_values=values, **shared,
     )  # fmt: skip
     return MaskedAutoencoder(vision, filling, norm_pix_loss)
