@@ -144,9 +144,7 @@ def finish(run: TrainingRun, folder: RunFolder) -> None:
     from vit.evaluate.summary import summarize
     from vit.training.metrics import read_metrics
 
-    encoder, decoder = run.config.model.encoder_arguments(), run.config.model.decoder_arguments()
-    names = run.data.train.class_names
-    save_model(folder.path, run.model, encoder, decoder, run.normalize, names, run.data.name)
+    save_model(folder.path, run.model, run.normalize, run.data.train.class_names, run.data.name)
     print("measuring what was learned ...", flush=True)
     metrics = read_metrics(folder.metrics)
     summary = summarize(run, metrics)

@@ -258,9 +258,9 @@ def test_model_is_the_last_state_and_loads(whole):
     state = load_state(saved_states(folder / "checkpoints")[-1])
     assert [path.name for path in saved_states(folder / "checkpoints")] == ["step-00000010.pt", "step-00000012.pt"]
     loaded = load_model(folder)
-    assert loaded.class_names == ("cat", "dog")
-    assert loaded.model.state_dict().keys() == state["model"].keys()
-    for name, value in loaded.model.state_dict().items():
+    assert loaded.origin.class_names == ("cat", "dog")
+    assert loaded.state_dict().keys() == state["model"].keys()
+    for name, value in loaded.state_dict().items():
         assert torch.equal(value, state["model"][name])
 
 
@@ -535,7 +535,7 @@ def test_images_without_labels_and_a_model_without_a_class_token(place, run):
     assert any(path.name.startswith("events.") for path in (folder / "tensorboard").iterdir())
     assert json.loads((folder / "summary.json").read_text())["neighbours"] is None
     assert "neighbour" not in done.out
-    assert load_model(folder).class_names == ()
+    assert load_model(folder).origin.class_names == ()
 
 
 def test_unreadable_image_stops_or_is_left_out_and_named(place, run):

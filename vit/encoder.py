@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -169,7 +170,13 @@ class VisionTransformer(nn.Module):
         qk_norm: whether queries and keys are normalised, head by head.
         mlp: "gelu" or "swiglu".
         norm_eps: of all norms: 1e-6 in timm, MAE and DINO, often 1e-12 in transformers.
+
+    Attributes:
+        arguments: all of these, so that the same model can be built again.
+        origin: of a loaded model, where it came from (`vit.checkpoints.Origin`).
     """
+
+    origin: Any = None
 
     def __init__(
         self,
@@ -195,7 +202,9 @@ class VisionTransformer(nn.Module):
         mlp: str = "gelu",
         norm_eps: float = NORM_EPS,
     ):
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
+        self.arguments: dict[str, Any] = arguments
         if global_pool not in ("token", "avg") or (global_pool == "token" and not class_token):
             raise ValueError(f"global_pool is 'avg', or 'token' where there is a class token; got {global_pool!r}")
         self.embed_dim = embed_dim

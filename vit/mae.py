@@ -31,6 +31,9 @@ class MaskedDecoder(nn.Module):
         num_prefix_tokens: tokens before the patches.
         patch_values: P.
         mlp_ratio, qkv, qkv_bias, qk_norm, mlp, norm_eps: as in `Block`.
+
+    Attributes:
+        arguments: those that do not follow from the encoder.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class MaskedDecoder(nn.Module):
         norm_eps: float = NORM_EPS,
     ):
         super().__init__()
+        kind = dict(mlp_ratio=mlp_ratio, qkv=qkv, qkv_bias=qkv_bias, qk_norm=qk_norm, mlp=mlp, norm_eps=norm_eps)
+        self.arguments: dict[str, Any] = dict(dim=dim, depth=depth, num_heads=num_heads) | kind
         self.num_prefix_tokens = num_prefix_tokens
         self.embed = nn.Linear(encoder_dim, dim)
         self.mask_token = nn.Parameter(torch.empty(1, 1, dim))
@@ -80,7 +85,12 @@ class MaskedAutoencoder(nn.Module):
         encoder: sees only the visible patches.
         decoder: predicts the pixels of all patches.
         norm_pix_loss: the target is each patch normalised by its own mean and deviation (see `patch_targets`).
+
+    Attributes:
+        origin: of a loaded model, where it came from (`vit.checkpoints.Origin`).
     """
+
+    origin: Any = None
 
     def __init__(self, encoder: VisionTransformer, decoder: MaskedDecoder, norm_pix_loss: bool = True):
         super().__init__()

@@ -80,14 +80,14 @@ class PatchEmbed(nn.Module):
         return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
 
 
-def sincos_positions(grid_size: tuple[int, int], embed_dim: int) -> Tensor:
-    """The fixed 2-D sine-cosine table of MAE: [sin x, cos x, sin y, cos y], a quarter of the width each.
-
-    timm's table has the rows first: [sin y, sin x, cos y, cos x] is another table, not this one.
+def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "mae") -> Tensor:
+    """The fixed 2-D sine-cosine table, a quarter of the width for each of its four parts.
 
     Args:
         grid_size: (rows, columns).
         embed_dim: D, a multiple of 4.
+        order: of the parts: "mae" for [sin x, cos x, sin y, cos y], "timm" for [sin y, sin x, cos y, cos x]. They are
+            different tables: weights trained with one are wrong with the other.
 
     Returns:
         (L, D) float32.
@@ -99,7 +99,8 @@ def sincos_positions(grid_size: tuple[int, int], embed_dim: int) -> Tensor:
     rows, columns = (torch.arange(n, dtype=torch.float64) for n in grid_size)
     x = columns.repeat(grid_size[0])[:, None] * frequencies  # (L, D/4)
     y = rows.repeat_interleave(grid_size[1])[:, None] * frequencies
-    return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1).float()
+    parts = {"mae": (x.sin(), x.cos(), y.sin(), y.cos()), "timm": (y.sin(), x.sin(), y.cos(), x.cos())}
+    return torch.cat(parts[order], dim=1).float()
 
 
 def position_table(kind: str, grid_size: tuple[int, int], num_prefix_tokens: int, embed_dim: int) -> nn.Parameter:

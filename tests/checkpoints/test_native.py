@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from vit.checkpoints import LoadedModel, load_model, save_model
-from vit.checkpoints.native import CONFIG, WEIGHTS, CheckpointError
+from vit.checkpoints import CheckpointError, load_model, save_model
+from vit.checkpoints.native import CONFIG, WEIGHTS
 from vit.config import ModelConfig
 from vit.data.augment import Normalization
 from vit.mae import MaskedAutoencoder, build_autoencoder
@@ -39,7 +39,7 @@ def save_small(folder: Path, norm_pix_loss: bool = True, **settings) -> MaskedAu
     model = build_autoencoder(encoder, decoder, norm_pix_loss)
     for parameter in model.parameters():
         nn.init.normal_(parameter, 0.5)
-    save_model(folder, model, encoder, decoder, NORMALIZE, ("plane", "naïve ship"), "CIFAR-10")
+    save_model(folder, model, NORMALIZE, ("plane", "naïve ship"), "CIFAR-10")
     return model.eval()
 
 
@@ -58,33 +58,35 @@ def loading_fails(folder: Path) -> str:
 def test_loaded_model_is_the_saved_one_to_the_bit(tmp_path, case, norm_pix_loss):
     saved = save_small(tmp_path / "new" / "folder", norm_pix_loss, **CASES[case])
     loaded = load_model(str(tmp_path / "new" / "folder"))
-    assert isinstance(loaded, LoadedModel)
-    ours, theirs = saved.state_dict(), loaded.model.state_dict()
+    assert isinstance(loaded, MaskedAutoencoder)
+    ours, theirs = saved.state_dict(), loaded.state_dict()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert [p.requires_grad for p in saved.parameters()] == [p.requires_grad for p in loaded.model.parameters()]
+    assert [p.requires_grad for p in saved.parameters()] == [p.requires_grad for p in loaded.parameters()]
 
-    embed, others = saved.encoder.patch_embed, loaded.model.encoder.patch_embed
+    embed, others = saved.encoder.patch_embed, loaded.encoder.patch_embed
     assert (others.image_size, others.patch_size) == (embed.image_size, embed.patch_size)
     images = torch.randn(2, 3, *embed.image_size)
     mask = make_mask("random", 2, embed.grid_size, 0.5, torch.Generator().manual_seed(0))
-    assert torch.equal(loaded.model(images, mask), saved(images, mask))
-    assert torch.equal(loaded.model.targets(images), saved.targets(images))
+    assert torch.equal(loaded(images, mask), saved(images, mask))
+    assert torch.equal(loaded.targets(images), saved.targets(images))
 
 
 def test_what_travels_with_the_weights_arrives(tmp_path):
     save_small(tmp_path)
     loaded = load_model(tmp_path)
-    assert (loaded.normalize.mean, loaded.normalize.std) == (NORMALIZE.mean, NORMALIZE.std)
-    assert loaded.class_names == ("plane", "naïve ship")
-    assert loaded.details["data"] == "CIFAR-10"
-    assert not any(module.training for module in loaded.model.modules())
+    origin = loaded.origin
+    assert (origin.normalize.mean, origin.normalize.std) == (NORMALIZE.mean, NORMALIZE.std)
+    assert origin.class_names == ("plane", "naïve ship")
+    assert (origin.data, origin.details["data"]) == ("CIFAR-10", "CIFAR-10")
+    assert origin.report.notes == origin.report.problems == []
+    assert not any(module.training for module in loaded.modules())
 
 
 def test_saving_again_replaces_both_files(tmp_path):
     save_small(tmp_path, registers=1)
     saved = save_small(tmp_path, class_token=False)
-    assert load_model(tmp_path).model.state_dict().keys() == saved.state_dict().keys()
+    assert load_model(tmp_path).state_dict().keys() == saved.state_dict().keys()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([CONFIG, WEIGHTS])
 
 
@@ -123,9 +125,14 @@ def test_broken_json_is_found(tmp_path, content):
     assert "damaged" in loading_fails(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "content", ["{}", "[]", "3", "null", '{"format": "vit-patch-trainer/0"}', '{"model_type": "vit"}']
-)
+@pytest.mark.parametrize("content", ["[]", "3", "null"])
+def test_json_that_is_no_object_is_refused(tmp_path, content):
+    save_small(tmp_path)
+    (tmp_path / CONFIG).write_text(content)
+    assert "config.json" in loading_fails(tmp_path)
+
+
+@pytest.mark.parametrize("content", ['{"format": "vit-patch-trainer/0"}', '{"model_type": "vit"}', '{"format": 3}'])
 def test_foreign_format_is_refused(tmp_path, content):
     save_small(tmp_path)
     (tmp_path / CONFIG).write_text(content)

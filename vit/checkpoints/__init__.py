@@ -1,5 +1,9 @@
-"""One folder in, one model out: model.safetensors and config.json, without the training code."""
+"""Any pretrained vision transformer in, one model out; and out again, for others to load."""
 
-from vit.checkpoints.native import LoadedModel, load_model, save_model
+from vit.checkpoints.convert import convert_model
+from vit.checkpoints.loading import load_model
+from vit.checkpoints.native import save_model
+from vit.checkpoints.origin import Origin, Report
+from vit.checkpoints.reading import CheckpointError
 
-__all__ = ["LoadedModel", "load_model", "save_model"]
+__all__ = ["CheckpointError", "Origin", "Report", "convert_model", "load_model", "save_model"]

@@ -1,0 +1,247 @@
+"""Out and in again: others load what we write, and every tensor comes back to the bit."""
+
+import json
+
+import pytest
+import timm
+import torch
+from torch import nn
+from transformers import (
+    Dinov2Model,
+    Dinov2WithRegistersModel,
+    ViTForImageClassification,
+    ViTMAEForPreTraining,
+    ViTModel,
+)
+
+from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
+from vit.data.augment import Normalization
+from vit.encoder import VisionTransformer
+from vit.mae import build_autoencoder, masked_patch_loss
+from vit.masking import mask_from_noise
+
+SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=32, depth=2, num_heads=4)
+NORMALIZE = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def randomize(model: nn.Module) -> None:
+    """Draw anew whatever learns; a fixed position table stays the one it is."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.2)
+
+
+def saved_encoder(folder, class_names=(), **settings):
+    model = VisionTransformer(**SIZES | settings).eval()
+    randomize(model)
+    normalize = NORMALIZE if model.arguments["channels"] == 3 else Normalization([0.1], [0.4])
+    save_model(folder, model, normalize, class_names, "some images", "bilinear")
+    return load_model(folder)
+
+
+def saved_autoencoder(folder, norm_pix_loss=True, **settings):
+    model = build_autoencoder(SIZES | settings, dict(dim=24, depth=2, num_heads=3), norm_pix_loss)
+    randomize(model)
+    save_model(folder, model, NORMALIZE, (), "some images")
+    return load_model(folder)
+
+
+def same(one, other) -> None:
+    ours, theirs = one.state_dict(), other.state_dict()
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert torch.equal(value, theirs[name]), name
+
+
+TIMM_CASES = {
+    "class token": dict(global_pool="token", num_classes=3),
+    "avg": dict(global_pool="avg", num_classes=3),
+    "avg, fc_norm": dict(global_pool="avg", fc_norm=True, num_classes=3),
+    "no class token": dict(class_token=False, fc_norm=True),
+    "registers": dict(registers=3, global_pool="token"),
+    "registers without positions": dict(registers=3, no_embed_class=True, global_pool="token"),
+    "layer scale": dict(layer_scale=0.1, global_pool="token"),
+    "qk-norm": dict(qk_norm=True, global_pool="token"),
+    "no qkv bias": dict(qkv_bias=False, mlp_ratio=2.5, global_pool="token"),
+    "swiglu": dict(mlp="swiglu", mlp_ratio=2.5, global_pool="token", layer_scale=1.0),
+    "non-square": dict(image_size=(8, 24), patch_size=(4, 2), global_pool="token"),
+    "grey": dict(channels=1, global_pool="token"),
+    "sincos": dict(pos_embed="sincos", global_pool="token"),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", TIMM_CASES)
+def test_timm_loads_the_folder(case, tmp_path):
+    ours = saved_encoder(tmp_path / "ours", **TIMM_CASES[case])
+    assert convert_model(ours, "timm", tmp_path / "timm") == []
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
+    images = torch.randn(2, ours.arguments["channels"], *ours.arguments["image_size"])
+    tokens = ours(images)
+    torch.testing.assert_close(theirs.forward_features(images), tokens, rtol=0, atol=1e-5)
+    torch.testing.assert_close(theirs(images), ours.forward_head(tokens), rtol=0, atol=1e-5)
+    assert theirs.pretrained_cfg["mean"] == ours.origin.normalize.mean
+    assert theirs.pretrained_cfg["interpolation"] == "bilinear"
+
+    again = load_model(tmp_path / "timm")
+    same(again, ours)
+    differing = {k for k, v in again.arguments.items() if v != ours.arguments[k]}
+    assert differing <= {"layer_scale"}  # its initial value, of use to nobody any more
+    assert not [note for note in again.origin.report.notes if "guess" in note or "nothing says" in note]
+
+
+def test_an_autoencoder_goes_to_timm_without_its_decoder_and_says_so(tmp_path):
+    ours = saved_autoencoder(tmp_path / "ours")
+    (note,) = convert_model(ours, "timm", tmp_path / "timm")
+    assert "timm's vision transformer has no decoder" in note
+    same(load_model(tmp_path / "timm"), ours.encoder)
+
+
+HUGGINGFACE_CASES = {
+    "ViT": (ViTModel, dict(global_pool="token")),
+    "no qkv bias": (ViTModel, dict(global_pool="token", qkv_bias=False, mlp_ratio=2.0)),
+    "non-square": (ViTModel, dict(global_pool="token", image_size=(8, 24), patch_size=(4, 2))),
+    "classifier": (ViTForImageClassification, dict(global_pool="token", num_classes=3)),
+    "Dinov2": (Dinov2Model, dict(global_pool="token", layer_scale=0.5)),
+    "registers": (Dinov2WithRegistersModel, dict(global_pool="token", layer_scale=0.5, registers=4)),
+    "swiglu": (Dinov2Model, dict(global_pool="token", layer_scale=0.5, mlp="swiglu", mlp_ratio=88 / 32)),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", HUGGINGFACE_CASES)
+def test_transformers_loads_the_folder(case, tmp_path):
+    kind, settings = HUGGINGFACE_CASES[case]
+    names = ("cat", "dog", "naïve ship") if settings.get("num_classes") else ()
+    ours = saved_encoder(tmp_path / "ours", names, **settings)
+    if settings.get("registers"):
+        ours.pos_embed.data[:, 1 : 1 + ours.num_prefix_tokens - 1] = 0  # as DINOv2's: registers have no position
+    convert_model(ours, "huggingface", tmp_path / "hf")
+    theirs, loading = kind.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    missing = {name for name in loading["missing_keys"] if "pooler" not in name}
+    assert not missing
+    assert not loading["unexpected_keys"]
+    images = torch.randn(2, 3, *ours.arguments["image_size"])
+    tokens = ours(images)
+    result = theirs.eval()(images)
+    if settings.get("num_classes"):
+        torch.testing.assert_close(result.logits, ours.forward_head(tokens), rtol=0, atol=1e-5)
+        assert theirs.config.id2label == dict(enumerate(names))
+    else:
+        torch.testing.assert_close(result.last_hidden_state, tokens, rtol=0, atol=1e-5)
+    processor = json.loads((tmp_path / "hf" / "preprocessor_config.json").read_text())
+    assert (processor["image_mean"], processor["resample"]) == (NORMALIZE.mean, 2)
+    again = load_model(tmp_path / "hf")
+    same(again, ours)
+    assert again.origin.class_names == names
+    assert (again.origin.normalize.std, again.origin.interpolation) == (NORMALIZE.std, "bilinear")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm_pix_loss", [True, False])
+def test_transformers_loads_the_autoencoder(norm_pix_loss, tmp_path):
+    ours = saved_autoencoder(tmp_path / "ours", norm_pix_loss, pos_embed="sincos")
+    assert convert_model(ours, "huggingface", tmp_path / "hf") == []
+    theirs, loading = ViTMAEForPreTraining.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
+    images, noise = torch.randn(2, 3, 16, 16), torch.rand(2, 16)
+    mask = mask_from_noise(noise, 4)
+    loss = masked_patch_loss(ours(images, mask), ours.targets(images), mask.mask)
+    torch.testing.assert_close(theirs.eval()(images, noise=noise).loss, loss, rtol=0, atol=1e-5)
+    same(load_model(tmp_path / "hf"), ours)
+
+
+@pytest.mark.parametrize("norm_pix_loss", [True, False])
+@pytest.mark.parametrize("size", [(16, 16), (8, 24)])
+def test_mae_round_trip(norm_pix_loss, size, tmp_path):
+    ours = saved_autoencoder(tmp_path / "ours", norm_pix_loss, image_size=size)
+    convert_model(ours, "mae", tmp_path / "mae.pth")
+    state = torch.load(tmp_path / "mae.pth", weights_only=True)["model"]
+    assert {"mask_token", "decoder_pos_embed", "decoder_blocks.1.mlp.fc2.bias", "decoder_pred.weight"} <= state.keys()
+    again = load_model(tmp_path / "mae.pth")  # heads, grid and norm_pix_loss stand in its args
+    same(again, ours)
+    assert again.norm_pix_loss is norm_pix_loss
+    assert again.decoder.arguments["num_heads"] == 3
+
+
+def test_own_format_round_trip_of_every_kind(tmp_path):
+    for i, settings in enumerate(TIMM_CASES.values()):
+        ours = saved_encoder(tmp_path / f"a{i}", **settings)
+        convert_model(ours, "safetensors", tmp_path / f"b{i}")
+        again = load_model(tmp_path / f"b{i}")
+        same(again, ours)
+        assert again.arguments == ours.arguments
+        assert again.origin.data == "some images"
+
+
+def test_half_precision_on_disk_is_float32_when_loaded(tmp_path):
+    model = saved_encoder(tmp_path / "whole")
+    save_model(tmp_path / "half", model, NORMALIZE, dtype=torch.float16)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("half", "whole")]
+    assert sizes[0] < 0.6 * sizes[1]
+    again = load_model(tmp_path / "half")
+    assert {value.dtype for value in again.state_dict().values()} == {torch.float32}
+    for name, value in again.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name].half().float())
+
+
+@pytest.mark.parametrize(
+    ("to", "settings", "reason"),
+    [
+        ("mae", dict(registers=1), "registers 0, this model has 1"),
+        ("mae", dict(class_token=False), "class_token True"),
+        ("mae", dict(qk_norm=True), "qk_norm"),
+        ("mae", dict(mlp="swiglu"), "mlp gelu"),
+        ("huggingface", dict(class_token=False), "class_token True"),
+        ("huggingface", dict(registers=1), "registers 0"),
+        ("huggingface", dict(qk_norm=True), "qk_norm"),
+        ("huggingface", dict(fc_norm=True), "fc_norm"),
+        ("huggingface", dict(layer_scale=0.1, mlp_ratio=2.5), "no MLP of 80 hidden values"),
+        ("timm", dict(qkv="identity"), "qkv linear"),
+        ("mae", dict(qkv="identity"), "qkv linear"),
+        ("huggingface", dict(qkv="identity"), "qkv linear"),
+        ("pickle", dict(), "formats are timm"),
+    ],
+)
+def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(to, settings, reason, tmp_path):
+    ours = saved_encoder(tmp_path / "ours", **settings)
+    with pytest.raises(CheckpointError, match=reason):
+        convert_model(ours, to, tmp_path / "out.pth")
+    assert not (tmp_path / "out.pth").exists()
+
+
+@pytest.mark.parametrize("to", ["safetensors", "timm", "huggingface", "mae"])
+def test_what_is_there_is_not_replaced(to, tmp_path):
+    ours = saved_encoder(tmp_path / "ours", global_pool="token")
+    (tmp_path / "file.pth").write_text("mine")
+    with pytest.raises(CheckpointError, match="exists"):
+        convert_model(ours, to, tmp_path / "file.pth")
+    with pytest.raises(CheckpointError, match="exists"):
+        convert_model(ours, to, tmp_path / "ours")
+    assert (tmp_path / "file.pth").read_text() == "mine"
+    same(load_model(tmp_path / "ours"), ours)
+
+
+def test_another_eps_is_said(tmp_path):
+    ours = saved_encoder(tmp_path / "ours", norm_eps=1e-12, global_pool="token")
+    assert "eps" in convert_model(ours, "timm", tmp_path / "timm")[0]
+    assert "eps" in convert_model(ours, "mae", tmp_path / "mae.pth")[0]
+    assert convert_model(ours, "huggingface", tmp_path / "hf") == []
+
+
+def test_a_head_on_the_mean_is_left_out_for_transformers_with_the_reason(tmp_path):
+    ours = saved_encoder(tmp_path / "ours", num_classes=3, global_pool="avg")
+    (note,) = convert_model(ours, "huggingface", tmp_path / "hf")
+    assert "this head reads the mean of the patches" in note
+    assert load_model(tmp_path / "hf").arguments["num_classes"] == 0
+
+
+def test_a_model_that_was_not_loaded_has_no_normalisation_to_write(tmp_path):
+    with pytest.raises(CheckpointError, match="not loaded by load_model"):
+        convert_model(VisionTransformer(**SIZES), "timm", tmp_path / "out")

@@ -1,0 +1,490 @@
+"""Every format against the code that it comes from: the same features, logits, loss and reconstruction."""
+
+import re
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import torchvision
+from timm.layers import SwiGLUPacked
+from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from torch import Tensor, nn
+from transformers import (
+    Dinov2Config,
+    Dinov2ForImageClassification,
+    Dinov2Model,
+    Dinov2WithRegistersConfig,
+    Dinov2WithRegistersModel,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTMAEConfig,
+    ViTMAEForPreTraining,
+    ViTModel,
+)
+
+from vit.checkpoints import CheckpointError, load_model
+from vit.encoder import VisionTransformer
+from vit.mae import MaskedAutoencoder, masked_patch_loss
+from vit.masking import mask_from_noise
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def randomize(model: nn.Module) -> nn.Module:
+    """Draw every parameter anew, so that no zero bias or unit norm hides a mistake."""
+    for name, parameter in model.named_parameters():
+        centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+        nn.init.normal_(parameter, centre, std=min(0.2, parameter[0].numel() ** -0.5))
+    return model.eval().requires_grad_(False)
+
+
+def close(ours: Tensor, theirs: Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+# --- timm ------------------------------------------------------------------------------------------------------------
+
+TIMM = dict(img_size=(16, 16), patch_size=4, embed_dim=32, depth=2, num_heads=4, num_classes=5)
+TIMM_CASES = {
+    "plain": dict(),
+    "registers": dict(reg_tokens=3),
+    "registers without positions": dict(reg_tokens=4, no_embed_class=True),
+    "no class token": dict(class_token=False, global_pool="avg"),
+    "avg, fc_norm": dict(global_pool="avg"),
+    "layer scale": dict(init_values=0.1),
+    "qk-norm": dict(qk_norm=True),
+    "no qkv bias": dict(qkv_bias=False),
+    "no head": dict(num_classes=0),
+    "grey": dict(in_chans=1),
+    "swiglu": dict(mlp_layer=SwiGLUPacked, act_layer=nn.SiLU, mlp_ratio=3.0),
+    "another MLP": dict(mlp_ratio=2.5),
+}
+
+
+@pytest.mark.parametrize("case", TIMM_CASES)
+def test_timm(case):
+    theirs = randomize(TimmVisionTransformer(**TIMM | TIMM_CASES[case]))
+    ours = load_model(theirs.state_dict(), num_heads=4)
+    assert isinstance(ours, VisionTransformer)
+    images = torch.randn(2, theirs.patch_embed.proj.in_channels, 16, 16)
+    close(ours(images), theirs.forward_features(images))
+    close(ours.forward_head(ours(images)), theirs(images))
+    assert not ours.origin.report.dropped
+
+
+def test_timm_non_square_says_its_grid():
+    theirs = randomize(TimmVisionTransformer(**TIMM | dict(img_size=(8, 24), embed_dim=64, num_heads=1)))
+    with pytest.raises(CheckpointError, match="no square grid; give grid_size"):
+        load_model(theirs.state_dict())
+    ours = load_model(theirs.state_dict(), grid_size=(2, 6))
+    images = torch.randn(2, 3, 8, 24)
+    close(ours(images), theirs.forward_features(images))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["vit_tiny_patch16_224", "vit_medium_patch16_gap_240", "vit_small_patch14_reg4_dinov2", "deit3_small_patch16_224"],
+)
+def test_timm_folder_with_its_own_config(name, tmp_path):
+    """As `timm.models.save_for_hf` writes it: heads, pooling and normalisation come from config.json."""
+    settings = dict(img_size=28, patch_size=14, depth=2, num_classes=3)
+    theirs = randomize(timm.create_model(name, pretrained=False, **settings))
+    timm.models.save_for_hf(theirs, tmp_path, model_args=settings, safe_serialization="both")
+    ours = load_model(tmp_path)
+    images = torch.randn(2, 3, 28, 28)
+    close(ours(images), theirs.forward_features(images))
+    close(ours.forward_head(ours(images)), theirs(images))
+    assert ours.origin.normalize.mean == list(theirs.pretrained_cfg["mean"])
+    assert ours.origin.interpolation == theirs.pretrained_cfg["interpolation"]
+    assert not [note for note in ours.origin.report.notes if "nothing says" in note or "guess" in note]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("resnet18", "no plain vision transformer"),
+        ("vit_base_patch16_clip_224", "a norm before its blocks"),
+        ("vit_tiny_patch16_gap_240", "timm does not know"),
+        ("vit_little_patch16_reg4_gap_256", "its settings say embed_dim 320, its tensors 192"),
+        ("vit_tiny_r_s16_p8_224", "no plain vision transformer"),
+        ("vit_base_patch32_clip_quickgelu_224", "a norm before its blocks"),
+        ("vit_relpos_small_patch16_224", "no plain vision transformer"),
+        ("no_such_model", "timm does not know"),
+    ],
+)
+def test_timm_architectures_that_are_not_computed_are_refused(name, reason, tmp_path):
+    theirs = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=32)
+    timm.models.save_for_hf(theirs, tmp_path, safe_serialization=True)
+    config = (tmp_path / "config.json").read_text()
+    (tmp_path / "config.json").write_text(
+        re.sub(r'"architecture": "\w+"', f'"architecture": "{name}"', config).replace('"token"', '"avg"')
+    )
+    with pytest.raises(CheckpointError, match=reason):
+        load_model(tmp_path)
+
+
+# --- facebookresearch/mae -------------------------------------------------------------------------------------------
+
+MAE = dict(
+    image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
+    decoder_hidden_size=24, decoder_num_hidden_layers=2, decoder_num_attention_heads=3, decoder_intermediate_size=96,
+)  # fmt: skip
+
+
+def huggingface_mae(**settings) -> ViTMAEForPreTraining:
+    return randomize(ViTMAEForPreTraining(ViTMAEConfig(**MAE | settings)))
+
+
+def as_original_mae(model: ViTMAEForPreTraining) -> dict[str, Tensor]:
+    """transformers' weights under the names of facebookresearch/mae, whose code they were ported from."""
+    names = (
+        (r"^vit\.embeddings\.", ""), (r"^vit\.", ""), ("position_embeddings", "pos_embed"),
+        (r"patch_embeddings\.projection", "patch_embed.proj"), (r"^layernorm", "norm"), (r"^layers\.", "blocks."),
+        (r"^decoder\.decoder_layers", "decoder_blocks"), (r"^decoder\.", ""), ("layernorm_before", "norm1"),
+        ("layernorm_after", "norm2"), (r"attention\.o_proj", "attn.proj"),
+    )  # fmt: skip
+    state = {}
+    for name, value in model.state_dict().items():
+        for old, new in names:
+            name = re.sub(old, new, name)
+        state[name] = value
+    for name in [name for name in state if ".attention.q_proj." in name]:
+        parts = [state.pop(name.replace("q_proj", f"{letter}_proj")) for letter in "qkv"]
+        state[name.replace("attention.q_proj", "attn.qkv")] = torch.cat(parts)
+    return state
+
+
+def check_mae(ours: MaskedAutoencoder, theirs: ViTMAEForPreTraining, size: tuple[int, int] = (16, 16)) -> None:
+    """Loss, predictions and the encoder's tokens agree, under the same noise."""
+    images = torch.randn(3, 3, *size)
+    patches = ours.encoder.patch_embed.num_patches
+    noise = torch.rand(3, patches)
+    keep = int(patches * (1 - theirs.config.mask_ratio))
+    mask = mask_from_noise(noise, keep)
+    with torch.no_grad():
+        expected = theirs(images, noise=noise)
+        predicted = ours(images, mask)
+        close(masked_patch_loss(predicted, ours.targets(images), mask.mask), expected.loss)
+        p, q = ours.encoder.patch_embed.patch_size
+        logits = expected.logits.unflatten(-1, (p * q, 3)).transpose(-1, -2).flatten(-2)  # (p q c) -> (c p q)
+        close(predicted, logits)
+
+
+@pytest.mark.parametrize("norm_pix_loss", [True, False])
+@pytest.mark.parametrize("wrapped", ["model", "args"])
+def test_mae_with_its_decoder(norm_pix_loss, wrapped, tmp_path):
+    import argparse
+
+    theirs = huggingface_mae(norm_pix_loss=norm_pix_loss, layer_norm_eps=1e-6)
+    file = {"model": as_original_mae(theirs)}
+    if wrapped == "args":  # as main_pretrain.py saves it
+        args = argparse.Namespace(norm_pix_loss=norm_pix_loss, input_size=16, model="mae_vit_tiny", blr=1e-3)
+        file |= {"optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}, "epoch": 3, "scaler": {}, "args": args}
+    torch.save(file, tmp_path / "mae.pth")
+    given = {} if wrapped == "args" else dict(norm_pix_loss=norm_pix_loss)
+    ours = load_model(tmp_path / "mae.pth", num_heads=4, decoder_heads=3, **given)
+    assert isinstance(ours, MaskedAutoencoder)
+    assert ours.origin.format == "facebookresearch/mae, pretraining"
+    check_mae(ours, theirs)
+    dropped = ours.origin.report.dropped
+    assert set(dropped) == ({"optimizer.state.0.exp_avg"} if wrapped == "args" else set())
+
+
+def test_mae_encoder_of_a_file_with_decoder(tmp_path):
+    theirs = huggingface_mae(layer_norm_eps=1e-6)
+    torch.save({"model": as_original_mae(theirs)}, tmp_path / "mae.pth")
+    ours = load_model(tmp_path / "mae.pth", part="encoder", num_heads=4)
+    assert isinstance(ours, VisionTransformer)
+    whole = load_model(tmp_path / "mae.pth", num_heads=4, decoder_heads=3, norm_pix_loss=True)
+    images = torch.randn(2, 3, 16, 16)
+    assert torch.equal(ours(images), whole.encoder(images))
+    assert all(why == "only the encoder was asked for" for why in ours.origin.report.dropped.values())
+    assert len(ours.origin.report.dropped) == len(whole.decoder.state_dict())
+
+
+def test_mae_heads_by_its_families():
+    """MAE's decoder of width 512 has 16 heads, not 512 / 64 = 8; its ViT-H of width 1280 has 16, not 20."""
+    state = as_original_mae(
+        ViTMAEForPreTraining(ViTMAEConfig(image_size=16, patch_size=8, num_hidden_layers=1, decoder_num_hidden_layers=1,
+                                          hidden_size=1280, num_attention_heads=16, intermediate_size=64,
+                                          decoder_intermediate_size=32))
+    )  # fmt: skip
+    model = load_model(state)
+    assert (model.encoder.arguments["num_heads"], model.decoder.arguments["num_heads"]) == (16, 16)
+    assert sum("are a guess" in note for note in model.origin.report.notes) == 2
+
+
+def test_mae_fine_tuned(tmp_path):
+    import argparse
+
+    theirs = randomize(TimmVisionTransformer(**TIMM | dict(global_pool="avg")))  # as models_vit.py computes it
+    args = argparse.Namespace(finetune="mae_pretrain.pth", layer_decay=0.65, input_size=16)
+    torch.save({"model": theirs.state_dict(), "epoch": 99, "args": args}, tmp_path / "tuned.pth")
+    ours = load_model(tmp_path / "tuned.pth", num_heads=4)
+    images = torch.randn(2, 3, 16, 16)
+    close(ours.forward_head(ours(images)), theirs(images))
+    assert ours.origin.format == "facebookresearch/mae, fine-tuned"
+    assert (ours.global_pool, ours.arguments["fc_norm"]) == ("avg", True)
+
+
+# --- DINO and DINOv2 -------------------------------------------------------------------------------------------------
+
+
+def dino_file(student: nn.Module, teacher: nn.Module) -> dict:
+    """As main_dino.py saves it."""
+    import argparse
+
+    head = {"mlp.0.weight": torch.ones(4, 32), "last_layer.weight_g": torch.ones(4, 1)}
+    return {
+        "student": {f"module.backbone.{k}": v for k, v in student.state_dict().items()}
+        | {f"module.head.{k}": v for k, v in head.items()},
+        "teacher": {f"backbone.{k}": v for k, v in teacher.state_dict().items()}
+        | {f"head.{k}": v for k, v in head.items()},
+        "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+        "epoch": 7,
+        "args": argparse.Namespace(arch="vit_tiny", patch_size=4, teacher_temp=0.04),
+        "dino_loss": {"center": torch.zeros(1, 4)},
+    }
+
+
+@pytest.mark.parametrize("branch", [None, "teacher", "student"])
+def test_dino_training_file(branch, tmp_path):
+    student, teacher = (randomize(TimmVisionTransformer(**TIMM | dict(num_classes=0))) for _ in range(2))
+    torch.save(dino_file(student, teacher), tmp_path / "dino.pth")
+    ours = load_model(tmp_path / "dino.pth", branch=branch, num_heads=4)
+    images = torch.randn(2, 3, 16, 16)
+    close(ours(images), (student if branch == "student" else teacher).forward_features(images))
+    dropped = ours.origin.report.dropped
+    other = "teacher" if branch == "student" else "student"
+    assert any(why == f"another copy of the network; branch={other!r} takes it" for why in dropped.values())
+    assert "state of the training" in dropped["optimizer.state.0.exp_avg"]
+    assert "state of a loss" in dropped["dino_loss.center"]
+    count = sum(
+        isinstance(v, Tensor) for part in ("student", "teacher") for v in dino_file(student, teacher)[part].values()
+    )
+    assert len(dropped) + len(ours.origin.report.used) == count + 2
+
+
+def test_dino_backbone(tmp_path):
+    theirs = randomize(TimmVisionTransformer(**TIMM | dict(num_classes=0)))
+    torch.save(theirs.state_dict(), tmp_path / "dino_pretrain.pth", _use_new_zipfile_serialization=False)
+    ours = load_model(tmp_path / "dino_pretrain.pth", num_heads=4)
+    images = torch.randn(2, 3, 16, 16)
+    close(ours(images), theirs.forward_features(images))
+
+
+DINOV2 = dict(image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+
+
+def huggingface_dinov2(registers: int = 0, **settings) -> nn.Module:
+    if registers:
+        config = Dinov2WithRegistersConfig(**DINOV2 | settings, num_register_tokens=registers)
+        return randomize(Dinov2WithRegistersModel(config))
+    return randomize(Dinov2Model(Dinov2Config(**DINOV2 | settings)))
+
+
+def as_original_dinov2(model: nn.Module, chunked: bool) -> dict[str, Tensor]:
+    """transformers' weights under the names of facebookresearch/dinov2, whose code they were ported from."""
+    names = (
+        (r"^embeddings\.", ""), ("position_embeddings", "pos_embed"), (r"patch_embeddings\.projection", "patch_embed.proj"),
+        (r"^layernorm", "norm"), (r"^encoder\.layer\.", "blocks."), (r"layer_scale(\d)\.lambda1", r"ls\1.gamma"),
+        (r"attention\.o_proj", "attn.proj"), (r"mlp\.down_proj", "mlp.w3"),
+    )  # fmt: skip
+    state = {}
+    for name, value in model.state_dict().items():
+        for old, new in names:
+            name = re.sub(old, new, name)
+        state[re.sub(r"^blocks\.(\d)", r"blocks.0.\1", name) if chunked else name] = value
+    for name in [name for name in state if ".attention.q_proj." in name]:
+        parts = [state.pop(name.replace("q_proj", f"{letter}_proj")) for letter in "qkv"]
+        state[name.replace("attention.q_proj", "attn.qkv")] = torch.cat(parts)
+    for name in [name for name in state if ".mlp.gate_proj." in name]:
+        parts = [state.pop(name), state.pop(name.replace("gate", "up"))]
+        state[name.replace("gate_proj", "w12")] = torch.cat(parts)
+    return state
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("swiglu", [False, True])
+@pytest.mark.parametrize("registers", [0, 4])
+def test_dinov2(registers, swiglu, chunked, tmp_path):
+    theirs = huggingface_dinov2(registers, use_swiglu_ffn=swiglu)
+    state = as_original_dinov2(theirs, chunked)
+    file = state
+    if chunked:  # a training file
+        file = {
+            "teacher": {f"backbone.{k}": v for k, v in state.items()} | {"dino_head.mlp.0.weight": torch.ones(2, 2)}
+        }
+    torch.save(file, tmp_path / "dinov2.pth")
+    ours = load_model(tmp_path / "dinov2.pth", num_heads=4)
+    images = torch.randn(2, 3, 16, 16)
+    close(ours(images), theirs(images).last_hidden_state)
+    report = ours.origin.report
+    assert ours.origin.format == "DINOv2"
+    assert any(name.endswith("mask_token") for name in report.dropped)
+    assert ("pos_embed" in report.converted) == bool(registers)
+
+
+# --- Hugging Face ----------------------------------------------------------------------------------------------------
+
+VIT = dict(
+    image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
+)
+VIT_CASES = {
+    "plain": dict(),
+    "no qkv bias": dict(qkv_bias=False),
+    "grey": dict(num_channels=1),
+    "non-square": dict(image_size=[8, 24], patch_size=[4, 2]),
+    "another eps": dict(layer_norm_eps=1e-3),
+    "many heads": dict(num_attention_heads=16, num_hidden_layers=3),
+}
+
+
+def on_disk(model: nn.Module, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("case", VIT_CASES)
+@pytest.mark.parametrize("headed", [False, True])
+def test_huggingface_vit(case, headed, tmp_path):
+    config = ViTConfig(**VIT | VIT_CASES[case], num_labels=3)
+    theirs = randomize((ViTForImageClassification if headed else ViTModel)(config))
+    ours = load_model(on_disk(theirs, tmp_path))
+    size = config.image_size if isinstance(config.image_size, list) else [16, 16]
+    images = torch.randn(2, config.num_channels, *size)
+    if headed:
+        close(ours.forward_head(ours(images)), theirs(images).logits)
+    else:
+        close(ours(images), theirs(images).last_hidden_state)
+        assert set(ours.origin.report.dropped) == {"pooler.dense.weight", "pooler.dense.bias"}
+
+
+@pytest.mark.parametrize("norm_pix_loss", [True, False])
+def test_huggingface_mae(norm_pix_loss, tmp_path):
+    theirs = huggingface_mae(norm_pix_loss=norm_pix_loss)
+    ours = load_model(on_disk(theirs, tmp_path))
+    check_mae(ours, theirs)
+    assert ours.norm_pix_loss is norm_pix_loss
+
+
+def spelled(state: dict[str, Tensor], spelling: str) -> dict[str, Tensor]:
+    """A ViTMAE's tensors in one of the spellings of its decoder that are about."""
+    to_disk = (
+        (r"attention\.q_proj", "attention.attention.query"), (r"attention\.k_proj", "attention.attention.key"),
+        (r"attention\.v_proj", "attention.attention.value"), (r"attention\.o_proj", "attention.output.dense"),
+        (r"mlp\.fc1", "intermediate.dense"), (r"mlp\.fc2", "output.dense"), (r"^vit\.layers", "vit.encoder.layer"),
+    )  # fmt: skip
+    result = {}
+    for name, value in state.items():
+        if spelling != "in memory":
+            for old, new in to_disk:
+                name = re.sub(old, new, name)
+        if spelling == "decoder_encoder":
+            name = name.replace("decoder.decoder_layers.", "decoder.decoder_encoder.layer.")
+        result[name] = value
+    return result
+
+
+@pytest.mark.parametrize("spelling", ["decoder_layers", "in memory", "decoder_encoder"])
+def test_three_spellings_of_the_huggingface_mae_decoder(spelling):
+    theirs = huggingface_mae(norm_pix_loss=True)
+    state = spelled(theirs.state_dict(), spelling)
+    ours = load_model(state, num_heads=4, decoder_heads=3, norm_pix_loss=True)
+    assert ours.origin.format == "Hugging Face ViTMAE"
+    check_mae(ours, theirs)
+
+
+@pytest.mark.parametrize("swiglu", [False, True])
+@pytest.mark.parametrize("registers", [0, 4])
+@pytest.mark.parametrize("place", ["disk", "memory"])
+def test_huggingface_dinov2(registers, swiglu, place, tmp_path):
+    theirs = huggingface_dinov2(registers, use_swiglu_ffn=swiglu)
+    ours = load_model(on_disk(theirs, tmp_path)) if place == "disk" else load_model(theirs.state_dict(), num_heads=4)
+    images = torch.randn(2, 3, 16, 16)
+    close(ours(images), theirs(images).last_hidden_state)
+
+
+def test_huggingface_dinov2_classifier_is_left_out_with_the_reason(tmp_path):
+    theirs = randomize(Dinov2ForImageClassification(Dinov2Config(**DINOV2, num_labels=3)))
+    ours = load_model(on_disk(theirs, tmp_path))
+    images = torch.randn(2, 3, 16, 16)
+    close(ours(images), theirs.dinov2(images).last_hidden_state)
+    assert "beside the mean" in ours.origin.report.dropped["classifier.weight"]
+
+
+def test_huggingface_activation_that_is_not_computed_is_refused(tmp_path):
+    on_disk(ViTModel(ViTConfig(**VIT, hidden_act="gelu_new")), tmp_path)
+    with pytest.raises(CheckpointError, match="the activation 'gelu_new' is not computed here"):
+        load_model(tmp_path)
+
+
+# --- torchvision -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("size", [16, 24])
+def test_torchvision(published, size):
+    theirs = randomize(
+        torchvision.models.VisionTransformer(
+            image_size=size, patch_size=4, num_layers=2, num_heads=4, hidden_dim=32, mlp_dim=48, num_classes=7
+        )
+    )
+    state = theirs.state_dict()
+    if published:  # the files on its site have the older names of the MLP
+        state = {k.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): v for k, v in state.items()}
+    ours = load_model(state, num_heads=4)
+    images = torch.randn(2, 3, size, size)
+    close(ours.forward_head(ours(images)), theirs(images))
+    assert ours.origin.interpolation == "bilinear"
+
+
+# --- refused ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("beit_base_patch16_224", "BEiT"),
+        ("swin_tiny_patch4_window7_224", "Swin"),
+        ("swinv2_tiny_window8_256", "Swin"),
+        ("eva02_tiny_patch14_224", "position"),
+        ("vit_small_patch16_dinov3", "position"),
+        ("vit_base_patch16_clip_224", "CLIP"),
+        ("vit_base_patch16_siglip_224", "SigLIP"),
+        ("deit_tiny_distilled_patch16_224", "distilled DeiT"),
+        ("vit_tiny_r_s16_p8_224", "hybrid"),
+        ("cait_xxs24_224", "CaiT"),
+        ("xcit_nano_12_p8_224", "XCiT"),
+        ("hiera_tiny_224", "Hiera"),
+        ("convnext_atto", "ConvNeXt"),
+        ("resnet18", "ResNet"),
+        ("vit_relpos_small_patch16_224", "position"),
+    ],
+)
+def test_other_families_are_refused_by_name(name, family):
+    model = timm.create_model(name, pretrained=False)
+    with pytest.raises(CheckpointError, match=family) as error:
+        load_model(model.state_dict())
+    assert "\n" not in str(error.value)
+
+
+def test_other_families_of_huggingface_are_refused_by_name():
+    import transformers as hf
+
+    small = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
+    models = {
+        "BEiT": hf.BeitModel(hf.BeitConfig(**small, image_size=16, patch_size=4, use_relative_position_bias=True)),
+        "DINOv3": hf.DINOv3ViTModel(hf.DINOv3ViTConfig(**small, image_size=16, patch_size=4)),
+        "Swin": hf.SwinModel(hf.SwinConfig(embed_dim=8, depths=[1, 1], num_heads=[1, 2], image_size=32)),
+        "CLIP": hf.CLIPVisionModel(hf.CLIPVisionConfig(**small, image_size=16, patch_size=4)),
+        "distilled DeiT": hf.DeiTModel(hf.DeiTConfig(**small, image_size=16, patch_size=4)),
+        "a language model": hf.BertModel(hf.BertConfig(**small)),
+    }
+    for family, model in models.items():
+        with pytest.raises(CheckpointError, match=family):
+            load_model(model.state_dict())

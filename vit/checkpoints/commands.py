@@ -1,0 +1,61 @@
+"""The commands `vit checkpoint inspect`, `convert` and `export`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vit.checkpoints.convert import convert_model
+from vit.checkpoints.inspection import describe, facts
+from vit.checkpoints.loading import find, load_model
+from vit.checkpoints.plan import plan_model
+from vit.checkpoints.request import Request
+from vit.errors import one_line
+
+
+def inspect(checkpoint: str, asked: dict[str, Any], every: bool, as_json: bool) -> int:
+    """Print what a checkpoint is and what would become of each tensor.
+
+    Args:
+        checkpoint: as for `load_model`.
+        asked: its keyword arguments.
+        every: list each tensor.
+        as_json: print `facts` instead of a table.
+
+    Returns:
+        the exit code: 0, or 2 where it could not be loaded so.
+    """
+    plan = plan_model(find(checkpoint), Request(**asked))
+    known = facts(plan)
+    print(json.dumps(known, indent=2) if as_json else _printable(describe(plan, known, every)))
+    return 2 if known["problems"] else 0
+
+
+def write(checkpoint: str, asked: dict[str, Any], command: str, to: str, out: Path) -> int:
+    """Load a checkpoint and write it in another format (`convert`) or as a program (`export`).
+
+    Returns:
+        the exit code.
+    """
+    model = load_model(checkpoint, **asked)
+    origin = model.origin
+    if command == "convert":
+        notes = convert_model(model, to, out)
+    else:
+        from vit.checkpoints.export import export_program
+
+        said = {"mean": str(origin.normalize.mean), "std": str(origin.normalize.std)}
+        difference = export_program(model, out, to, said)
+        notes = [f"run again, the program differs from the model by at most {difference:.1e}"]
+    print(f"{out}: {origin.format} as {to}")
+    for note in [*origin.report.notes, *notes]:
+        print(f"note: {one_line(note)}")
+    for name in origin.report.missing:
+        print(f"untrained: {one_line(name)}")
+    return 0
+
+
+def _printable(text: str) -> str:
+    """Lines without control characters: names in a file from outside must not write on the terminal."""
+    return "\n".join("".join(c if c.isprintable() else repr(c)[1:-1] for c in line) for line in text.split("\n"))

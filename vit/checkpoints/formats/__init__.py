@@ -1,0 +1,22 @@
+"""One small module a format: how to know it, its names, and what its own settings say about the model."""
+
+from vit.checkpoints.formats import dino, huggingface, mae, native, timm, torchvision
+from vit.checkpoints.formats.format import Format, Hints
+from vit.checkpoints.formats.refused import refusal
+
+FORMATS = (
+    native.AUTOENCODER,
+    native.ENCODER_ALONE,
+    mae.PRETRAINING,
+    mae.FINE_TUNED,
+    dino.DINO,
+    dino.DINOV2,
+    huggingface.VIT_MAE,
+    huggingface.DINOV2,
+    huggingface.VIT,
+    torchvision.TORCHVISION,
+    timm.TIMM,
+)
+"""Those with more marks first."""
+
+__all__ = ["FORMATS", "Format", "Hints", "refusal"]

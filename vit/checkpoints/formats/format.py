@@ -1,0 +1,100 @@
+"""What is to be known about a format."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vit.checkpoints.names import Row
+from vit.checkpoints.reading import Source
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What a checkpoint's settings say, as far as they do; the tensors say the rest.
+
+    Attributes:
+        encoder: arguments of `VisionTransformer`; those that the tensors show too must agree with them.
+        decoder: dim, depth, num_heads of the decoder, likewise.
+        norm_pix_loss: of the autoencoder; None where nothing says so.
+        mean, std: of the input; None where nothing says so.
+        interpolation: "bicubic" or "bilinear", of the resizing of the input; None where nothing says so.
+        class_names: of the head.
+    """
+
+    encoder: dict[str, Any]
+    decoder: dict[str, Any]
+    norm_pix_loss: bool | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    interpolation: str | None = None
+    class_names: tuple[str, ...] = ()
+
+
+def no_hints(source: Source) -> Hints:
+    """Of a format without settings."""
+    return Hints({}, {})
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format.
+
+    Attributes:
+        name: for the user.
+        anchor: regular expression of the patch embedding's key, to the end; what stands before it is the wrapping.
+        marks: regular expressions; one of them must match a key within the wrapping, a name of `Source.other`, or
+            "config.json says FORMAT".
+        rows: names.
+        dropped: regular expressions of keys that are left out, each with the reason.
+        hints: reads the settings.
+        norm_eps, mean, std, interpolation: what holds where the settings do not say.
+    """
+
+    name: str
+    anchor: str
+    rows: tuple[Row, ...]
+    marks: tuple[str, ...] = ()
+    dropped: tuple[tuple[str, str], ...] = ()
+    hints: Callable[[Source], Hints] = no_hints
+    norm_eps: float = 1e-6
+    mean: tuple[float, ...] = IMAGENET[0]
+    std: tuple[float, ...] = IMAGENET[1]
+    interpolation: str = "bicubic"
+
+    def prefixes(self, source: Source) -> list[str]:
+        """The wrappings under which this format is found in `source`: "", "model.", "teacher.backbone.", ..."""
+        pattern = re.compile(rf"(?P<prefix>(?:.*?\.)??){self.anchor}", re.DOTALL)
+        found = [match["prefix"] for key in source.tensors if (match := pattern.fullmatch(key))]
+        return [prefix for prefix in found if self._marked(source, prefix)]
+
+    def _marked(self, source: Source, prefix: str) -> bool:
+        if not self.marks:
+            return True
+        names = [key.removeprefix(prefix) for key in source.tensors if key.startswith(prefix)]
+        names += [*source.other, f"config.json says {source.config.get('format')}"]
+        patterns = [re.compile(mark) for mark in self.marks]
+        return any(pattern.fullmatch(name) for pattern in patterns for name in names)
+
+    def reason(self, key: str) -> str:
+        """Why `key` is left out; "" where it should not be."""
+        return next((why for pattern, why in self.dropped if re.fullmatch(pattern, key)), "")
+
+
+def pair(value: Any) -> tuple[int, int] | None:
+    """An image or patch size as (height, width): a number stands for a square. None for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value, value
+    if isinstance(value, list | tuple) and len(value) == 2 and all(type(v) is int for v in value):
+        return value[0], value[1]
+    return None
+
+
+def only_given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without those that are None."""
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,0 +1,66 @@
+"""facebookresearch/mae: pretraining with its decoder, and fine-tuned classifiers."""
+
+from __future__ import annotations
+
+from vit.checkpoints.formats.format import Format, Hints, only_given, pair
+from vit.checkpoints.formats.outgoing import Model, Outgoing, encoder_of, renamed, require
+from vit.checkpoints.formats.timm import ANCHOR, BLOCK, ENCODER
+from vit.checkpoints.names import row, within
+from vit.checkpoints.origin import Origin
+from vit.checkpoints.reading import Source
+from vit.mae import MaskedAutoencoder
+
+DECODER = (
+    row("decoder.mask_token", "mask_token"),
+    row("decoder.pos_embed", "decoder_pos_embed"),
+    row("decoder.embed.@", "decoder_embed.@"),
+    *within(BLOCK, "decoder.blocks.#.", "decoder_blocks.#."),
+    row("decoder.norm.@", "decoder_norm.@"),
+    row("decoder.pred.@", "decoder_pred.@", change="pixels"),
+)
+
+
+def mae_hints(source: Source) -> Hints:
+    """What the saved command line (`args`) says."""
+    args = {key.removeprefix("args."): value for key, value in source.other.items() if key.startswith("args.")}
+    norm_pix = args.get("norm_pix_loss")
+    # The heads stand in files that `to_mae` wrote; MAE's own leave them to the name of the model.
+    encoder = {"image_size": pair(args.get("input_size")), "num_heads": args.get("num_heads")}
+    decoder = {"num_heads": args.get("decoder_num_heads")}
+    return Hints(
+        only_given(encoder), only_given(decoder), norm_pix_loss=norm_pix if isinstance(norm_pix, bool) else None
+    )
+
+
+PRETRAINING = Format(
+    name="facebookresearch/mae, pretraining",
+    anchor=ANCHOR,
+    marks=(r"decoder_pred\.weight", r"decoder_embed\.weight", r"args\.norm_pix_loss"),
+    rows=(*ENCODER, *DECODER),
+    hints=mae_hints,
+)
+
+FINE_TUNED = Format(
+    name="facebookresearch/mae, fine-tuned",
+    anchor=ANCHOR,
+    marks=(r"args\.(finetune|layer_decay|cls_token)",),
+    rows=ENCODER,
+    hints=mae_hints,
+)
+
+
+def to_mae(model: Model, origin: Origin) -> Outgoing:
+    """For facebookresearch/mae: the names of its code, under "model"; what that code cannot know, under "args"."""
+    what, notes = "MAE's code", []
+    require(model, what, class_token=True, registers=0, qkv="linear", mlp="gelu", qk_norm=False, layer_scale=None)
+    require(model, what, no_embed_class=False)
+    arguments = encoder_of(model).arguments
+    if arguments["norm_eps"] != 1e-6:
+        notes.append(
+            f"MAE's norms have an eps of 1e-6, this model's {arguments['norm_eps']}: features differ in their last digits"
+        )
+    tensors = renamed(model, (*ENCODER, *DECODER), what, {}, notes)
+    args = {"num_heads": arguments["num_heads"], "input_size": list(arguments["image_size"])}
+    if isinstance(model, MaskedAutoencoder):
+        args |= {"decoder_num_heads": model.decoder.arguments["num_heads"], "norm_pix_loss": model.norm_pix_loss}
+    return Outgoing(tensors, args, notes=notes)

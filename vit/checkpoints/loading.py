@@ -1,0 +1,146 @@
+"""Any pretrained vision transformer in one call."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vit.checkpoints.formats import timm
+from vit.checkpoints.origin import Origin
+from vit.checkpoints.plan import Plan, plan_model
+from vit.checkpoints.reading import CheckpointError, Source, check_finite, flatten, read_checkpoint
+from vit.checkpoints.request import Request, matches
+from vit.checkpoints.resize import adapt_statistics
+from vit.data.augment import Normalization
+from vit.encoder import VisionTransformer
+from vit.mae import MaskedAutoencoder
+
+
+def load_model(
+    source: str | Path | Mapping[str, Tensor],
+    *,
+    part: str | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    patch_size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    num_classes: int | None = None,
+    class_token: bool | None = None,
+    global_pool: str | None = None,
+    fc_norm: bool | None = None,
+    num_heads: int | None = None,
+    decoder_heads: int | None = None,
+    norm_pix_loss: bool | None = None,
+    grid_size: tuple[int, int] | None = None,
+    branch: str | None = None,
+    allow: Sequence[str] = (),
+) -> VisionTransformer | MaskedAutoencoder:
+    """Load a pretrained vision transformer, whoever trained it.
+
+    Args:
+        source: a run folder or another folder with weights; a .safetensors, .pth, .pt or .bin file; "timm/NAME", fetched
+            by timm; "hf/ORGANISATION/NAME", fetched by huggingface_hub; or a state dict in memory.
+        part: "encoder" leaves a decoder out; None takes all that is there.
+        image_size: pixels, a number for squares or (H, W): the position table is resized.
+        patch_size: pixels, likewise: patch kernels are resized, and positions with them.
+        channels: of the images: patch kernels are summed (1) or repeated.
+        num_classes: of the head; 0 leaves it out, another number than the checkpoint's begins a new one.
+        class_token: False leaves it out, with its position.
+        global_pool: "token" or "avg", what the head reads.
+        fc_norm: whether the final norm stands after the pooling.
+        num_heads, decoder_heads: where nothing in the checkpoint says so (else they are guessed from the width, with a note).
+        norm_pix_loss: of an autoencoder, where nothing in the checkpoint says so.
+        grid_size: (rows, columns) of the checkpoint's position table, where it is not square and nothing says so.
+        branch: of several copies of the network in a file, the one within this key: "student", "teacher", "model_ema".
+        allow: names or patterns ("decoder.*") of tensors that may be missing, unexpected, or hold nan.
+
+    Returns:
+        A `VisionTransformer`, or a `MaskedAutoencoder` where the checkpoint holds a decoder; float32, on the CPU, in eval
+        mode. Its `origin` says what became of every tensor and what its input must go through.
+
+    Raises:
+        CheckpointError: in one line: the file cannot be read or is not safe, its family is not computed here, or a tensor is
+            missing, unexpected, of another shape, or not finite.
+    """
+    request = Request(
+        part, image_size, patch_size, channels, num_classes, class_token, global_pool, fc_norm, num_heads, decoder_heads,
+        norm_pix_loss, grid_size, branch, tuple(allow),
+    )  # fmt: skip
+    plan = plan_model(find(source), request)
+    model = build(plan, request)
+    if missing := plan.report.missing:
+        count = sum(torch.Size(shape).numel() for shape in missing.values())
+        warnings.warn(f"{plan.source.path}: untrained, {count:,} parameters: {', '.join(missing)}", stacklevel=2)
+    return model
+
+
+def find(source: str | Path | Mapping[str, Tensor]) -> Source:
+    """The checkpoint that `load_model` calls by this name, read.
+
+    Raises:
+        CheckpointError: it is not there, cannot be fetched, or cannot be read safely.
+    """
+    if isinstance(source, Mapping):
+        return Source(Path("the state dict"), (), *flatten(dict(source)), {}, {}, False)
+    if isinstance(source, str) and source.startswith("timm/") and not Path(source).exists():
+        return timm.fetch(source)
+    if isinstance(source, str) and source.startswith("hf/") and not Path(source).exists():
+        from vit.checkpoints.hub import download
+
+        return read_checkpoint(download(source.removeprefix("hf/")))
+    return read_checkpoint(source)
+
+
+@torch.no_grad()
+def build(plan: Plan, request: Request) -> VisionTransformer | MaskedAutoencoder:
+    """The model of a plan, with its weights.
+
+    Raises:
+        CheckpointError: the plan has problems, or a tensor is not finite.
+    """
+    report, where = plan.report, plan.source.path
+    if report.problems:
+        raise CheckpointError(f"{where}: {report.problems[0]}")
+    state: dict[str, Tensor] = {}
+    for target, value in plan.values.items():
+        tensors = [plan.source.tensors[name] for name in value.move.sources]
+        for name, tensor in zip(value.move.sources, tensors, strict=True):
+            if not tensor.is_floating_point():
+                raise CheckpointError(f"{where}: {name} holds {str(tensor.dtype).removeprefix('torch.')}, not weights")
+            if (bad := check_finite(tensor)) and not matches(name, request.allow):
+                advice = "the training that made it diverged, or the file is damaged"
+                raise CheckpointError(f"{where}: {name} holds {bad} values that are nan or infinite; {advice}")
+        result = value.move.read(tensors, plan.encoder["channels"])
+        for step in value.steps:
+            result = step(result)
+        state[plan.named(target)] = result.to(torch.float32, copy=True).contiguous()
+    # A fresh model is only needed for what the checkpoint does not hold.
+    with torch.device("cpu" if report.missing else "meta"):
+        model = plan.build()
+    model.load_state_dict(state, strict=not report.missing, assign=True)
+    model.origin = origin_of(plan)
+    return model.eval()
+
+
+def origin_of(plan: Plan) -> Origin:
+    """What travels with the model, from the settings or else by the format's habit, which is noted."""
+    hints, format, report = plan.hints, plan.format, plan.report
+    if hints.mean is None or hints.std is None:
+        what = f"mean {format.mean}, std {format.std}"
+        report.notes.append(
+            f"nothing says how its input was normalised; taken as {what}, as is usual for {format.name}"
+        )
+    mean, std = hints.mean or format.mean, hints.std or format.std
+    channels = plan.encoder["channels"]
+    if len(mean) != channels:
+        report.notes.append(f"mean and deviation of its input are for {len(mean)} channels, made {channels}")
+        mean, std = adapt_statistics(mean, channels), adapt_statistics(std, channels)
+    details: dict[str, Any] = plan.source.config
+    return Origin(
+        str(plan.source.path), format.name, Normalization(list(mean), list(std)),
+        hints.interpolation or format.interpolation, hints.class_names, str(details.get("data", "")), report, details,
+    )  # fmt: skip

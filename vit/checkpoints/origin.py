@@ -1,0 +1,113 @@
+"""What travels with a loaded model: where it came from, what its input must go through, and what became of each tensor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+from vit.checkpoints.names import Shape
+from vit.data.augment import Normalization
+
+
+@dataclass
+class Report:
+    """What became of every tensor of a checkpoint, and what was assumed.
+
+    Attributes:
+        used: their names -> ours, as they are.
+        converted: our name -> (their names, what was done): rearranged, resized, folded.
+        dropped: their name -> the reason.
+        missing: our name -> its shape: the file does not hold it, so it is untrained.
+        unexpected: their names that nothing is known about.
+        notes: what was assumed or changed, for the user.
+        problems: why the checkpoint cannot be loaded so; empty where it can.
+    """
+
+    used: dict[str, str] = field(default_factory=dict)
+    converted: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, Shape] = field(default_factory=dict)
+    unexpected: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """A table: what is used counted, all else by name (alike blocks together)."""
+        lines = [f"{'used as they are':<18} {_tensors(len(self.used))}"]
+        converted = [f"{_braces(sources)} -> {target}: {what}" for target, (sources, what) in self.converted.items()]
+        lines += _section("converted", len(self.converted), converted)
+        lines += _section("dropped", len(self.dropped), [f"{name}: {why}" for name, why in self.dropped.items()])
+        missing = [f"{name} ({' x '.join(map(str, shape))})" for name, shape in self.missing.items()]
+        lines += _section("missing, untrained", len(self.missing), missing)
+        lines += _section("unexpected", len(self.unexpected), self.unexpected)
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join([*lines, *(f"cannot be loaded: {problem}" for problem in self.problems)])
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model came from and what its input must go through; `model.origin` of all that `load_model` gives.
+
+    Attributes:
+        source: the name or path that was asked for.
+        format: of the file.
+        normalize: of the input, images from 0 to 1.
+        interpolation: of resizing images to the model's size: "bicubic" or "bilinear".
+        class_names: of the head, or of the training data; empty where nothing names them.
+        data: what the training data is called; "" where nothing says so.
+        report: what became of each tensor.
+        details: the checkpoint's config.json, all of it.
+    """
+
+    source: str
+    format: str
+    normalize: Normalization
+    interpolation: str
+    class_names: tuple[str, ...]
+    data: str
+    report: Report
+    details: dict[str, Any]
+
+
+def _section(title: str, count: int, lines: list[str]) -> list[str]:
+    return [f"{title:<18} {_tensors(count)}", *(f"    {line}" for line in _grouped(lines))] if count else []
+
+
+def _braces(names: tuple[str, ...]) -> str:
+    """Several names as the shell would write them: attention.{query,key,value}.weight."""
+    if len(names) == 1:
+        return names[0]
+    start = _shared(names)
+    end = _shared([name[len(start) :][::-1] for name in names])[::-1]
+    return f"{start}{{{','.join(name[len(start) : len(name) - len(end)] for name in names)}}}{end}"
+
+
+def _shared(names: Sequence[str]) -> str:
+    """What all names begin with."""
+    return "".join(
+        letters[0] for letters in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    )
+
+
+def _tensors(count: int) -> str:
+    return f"{count} tensor{'' if count == 1 else 's'}"
+
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+def _grouped(lines: list[str]) -> list[str]:
+    """Lines that differ only in the numbers within their names as one, with ranges: blocks.0-11.attn.qkv.weight."""
+    groups: dict[str, list[list[int]]] = {}
+    for line in lines:
+        groups.setdefault(_NUMBER.sub("#", line), []).append([int(number) for number in _NUMBER.findall(line)])
+    result = []
+    for text, found in groups.items():
+        for column in zip(*found, strict=True):
+            low, high = min(column), max(column)
+            text = text.replace("#", str(low) if low == high else f"{low}-{high}", 1)
+        result.append(text)
+    return result

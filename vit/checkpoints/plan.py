@@ -1,0 +1,197 @@
+"""From the names and shapes in a checkpoint to a model: which architecture, and what becomes of every tensor.
+
+Nothing here touches a value: a plan can be shown before, or instead of, loading.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from vit.checkpoints.architecture import Reader, drop, text
+from vit.checkpoints.formats import FORMATS, Format, Hints, refusal
+from vit.checkpoints.names import NOTES, Value, moves_in
+from vit.checkpoints.origin import Report
+from vit.checkpoints.reading import CheckpointError, Source
+from vit.checkpoints.request import Request, matches
+from vit.encoder import VisionTransformer
+from vit.mae import MaskedAutoencoder, build_autoencoder
+
+# Of several copies of the network in one file, the first of these is taken: averaged weights before the last ones.
+BRANCHES = ("teacher", "target_encoder", "model_ema", "state_dict_ema", "ema")
+LAST_BRANCHES = ("student",)
+# What stands in training files beside the network.
+NOT_THE_NETWORK = (
+    (r"(.*\.)?(optimizer|optimizer_states|optim|lr_schedulers?|scheduler|scaler|amp_scaler|grad_scaler|rng|loops|callbacks)\..*",
+     "the state of the training, not of the network"),
+    (r"(.*\.)?(dino_loss|ibot_patch_loss|koleo_loss|loss_fn)\..*", "the state of a loss"),
+    (r"(.*\.)?(head|dino_head|ibot_head|projection_head|projector)\..*", "a projection head of the training"),
+    (r"(.*\.)?predictor\..*", "the predictor of the training"),
+)  # fmt: skip
+
+
+@dataclass
+class Plan:
+    """How a checkpoint becomes a model.
+
+    Attributes:
+        source: what was read.
+        format: as recognised.
+        encoder: arguments of `VisionTransformer`.
+        decoder: arguments of `build_autoencoder`; None for an encoder alone.
+        norm_pix_loss: of the autoencoder.
+        values: by our names (see `vit.checkpoints.names`).
+        hints: what the settings said.
+        report: for the user.
+    """
+
+    source: Source
+    format: Format
+    encoder: dict[str, Any]
+    decoder: dict[str, Any] | None
+    norm_pix_loss: bool
+    values: dict[str, Value]
+    hints: Hints
+    report: Report
+
+    def build(self) -> VisionTransformer | MaskedAutoencoder:
+        """The model, newly initialised."""
+        if self.decoder is None:
+            return VisionTransformer(**self.encoder)
+        return build_autoencoder(self.encoder, self.decoder, self.norm_pix_loss)
+
+    def named(self, target: str) -> str:
+        """A name of ours as the model has it: an autoencoder holds its encoder under `encoder.`."""
+        return target if self.decoder is None or target.startswith("decoder.") else f"encoder.{target}"
+
+    def compare(self, request: Request) -> None:
+        """Hold the values against what the model needs, and put the outcome into the report."""
+        report, where = self.report, self.source.path
+        try:
+            with torch.device("meta"):  # shapes without the memory
+                needed = {name: tuple(value.shape) for name, value in self.build().state_dict().items()}
+        except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
+            raise CheckpointError(f"{where}: its tensors make no model: {error}") from error
+        for target, value in list(self.values.items()):
+            name = self.named(target)
+            if name not in needed:
+                report.unexpected.extend(self.values.pop(target).move.sources)
+            elif needed[name] != value.shape:
+                what = f"{', '.join(value.move.sources)} has the shape {text(value.shape)}"
+                raise CheckpointError(f"{where}: {what}, where {text(needed[name])} is expected for {target}")
+            elif value.notes:
+                report.converted[target] = (value.move.sources, "; ".join(value.notes))
+            else:
+                report.used[value.move.sources[0]] = target
+        held = {self.named(target) for target in self.values}
+        report.missing = {name: shape for name, shape in needed.items() if name not in held}
+        asked = (("head.*",) if request.num_classes else ()) + (("cls_token",) if request.class_token else ())
+        for what, names, advice in (
+            ("missing", [n for n in report.missing if not matches(n.removeprefix("encoder."), (*request.allow, *asked))],
+             "the rest of the model would stay untrained"),
+            ("unexpected", report.unexpected, "what they do is not known here"),
+        ):  # fmt: skip
+            if names:
+                some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+                report.problems.append(f"{what}: {some}; {advice}. allow=[...] accepts names or patterns")
+
+
+def plan_model(source: Source, request: Request) -> Plan:
+    """Recognise the format, read the architecture off the shapes, and give every tensor its place.
+
+    What is missing or unexpected stands in the report, as problems unless allowed.
+
+    Raises:
+        CheckpointError: no format fits, or the tensors make no model; in one line.
+    """
+    report = Report()
+    format, prefix = recognise(source, request.branch)
+    shapes = {key.removeprefix(prefix): tuple(t.shape) for key, t in source.tensors.items() if key.startswith(prefix)}
+    hints = format.hints(source)
+    moves, unknown = moves_in(format.rows, shapes)
+    for key in unknown:
+        _leave_out(key, prefix + key, format.reason(key), report, request)
+    for key in source.tensors:
+        if not key.startswith(prefix):
+            _leave_out(key, key, _why_beside(key, prefix, format), report, request)
+    values = {}
+    for target, move in moves.items():
+        parts = [shapes[name] for name in move.sources]
+        shape = (sum(part[0] if part else 0 for part in parts), *parts[0][1:]) if len(parts) > 1 else parts[0]
+        full = replace(move, sources=tuple(prefix + name for name in move.sources))
+        values[target] = Value(full, shape, notes=[NOTES[move.change]] if move.change else [])
+    if request.part == "encoder":
+        for target in [name for name in values if name.startswith("decoder.")]:
+            drop(values, target, "only the encoder was asked for", report)
+    reader = Reader(source, format, hints, request, values, report)
+    encoder = reader.encoder()
+    decoder = reader.decoder(encoder)
+    norm_pix = reader.norm_pix_loss() if decoder is not None else True
+    plan = Plan(source, format, encoder, decoder, norm_pix, values, hints, report)
+    plan.compare(request)
+    return plan
+
+
+def recognise(source: Source, branch: str | None = None) -> tuple[Format, str]:
+    """The format of a checkpoint, and what stands before the names of the network's tensors in it.
+
+    Args:
+        source: what was read.
+        branch: which of several copies of the network: "student", "teacher", "model_ema", ...
+
+    Raises:
+        CheckpointError: no known format, or one that is known and not computed here.
+    """
+    for format in FORMATS:
+        prefixes = format.prefixes(source)
+        if branch is not None:
+            chosen = [prefix for prefix in prefixes if branch in prefix.split(".")]
+            if prefixes and not chosen:
+                there = ", ".join(sorted(prefix.rstrip(".") or "the top level" for prefix in prefixes))
+                raise CheckpointError(f"{source.path}: no copy of the network is called {branch!r}; there is: {there}")
+            prefixes = chosen
+        if prefixes:
+            prefix = min(prefixes, key=_preference)
+            inside = [key.removeprefix(prefix) for key in source.tensors if key.startswith(prefix)]
+            if refused := refusal(inside):
+                raise CheckpointError(f"{source.path}: {refused}")
+            return format, prefix
+    if refused := refusal(source.tensors):
+        raise CheckpointError(f"{source.path}: {refused}")
+    some = ", ".join(list(source.tensors)[:3])
+    if not source.tensors:
+        raise CheckpointError(f"{source.path} holds no tensors")
+    raise CheckpointError(
+        f"{source.path}: its {len(source.tensors)} tensors ({some}, ...) are of no format that is known here; "
+        "known are timm, MAE, DINO, DINOv2, torchvision, and Hugging Face's ViT, ViTMAE and Dinov2"
+    )
+
+
+def _preference(prefix: str) -> tuple[int, int]:
+    words = prefix.split(".")
+    for rank, name in enumerate(BRANCHES):
+        if name in words:
+            return rank, len(prefix)
+    return len(BRANCHES) + any(name in words for name in LAST_BRANCHES), len(prefix)
+
+
+def _why_beside(key: str, prefix: str, format: Format) -> str:
+    """Why a tensor outside of the network's wrapping is left out; "" where nothing is known about it."""
+    for pattern, why in NOT_THE_NETWORK:
+        if re.fullmatch(pattern, key):
+            return why
+    copies = {*BRANCHES, *LAST_BRANCHES, "state_dict", "model", "teacher"}
+    other = copies & set(key.split("."))
+    if other - set(prefix.split(".")):
+        return f"another copy of the network; branch={sorted(other)[0]!r} takes it"
+    return ""
+
+
+def _leave_out(name: str, key: str, why: str, report: Report, request: Request) -> None:
+    if not why and not matches(name, request.allow):
+        report.unexpected.append(key)
+    else:
+        report.dropped[key] = why or "allowed"
