@@ -12,7 +12,9 @@ import json
 import pickletools
 import re
 import stat
+import warnings
 import zipfile
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +53,7 @@ DEEDS = (
      "loads another pickle or program without any limits"),
     (r"(socket|urllib\d?|http|httplib|requests|ftplib|smtplib|webbrowser|ssl|aiohttp|httpx)(\..*)?", "talks to the network"),
     (r"(ctypes|cffi|mmap)\..*", "runs machine code"),
+    (r"torch\.nn\..*", "is a whole model, code and all, instead of its weights"),
     (r"numpy\..*", "is a value of numpy: harmless as such, but not read here"),
 )  # fmt: skip
 ALLOWED = re.compile(r"collections\.(OrderedDict|Counter)|argparse\.Namespace|torch\.(?!load|serialization|jit|hub).*")
@@ -297,11 +300,18 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def _read_torch(path: Path, zipped: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if zipped:
         _check_zip(path)
+    mapped = zipped and path.suffix != ".safetensors"  # by such a name torch.load would take it for what it is not
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            tree = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        with (
+            warnings.catch_warnings(action="ignore"),  # of odd files torch says much; what matters is said below
+            torch.serialization.safe_globals([argparse.Namespace]),
+            path.open("rb") as file,
+        ):
+            tree = torch.load(path if mapped else file, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # on damaged or hostile bytes torch raises nearly anything
         refused = _refused_globals(path, zipped)
+        if named := re.search(r"GLOBAL ([\w.]+) was not", str(error)):
+            refused = [*dict.fromkeys([*refused, named[1]])]
         if refused:
             what = "; ".join(f"{name}, which {_deed(name)}" for name in refused[:3])
             more = f", and {len(refused) - 3} more" if len(refused) > 3 else ""
@@ -383,7 +393,10 @@ def _globals_in(stream: BinaryIO | Any) -> Iterator[str]:
     memo: dict[str, str] = {}
     for operation, argument, _ in pickletools.genops(stream):
         if operation.name in ("GLOBAL", "INST"):
-            yield str(argument).replace(" ", ".", 1)
+            module, _, name = str(argument).partition(" ")
+            # Old protocols have Python 2's names; the reader takes them for Python 3's, and so does who reads the message.
+            module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
+            yield f"{module}.{name}"
         elif operation.name == "STACK_GLOBAL":
             yield ".".join(strings[-2:])
         elif operation.name.startswith("EXT"):
