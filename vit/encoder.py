@@ -251,14 +251,15 @@ class VisionTransformer(nn.Module):
         positions = self.pos_embed[:, self.pos_embed.shape[1] - patches.shape[1] :]  # (1, L, D)
         if mask is not None:
             patches = keep_visible(patches, mask)  # (B, K, C p q)
-            positions = keep_visible(positions.expand(len(images), -1, -1), mask)  # (B, K, D)
+            positions = keep_visible(positions.expand(images.shape[0], -1, -1), mask)  # (B, K, D)
         x = self.patch_embed(patches) + positions
         if not prefix:
             return x
         head = torch.cat(prefix, dim=1)  # (1, prefix, D)
         if not self.no_embed_class:
             head = head + self.pos_embed[:, : self.num_prefix_tokens]
-        return torch.cat([head.expand(len(images), -1, -1), x], dim=1)  # (B, prefix + K, D)
+        # len(images) would be a plain number, which an exported program could not vary
+        return torch.cat([head.expand(images.shape[0], -1, -1), x], dim=1)  # (B, prefix + K, D)
 
     def forward(self, images: Tensor, mask: Mask | None = None) -> Tensor:
         """Images (B, C, H, W) -> tokens (B, N, D): the prefix first, then the patches (under a mask, the visible ones)."""

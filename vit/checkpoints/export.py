@@ -1,0 +1,164 @@
+"""An encoder as a program that runs without this package: ONNX, or torch.export's."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vit.atomic import replacing
+from vit.attention import MultiHeadSelfAttention, set_kernel
+from vit.checkpoints.formats.outgoing import Model, encoder_of
+from vit.checkpoints.reading import CheckpointError
+from vit.encoder import VisionTransformer, eval_mode
+from vit.errors import one_line
+
+PROGRAMS = {"onnx": ".onnx", "torch-export": ".pt2"}
+MOST_DIFFERENCE = 1e-4
+MOST_ONNX = 2 << 30  # bytes, of one file of protocol buffers
+EXAMPLE, TRIED = 2, (1, 3)  # batch sizes: of tracing (1 would be taken as fixed), and of the comparison
+
+Run = Callable[[Tensor], tuple[Tensor, ...]]
+
+
+class _Program(nn.Module):
+    """Normalised images (B, C, H, W) -> tokens (B, N, D), and logits (B, classes) or pooled features (B, D)."""
+
+    def __init__(self, encoder: VisionTransformer):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        tokens = self.encoder(images)
+        return tokens, self.encoder.forward_head(tokens)
+
+
+def export_program(model: Model, path: Path, to: str, metadata: dict[str, str] | None = None) -> float:
+    """Write the encoder as a program, run that, and compare.
+
+    Its input is `images`, float32 (B, C, H, W), normalised, of any batch size; its outputs are `tokens` (B, N, D) and
+    `logits` (B, classes), or `features` (B, D) of a model without a head. The model stays as it was.
+
+    Args:
+        model: an encoder, or an autoencoder, whose decoder is left out.
+        path: to write; an existing file is only replaced by a program that has been compared.
+        to: "onnx" or "torch-export".
+        metadata: texts to store in the file: the input's normalisation, say.
+
+    Returns:
+        The largest difference between an output of the program and of the model.
+
+    Raises:
+        CheckpointError: packages are missing, the model cannot be exported, or the program computes something else.
+    """
+    if to not in PROGRAMS:
+        raise CheckpointError(f"programs are {', '.join(PROGRAMS)}, got {to!r}")
+    if path.suffix != PROGRAMS[to]:
+        raise CheckpointError(f"{path}: name a file that ends in {PROGRAMS[to]}")
+    encoder = encoder_of(model)
+    size = sum(parameter.numel() * parameter.element_size() for parameter in encoder.parameters())
+    if to == "onnx":
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            try:
+                importlib.import_module(package)
+            except ImportError as error:
+                raise CheckpointError("ONNX needs more packages: pip install 'vit-patch-trainer[export]'") from error
+        if size > MOST_ONNX:
+            raise CheckpointError(
+                f"a model of {size / 2**30:.1f} GB does not fit into one ONNX file; take torch-export"
+            )
+    example = torch.randn(EXAMPLE, encoder.patch_embed.proj.in_channels, *encoder.patch_embed.image_size)
+    with _as_it_was(encoder), _silence(), torch.no_grad():
+        program = _Program(encoder)
+        try:
+            traced = torch.export.export(program, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+            with replacing(path) as temporary:
+                run = (_onnx if to == "onnx" else _torch_export)(traced, temporary, encoder, metadata or {})
+                return _compare(run, program, example)
+        except (CheckpointError, OSError):
+            raise
+        except Exception as error:  # the exporters raise nearly anything
+            raise CheckpointError(f"{path}: cannot be exported to {to}: {one_line(str(error))[:300]}") from error
+
+
+def _onnx(traced: Any, path: Path, encoder: VisionTransformer, metadata: dict[str, str]) -> Run:
+    import onnx
+    import onnxruntime
+
+    head = "features" if isinstance(encoder.head, nn.Identity) else "logits"
+    program = torch.onnx.export(
+        traced, (), dynamo=True, input_names=["images"], output_names=["tokens", head], verbose=False, optimize=True
+    )
+    assert program is not None
+    program.model.metadata_props.update(metadata)
+    program.save(str(path), external_data=False)
+    onnx.checker.check_model(str(path))
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda images: tuple(torch.from_numpy(value) for value in session.run(None, {"images": images.numpy()}))
+
+
+def _torch_export(traced: Any, path: Path, encoder: VisionTransformer, metadata: dict[str, str]) -> Run:
+    torch.export.save(traced, path, extra_files={"metadata.json": json.dumps(metadata)})
+    return torch.export.load(path).module()
+
+
+def _compare(run: Run, program: nn.Module, example: Tensor) -> float:
+    """The largest difference on batches of other sizes than that of tracing.
+
+    Raises:
+        CheckpointError: it is larger than rounding explains.
+    """
+    worst = 0.0
+    for count in TRIED:
+        images = torch.randn(count, *example.shape[1:])
+        for theirs, ours in zip(run(images), program(images), strict=True):
+            if theirs.shape != ours.shape:
+                raise CheckpointError(
+                    f"the program gives {tuple(theirs.shape)}, the model {tuple(ours.shape)}: not written"
+                )
+            worst = max(worst, float((theirs - ours).abs().max()))
+    if not worst <= MOST_DIFFERENCE:
+        raise CheckpointError(
+            f"the program differs from the model by {worst:.1e}, more than {MOST_DIFFERENCE:.0e}: not written"
+        )
+    return worst
+
+
+@contextlib.contextmanager
+def _as_it_was(encoder: VisionTransformer) -> Iterator[None]:
+    """In eval mode, on the CPU and with the attention that exports as one operation; put back afterwards."""
+    device = next(encoder.parameters()).device
+    kernels = [(module, module.kernel) for module in encoder.modules() if isinstance(module, MultiHeadSelfAttention)]
+    try:
+        with eval_mode(encoder):
+            set_kernel(encoder.to("cpu"), "fused")
+            yield
+    finally:
+        encoder.to(device)
+        for module, kernel in kernels:
+            module.kernel = kernel
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Without the exporters' running commentary."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(action="ignore"),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            yield
+    finally:
+        logging.disable(before)
