@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import yaml
 from jsonargparse import ArgumentParser, set_parsing_settings
@@ -178,6 +179,13 @@ def _take(argv: Sequence[str], *options: str) -> tuple[list[list[str]], list[str
     return [vars(found)[option.removeprefix("--")] for option in options], rest
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong with a command line, instead of with its usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{self.prog}: {message.removeprefix('argument ')}; --help says more")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The console command `vit`."""
     argv = sys.argv[1:] if argv is None else list(argv)
@@ -185,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="vit", description="What stands around train.py. Each command has a --help.")
+    parser = _Parser(prog="vit", description="What stands around train.py. Each command has a --help.")
     parser.add_argument("--version", action="version", version=f"vit {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     data = commands.add_parser("data", help="show the images that a configuration would train on", add_help=False)
@@ -194,6 +202,10 @@ def _run(argv: Sequence[str]) -> int:
         "bench", help="time the training step, beside peers and the machine's limit", add_help=False
     )
     bench.set_defaults(run=_bench)
+    checkpoint = commands.add_parser(
+        "checkpoint", help="inspect, convert, export or publish a pretrained model", add_help=False
+    )
+    checkpoint.set_defaults(run=_checkpoint)
     arguments, rest = parser.parse_known_args(list(argv))
 
     from vit.training.stopping import Stopped, StopRequests
@@ -207,31 +219,23 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _bench(argv: Sequence[str]) -> int:
-    parser = bench_parser()
-    try:
-        options, unknown = parser.parse_known_args(list(argv))
-        if unknown:
-            raise ConfigError(f"vit bench: {unknown[0]!r} is no option; --help lists them")
-        if "--peers" in argv:
-            options.peers = options.peers or list(PEERS)
-        for key in ("rounds", "image_size", "decoder_dim", "decoder_depth", "decoder_heads"):
-            _positive(key, getattr(options, key))
-        for key in ("patch", "batch"):
-            for value in getattr(options, key):
-                _positive(key, value)
-        if options.threads < 0:
-            raise ConfigError(f"--threads: {options.threads} cannot be used; 0 or a number of threads")
-        if options.plot and (not options.scaling or Path(options.plot).suffix not in (".png", ".svg", ".pdf")):
-            raise ConfigError(
-                f"--plot: {options.plot!r} cannot be used; give --scaling, and a name in .png, .svg or .pdf"
-            )
-        for path in (options.json, options.plot):
-            if path and not Path(path).absolute().parent.is_dir():
-                raise ConfigError(f"--json, --plot: the folder of {path!r} does not exist")
-            if path and Path(path).is_dir():
-                raise ConfigError(f"--json, --plot: {path!r} is a folder; name a file")
-    except argparse.ArgumentError as error:
-        raise ConfigError(f"{error.argument_name or 'vit bench'}: {error.message}") from error
+    options = bench_parser().parse_args(list(argv))
+    if "--peers" in argv:
+        options.peers = options.peers or list(PEERS)
+    for key in ("rounds", "image_size", "decoder_dim", "decoder_depth", "decoder_heads"):
+        _positive(key, getattr(options, key))
+    for key in ("patch", "batch"):
+        for value in getattr(options, key):
+            _positive(key, value)
+    if options.threads < 0:
+        raise ConfigError(f"--threads: {options.threads} cannot be used; 0 or a number of threads")
+    if options.plot and (not options.scaling or Path(options.plot).suffix not in (".png", ".svg", ".pdf")):
+        raise ConfigError(f"--plot: {options.plot!r} cannot be used; give --scaling, and a name in .png, .svg or .pdf")
+    for path in (options.json, options.plot):
+        if path and not Path(path).absolute().parent.is_dir():
+            raise ConfigError(f"--json, --plot: the folder of {path!r} does not exist")
+        if path and Path(path).is_dir():
+            raise ConfigError(f"--json, --plot: {path!r} is a folder; name a file")
 
     from vit.bench.report import bench
 
@@ -246,8 +250,8 @@ def _positive(key: str, value: int) -> None:
 
 def bench_parser() -> argparse.ArgumentParser:
     """The options of `vit bench`."""
-    parser = argparse.ArgumentParser(
-        prog="vit bench", exit_on_error=False, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    parser = _Parser(
+        prog="vit bench", allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description="Time the training step, in alternating rounds, beside the machine's own matrix products, with --peers"
         " beside other libraries on the same job, and with --ablation beside itself without each technique.",
     )  # fmt: skip
@@ -276,6 +280,99 @@ def bench_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--plot", metavar="FILE", help="draw the scaling: .png, .svg or .pdf")
     parser.add_argument("--json", metavar="FILE", help="write all that was measured")
+    return parser
+
+
+def _checkpoint(argv: Sequence[str]) -> int:
+    options = checkpoint_parser().parse_args(list(argv))
+    if options.command == "push":
+        from vit.checkpoints.hub import push_to_hub
+
+        print(push_to_hub(Path(options.folder), options.repository, options.private))
+        return 0
+
+    import warnings
+
+    from vit.checkpoints import commands
+
+    given = (
+        "part",
+        "image_size",
+        "patch_size",
+        "channels",
+        "num_classes",
+        "num_heads",
+        "decoder_heads",
+        "grid_size",
+        "branch",
+    )
+    asked = {key: getattr(options, key) for key in given}
+    asked |= {
+        "norm_pix_loss": {None: None, "true": True, "false": False}[options.norm_pix_loss],
+        "allow": options.allow,
+    }
+    with warnings.catch_warnings(action="ignore"):  # what stays untrained, the commands say themselves
+        if options.command == "inspect":
+            return commands.inspect(options.checkpoint, asked, options.tensors, options.json)
+        return commands.write(options.checkpoint, asked, options.command, options.to, Path(options.out))
+
+
+def _sizes(text: str) -> tuple[int, int]:
+    """ "32" or "32,48" as (height, width)."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2) or min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; one number, or HEIGHT,WIDTH")
+    return numbers[0], numbers[-1]
+
+
+def checkpoint_parser() -> argparse.ArgumentParser:
+    """The options of `vit checkpoint`."""
+    parser = _Parser(
+        prog="vit checkpoint", allow_abbrev=False,
+        description="Pretrained models: ours, timm's, MAE's, DINO's, Hugging Face's, torchvision's.",
+    )  # fmt: skip
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
+    loading = _Parser(add_help=False)
+    loading.add_argument(
+        "checkpoint", help="run folder, other folder, file, timm/NAME or hf/ORGANISATION/NAME"
+    )  # fmt: skip
+    group = loading.add_argument_group("how it is read; by default as it is")
+    group.add_argument("--part", choices=["encoder"], help="leave a decoder out")
+    group.add_argument("--image-size", type=_sizes, metavar="H[,W]", help="pixels: resize the position table")
+    group.add_argument("--patch-size", type=_sizes, metavar="P[,Q]", help="pixels: resize the patch kernels")
+    group.add_argument("--channels", type=int, metavar="N", help="of the images: adapt the patch kernels")
+    group.add_argument("--num-classes", type=int, metavar="N", help="of the head; 0 leaves it out")
+    group.add_argument("--num-heads", type=int, metavar="N", help="where nothing says so")
+    group.add_argument("--decoder-heads", type=int, metavar="N", help="where nothing says so")
+    group.add_argument(
+        "--grid-size", type=_sizes, metavar="R,C", help="rows and columns of its position table, likewise"
+    )
+    group.add_argument(
+        "--norm-pix-loss", choices=["true", "false"], help="whether a decoder predicts normalised patches"
+    )
+    group.add_argument(
+        "--branch", metavar="KEY", help="of several copies of the network: student, teacher, model_ema, ..."
+    )
+    group.add_argument(
+        "--allow", nargs="+", default=[], metavar="NAME", help="tensors that may be missing or unexpected; patterns too"
+    )
+    inspect = commands.add_parser("inspect", parents=[loading], help="say what it is and what becomes of each tensor")
+    inspect.add_argument("--tensors", action="store_true", help="list every tensor")
+    inspect.add_argument("--json", action="store_true", help="print all of it as JSON")
+    for name, formats, what in (
+        ("convert", ["timm", "mae", "huggingface", "safetensors"], "write it in another format"),
+        ("export", ["onnx", "torch-export"], "write it as a program that runs without this package"),
+    ):
+        command = commands.add_parser(name, parents=[loading], help=what)
+        command.add_argument("--to", choices=formats, required=True, help="format")
+        command.add_argument("--out", required=True, metavar="PATH", help="file or folder to write")
+    push = commands.add_parser("push", help="publish a run folder on a model hub, with a model card")
+    push.add_argument("folder", help="run folder, or a folder that `convert --to safetensors` wrote")
+    push.add_argument("repository", metavar="ORGANISATION/NAME", help="made where it does not exist")
+    push.add_argument("--private", action="store_true", help="not for everybody to see")
     return parser
 
 

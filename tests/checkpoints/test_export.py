@@ -24,6 +24,8 @@ CASES = {
     "identity": dict(qkv="identity"),
 }
 
+QUICK = ("class token", "registers, head")  # the others take half a minute together
+
 
 def encoder(**settings) -> VisionTransformer:
     torch.manual_seed(0)
@@ -50,7 +52,9 @@ def run(path, images):
 
 @torch.no_grad()
 @pytest.mark.parametrize("to", ["onnx", "torch-export"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [*QUICK, *(pytest.param(case, marks=pytest.mark.slow) for case in CASES if case not in QUICK)]
+)
 def test_the_program_computes_what_the_model_does(to, case, tmp_path):
     model = encoder(**CASES[case]).train()
     path = tmp_path / ("model.onnx" if to == "onnx" else "model.pt2")

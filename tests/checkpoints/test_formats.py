@@ -260,7 +260,7 @@ def test_dino_training_file(branch, tmp_path):
     close(ours(images), (student if branch == "student" else teacher).forward_features(images))
     dropped = ours.origin.report.dropped
     other = "teacher" if branch == "student" else "student"
-    assert any(why == f"another copy of the network; branch={other!r} takes it" for why in dropped.values())
+    assert any(why == f"another copy of the network; branch {other} takes it" for why in dropped.values())
     assert "state of the training" in dropped["optimizer.state.0.exp_avg"]
     assert "state of a loss" in dropped["dino_loss.center"]
     count = sum(
@@ -467,7 +467,8 @@ def test_torchvision(published, size):
     ],
 )
 def test_other_families_are_refused_by_name(name, family):
-    model = timm.create_model(name, pretrained=False)
+    with torch.device("meta"):  # names and shapes are enough
+        model = timm.create_model(name, pretrained=False)
     with pytest.raises(CheckpointError, match=family) as error:
         load_model(model.state_dict())
     assert "\n" not in str(error.value)

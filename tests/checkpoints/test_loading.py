@@ -134,7 +134,7 @@ def test_heads_are_guessed_by_the_width_and_that_is_said():
     model = load_model(timm_state(embed_dim=128, num_heads=2))
     assert model.arguments["num_heads"] == 2
     assert any("2 heads of the encoder are a guess (64 channels a head)" in note for note in model.origin.report.notes)
-    assert "there is no config.json that says how many heads its width of 32 has; give num_heads=" in refused(
+    assert "there is no config.json that says how many heads its width of 32 has; give num_heads" in refused(
         timm_state()
     )
     assert "5 heads do not divide its width of 32" in refused(timm_state(), num_heads=5)
@@ -180,8 +180,8 @@ def test_a_resized_autoencoder_keeps_its_decoder(tmp_path):
     model = load_model(tmp_path, image_size=32)
     assert isinstance(model, MaskedAutoencoder)
     assert model.decoder.pos_embed.shape == (1, 65, 24)
-    assert "part='encoder'" in refused(tmp_path, patch_size=8)
-    assert "part='encoder'" in refused(tmp_path, channels=1)
+    assert "part encoder" in refused(tmp_path, patch_size=8)
+    assert "part encoder" in refused(tmp_path, channels=1)
     assert load_model(tmp_path, patch_size=8, part="encoder").patch_embed.grid_size == (2, 2)
 
 

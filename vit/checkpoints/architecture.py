@@ -85,7 +85,7 @@ class Reader:
             if said is not None:
                 return said
         self.report.notes.append(
-            "nothing says whether the decoder predicts normalised patches; taken as no: norm_pix_loss="
+            "nothing says whether the decoder predicts normalised patches; taken as no; norm_pix_loss sets it"
         )
         return False
 
@@ -122,9 +122,9 @@ class Reader:
             part, name = ("decoder", "decoder_heads") if container.startswith("decoder") else ("encoder", "num_heads")
             if not heads or width % heads:
                 where = "its settings do not say" if self.source.config else "there is no config.json that says"
-                raise self.fail(f"{where} how many heads its width of {width} has; give {name}=")
+                raise self.fail(f"{where} how many heads its width of {width} has; give {name}")
             how = "the usual for this width" if width in known else "64 channels a head"
-            self.report.notes.append(f"{heads} heads of the {part} are a guess ({how}): {name}=")
+            self.report.notes.append(f"{heads} heads of the {part} are a guess ({how}); {name} sets them")
         if not isinstance(heads, int) or heads < 1 or width % heads:
             raise self.fail(f"{heads} heads do not divide its width of {width}")
         return found | {"num_heads": heads}
@@ -145,7 +145,7 @@ class Reader:
         if grid is None:
             squares = [count for count in sorted(counts) if count > 0 and math.isqrt(count) ** 2 == count]
             if len(squares) != 1:
-                raise self.fail(f"a position table of {rows} rows is of no square grid; give grid_size=(rows, columns)")
+                raise self.fail(f"a position table of {rows} rows is of no square grid; give grid_size (rows, columns)")
             grid = (math.isqrt(squares[0]),) * 2
         count = grid[0] * grid[1]
         if count not in counts:
@@ -236,7 +236,7 @@ class Reader:
             patch_size not in (None, encoder["patch_size"]) or request.channels not in (None, encoder["channels"])
         ):
             raise self.fail(
-                "its decoder predicts patches of its own size and channels; add part='encoder' to change them"
+                "its decoder predicts patches of its own size and channels; take part encoder to change them"
             )
         if patch_size is not None and patch_size != encoder["patch_size"]:
             what = f"resized from {text(encoder['patch_size'])} pixels"

@@ -28,7 +28,7 @@ def inspect(checkpoint: str, asked: dict[str, Any], every: bool, as_json: bool) 
     """
     plan = plan_model(find(checkpoint), Request(**asked))
     known = facts(plan)
-    print(json.dumps(known, indent=2) if as_json else _printable(describe(plan, known, every)))
+    print(json.dumps(known, indent=2) if as_json else describe(plan, known, every))
     return 2 if known["problems"] else 0
 
 
@@ -49,13 +49,7 @@ def write(checkpoint: str, asked: dict[str, Any], command: str, to: str, out: Pa
         difference = export_program(model, out, to, said)
         notes = [f"run again, the program differs from the model by at most {difference:.1e}"]
     print(f"{out}: {origin.format} as {to}")
-    for note in [*origin.report.notes, *notes]:
+    print(origin.report)
+    for note in notes:
         print(f"note: {one_line(note)}")
-    for name in origin.report.missing:
-        print(f"untrained: {one_line(name)}")
     return 0
-
-
-def _printable(text: str) -> str:
-    """Lines without control characters: names in a file from outside must not write on the terminal."""
-    return "\n".join("".join(c if c.isprintable() else repr(c)[1:-1] for c in line) for line in text.split("\n"))

@@ -7,6 +7,7 @@ from typing import Any
 from vit.checkpoints.loading import origin_of
 from vit.checkpoints.plan import Plan
 from vit.checkpoints.reading import check_finite
+from vit.errors import one_line
 
 
 def facts(plan: Plan) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def facts(plan: Plan) -> dict[str, Any]:
     return {
         "path": str(source.path),
         "files": [str(path) for path in source.files],
-        "checksum": "verified" if source.verified else "none",
+        "checksum": "verified" if source.verified else "none in its config.json",
         "format": plan.format.name,
         "encoder": plan.encoder,
         "decoder": plan.decoder,
@@ -96,11 +97,11 @@ def describe(plan: Plan, known: dict[str, Any], every: bool = False) -> str:
     if known["class_names"]:
         names = known["class_names"]
         lines.append(("classes", ", ".join(names[:6]) + (f", ... ({len(names)})" if len(names) > 6 else "")))
-    text = [f"{key:<18} {value}" for key, value in lines]
+    text = [f"{key:<18} {one_line(value)}" for key, value in lines]
     if every:
         width_ = max((len(plan.named(target)) for target in plan.values), default=0)
         text += [""] + [
-            f"{plan.named(target):<{width_}}  {' x '.join(map(str, value.shape)):<18} {', '.join(value.move.sources)}"
+            f"{plan.named(target):<{width_}}  {' x '.join(map(str, value.shape)):<18} {one_line(', '.join(value.move.sources))}"
             for target, value in plan.values.items()
         ]
     return "\n".join([*text, "", str(plan.report)])

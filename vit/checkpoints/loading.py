@@ -117,7 +117,10 @@ def build(plan: Plan, request: Request) -> VisionTransformer | MaskedAutoencoder
         result = value.move.read(tensors, plan.encoder["channels"])
         for step in value.steps:
             result = step(result)
-        state[plan.named(target)] = result.to(torch.float32, copy=True).contiguous()
+        # The model's values are its own. What is new already is not copied again: freed copies would stay in the heap.
+        sources = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+        borrowed = result.untyped_storage().data_ptr() in sources
+        state[plan.named(target)] = result.to(torch.float32, copy=borrowed).contiguous()
     # A fresh model is only needed for what the checkpoint does not hold.
     with torch.device("cpu" if report.missing else "meta"):
         model = plan.build()
@@ -141,6 +144,12 @@ def origin_of(plan: Plan) -> Origin:
         mean, std = adapt_statistics(mean, channels), adapt_statistics(std, channels)
     details: dict[str, Any] = plan.source.config
     return Origin(
-        str(plan.source.path), format.name, Normalization(list(mean), list(std)),
-        hints.interpolation or format.interpolation, hints.class_names, str(details.get("data", "")), report, details,
-    )  # fmt: skip
+        source=str(plan.source.path),
+        format=format.name,
+        normalize=Normalization(list(mean), list(std)),
+        interpolation=hints.interpolation or format.interpolation,
+        class_names=hints.class_names,
+        data=str(details.get("data") or plan.source.other.get("data", "")),
+        report=report,
+        details=details,
+    )

@@ -10,6 +10,7 @@ from typing import Any
 
 from vit.checkpoints.names import Shape
 from vit.data.augment import Normalization
+from vit.errors import one_line
 
 
 @dataclass
@@ -39,12 +40,12 @@ class Report:
         lines = [f"{'used as they are':<18} {_tensors(len(self.used))}"]
         converted = [f"{_braces(sources)} -> {target}: {what}" for target, (sources, what) in self.converted.items()]
         lines += _section("converted", len(self.converted), converted)
-        lines += _section("dropped", len(self.dropped), [f"{name}: {why}" for name, why in self.dropped.items()])
+        lines += _section("dropped", len(self.dropped), _by_reason(self.dropped))
         missing = [f"{name} ({' x '.join(map(str, shape))})" for name, shape in self.missing.items()]
         lines += _section("missing, untrained", len(self.missing), missing)
         lines += _section("unexpected", len(self.unexpected), self.unexpected)
-        lines += [f"note: {note}" for note in self.notes]
-        return "\n".join([*lines, *(f"cannot be loaded: {problem}" for problem in self.problems)])
+        lines += [f"note: {one_line(note)}" for note in self.notes]
+        return "\n".join([*lines, *(f"cannot be loaded: {one_line(problem)}" for problem in self.problems)])
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,22 @@ class Origin:
     details: dict[str, Any]
 
 
+def _by_reason(dropped: dict[str, str]) -> list[str]:
+    """A line a tensor; of many with one reason, what their names begin with."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in dropped.items():
+        reasons.setdefault(why, []).append(name)
+    lines = []
+    for why, names in reasons.items():
+        if len(names) > 4:
+            lines.append(f"{_shared(names).rpartition('.')[0]}.* ({_tensors(len(names))}): {why}".lstrip("."))
+        else:
+            lines += [f"{name}: {why}" for name in names]
+    return lines
+
+
 def _section(title: str, count: int, lines: list[str]) -> list[str]:
-    return [f"{title:<18} {_tensors(count)}", *(f"    {line}" for line in _grouped(lines))] if count else []
+    return [f"{title:<18} {_tensors(count)}", *(f"    {one_line(line)}" for line in _grouped(lines))] if count else []
 
 
 def _braces(names: tuple[str, ...]) -> str:

@@ -96,7 +96,7 @@ class Plan:
         ):  # fmt: skip
             if names:
                 some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-                report.problems.append(f"{what}: {some}; {advice}. allow=[...] accepts names or patterns")
+                report.problems.append(f"{what}: {some}; {advice}. name them, or patterns, in allow to accept that")
 
 
 def plan_model(source: Source, request: Request) -> Plan:
@@ -108,7 +108,7 @@ def plan_model(source: Source, request: Request) -> Plan:
         CheckpointError: no format fits, or the tensors make no model; in one line.
     """
     report = Report()
-    format, prefix = recognise(source, request.branch)
+    format, prefix, copies = recognise(source, request.branch)
     shapes = {key.removeprefix(prefix): tuple(t.shape) for key, t in source.tensors.items() if key.startswith(prefix)}
     hints = format.hints(source)
     moves, unknown = moves_in(format.rows, shapes)
@@ -116,7 +116,7 @@ def plan_model(source: Source, request: Request) -> Plan:
         _leave_out(key, prefix + key, format.reason(key), report, request)
     for key in source.tensors:
         if not key.startswith(prefix):
-            _leave_out(key, key, _why_beside(key, prefix, format), report, request)
+            _leave_out(key, key, _why_beside(key, prefix, copies), report, request)
     values = {}
     for target, move in moves.items():
         parts = [shapes[name] for name in move.sources]
@@ -135,8 +135,8 @@ def plan_model(source: Source, request: Request) -> Plan:
     return plan
 
 
-def recognise(source: Source, branch: str | None = None) -> tuple[Format, str]:
-    """The format of a checkpoint, and what stands before the names of the network's tensors in it.
+def recognise(source: Source, branch: str | None = None) -> tuple[Format, str, list[str]]:
+    """The format of a checkpoint, what stands before the names of the network's tensors in it, and before its copies'.
 
     Args:
         source: what was read.
@@ -146,7 +146,7 @@ def recognise(source: Source, branch: str | None = None) -> tuple[Format, str]:
         CheckpointError: no known format, or one that is known and not computed here.
     """
     for format in FORMATS:
-        prefixes = format.prefixes(source)
+        prefixes = found = format.prefixes(source)
         if branch is not None:
             chosen = [prefix for prefix in prefixes if branch in prefix.split(".")]
             if prefixes and not chosen:
@@ -158,7 +158,7 @@ def recognise(source: Source, branch: str | None = None) -> tuple[Format, str]:
             inside = [key.removeprefix(prefix) for key in source.tensors if key.startswith(prefix)]
             if refused := refusal(inside):
                 raise CheckpointError(f"{source.path}: {refused}")
-            return format, prefix
+            return format, prefix, [other for other in found if other != prefix]
     if refused := refusal(source.tensors):
         raise CheckpointError(f"{source.path}: {refused}")
     some = ", ".join(list(source.tensors)[:3])
@@ -178,15 +178,15 @@ def _preference(prefix: str) -> tuple[int, int]:
     return len(BRANCHES) + any(name in words for name in LAST_BRANCHES), len(prefix)
 
 
-def _why_beside(key: str, prefix: str, format: Format) -> str:
+def _why_beside(key: str, prefix: str, copies: list[str]) -> str:
     """Why a tensor outside of the network's wrapping is left out; "" where nothing is known about it."""
+    for copy in copies:
+        if copy and key.startswith(copy):
+            words = [word for word in copy.split(".") if word and word not in prefix.split(".")]
+            return "another copy of the network" + (f"; branch {words[0]} takes it" if words else "")
     for pattern, why in NOT_THE_NETWORK:
         if re.fullmatch(pattern, key):
             return why
-    copies = {*BRANCHES, *LAST_BRANCHES, "state_dict", "model", "teacher"}
-    other = copies & set(key.split("."))
-    if other - set(prefix.split(".")):
-        return f"another copy of the network; branch={sorted(other)[0]!r} takes it"
     return ""
 
 

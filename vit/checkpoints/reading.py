@@ -166,7 +166,7 @@ def check_finite(tensor: Tensor) -> int:
     """How many values of a tensor are nan or infinite; it takes memory for a small part of them at a time."""
     if not tensor.is_floating_point() and not tensor.is_complex():
         return 0
-    parts = tensor.detach().reshape(-1).split(1 << 20)
+    parts = tensor.detach().reshape(-1).split(1 << 16)
     return sum(int((~torch.isfinite(part)).sum()) for part in parts)
 
 

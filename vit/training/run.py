@@ -103,6 +103,10 @@ class TrainingRun:
             "computed_on": f"{self.compute}, {self.how}",
             "torch": str(torch.__version__),  # a class of its own, which is no plain value
             "data_stamp": self.data.stamp,
+            "data": self.data.name,
+            "class_names": list(self.data.train.class_names),
+            "mean": self.normalize.mean,
+            "std": self.normalize.std,
             "config": self.config.to_dict(),
         }
         save_state(folder, self.step, state)

@@ -7,13 +7,12 @@ from vit.checkpoints.formats.timm import ANCHOR, BLOCK, OUTSIDE_BLOCKS
 from vit.checkpoints.names import row, within
 
 SWIGLU = (row("mlp.fc1.@", "mlp.w12.@"), row("mlp.fc2.@", "mlp.w3.@"))
-BACKBONE = tuple(r for r in OUTSIDE_BLOCKS if not r.ours.startswith(("head", "fc_norm")))
 
 DINO = Format(
     name="DINO",
     anchor=ANCHOR,
     marks=(r"(.*\.)?head\.(mlp\.\d+|last_layer)\..*", r"args\.(use_bn_in_head|norm_last_layer|teacher_temp)"),
-    rows=(*BACKBONE, *within(BLOCK, "blocks.#.", "blocks.#.")),
+    rows=(*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "blocks.#.")),
     dropped=((r"head\.(mlp|last_layer)\..*", "DINO's projection head, of use in its training alone"),),
 )
 
@@ -22,7 +21,7 @@ DINOV2 = Format(
     anchor=ANCHOR,
     marks=(r"register_tokens", r"mask_token", r"blocks\.\d+\.\d+\.norm1\.weight", r"blocks\.\d+\.mlp\.w12\.weight"),
     rows=(
-        *BACKBONE,
+        *OUTSIDE_BLOCKS,
         row("reg_token", "register_tokens"),
         # In a training file, blocks stand in chunks: blocks.CHUNK.BLOCK, where BLOCK counts through.
         *(r for chunk in ("", r"*.") for r in within((*BLOCK, *SWIGLU), "blocks.#.", f"blocks.{chunk}#.")),

@@ -65,7 +65,10 @@ def _state_hints(source: Source) -> Hints:
         raise CheckpointError(f"{source.path}: the settings in this state are damaged: {error}") from error
     encoder: dict[str, Any] = model.encoder_arguments()
     decoder = {"qkv": model.qkv, "qkv_bias": model.qkv_bias, **model.decoder_arguments()}
-    return Hints(encoder, decoder, source.other.get("config.mask.norm_pix_loss"))
+    said = source.other
+    mean, std = (tuple(said[key]) if isinstance(said.get(key), list) else None for key in ("mean", "std"))
+    names = tuple(map(str, said.get("class_names") or ()))
+    return Hints(encoder, decoder, said.get("config.mask.norm_pix_loss"), mean, std, "bicubic", names)
 
 
 AUTOENCODER = Format(

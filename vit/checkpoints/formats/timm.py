@@ -215,6 +215,7 @@ def fetch(name: str) -> Source:
         raise CheckpointError(
             f"timm has no model {short!r}; timm.list_models('vit*', pretrained=True) lists those it has"
         )
+    _require_plain(short, name)
     try:
         model = timm.create_model(short, pretrained=True)
     except Exception as error:  # hub, network, cache, damaged file: timm lets all of it through as it comes

@@ -1,0 +1,136 @@
+"""`vit checkpoint`: what it prints, what it writes, and one line where something is wrong."""
+
+import json
+
+import pytest
+import timm
+import torch
+
+from vit.checkpoints import load_model, save_model
+from vit.cli import main
+from vit.data.augment import Normalization
+from vit.encoder import VisionTransformer
+from vit.mae import build_autoencoder
+
+SIZES = dict(image_size=(16, 8), patch_size=(4, 4), embed_dim=32, depth=3, num_heads=4)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    torch.manual_seed(0)
+    model = build_autoencoder(SIZES, dict(dim=24, depth=1, num_heads=3), True)
+    save_model(tmp_path / "model", model, Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6]), ("cat", "dog"), "pictures")
+    return tmp_path / "model"
+
+
+def vit(*argv: object) -> int:
+    return main(["checkpoint", *map(str, argv)])
+
+
+def test_inspect_says_what_it_is(folder, capsys):
+    assert vit("inspect", folder, "--tensors") == 0
+    said = capsys.readouterr().out
+    count = sum(value.numel() for value in load_model(folder).state_dict().values())
+    for part in (
+        "checksum           verified", "vit-patch-trainer, float32", "width 32, 3 blocks, 4 heads, MLP x 4",
+        "3 x 16 x 8, patches of 4 x 4, grid of 4 x 2", "8 patches + class token", "predicts normalised pixels",
+        f"{count:,}, ", "mean 0.100, 0.200, 0.300", "cat, dog", "encoder.blocks.2.attn.qkv.weight", "96 x 32",
+        f"used as they are   {len(load_model(folder).state_dict())} tensors",
+    ):  # fmt: skip
+        assert part in said, part
+    assert "note:" not in said
+
+
+def test_inspect_as_json_has_all_of_it(folder, capsys):
+    assert vit("inspect", folder, "--json", "--part", "encoder", "--image-size", "8") == 0
+    known = json.loads(capsys.readouterr().out)
+    assert (known["format"], known["checksum"], known["decoder"]) == ("vit-patch-trainer", "verified", None)
+    assert known["encoder"]["image_size"] == [8, 8]
+    assert known["converted"]["pos_embed"]["how"] == "resized from a grid of 4 x 2 to 2 x 2, bicubic"
+    assert set(known["dropped"].values()) == {"only the encoder was asked for"}
+    assert known["problems"] == known["notes"] == []
+
+
+def test_inspect_shows_what_stands_in_the_way(tmp_path, capsys):
+    state = VisionTransformer(**SIZES).state_dict()
+    del state["blocks.1.mlp.fc1.weight"]
+    state["blocks.0.norm1.bias"][:3] = float("nan")
+    torch.save(state | {"odd": torch.ones(1)}, tmp_path / "x.pth")
+    assert vit("inspect", tmp_path / "x.pth", "--num-heads", 4, "--grid-size", "4,2") == 2
+    said = capsys.readouterr().out
+    assert "missing, untrained 1 tensor\n    blocks.1.mlp.fc1.weight (128 x 32)" in said
+    assert "unexpected         1 tensor\n    odd" in said
+    assert said.count("cannot be loaded: ") == 3
+    assert "blocks.0.norm1.bias holds 3 values that are nan or infinite" in said
+
+
+def test_convert_and_load_elsewhere(folder, tmp_path, capsys):
+    assert vit("convert", folder, "--to", "timm", "--out", tmp_path / "timm") == 0
+    assert "left out" in capsys.readouterr().out
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
+    images = torch.randn(2, 3, 16, 8)
+    torch.testing.assert_close(theirs.forward_features(images), load_model(folder).encoder(images), rtol=0, atol=1e-5)
+    assert (
+        vit("convert", tmp_path / "timm", "--to", "safetensors", "--image-size", 32, "--out", tmp_path / "large") == 0
+    )
+    assert load_model(tmp_path / "large").patch_embed.grid_size == (8, 8)
+    assert "resized" in capsys.readouterr().out
+
+
+def test_export(folder, tmp_path, capsys):
+    assert vit("export", folder, "--to", "torch-export", "--out", tmp_path / "x.pt2") == 0
+    assert "the program differs from the model by at most" in capsys.readouterr().out
+    tokens, _ = torch.export.load(tmp_path / "x.pt2").module()(torch.ones(5, 3, 16, 8))
+    torch.testing.assert_close(tokens, load_model(folder).encoder(torch.ones(5, 3, 16, 8)), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "arguments are required: COMMAND"),
+        (["look"], "invalid choice: 'look'"),
+        (["inspect"], "arguments are required: checkpoint"),
+        (["inspect", "nowhere"], "no checkpoint at nowhere"),
+        (["inspect", "{folder}", "--what"], "unrecognized arguments: --what"),
+        (["inspect", "{folder}", "--image-size", "3x3"], "--image-size: '3x3' cannot be used"),
+        (["inspect", "{folder}", "--image-size", "0"], "--image-size: '0' cannot be used"),
+        (["inspect", "{folder}", "--image-size", "18"], "do not divide images of 18 x 18"),
+        (["convert", "{folder}", "--to", "timm"], "arguments are required: --out"),
+        (["convert", "{folder}", "--to", "keras", "--out", "x"], "invalid choice: 'keras'"),
+        (["convert", "{folder}", "--to", "mae", "--out", "{folder}/x.bin"], "ends in .pth"),
+        (["convert", "{folder}", "--to", "timm", "--out", "{folder}"], "exists; name another place"),
+        (["export", "{folder}", "--to", "onnx", "--out", "{folder}/x.pt"], "ends in .onnx"),
+        (["push", "{folder}"], "arguments are required: ORGANISATION/NAME"),
+    ],
+)
+def test_what_is_wrong_is_one_line(argv, said, folder, capsys):
+    assert vit(*(part.replace("{folder}", str(folder)) for part in argv)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("vit: error: ")
+    assert len(error.splitlines()) == 1
+    assert said in error
+
+
+def test_names_in_a_file_cannot_write_on_the_terminal(tmp_path, capsys):
+    state = VisionTransformer(**SIZES).state_dict()
+    torch.save(state | {"\x1b[2Jgone\rnew\nline": torch.ones(1)}, tmp_path / "x.pth")
+    assert vit("inspect", tmp_path / "x.pth", "--num-heads", 4, "--grid-size", "4,2", "--tensors") == 2
+    assert (
+        vit(
+            "convert",
+            tmp_path / "x.pth",
+            "--num-heads",
+            4,
+            "--grid-size",
+            "4,2",
+            "--to",
+            "timm",
+            "--out",
+            tmp_path / "o",
+        )
+        == 2
+    )
+    said = capsys.readouterr()
+    assert "\x1b" not in said.out + said.err
+    assert "\r" not in said.out + said.err
+    assert len(said.err.splitlines()) == 1

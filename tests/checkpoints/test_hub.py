@@ -1,0 +1,366 @@
+"""Models from a hub and to it, against a hub of our own on this machine."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from vit.checkpoints import CheckpointError, load_model, save_model
+from vit.checkpoints.hub import model_card, push_to_hub
+from vit.cli import main
+from vit.data.augment import Normalization
+from vit.encoder import VisionTransformer
+from vit.mae import MaskedAutoencoder, build_autoencoder
+
+SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=32, depth=2, num_heads=4)
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub:
+    """As much of a hub as huggingface_hub asks for: ORGANISATION/NAME/files of a folder to fetch, and commits to take.
+
+    Attributes:
+        url: where it is.
+        asked: every request, as "GET /path".
+        commits: per repository, the files that it was given.
+        created: what was asked of new repositories.
+        deny: a status to answer everything with.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder, self.asked, self.commits, self.created, self.deny = folder, [], {}, [], 0
+        self.objects: dict[str, bytes] = {}
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_):
+                """Silent."""
+
+            def body(self) -> bytes:
+                if self.headers.get("Transfer-Encoding") == "chunked":
+                    data = b""
+                    while size := int(self.rfile.readline(), 16):
+                        data += self.rfile.read(size)
+                        self.rfile.readline()
+                    self.rfile.readline()
+                    return data
+                return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+            def reply(self, status: int, content: bytes | dict = b"", **headers: str) -> None:
+                data = json.dumps(content).encode() if isinstance(content, dict) else content
+                self.send_response(status)
+                for key, value in headers.items():
+                    self.send_header(key.replace("_", "-"), value)
+                if isinstance(content, dict):
+                    self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(data)
+
+            def answer(self) -> None:
+                hub.asked.append(f"{self.command} {self.path}")
+                body = self.body()
+                if hub.deny:
+                    return self.reply(hub.deny, {"error": "no"}, X_Error_Message="no")
+                if match := re.fullmatch(r"/([\w.-]+/[\w.-]+)/resolve/([^/]+)/(.+)", self.path):
+                    return self.resolve(*match.groups())
+                if self.path == "/api/repos/create":
+                    hub.created.append(json.loads(body))
+                    name = "/".join(filter(None, (hub.created[-1].get("organization"), hub.created[-1]["name"])))
+                    return self.reply(200, {"url": f"{hub.url}/{name}", "name": name, "id": name})
+                if self.path == "/api/validate-yaml":
+                    return self.reply(200, {"errors": [], "warnings": []})
+                if self.path.endswith("/preupload/main"):
+                    files = [
+                        {"path": f["path"], "uploadMode": "lfs" if f["path"].endswith(".safetensors") else "regular",
+                         "shouldIgnore": False, "oid": None}
+                        for f in json.loads(body)["files"]
+                    ]  # fmt: skip
+                    return self.reply(200, {"files": files})
+                if self.path.endswith("/info/lfs/objects/batch"):
+                    objects = [
+                        {
+                            "oid": o["oid"],
+                            "size": o["size"],
+                            "actions": {"upload": {"href": f"{hub.url}/put/{o['oid']}"}},
+                        }
+                        for o in json.loads(body)["objects"]
+                    ]
+                    return self.reply(200, {"transfer": "basic", "objects": objects})
+                if self.path.startswith("/put/"):
+                    hub.objects[self.path.rpartition("/")[2]] = body
+                    return self.reply(200)
+                if match := re.fullmatch(r"/api/models/([\w.-]+/[\w.-]+)/commit/main", self.path):
+                    files = hub.commits.setdefault(match[1], {})
+                    for line in body.splitlines():
+                        entry = json.loads(line)
+                        if entry["key"] == "file":
+                            files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+                        elif entry["key"] == "lfsFile":
+                            files[entry["value"]["path"]] = hub.objects[entry["value"]["oid"]]
+                    url = f"{hub.url}/{match[1]}/commit/{COMMIT}"
+                    return self.reply(200, {"commitUrl": url, "commitOid": COMMIT, "pullRequestUrl": None})
+                return self.reply(404, {"error": "unknown"})
+
+            def resolve(self, repository: str, revision: str, file: str) -> None:
+                if not (hub.folder / repository).is_dir():
+                    return self.reply(404, {"error": "no"}, X_Error_Code="RepoNotFound")
+                if revision not in ("main", COMMIT):
+                    return self.reply(404, {"error": "no"}, X_Error_Code="RevisionNotFound", X_Repo_Commit=COMMIT)
+                path = hub.folder / repository / file
+                if not path.is_file():
+                    return self.reply(404, {"error": "no"}, X_Error_Code="EntryNotFound", X_Repo_Commit=COMMIT)
+                data = path.read_bytes()
+                tag = f'"{hashlib.sha256(data).hexdigest()}"'
+                self.reply(200, data, ETag=tag, X_Repo_Commit=COMMIT, Accept_Ranges="bytes")
+
+            do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+def use(monkeypatch, url: str, home: Path) -> None:
+    """Have huggingface_hub take `url` for its hub and `home` for its cache, as HF_ENDPOINT and HF_HOME would."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}"
+    )
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(home))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    monkeypatch.setenv("HF_TOKEN", "token")
+    monkeypatch.delenv("TORCH_HOME", raising=False)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    (tmp_path / "hub").mkdir()
+    hub = Hub(tmp_path / "hub")
+    use(monkeypatch, hub.url, tmp_path / "home")
+    yield hub
+    hub.server.shutdown()
+    hub.server.server_close()
+
+
+def offline(monkeypatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+def refused(name: str, **asked) -> str:
+    with pytest.raises(CheckpointError) as error:
+        load_model(name, **asked)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def small(folder: Path, **settings) -> VisionTransformer:
+    torch.manual_seed(0)
+    model = VisionTransformer(**SIZES | settings)
+    save_model(folder, model, Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6]), (), "some | images *")
+    return model
+
+
+def test_a_model_is_fetched_once_and_then_from_the_cache(hub, tmp_path, monkeypatch):
+    model = small(tmp_path / "hub" / "me" / "tiny")
+    (tmp_path / "hub" / "me" / "tiny" / "secret.bin").write_text("not asked for")
+    for name in ("hf/me/tiny", "hf/me/tiny@main", "hf/me/tiny"):
+        got = load_model(name)
+        assert all(torch.equal(value, got.state_dict()[key]) for key, value in model.state_dict().items())
+        assert got.origin.normalize.mean == [0.1, 0.2, 0.3]
+    offline(monkeypatch)
+    hub.asked.clear()
+    load_model("hf/me/tiny")
+    assert not hub.asked
+    assert not any("secret" in path.name for path in (tmp_path / "home").rglob("*"))
+
+
+def test_parts_are_fetched(hub, tmp_path):
+    from transformers import ViTConfig, ViTModel
+
+    config = ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=16,
+                       patch_size=4)  # fmt: skip
+    theirs = ViTModel(config)
+    theirs.save_pretrained(tmp_path / "hub" / "me" / "parts", max_shard_size="40KB")
+    assert (tmp_path / "hub" / "me" / "parts" / "model.safetensors.index.json").exists()
+    assert torch.equal(load_model("hf/me/parts").norm.weight, theirs.layernorm.weight)
+
+
+def test_hostile_pickles_from_a_hub_do_not_run(hub, tmp_path):
+    class Hostile:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'marker'}",)
+
+    for name in ("me/bin", "timm/vit_tiny_patch16_224.augreg_in21k"):
+        (tmp_path / "hub" / name).mkdir(parents=True)
+        torch.save({"a": torch.ones(1), "b": Hostile()}, tmp_path / "hub" / name / "pytorch_model.bin")
+    assert "which runs a shell command; nothing of it was run" in refused("hf/me/bin")
+    refused("timm/vit_tiny_patch16_224.augreg_in21k")
+    assert not (tmp_path / "marker").exists()
+
+
+def test_what_the_hub_does_not_have_is_one_line(hub, tmp_path):
+    small(tmp_path / "hub" / "me" / "tiny")
+    (tmp_path / "hub" / "me" / "bare").mkdir()
+    (tmp_path / "hub" / "me" / "bare" / "config.json").write_text("{}")
+    for name, said in (
+        ("hf/me/nothing", "the hub has no such model"),
+        ("hf/me/tiny@v9", "the hub has no such revision"),
+        ("hf/me/bare", "holds none of model.safetensors"),
+        ("hf/a/b/c", "is no name of a model on the hub"),
+        ("timm/resnet18.a1_in1k", "no plain vision transformer"),
+        ("timm/vit_none_at_all", "timm has no model 'vit_none_at_all'"),
+    ):
+        assert said in refused(name)
+
+
+@pytest.mark.parametrize("name", ["hf/me/tiny", "timm/vit_tiny_patch16_224.augreg_in21k"])
+def test_offline_without_a_cache_is_one_line(name, tmp_path, monkeypatch):
+    use(monkeypatch, "http://127.0.0.1:9", tmp_path)
+    offline(monkeypatch)
+    assert "cannot be fetched" in refused(name)
+
+
+@pytest.mark.slow  # the library tries for half a minute
+@pytest.mark.parametrize("name", ["hf/me/tiny", "timm/vit_tiny_patch16_224.augreg_in21k"])
+def test_no_network_is_one_line(name, tmp_path, monkeypatch):
+    use(monkeypatch, "http://127.0.0.1:9", tmp_path)
+    assert "cannot be fetched" in refused(name)
+
+
+def test_timm_names_go_through_timms_downloader(hub, tmp_path):
+    import timm
+
+    torch.manual_seed(0)
+    name = "timm/vit_tiny_patch16_224.augreg_in21k"
+    theirs = timm.create_model("vit_tiny_patch16_224.augreg_in21k")
+    timm.models.save_for_hf(theirs, tmp_path / "hub" / name, safe_serialization=True)
+    ours = load_model(name, image_size=32, patch_size=4, num_classes=0)
+    assert ours.origin.normalize.mean == [0.5, 0.5, 0.5]
+    assert torch.equal(ours.blocks[3].attn.qkv.weight, theirs.blocks[3].attn.qkv.weight)
+    assert ours.arguments["num_heads"] == 3
+    assert ours(torch.randn(1, 3, 32, 32)).shape == (1, 65, 192)
+    assert any(request.startswith("GET /timm/vit_tiny") for request in hub.asked)
+
+
+def test_the_command_reads_where_the_hub_is_from_the_environment(hub, tmp_path):
+    small(tmp_path / "hub" / "me" / "tiny")
+    program = "from vit.cli import main; raise SystemExit(main(['checkpoint', 'inspect', 'hf/me/tiny']))"
+    settings = dict(HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "other"), HF_HUB_DISABLE_XET="1")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=os.environ | settings
+    )
+    assert done.returncode == 0, done.stderr
+    assert "width 32, 2 blocks, 4 heads" in done.stdout
+
+
+def run_folder(folder: Path) -> Path:
+    """A folder as a run leaves it, and things in it that are nobody else's business."""
+    torch.manual_seed(0)
+    model = build_autoencoder(SIZES, dict(dim=24, depth=1, num_heads=3), True)
+    save_model(folder, model, Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6]), ("cat", "dog"), "CIFAR-10 (JPEG q75)")
+    (folder / "config.yaml").write_text(
+        "data: {root: /home/somebody}\ntrain: {epochs: 3, seed: 0}\nmask: {ratio: 0.75}\n"
+    )
+    summary = {"test_loss": 0.5021, "test_loss_of_baselines": {"mean_of_visible_patches": 0.83, "nearest_visible_patch": 1.27},
+               "neighbours": {"encoder_accuracy": 0.5, "raw_pixel_accuracy": 0.461}, "epochs": 3, "seconds": 12.3, "seed": 0,
+               "device": "a CPU", "data": {"train_images": 50000, "test_images": 10000}}  # fmt: skip
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "curves.png").write_bytes(b"picture")
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "step-00000003.pt").write_bytes(b"state")
+    (folder / ".lock").write_text("")
+    (folder / "notes.txt").write_text("private")
+    return folder
+
+
+def push(*argv: object) -> int:
+    return main(["checkpoint", "push", *map(str, argv)])
+
+
+def test_a_run_is_published_whole_and_nothing_else(hub, tmp_path, capsys):
+    folder = run_folder(tmp_path / "run")
+    assert push(folder, "me/tiny", "--private") == 0
+    assert capsys.readouterr().out.strip() == f"{hub.url}/me/tiny"
+    assert "private" in (
+        hub.created[0].get("visibility"),
+        *(key for key, value in hub.created[0].items() if value is True),
+    )
+    given = hub.commits["me/tiny"]
+    assert set(given) == {"model.safetensors", "config.json", "config.yaml", "summary.json", "curves.png", "README.md"}
+    for name in set(given) - {"README.md"}:
+        assert given[name] == (folder / name).read_bytes()
+    assert given["README.md"].decode() == model_card(folder, "me/tiny")
+    # and from there it loads
+    for name, content in given.items():
+        path = tmp_path / "hub" / "me" / "tiny" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    assert isinstance(load_model("hf/me/tiny"), MaskedAutoencoder)
+
+
+def test_a_card_of_ones_own_is_taken(hub, tmp_path):
+    folder = run_folder(tmp_path / "run")
+    (folder / "README.md").write_text("my own words")
+    assert push(folder, "me/tiny") == 0
+    assert hub.commits["me/tiny"]["README.md"] == b"my own words"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusing_hub_is_one_line(hub, tmp_path, status, capsys):
+    hub.deny = status
+    assert push(run_folder(tmp_path / "run"), "me/tiny") == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert "hf auth login" in said
+    assert not hub.commits
+
+
+def test_what_cannot_be_published_never_reaches_the_hub(hub, tmp_path):
+    folder = run_folder(tmp_path / "run")
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    with pytest.raises(CheckpointError, match="SHA-256"):
+        push_to_hub(folder, "me/tiny")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(CheckpointError, match="no model in"):
+        push_to_hub(tmp_path / "none", "me/tiny")
+    assert not hub.asked
+
+
+def test_the_card_says_what_is_known(tmp_path):
+    card = model_card(run_folder(tmp_path / "run"), "me/tiny")
+    _, front, text = card.split("---\n", 2)
+    assert yaml.safe_load(front)["license"] == "apache-2.0"
+    for part in ("width 32, 2 blocks, 4 heads", "patches of 4 x 4 pixels on images of 16 x 16", "CIFAR-10 (JPEG q75)",
+                 'load_model("hf/me/tiny")', "| train.epochs | 3 |", "0.5021", "50.0%", "46.1%", "Apache-2.0",
+                 "50,000 training and 10,000 test images", "0.1000, 0.2000, 0.3000", "cat, dog"):  # fmt: skip
+        assert part in text, part
+    assert "somebody" not in card  # where the data lies is nobody else's business
+
+
+def test_odd_names_cannot_break_the_card(tmp_path):
+    model = VisionTransformer(**SIZES)
+    names = ("a|b", "---", "<script>", "new\nline")
+    save_model(
+        tmp_path, model, Normalization([0.5] * 3, [0.5] * 3), names, "x\n---\nlicense: other\n# heading | *bold* <b>"
+    )
+    card = model_card(tmp_path, "me/tiny")
+    _, front, text = card.split("---\n", 2)
+    assert yaml.safe_load(front)["license"] == "apache-2.0"
+    assert "<script>" not in text.replace("\\<", "")
+    assert "\n# heading" not in text
+    load_model(tmp_path)

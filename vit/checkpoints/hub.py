@@ -1,0 +1,247 @@
+"""Models from a hub and to it, through huggingface_hub: its cache, its login, its settings (HF_HOME, HF_TOKEN, HF_ENDPOINT)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vit.checkpoints.formats.native import FORMAT
+from vit.checkpoints.reading import CheckpointError, read_checkpoint
+from vit.errors import one_line
+
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+SETTINGS = ("config.json", "preprocessor_config.json")
+CARD = "README.md"
+# What of a run is for others: never its states, which hold the optimizer too and are many times as large.
+PUBLISHED = ("model.safetensors", "config.json", "config.yaml", "summary.json", "metrics.jsonl",
+             "reconstructions.png", "attention.png", "curves.png")  # fmt: skip
+
+
+def download(name: str) -> Path:
+    """Fetch a model's weights and settings, and nothing else, into huggingface_hub's cache.
+
+    Args:
+        name: "ORGANISATION/NAME", or "ORGANISATION/NAME@REVISION".
+
+    Returns:
+        The folder where they are.
+
+    Raises:
+        CheckpointError: there is no such model, it may not be read, or there is no network and it is not in the cache.
+    """
+    from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    repository, _, revision = name.partition("@")
+
+    def fetch(file: str) -> Path | None:
+        try:
+            return Path(hf_hub_download(repository, file, revision=revision or None))
+        except LocalEntryNotFoundError:  # nobody could be asked, but it may be known from before that there is none
+            if try_to_load_from_cache(repository, file, revision=revision or None) is _CACHED_NO_EXIST:
+                return None
+            raise
+        except EntryNotFoundError:
+            return None
+
+    with _explained(f"hf/{name}"):
+        for file in SETTINGS:
+            fetch(file)
+        main = next((path for file in WEIGHTS if (path := fetch(file)) is not None), None)
+        if main is None:
+            raise CheckpointError(f"hf/{name} holds none of {', '.join(WEIGHTS)}")
+        if main.name.endswith(".index.json"):
+            parts = json.loads(main.read_text(encoding="utf-8")).get("weight_map", {}).values()
+            for part in sorted({str(part) for part in parts}):
+                if "/" in part or fetch(part) is None:
+                    raise CheckpointError(f"hf/{name} lacks {part}, which its index names")
+        return main.parent
+
+
+def push_to_hub(folder: str | Path, repository: str, private: bool = False) -> str:
+    """Publish a run, or a model that `convert --to safetensors` wrote, with a model card, in one commit.
+
+    A README.md that is in the folder is taken as the card; else `model_card` writes one.
+
+    Args:
+        folder: of the run.
+        repository: "ORGANISATION/NAME"; it is made where it does not exist.
+        private: whether it is made for its owner alone.
+
+    Returns:
+        Where it can be seen.
+
+    Raises:
+        CheckpointError: the folder holds no whole model of ours, or the hub refuses or cannot be reached.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    folder = Path(folder)
+    source = read_checkpoint(folder)
+    if source.config.get("format") != FORMAT or not source.verified:
+        raise CheckpointError(f"{folder} is no model in the project's own format; `vit checkpoint convert` writes one")
+    files: dict[str, Path | bytes] = {name: folder / name for name in PUBLISHED if (folder / name).is_file()}
+    card = folder / CARD
+    files[CARD] = card if card.is_file() else model_card(folder, repository).encode()
+    with _explained(repository):
+        api = HfApi()
+        api.create_repo(repository, private=private, exist_ok=True)
+        operations = [
+            CommitOperationAdd(name, content if isinstance(content, bytes) else str(content))
+            for name, content in files.items()
+        ]
+        api.create_commit(repository, operations, commit_message=f"Add {source.config.get('data') or 'a'} model")
+        return f"{api.endpoint}/{repository}"
+
+
+def model_card(folder: str | Path, repository: str) -> str:
+    """A model card (Mitchell et al. 2019) in the hub's form: what is known from the run's own files, and nothing else.
+
+    Args:
+        folder: of the run, with config.json and, where it is a run, config.yaml and summary.json.
+        repository: its name on the hub.
+    """
+    folder = Path(folder)
+    config = _mapping(folder / "config.json", json.loads)
+    run = _mapping(folder / "config.yaml", yaml.safe_load)
+    summary = _mapping(folder / "summary.json", json.loads)
+    encoder, decoder = config.get("encoder") or {}, config.get("decoder")
+    p, q = encoder.get("patch_size", (0, 0))
+    height, width = encoder.get("image_size", (0, 0))
+    kind = "masked autoencoder (He et al. 2022)" if decoder else "vision transformer (Dosovitskiy et al. 2021)"
+    what = [
+        f"A {kind}: width {encoder.get('embed_dim')}, {encoder.get('depth')} blocks, {encoder.get('num_heads')} heads, "
+        f"patches of {p} x {q} pixels on images of {height} x {width}."
+    ]
+    if decoder:
+        target = "normalised pixels" if config.get("norm_pix_loss") else "pixels"
+        size = f"width {decoder.get('dim')}, {decoder.get('depth')} blocks, {decoder.get('num_heads')} heads"
+        what.append(f"Its decoder ({size}) predicts the {target} of hidden patches.")
+    front = {
+        "license": "apache-2.0",
+        "library_name": "vit-patch-trainer",
+        "pipeline_tag": "image-classification" if encoder.get("num_classes") else "image-feature-extraction",
+        "tags": ["vision-transformer", *(["masked-autoencoder", "self-supervised"] if decoder else [])],
+    }
+    sections = [" ".join(what)]
+    code = "from vit.checkpoints import load_model\n\nmodel = load_model(" + json.dumps(f"hf/{repository}") + ")"
+    sections.append(f"## Use\n\n```python\n{code}\ninputs = model.origin.normalize(images)  # images from 0 to 1\n```")
+    data = [f"Trained on {_text(config['data'])}." if config.get("data") else ""]
+    mean, std = (", ".join(f"{v:.4f}" for v in config.get(key) or []) for key in ("mean", "std"))
+    data.append(f"Input is normalised by mean ({mean}) and standard deviation ({std}), channel by channel.")
+    details = summary.get("data") or {}
+    if details:
+        data.append(f"{details.get('train_images'):,} training and {details.get('test_images'):,} test images.")
+    if config.get("class_names"):
+        data.append(f"Classes: {_text(', '.join(config['class_names']))}.")
+    sections.append("## Data\n\n" + " ".join(filter(None, data)))
+    if run:
+        rows = [f"| {section}.{key} | {_text(value)} |" for section, values in run.items() if section != "data"
+                for key, value in values.items() if value is not None]  # fmt: skip
+        sections.append("\n".join(["## Recipe\n", "| setting | value |", "|---|---|", *rows]))
+    figures = list(_figures(summary))
+    if figures:
+        sections.append("\n".join(["## Figures\n", "| figure | value |", "|---|---|", *figures]))
+    sections.append(
+        "## Limits\n\nFeatures of a small model, for study and comparison; no judgement about people should rest on it. "
+        "The figures above are of one run, with the seed that stands in its recipe."
+        if summary
+        else "## Limits\n\nFeatures of a small model, for study and comparison; no judgement about people should rest on it."
+    )
+    sections.append(
+        "## Licence\n\nThe weights are under Apache-2.0; the images they were trained on have terms of their own."
+    )
+    title = repository.rpartition("/")[2]
+    return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n# {_text(title)}\n\n" + "\n\n".join(sections) + "\n"
+
+
+def _figures(summary: dict[str, Any]) -> Iterator[str]:
+    """Lines of the table of what a run came to."""
+    baselines, neighbours = summary.get("test_loss_of_baselines") or {}, summary.get("neighbours") or {}
+    known = (
+        ("loss on hidden patches of test images", summary.get("test_loss"), "{:.4f}"),
+        ("the same by the mean of what is visible", baselines.get("mean_of_visible_patches"), "{:.4f}"),
+        ("the same by the nearest visible patch", baselines.get("nearest_visible_patch"), "{:.4f}"),
+        ("nearest-neighbour accuracy of the encoder's features", neighbours.get("encoder_accuracy"), "{:.1%}"),
+        ("nearest-neighbour accuracy of raw pixels", neighbours.get("raw_pixel_accuracy"), "{:.1%}"),
+        ("epochs", summary.get("epochs"), "{}"),
+        ("seconds of training", summary.get("seconds"), "{:,.0f}"),
+        ("device", summary.get("device"), "{}"),
+        ("precision", summary.get("precision"), "{}"),
+        ("seed", summary.get("seed"), "{}"),
+    )
+    for name, value, form in known:
+        if value is not None:
+            yield f"| {name} | {_text(form.format(value))} |"
+
+
+def _mapping(path: Path, parse: Any) -> dict[str, Any]:
+    """A mapping from a file; empty where there is none.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        value = parse(path.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
+        raise CheckpointError(f"{path} is damaged: {one_line(str(error))}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} is damaged: keys and values are expected")
+    return value
+
+
+def _text(value: Any) -> str:
+    """A value from a file within Markdown: on one line, and no markup of its own."""
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|!" else c for c in one_line(str(value)))
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Whatever the hub's library raises, as one line that says what to do."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        LocalTokenNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    login = "`hf auth login`, or HF_TOKEN, says who you are"
+    try:
+        yield
+    except GatedRepoError as error:
+        raise CheckpointError(f"{name} is only given to those who accepted its terms; {login}") from error
+    except RepositoryNotFoundError as error:
+        raise CheckpointError(f"{name}: the hub has no such model, or does not show it to you; {login}") from error
+    except RevisionNotFoundError as error:
+        raise CheckpointError(f"{name}: the hub has no such revision") from error
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
+        ways = "fetch it where there is a network, and give its folder"
+        raise CheckpointError(
+            f"{name} is not in the cache and cannot be fetched (no network, or offline mode); {ways}"
+        ) from error
+    except LocalTokenNotFoundError as error:
+        raise CheckpointError(f"{name}: the hub wants to know who you are; {login}") from error
+    except HFValidationError as error:
+        raise CheckpointError(f"{name!r} is no name of a model on the hub: ORGANISATION/NAME") from error
+    except HfHubHTTPError as error:
+        status = getattr(error.response, "status_code", None)
+        if status in (401, 403):
+            raise CheckpointError(
+                f"{name}: the hub does not allow it ({status}); {login}, with the right to write"
+            ) from error
+        raise CheckpointError(f"{name}: the hub answers: {one_line(str(error))[:200]}") from error
+    except CheckpointError:
+        raise
+    except Exception as error:  # below the library are several others, for the network and for large files
+        raise CheckpointError(f"{name}: the hub cannot be reached: {one_line(str(error))[:200]}") from error
