@@ -243,13 +243,39 @@ def test_settings_that_contradict_the_tensors_are_refused(tmp_path):
         ("hidden_size", 10**9, "its settings say embed_dim 1000000000, its tensors 32"),
         ("num_hidden_layers", 10**9, "its settings say depth 1000000000, its tensors 2"),
         ("num_attention_heads", 7, "7 heads do not divide"),
-        ("num_attention_heads", "many", "many heads do not divide"),
+        ("num_attention_heads", "many", "num_heads is 'many'"),
+        ("num_attention_heads", 4.0, "num_heads is 4.0"),
+        ("num_hidden_layers", -1, "depth is -1"),
+        ("image_size", "large", "image_size is 'large'"),
+        ("image_size", [16, 16, 16], "image_size is [16, 16, 16]"),
+        ("patch_size", {"a": 1}, "patch_size is {'a': 1}"),
+        ("layer_norm_eps", "small", "norm_eps is 'small'"),
+        ("layer_norm_eps", float("nan"), "norm_eps is nan"),
+        ("id2label", ["cat"], "its settings cannot be used"),
+        ("hidden_act", ["gelu"], "the activation ['gelu']"),
         ("patch_size", 8, "its settings say patch_size 8 x 8, its tensors 4 x 4"),
         ("image_size", 10**9, "pos_embed has 17 rows"),
         ("num_channels", 1, "its settings say channels 1, its tensors 3"),
     ):
         (tmp_path / CONFIG).write_text(json.dumps(json.loads(text) | {key: value}))
         assert said in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"image_mean": "grey"}, {"image_mean": [0.5, 0.5]}, {"image_std": [0.5, 0.5, 0.0]}, {"image_std": [0.5, 0.5, float("nan")]},
+     {"image_mean": None}, {"image_mean": 0.5}, {"image_mean": [[1], [2], [3]]}],
+    ids=str,
+)  # fmt: skip
+def test_a_normalisation_that_is_none_is_refused(changes, tmp_path):
+    from transformers import ViTConfig, ViTModel
+
+    config = ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, image_size=16,
+                       patch_size=4)  # fmt: skip
+    ViTModel(config).save_pretrained(tmp_path)
+    settings = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]} | changes
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    assert "its settings cannot be used" in refused(tmp_path)
 
 
 def test_memory_peaks_below_the_file_above_the_model(tmp_path):

@@ -186,9 +186,11 @@ class Reader:
                     )
 
     def _prefix(self, encoder: dict[str, Any]) -> None:
-        """Without a class token, where that was asked."""
+        """With or without a class token, where that was asked."""
         if self.request.class_token is None or self.request.class_token == encoder["class_token"]:
             return
+        if any(name.startswith("decoder.") for name in self.values):
+            raise self.fail("its decoder counts on the tokens that there are; take part encoder to change them")
         if self.request.class_token:
             encoder["class_token"] = True
             table = self.values["pos_embed"]

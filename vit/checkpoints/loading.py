@@ -20,6 +20,8 @@ from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder
 
+INTERPOLATIONS = ("bicubic", "bilinear")
+
 
 def load_model(
     source: str | Path | Mapping[str, Tensor],
@@ -147,8 +149,8 @@ def origin_of(plan: Plan) -> Origin:
         source=str(plan.source.path),
         format=format.name,
         normalize=Normalization(list(mean), list(std)),
-        interpolation=hints.interpolation or format.interpolation,
-        class_names=hints.class_names,
+        interpolation=hints.interpolation if hints.interpolation in INTERPOLATIONS else format.interpolation,
+        class_names=hints.class_names if plan.encoder["num_classes"] in (0, len(hints.class_names)) else (),
         data=str(details.get("data") or plan.source.other.get("data", "")),
         report=report,
         details=details,

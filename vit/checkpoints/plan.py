@@ -13,11 +13,13 @@ import torch
 
 from vit.checkpoints.architecture import Reader, drop, text
 from vit.checkpoints.formats import FORMATS, Format, Hints, refusal
+from vit.checkpoints.formats.format import checked
 from vit.checkpoints.names import NOTES, Value, moves_in
 from vit.checkpoints.origin import Report
 from vit.checkpoints.reading import CheckpointError, Source
 from vit.checkpoints.request import Request, matches
 from vit.encoder import VisionTransformer
+from vit.errors import one_line
 from vit.mae import MaskedAutoencoder, build_autoencoder
 
 # Of several copies of the network in one file, the first of these is taken: averaged weights before the last ones.
@@ -110,7 +112,11 @@ def plan_model(source: Source, request: Request) -> Plan:
     report = Report()
     format, prefix, copies = recognise(source, request.branch)
     shapes = {key.removeprefix(prefix): tuple(t.shape) for key, t in source.tensors.items() if key.startswith(prefix)}
-    hints = format.hints(source)
+    try:
+        hints = checked(format.hints(source))
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        what = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+        raise CheckpointError(f"{source.path}: its settings cannot be used: {one_line(what)[:200]}") from error
     moves, unknown = moves_in(format.rows, shapes)
     for key in unknown:
         _leave_out(key, prefix + key, format.reason(key), report, request)

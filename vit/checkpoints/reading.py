@@ -1,24 +1,26 @@
 """From a path to tensors, safely: nothing from a file is ever run, and nothing in it is believed before it is checked.
 
 A .pth file is a pickle, a program that builds objects. It is only read with torch's restricted reader, which builds tensors
-and plain values and calls nothing else.
+and plain values and calls nothing else. That reader still believes sizes: a small file can make it fill the memory, hang, or
+overflow the stack. So the program is first followed here as a list of instructions, of which none is done.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import pickletools
 import re
 import stat
+import struct
 import warnings
 import zipfile
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -27,14 +29,18 @@ from torch import Tensor
 from vit.errors import UserError, one_line
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
+PLAIN = str | int | float | None
 FOLDER_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-MOST_JSON, MOST_PICKLE = 8 << 20, 256 << 20  # bytes
-MOST_ENTRIES, MOST_DEPTH = 1_000_000, 16
+MOST_JSON, MOST_PICKLE, MOST_HEADER = 8 << 20, 64 << 20, 100 << 20  # bytes
+MOST_ENTRIES, MOST_DEPTH, MOST_NAME = 1_000_000, 16, 1000
+MOST_WORK, MOST_TUPLES = 10_000_000, 100
+"""Of a pickle: instructions, or values when all that is shared is counted each time; and tuples within tuples."""
+
 MOST_SHARING = 4
 """All tensors together may be so many times as large as the file: some share their values, but a file of a megabyte that
 holds a thousand views of them is made to fill the memory."""
@@ -54,9 +60,22 @@ DEEDS = (
     (r"(socket|urllib\d?|http|httplib|requests|ftplib|smtplib|webbrowser|ssl|aiohttp|httpx)(\..*)?", "talks to the network"),
     (r"(ctypes|cffi|mmap)\..*", "runs machine code"),
     (r"torch\.nn\..*", "is a whole model, code and all, instead of its weights"),
-    (r"numpy\..*", "is a value of numpy: harmless as such, but not read here"),
+    (r"torch\._?(utils|tensor)\..*", "builds a tensor of an unusual kind, or one with attributes: neither is read here"),
+    (r"torch\.\w*(Tensor|Storage)|(__builtin__|builtins)\.(bytearray|bytes|range|list|tuple)",
+     "takes as much memory as the file says"),
+    (r"_codecs\.encode", "writes text in an unusual encoding, which may take for ever"),
+    (r"numpy\..*", "is a value of numpy: harmless as such, but not read here (save plain numbers)"),
 )  # fmt: skip
-ALLOWED = re.compile(r"collections\.(OrderedDict|Counter)|argparse\.Namespace|torch\.(?!load|serialization|jit|hub).*")
+CALLED = re.compile(
+    r"collections\.(OrderedDict|Counter)|argparse\.Namespace|builtins\.(set|complex)|_codecs\.encode|torch\.(Size|device)|"
+    r"torch\.nn\.parameter\.Parameter|torch\.serialization\._get_layout|"
+    r"torch\._utils\._rebuild_(tensor|tensor_v2|tensor_v3|parameter|sparse_tensor|qtensor|meta_tensor_no_storage)"
+)
+"""What a pickle may call; torch's reader allows some more. What is no dense tensor is built, to be refused by its name."""
+
+NAMED = re.compile(r"torch\.(cuda\.)?\w+Storage|torch\.storage\.(Typed|Untyped)Storage")
+"""What a pickle may name without calling it, besides dtypes."""
+
 NOT_WEIGHTS = (
     (b"<", "a web page: the download failed; fetch it again"),
     (b"version https://git-lfs", "a pointer of Git LFS, not the file itself: `git lfs pull` fetches it"),
@@ -140,34 +159,56 @@ def flatten(tree: Any, where: str | Path = "the state dict") -> tuple[dict[str, 
     def walk(value: Any, name: str, depth: int) -> None:
         nonlocal count
         count += 1
-        if depth > MOST_DEPTH or count > MOST_ENTRIES:
-            raise CheckpointError(f"{where}: nested more than {MOST_DEPTH} deep, or more than {MOST_ENTRIES:,} entries")
         if isinstance(value, argparse.Namespace):
             value = vars(value)
+        plain = isinstance(value, list | tuple) and all(isinstance(inner, PLAIN) for inner in value)
+        count += len(value) if plain else 0  # one long list may stand in many places
+        if depth > MOST_DEPTH or count > MOST_ENTRIES:
+            raise CheckpointError(f"{where}: nested more than {MOST_DEPTH} deep, or more than {MOST_ENTRIES:,} entries")
         if isinstance(value, dict):
-            for key, inner in value.items():
-                walk(inner, f"{name}.{key}" if name else str(key), depth + 1)
-        elif isinstance(value, list | tuple) and not all(isinstance(v, str | int | float | None) for v in value):
+            # Not value.items(): an OrderedDict from a file may have an attribute of that name.
+            for key, inner in dict.items(value):
+                walk(inner, _join(name, key, where), depth + 1)
+        elif isinstance(value, list | tuple) and not plain:
             for index, inner in enumerate(value):
-                walk(inner, f"{name}.{index}" if name else str(index), depth + 1)
+                walk(inner, _join(name, index, where), depth + 1)
         elif name in tensors or name in other:
-            raise CheckpointError(f"{where}: two values are called {name}")
+            raise CheckpointError(f"{where}: two values are called {_shown(name)}")
         elif isinstance(value, Tensor):
             tensors[name] = value
         else:
-            plain = value is None or isinstance(value, str | int | float | list | tuple)
-            other[name] = value if plain else type(value).__name__
+            other[name] = value if plain or isinstance(value, PLAIN) else type(value).__name__
 
     walk(tree, "", 0)
     return tensors, other
+
+
+def _join(name: str, key: Any, where: str | Path) -> str:
+    """The name of what stands under `key` in what is called `name`."""
+    # The text of other keys could be of any length, or take for ever to write.
+    simple = isinstance(key, PLAIN | bytes) or (isinstance(key, tuple) and all(isinstance(k, PLAIN) for k in key))
+    joined = f"{name}.{key}" if name else str(key)
+    if not simple or len(joined) > MOST_NAME:
+        what = f"more than {MOST_NAME:,} characters" if simple else f"a {type(key).__name__}"
+        raise CheckpointError(
+            f"{where}: {what} where the name of a value is expected, in {_shown(name) or 'its top level'}"
+        )
+    return joined
 
 
 def check_finite(tensor: Tensor) -> int:
     """How many values of a tensor are nan or infinite; it takes memory for a small part of them at a time."""
     if not tensor.is_floating_point() and not tensor.is_complex():
         return 0
-    parts = tensor.detach().reshape(-1).split(1 << 16)
-    return sum(int((~torch.isfinite(part)).sum()) for part in parts)
+    if tensor.dtype is torch.float4_e2m1fn_x2:  # torch cannot look at them, and they have neither nan nor infinity
+        return 0
+    if tensor.is_contiguous():
+        parts = tensor.detach().view(-1).split(1 << 16)
+        return sum(int((~torch.isfinite(part)).sum()) for part in parts)
+    if tensor.numel() <= 1 << 16:
+        return check_finite(tensor.contiguous())
+    longest = max(range(tensor.dim()), key=lambda dim: tensor.shape[dim])
+    return sum(check_finite(half) for half in tensor.tensor_split(2, longest))  # views: no copy of the whole
 
 
 def _main_file(path: Path) -> tuple[Path, Path | None]:
@@ -177,7 +218,10 @@ def _main_file(path: Path) -> tuple[Path, Path | None]:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"no checkpoint at {path}: {getattr(error, 'strerror', None) or error}") from error
     if stat.S_ISDIR(mode):
-        named = next((path / name for name in FOLDER_FILES if (path / name).is_file()), None)
+        try:
+            named = next((path / name for name in FOLDER_FILES if (path / name).is_file()), None)
+        except OSError as error:
+            raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
         if named is not None:
             return named, path
         found = _weights_in(path)
@@ -227,8 +271,8 @@ def _parts(index: Path) -> dict[Path, set[str] | None]:
         raise CheckpointError(f"{index} is damaged: no weight_map")
     parts: dict[Path, set[str] | None] = {}
     for tensor, file in names.items():
-        if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
-            raise CheckpointError(f"{index} names the part {file!r}, which is not a file beside it")
+        if not isinstance(file, str) or Path(file).name != file or file in ("", ".", "..") or not file.isprintable():
+            raise CheckpointError(f"{index} names the part {_shown(repr(file))}, which is not a file beside it")
         part = parts.setdefault(index.parent / file, set())
         assert part is not None
         part.add(tensor)
@@ -266,29 +310,34 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if start[257:262] == b"ustar":
             what = "a tar archive: unpack it first"
         raise CheckpointError(f"{path} is {what or 'neither safetensors nor a checkpoint of torch, or it is damaged'}")
-    total = 0
-    for name, tensor in tensors.items():
-        total += _check_tensor(path, name, tensor)
+    total = sum(_check_tensor(path, name, tensor) for name, tensor in tensors.items())
     if total > MOST_SHARING * size:
         raise CheckpointError(
             f"{path}: its tensors claim {total:,} bytes, the file has {size:,}: it is made to fill the memory"
         )
-    return tensors, other
+    return {name: tensor.detach() for name, tensor in tensors.items()}, other  # without what else a file hung on them
 
 
 def _check_tensor(path: Path, name: str, tensor: Tensor) -> int:
     """The size of a tensor in bytes, after seeing that it is an ordinary one and all of it is there."""
+    what = f"{path}: {_shown(name)}"
+    shape = " x ".join(map(str, tensor.shape))
     if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_quantized:
-        raise CheckpointError(f"{path}: {name} is no ordinary tensor ({type(tensor).__name__}, {tensor.layout})")
+        kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+        raise CheckpointError(f"{what} ({shape}) is no ordinary tensor: {type(tensor).__name__}, {kind}")
     size = tensor.numel() * tensor.element_size()
     if tensor.device.type != "cpu" or tensor.untyped_storage().nbytes() < size:
-        shape = " x ".join(map(str, tensor.shape))
-        raise CheckpointError(f"{path}: {name} claims the shape {shape}, and the file does not hold so many values")
+        raise CheckpointError(f"{what} claims the shape {shape}, and the file does not hold so many values")
     return size
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
+        with path.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if length > MOST_HEADER:
+                raise ValueError(f"its header is larger than {MOST_HEADER >> 20} MB")
+            json.loads(stream.read(length), object_pairs_hook=_once)  # the library takes the last of two with one name
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
             metadata = file.metadata() or {}
@@ -297,9 +346,33 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, {f"__metadata__.{key}": value for key, value in metadata.items()}
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object without names that stand twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in its header")
+    return found
+
+
 def _read_torch(path: Path, zipped: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    if zipped:
-        _check_zip(path)
+    seen = _Seen()
+    try:
+        if zipped:
+            _follow(io.BytesIO(_check_zip(path)), seen)
+        else:
+            with path.open("rb") as file:
+                for _ in range(4):  # torch's old format: what it is, for whom, by whom, and the values
+                    _follow(file, seen)
+                keys = _Seen()  # then which storages follow
+                _follow(file, keys)
+                if seen.storages - keys.texts:  # torch would leave them as the memory was
+                    raise ValueError("values that it names do not follow")
+    except CheckpointError:
+        raise
+    except Exception as error:  # damage shows as nearly anything
+        _refuse(path, seen)
+        raise CheckpointError(f"{path} is damaged, or no checkpoint of torch: {_reason(error)}") from error
+    _refuse(path, seen)
     mapped = zipped and path.suffix != ".safetensors"  # by such a name torch.load would take it for what it is not
     try:
         with (
@@ -309,34 +382,45 @@ def _read_torch(path: Path, zipped: bool) -> tuple[dict[str, Tensor], dict[str, 
         ):
             tree = torch.load(path if mapped else file, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # on damaged or hostile bytes torch raises nearly anything
-        refused = _refused_globals(path, zipped)
-        if named := re.search(r"GLOBAL ([\w.]+) was not", str(error)):
-            refused = [*dict.fromkeys([*refused, named[1]])]
-        if refused:
-            what = "; ".join(f"{name}, which {_deed(name)}" for name in refused[:3])
-            more = f", and {len(refused) - 3} more" if len(refused) > 3 else ""
-            advice = "nothing of it was run. Ask for the weights as .safetensors, or as a state dict alone"
-            raise CheckpointError(f"{path} asks for {what}{more}; {advice}") from error
-        reason = one_line(str(error)).split(". ")[0][:160] or type(error).__name__
-        raise CheckpointError(f"{path} is damaged, or no checkpoint of torch: {reason}") from error
+        raise CheckpointError(f"{path} is damaged, or no checkpoint of torch: {_reason(error)}") from error
     return flatten(tree, path)
 
 
-def _check_zip(path: Path) -> None:
-    """Refuse an archive that is not what torch writes: one that is damaged, a bomb, or another kind of file."""
+def _reason(error: Exception) -> str:
+    """What went wrong, in torch's words without its advice to load the file unsafely."""
+    said = re.sub(r".*?WeightsUnpickler error: ", "", str(error), flags=re.DOTALL)
+    return _shown(re.split(r"\. |\n", said.strip())[0], 160) or type(error).__name__
+
+
+def _shown(text: str, most: int = 100) -> str:
+    """Text from a file as a part of a message: on one line, and not too long."""
+    text = one_line(text[: most + 1])
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _check_zip(path: Path) -> bytes:
+    """Refuse an archive that is not what torch writes: one that is damaged, a bomb, or another kind of file.
+
+    Returns:
+        The pickle in it.
+    """
     try:
         size = path.stat().st_size
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
+            if archive.start_dir != _directory_offset(path):  # type: ignore[attr-defined]
+                raise ValueError("its directory is not where it says")
     except Exception as error:  # zipfile raises nearly anything on damaged bytes
-        raise CheckpointError(f"{path} is damaged: {one_line(str(error))[:160]}") from error
+        raise CheckpointError(f"{path} is damaged: {_reason(error)}") from error
     names = [member.filename for member in members]
     odd = next(
         (name for name in names if name.startswith("/") or ".." in re.split(r"[/\\]", name) or ":" in name), None
     )
     if odd is not None:
-        raise CheckpointError(f"{path}: its member {odd!r} points outside of the archive; torch writes no such file")
-    if len(set(names)) != len(names):
+        raise CheckpointError(
+            f"{path}: its member {_shown(repr(odd))} points outside of the archive; torch writes no such file"
+        )
+    if len({name.lower() for name in names}) != len(names):  # readers differ about capitals
         raise CheckpointError(f"{path}: two members of the archive have one name; torch writes no such file")
     if any(
         member.compress_type or member.flag_bits & 1 or member.file_size != member.compress_size for member in members
@@ -346,17 +430,40 @@ def _check_zip(path: Path) -> None:
         )
     if sum(member.file_size for member in members) > size:
         raise CheckpointError(f"{path}: its members claim more bytes than the file has")
-    ends = {name.partition("/")[2] for name in names}
+    ends = {name.partition("/")[2].lower() for name in names}
     if "constants.pkl" in ends or any(end.startswith("code/") for end in ends):
         raise CheckpointError(
             f"{path} is a program (TorchScript), not weights; save the state_dict of its model instead"
         )
-    if "data.pkl" not in ends:
-        raise CheckpointError(
-            f"{path} is an archive ({', '.join(names[:3]) or 'empty'}), but not a checkpoint of torch"
-        )
-    if any(member.file_size > MOST_PICKLE for member in members if member.filename.endswith("/data.pkl")):
+    top = names[0].partition("/")[0] if names else ""
+    index = next((member for member in members if member.filename == f"{top}/data.pkl"), None)
+    if index is None or sum(name.lower().endswith("data.pkl") for name in names) > 1:
+        listed = _shown(", ".join(names[:3])) or "empty"
+        raise CheckpointError(f"{path} is an archive ({listed}), but not a checkpoint of torch")
+    if index.file_size > MOST_PICKLE:
         raise CheckpointError(f"{path}: its index alone is larger than {MOST_PICKLE >> 20} MB")
+    with path.open("rb") as file:  # not by zipfile: torch can be told to write no checksums
+        file.seek(index.header_offset + 26)
+        file.seek(sum(struct.unpack("<HH", file.read(4))), io.SEEK_CUR)  # past the name and what comes with it
+        return file.read(index.file_size)
+
+
+def _directory_offset(path: Path) -> int:
+    """Where the directory of an archive begins by its own words, which torch follows and zipfile corrects.
+
+    Raises:
+        ValueError: it has no end, or two.
+    """
+    with path.open("rb") as file:
+        start = max(0, file.seek(0, io.SEEK_END) - (1 << 16) - 98)  # the longest comment, and the records before it
+        file.seek(start)
+        tail = file.read()
+    end = tail.rfind(b"PK\x05\x06")
+    if tail[max(0, end - 20) : end].startswith(b"PK\x06\x07"):  # a large archive has a second record ahead of this one
+        if struct.unpack_from("<Q", tail, end - 12)[0] != start + end - 76 or tail[end - 76 :][:4] != b"PK\x06\x06":
+            raise ValueError("its directory has two ends")
+        return struct.unpack_from("<Q", tail, end - 28)[0]
+    return struct.unpack_from("<I", tail, end + 16)[0]
 
 
 def _deed(name: str) -> str:
@@ -368,44 +475,130 @@ def _deed(name: str) -> str:
     )
 
 
-def _refused_globals(path: Path, zipped: bool) -> list[str]:
-    """The functions and classes that a pickle asks for and may not have, without running any of it."""
-    found: dict[str, None] = {}
-    try:
-        if zipped:
-            with zipfile.ZipFile(path) as archive:
-                for name in archive.namelist():
-                    if name.endswith("/data.pkl"):
-                        with archive.open(name) as member:
-                            found |= dict.fromkeys(_globals_in(member))
-        else:
-            with path.open("rb") as file:
-                for _ in range(8):  # a legacy file is some pickles in a row, then the tensors' values
-                    found |= dict.fromkeys(_globals_in(file))
-    except Exception:  # the end of the pickles, or damage: what was found until there counts
-        return [name for name in found if not ALLOWED.fullmatch(name)]
-    return [name for name in found if not ALLOWED.fullmatch(name)]
+def _refuse(path: Path, seen: _Seen) -> None:
+    """Refuse a pickle that asks for more than it may have."""
+    if seen.refused:
+        what = "; ".join(f"{_shown(name)}, which {_deed(name)}" for name in list(seen.refused)[:3])
+        more = f", and {len(seen.refused) - 3} more" if len(seen.refused) > 3 else ""
+        advice = "nothing of it was run. Ask for the weights as .safetensors, or as a state dict alone"
+        raise CheckpointError(f"{path} asks for {what}{more}; {advice}")
 
 
-def _globals_in(stream: BinaryIO | Any) -> Iterator[str]:
-    """The globals of one pickle, read as a list of instructions; none is followed."""
-    strings: list[str] = []
-    memo: dict[str, str] = {}
+@dataclass(eq=False)
+class _Item:
+    """A value on the stack of a pickle, as much of it as matters.
+
+    Attributes:
+        weight: how many values it has, one that stands in two places counted twice.
+        tuples: how many tuples deep it is. Hashing one runs as deep, without any limit of Python's.
+        text: of a string; of a function or class, its full name.
+        parts: of a tuple.
+    """
+
+    weight: int = 1
+    tuples: int = 0
+    text: str | None = None
+    parts: tuple[_Item, ...] = ()
+
+
+@dataclass
+class _Seen:
+    """What a pickle asks for.
+
+    Attributes:
+        refused: functions and classes that it may not have, in order; the values are nothing.
+        storages: the keys of the tensors' values.
+        texts: all strings.
+    """
+
+    refused: dict[str, None] = field(default_factory=dict)
+    storages: set[str | None] = field(default_factory=set)
+    texts: set[str | None] = field(default_factory=set)
+
+
+def _may_name(name: str) -> bool:
+    """Whether a pickle may name this; what it calls is seen to apart."""
+    kind = vars(torch).get(name.removeprefix("torch."))
+    return bool(CALLED.fullmatch(name) or NAMED.fullmatch(name) or isinstance(kind, torch.dtype | torch.qscheme))
+
+
+def _follow(stream: Any, seen: _Seen) -> None:
+    """Follow the instructions of one pickle without doing any, and note in `seen` what it asks for.
+
+    Raises:
+        Exception: of nearly any type; it is no pickle, or would take more time, memory or stack than weights do.
+    """
+    stack: list[_Item] = []
+    marks: list[int] = []
+    memo: dict[int, _Item] = {}
+    work = 0
+
+    def name(module: str, called: str) -> _Item:
+        # Old protocols have Python 2's names; the reader takes them for Python 3's, and so does who reads the message.
+        module, called = NAME_MAPPING.get((module, called), (IMPORT_MAPPING.get(module, module), called))
+        full = f"{module}.{called}"
+        if not _may_name(full):
+            seen.refused[full] = None
+        return _Item(text=full)
+
     for operation, argument, _ in pickletools.genops(stream):
-        if operation.name in ("GLOBAL", "INST"):
-            module, _, name = str(argument).partition(" ")
-            # Old protocols have Python 2's names; the reader takes them for Python 3's, and so does who reads the message.
-            module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
-            yield f"{module}.{name}"
-        elif operation.name == "STACK_GLOBAL":
-            yield ".".join(strings[-2:])
-        elif operation.name.startswith("EXT"):
-            yield f"copyreg.extension_{argument}"
-        elif operation.name == "MEMOIZE":
-            memo[str(len(memo))] = strings[-1] if strings else ""
-        elif operation.name.endswith("PUT"):
-            memo[str(argument)] = strings[-1] if strings else ""
-        elif operation.name.endswith("GET"):
-            strings.append(memo.get(str(argument), ""))
-        elif isinstance(argument, str):
-            strings.append(argument)
+        work += 1
+        code = operation.name
+        if code.endswith("GET"):
+            stack.append(memo[argument])
+            continue
+        if code.endswith("PUT") or code == "MEMOIZE":
+            memo[len(memo) if argument is None else argument] = stack[-1]
+            continue
+        if code == "MARK":
+            marks.append(len(stack))
+            continue
+        if code == "GLOBAL":
+            stack.append(name(*argument.split(" ", 1)))
+            continue
+        if code == "INST":
+            name(*argument.split(" ", 1))
+        if code.startswith("EXT"):
+            seen.refused[f"copyreg.extension_{argument}"] = None
+        # What an instruction takes from the stack: all above the last mark, or as many as are written down for it.
+        before = operation.stack_before
+        if pickletools.markobject in before:
+            at = marks.pop()
+            changed = before.index(pickletools.markobject)
+        else:
+            changed = 0
+            at = len(stack) - len(before)
+        if at < 0:
+            raise ValueError("it takes what is not there")
+        taken = stack[at:]
+        del stack[at:]
+        weight = 1 + sum(item.weight for item in taken)
+        if code in ("APPEND", "BUILD", "SETITEM"):  # these change the value that lies under
+            stack.append(taken.pop(0))
+            changed = 1
+        if changed:
+            work += weight if code.startswith(("SET", "BUILD")) else 0
+            stack[-1].weight += weight
+        elif code == "STACK_GLOBAL":
+            stack.append(name(str(taken[0].text), str(taken[1].text)))
+        elif code in ("REDUCE", "NEWOBJ", "NEWOBJ_EX", "OBJ"):
+            function, given = str(taken[0].text), taken[1].parts if len(taken) > 1 else ()
+            odd_encoding = function == "_codecs.encode" and [part.text for part in given[1:]] != ["latin1"]
+            if not CALLED.fullmatch(function) or odd_encoding:
+                seen.refused[function] = None
+            work += weight
+            stack.append(_Item(weight))
+        elif code == "BINPERSID":
+            if len(taken[0].parts) > 2:
+                seen.storages.add(taken[0].parts[2].text)
+            stack.append(_Item(weight))
+        elif code.startswith("TUPLE"):
+            stack.append(_Item(weight, 1 + max((item.tuples for item in taken), default=0), parts=tuple(taken)))
+            if stack[-1].tuples > MOST_TUPLES:
+                raise ValueError(f"tuples nested more than {MOST_TUPLES} deep")
+        else:
+            text = argument if isinstance(argument, str) else None
+            seen.texts.add(text)
+            stack += [_Item(weight, text=text) for _ in operation.stack_after]
+        if max(work, weight, stack[-1].weight if stack else 0) > MOST_WORK:
+            raise ValueError(f"more than {MOST_WORK:,} values or instructions")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -86,8 +87,48 @@ class Format:
         return next((why for pattern, why in self.dropped if re.fullmatch(pattern, key)), "")
 
 
+def checked(hints: Hints) -> Hints:
+    """The same hints, when they can be used: settings come from outside and may hold anything.
+
+    Raises:
+        ValueError: one cannot, which is named.
+    """
+    for settings in (hints.encoder, hints.decoder):
+        for key, value in settings.items():
+            if key in ("image_size", "patch_size"):
+                good = isinstance(value, tuple) and pair(value) is not None and min(value) > 0
+            elif key in ("channels", "embed_dim", "dim", "depth", "num_heads"):
+                good = type(value) is int and value > 0
+            elif key in ("registers", "num_classes"):
+                good = type(value) is int and value >= 0
+            elif key == "norm_eps":
+                good = _number(value) and 0 < value < 1
+            elif key in ("mlp_ratio", "drop_path", "layer_scale"):
+                good = value is None or _number(value)
+            elif key in ("class_token", "no_embed_class", "qkv_bias", "qk_norm", "fc_norm"):
+                good = isinstance(value, bool)
+            else:
+                good = isinstance(value, str)
+            if not good:
+                raise ValueError(f"{key} is {value!r}")
+    for key, values in (("mean", hints.mean), ("std", hints.std)):
+        if values is not None and not (
+            0 < len(values) <= 4096 and all(_number(v) and (v > 0 or key == "mean") for v in values)
+        ):
+            raise ValueError(f"{key} is {values!r}")
+    if (hints.mean is None) != (hints.std is None) or (hints.mean and hints.std and len(hints.mean) != len(hints.std)):
+        raise ValueError(f"mean is {hints.mean!r}, std {hints.std!r}")
+    if hints.norm_pix_loss is not None and not isinstance(hints.norm_pix_loss, bool):
+        raise ValueError(f"norm_pix_loss is {hints.norm_pix_loss!r}")
+    return hints
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def pair(value: Any) -> tuple[int, int] | None:
-    """An image or patch size as (height, width): a number stands for a square. None for anything else."""
+    """A size as (height, width): a number stands for a square. None for what is no size."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value, value
     if isinstance(value, list | tuple) and len(value) == 2 and all(type(v) is int for v in value):

@@ -88,8 +88,8 @@ def huggingface_hints(source: Source) -> Hints:
             f"{source.path}: the activation {config['hidden_act']!r} is not computed here, only gelu is"
         )
     encoder: dict[str, Any] = {
-        "image_size": pair(config.get("image_size")),
-        "patch_size": pair(config.get("patch_size")),
+        "image_size": _size(config, "image_size"),
+        "patch_size": _size(config, "patch_size"),
         "channels": config.get("num_channels"),
         "embed_dim": config.get("hidden_size"),
         "depth": config.get("num_hidden_layers"),
@@ -117,8 +117,13 @@ def huggingface_hints(source: Source) -> Hints:
     )
 
 
+def _size(config: dict[str, Any], key: str) -> Any:
+    """A size as (height, width); what is none, as it is, to be refused."""
+    return pair(config.get(key)) or config.get(key)
+
+
 def _numbers(values: Any) -> tuple[float, ...] | None:
-    return tuple(map(float, values)) if isinstance(values, list) else None
+    return tuple(map(float, values)) if values is not None else None
 
 
 POOLER = (r"(.*\.)?pooler\.dense\..*", "the pooler, a tanh layer that this encoder does not have")
