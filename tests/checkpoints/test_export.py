@@ -77,7 +77,10 @@ def test_an_autoencoder_gives_its_encoder_and_stays_as_it_was(to, tmp_path, capf
     before = {name: value.clone() for name, value in model.state_dict().items()}
     learns = [parameter.requires_grad for parameter in model.parameters()]
     path = tmp_path / ("model.onnx" if to == "onnx" else "model.pt2")
+    random = torch.get_rng_state()
     export_program(model, path, to, {"mean": "[0.5]", "data": "some images"})
+    assert torch.equal(random, torch.get_rng_state())
+    assert b"encoder.py" not in path.read_bytes()  # nor where on this machine the sources are
     assert capfd.readouterr() == ("", "")
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert learns == [parameter.requires_grad for parameter in model.parameters()]
@@ -85,7 +88,9 @@ def test_an_autoencoder_gives_its_encoder_and_stays_as_it_was(to, tmp_path, capf
     if to == "onnx":
         import onnx
 
-        assert {p.key: p.value for p in onnx.load(path).metadata_props}["mean"] == "[0.5]"
+        program = onnx.load(path)
+        assert {p.key: p.value for p in program.metadata_props}["mean"] == "[0.5]"
+        assert program.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
     else:
         files = {"metadata.json": ""}
         torch.export.load(path, extra_files=files)
@@ -101,6 +106,13 @@ def test_a_program_that_computes_something_else_is_not_written(to, tmp_path, mon
         export_program(encoder(), path, to)
     assert path.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_model_too_large_for_one_onnx_file_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("vit.checkpoints.export.MOST_ONNX", 1000)
+    with pytest.raises(CheckpointError, match="does not fit into one ONNX file"):
+        export_program(encoder(), tmp_path / "x.onnx", "onnx")
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_exported_is_said(tmp_path, monkeypatch):

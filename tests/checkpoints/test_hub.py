@@ -34,11 +34,13 @@ class Hub:
         asked: every request, as "GET /path".
         commits: per repository, the files that it was given.
         created: what was asked of new repositories.
+        public: whether the repositories are.
         deny: a status to answer everything with.
     """
 
     def __init__(self, folder: Path):
         self.folder, self.asked, self.commits, self.created, self.deny = folder, [], {}, [], 0
+        self.public = False
         self.objects: dict[str, bytes] = {}
         hub = self
 
@@ -81,6 +83,8 @@ class Hub:
                     hub.created.append(json.loads(body))
                     name = "/".join(filter(None, (hub.created[-1].get("organization"), hub.created[-1]["name"])))
                     return self.reply(200, {"url": f"{hub.url}/{name}", "name": name, "id": name})
+                if match := re.fullmatch(r"/api/models/([\w.-]+/[\w.-]+)", self.path):
+                    return self.reply(200, {"id": match[1], "private": not hub.public})
                 if self.path == "/api/validate-yaml":
                     return self.reply(200, {"errors": [], "warnings": []})
                 if self.path.endswith("/preupload/main"):
@@ -188,6 +192,24 @@ def test_a_model_is_fetched_once_and_then_from_the_cache(hub, tmp_path, monkeypa
     assert not any("secret" in path.name for path in (tmp_path / "home").rglob("*"))
 
 
+def test_a_cache_that_others_filled_is_enough_offline(hub, tmp_path, monkeypatch):
+    from huggingface_hub import hf_hub_download
+
+    small(tmp_path / "hub" / "me" / "tiny")
+    for file in ("config.json", "model.safetensors"):  # nobody asked for preprocessor_config.json
+        hf_hub_download("me/tiny", file)
+    offline(monkeypatch)
+    load_model("hf/me/tiny")
+
+
+def test_all_files_are_of_one_commit(hub, tmp_path):
+    small(tmp_path / "hub" / "me" / "tiny")
+    load_model("hf/me/tiny")
+    asked = [request.split("/resolve/")[1] for request in hub.asked if "/resolve/" in request]
+    assert {path for path in asked if path.startswith("main/")} == {"main/config.json"}
+    assert f"{COMMIT}/model.safetensors" in asked
+
+
 def test_parts_are_fetched(hub, tmp_path):
     from transformers import ViTConfig, ViTModel
 
@@ -197,6 +219,21 @@ def test_parts_are_fetched(hub, tmp_path):
     theirs.save_pretrained(tmp_path / "hub" / "me" / "parts", max_shard_size="40KB")
     assert (tmp_path / "hub" / "me" / "parts" / "model.safetensors.index.json").exists()
     assert torch.equal(load_model("hf/me/parts").norm.weight, theirs.layernorm.weight)
+
+
+@pytest.mark.parametrize(
+    "index", ["{", "[]", "[" * 5000, "{}", '{"weight_map": [1]}', '{"weight_map": {"a": null}}',
+              '{"weight_map": {"a": ".."}}', '{"weight_map": {"a": "../b"}}'],
+    ids=range(8),
+)  # fmt: skip
+def test_a_damaged_index_is_called_so(hub, tmp_path, index):
+    folder = tmp_path / "hub" / "me" / "parts"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors.index.json").write_text(index)
+    said = refused("hf/me/parts")
+    assert "model.safetensors.index.json" in said
+    assert "cannot be reached" not in said
 
 
 def test_hostile_pickles_from_a_hub_do_not_run(hub, tmp_path):
@@ -273,11 +310,12 @@ def run_folder(folder: Path) -> Path:
     model = build_autoencoder(SIZES, dict(dim=24, depth=1, num_heads=3), True)
     save_model(folder, model, Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6]), ("cat", "dog"), "CIFAR-10 (JPEG q75)")
     (folder / "config.yaml").write_text(
-        "data: {root: /home/somebody}\ntrain: {epochs: 3, seed: 0}\nmask: {ratio: 0.75}\n"
+        "data: {root: /home/somebody, flip: 0.5}\ntrain: {epochs: 3, seed: 0}\nmask: {ratio: 0.75}\n"
     )
     summary = {"test_loss": 0.5021, "test_loss_of_baselines": {"mean_of_visible_patches": 0.83, "nearest_visible_patch": 1.27},
                "neighbours": {"encoder_accuracy": 0.5, "raw_pixel_accuracy": 0.461}, "epochs": 3, "seconds": 12.3, "seed": 0,
-               "device": "a CPU", "data": {"train_images": 50000, "test_images": 10000}}  # fmt: skip
+               "device": "a CPU",
+               "data": {"train_images": 50000, "test_images": 10000, "warning": "not in /home/somebody"}}  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "curves.png").write_bytes(b"picture")
     (folder / "checkpoints").mkdir()
@@ -301,8 +339,13 @@ def test_a_run_is_published_whole_and_nothing_else(hub, tmp_path, capsys):
     )
     given = hub.commits["me/tiny"]
     assert set(given) == {"model.safetensors", "config.json", "config.yaml", "summary.json", "curves.png", "README.md"}
-    for name in set(given) - {"README.md"}:
+    for name in set(given) - {"README.md", "config.yaml", "summary.json"}:
         assert given[name] == (folder / name).read_bytes()
+    settings, summary = yaml.safe_load(given["config.yaml"]), json.loads(given["summary.json"])
+    assert settings == {"data": {"flip": 0.5}, "train": {"epochs": 3, "seed": 0}, "mask": {"ratio": 0.75}}
+    assert summary["data"] == {"train_images": 50000, "test_images": 10000}
+    assert not any(b"somebody" in content for content in given.values())  # where things lie is nobody else's business
+    assert "somebody" in (folder / "config.yaml").read_text()
     assert given["README.md"].decode() == model_card(folder, "me/tiny")
     # and from there it loads
     for name, content in given.items():
@@ -310,6 +353,38 @@ def test_a_run_is_published_whole_and_nothing_else(hub, tmp_path, capsys):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     assert isinstance(load_model("hf/me/tiny"), MaskedAutoencoder)
+
+
+def test_what_is_to_be_private_is_not_put_where_all_can_see(hub, tmp_path):
+    hub.public = True
+    with pytest.raises(CheckpointError, match="exists and is public"):
+        push_to_hub(run_folder(tmp_path / "run"), "me/tiny", private=True)
+    assert not hub.commits
+
+
+def test_nothing_is_published_without_its_weights(hub, tmp_path):
+    folder = run_folder(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="is no folder with a model"):
+        push_to_hub(folder / "model.safetensors", "me/tiny")
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    with pytest.raises(CheckpointError, match="is no folder with a model"):
+        push_to_hub(folder, "me/tiny")
+    assert not hub.asked
+
+
+@pytest.mark.parametrize("name", ["", "me", "hf/me/tiny", "a b/c", "me/tiny@v1", "x\ny/z"])
+def test_a_bad_name_is_one_line(hub, tmp_path, name):
+    with pytest.raises(CheckpointError, match="is no name of a model on the hub") as error:
+        push_to_hub(run_folder(tmp_path / "run"), name)
+    assert "\n" not in str(error.value)
+    assert not hub.asked
+
+
+def test_offline_nothing_is_published(hub, tmp_path, monkeypatch):
+    offline(monkeypatch)
+    with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE"):
+        push_to_hub(run_folder(tmp_path / "run"), "me/tiny")
+    assert not hub.asked
 
 
 def test_a_card_of_ones_own_is_taken(hub, tmp_path):
@@ -329,6 +404,11 @@ def test_a_refusing_hub_is_one_line(hub, tmp_path, status, capsys):
     assert not hub.commits
 
 
+def test_an_error_of_the_hub_is_not_called_a_missing_network(hub):
+    hub.deny = 403
+    assert "the hub answers 403" in refused("hf/me/tiny")
+
+
 def test_what_cannot_be_published_never_reaches_the_hub(hub, tmp_path):
     folder = run_folder(tmp_path / "run")
     weights = (folder / "model.safetensors").read_bytes()
@@ -346,7 +426,8 @@ def test_the_card_says_what_is_known(tmp_path):
     _, front, text = card.split("---\n", 2)
     assert yaml.safe_load(front)["license"] == "apache-2.0"
     for part in ("width 32, 2 blocks, 4 heads", "patches of 4 x 4 pixels on images of 16 x 16", "CIFAR-10 (JPEG q75)",
-                 'load_model("hf/me/tiny")', "| train.epochs | 3 |", "0.5021", "50.0%", "46.1%", "Apache-2.0",
+                 'load_model("hf/me/tiny")', "| train.epochs | 3 |", "| data.flip | 0.5 |", "0.5021",
+                 "50.0%", "46.1%", "Apache-2.0",
                  "50,000 training and 10,000 test images", "0.1000, 0.2000, 0.3000", "cat, dog"):  # fmt: skip
         assert part in text, part
     assert "somebody" not in card  # where the data lies is nobody else's business
@@ -360,7 +441,44 @@ def test_odd_names_cannot_break_the_card(tmp_path):
     )
     card = model_card(tmp_path, "me/tiny")
     _, front, text = card.split("---\n", 2)
-    assert yaml.safe_load(front)["license"] == "apache-2.0"
+    assert "license" not in yaml.safe_load(front)
     assert "<script>" not in text.replace("\\<", "")
     assert "\n# heading" not in text
     load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.yaml", "train: 3"),
+        ("config.yaml", "- 3"),
+        ("config.yaml", "\0"),
+        ("summary.json", '{"data": {"train_images": null}}'),
+        ("summary.json", '{"test_loss": "low"}'),
+        ("summary.json", '{"neighbours": 3}'),
+        ("config.json", "{}"),
+        ("config.json", '{"encoder": {"patch_size": 4}}'),
+        ("config.json", '{"encoder": 3}'),
+    ],
+)
+def test_a_damaged_file_makes_no_card(tmp_path, file, content):
+    folder = run_folder(tmp_path / "run")
+    (folder / file).write_text(content)
+    with pytest.raises(CheckpointError) as error:
+        model_card(folder, "me/tiny")
+    assert str(folder) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_terms_of_a_foreign_model_are_not_ours_to_give(tmp_path):
+    small(tmp_path)
+    card = model_card(tmp_path, "me/tiny")
+    assert "apache" not in card.lower()
+    assert "seed" not in card
+
+
+def test_odd_settings_cannot_break_the_card(tmp_path):
+    folder = run_folder(tmp_path / "run")
+    (folder / "config.yaml").write_text(yaml.safe_dump({"train": {"a|b\n# heading": "c|d\n---"}}))
+    card = model_card(folder, "me/tiny")
+    assert "| train.a\\|b \\# heading | c\\|d --- |" in card

@@ -263,10 +263,17 @@ def test_settings_that_contradict_the_tensors_are_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"image_mean": "grey"}, {"image_mean": [0.5, 0.5]}, {"image_std": [0.5, 0.5, 0.0]}, {"image_std": [0.5, 0.5, float("nan")]},
-     {"image_mean": None}, {"image_mean": 0.5}, {"image_mean": [[1], [2], [3]]}],
+    [
+        {"image_mean": "grey"},
+        {"image_mean": [0.5, 0.5]},
+        {"image_mean": [[1], [2], [3]]},
+        {"image_mean": None},
+        {"image_mean": 0.5},
+        {"image_std": [0.5, 0.5, 0.0]},
+        {"image_std": [0.5, 0.5, float("nan")]},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_normalisation_that_is_none_is_refused(changes, tmp_path):
     from transformers import ViTConfig, ViTModel
 

@@ -15,15 +15,18 @@ from vit.checkpoints.reading import CheckpointError, read_checkpoint
 from vit.errors import one_line
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-SETTINGS = ("config.json", "preprocessor_config.json")
 CARD = "README.md"
 # What of a run is for others: never its states, which hold the optimizer too and are many times as large.
 PUBLISHED = ("model.safetensors", "config.json", "config.yaml", "summary.json", "metrics.jsonl",
              "reconstructions.png", "attention.png", "curves.png")  # fmt: skip
+# Within `data` of those: what says where things lie on the machine, which is nobody else's business.
+PLACES = {"config.yaml": ("root", "cache"), "summary.json": ("warning",)}
 
 
 def download(name: str) -> Path:
     """Fetch a model's weights and settings, and nothing else, into huggingface_hub's cache.
+
+    All files are of one commit, also when the repository changes meanwhile.
 
     Args:
         name: "ORGANISATION/NAME", or "ORGANISATION/NAME@REVISION".
@@ -34,31 +37,38 @@ def download(name: str) -> Path:
     Raises:
         CheckpointError: there is no such model, it may not be read, or there is no network and it is not in the cache.
     """
-    from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import _CACHED_NO_EXIST, constants, hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    repository, _, revision = name.partition("@")
+    repository, _, asked = name.partition("@")
+    revision = asked or None
 
-    def fetch(file: str) -> Path | None:
+    def fetch(file: str, needed: bool = True) -> Path | None:
+        nonlocal revision
         try:
-            return Path(hf_hub_download(repository, file, revision=revision or None))
+            path = Path(hf_hub_download(repository, file, revision=revision))
         except LocalEntryNotFoundError:  # nobody could be asked, but it may be known from before that there is none
-            if try_to_load_from_cache(repository, file, revision=revision or None) is _CACHED_NO_EXIST:
+            if try_to_load_from_cache(repository, file, revision=revision) is _CACHED_NO_EXIST:
+                return None
+            if (
+                constants.HF_HUB_OFFLINE and not needed
+            ):  # other tools that filled the cache did not note what there is not
                 return None
             raise
         except EntryNotFoundError:
             return None
+        revision = path.parent.name  # snapshots/COMMIT: from here on, whatever the branch does
+        return path
 
     with _explained(f"hf/{name}"):
-        for file in SETTINGS:
-            fetch(file)
-        main = next((path for file in WEIGHTS if (path := fetch(file)) is not None), None)
+        fetch("config.json")
+        fetch("preprocessor_config.json", needed=False)
+        main = next((path for file in WEIGHTS if (path := fetch(file, file == WEIGHTS[-1])) is not None), None)
         if main is None:
             raise CheckpointError(f"hf/{name} holds none of {', '.join(WEIGHTS)}")
         if main.name.endswith(".index.json"):
-            parts = json.loads(main.read_text(encoding="utf-8")).get("weight_map", {}).values()
-            for part in sorted({str(part) for part in parts}):
-                if "/" in part or fetch(part) is None:
+            for part in _parts(main):
+                if fetch(part) is None:
                     raise CheckpointError(f"hf/{name} lacks {part}, which its index names")
         return main.parent
 
@@ -77,20 +87,31 @@ def push_to_hub(folder: str | Path, repository: str, private: bool = False) -> s
         Where it can be seen.
 
     Raises:
-        CheckpointError: the folder holds no whole model of ours, or the hub refuses or cannot be reached.
+        CheckpointError: the folder holds no whole model of ours, it is to be private and the repository is public, or the hub
+            refuses or cannot be reached. Nothing is uploaded then.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 
     folder = Path(folder)
     source = read_checkpoint(folder)
-    if source.config.get("format") != FORMAT or not source.verified:
-        raise CheckpointError(f"{folder} is no model in the project's own format; `vit checkpoint convert` writes one")
+    ours = source.config.get("format") == FORMAT and source.verified
+    if not ours or source.files != (
+        folder / WEIGHTS[0],
+    ):  # of a file, or under another name, the weights would stay here
+        raise CheckpointError(
+            f"{folder} is no folder with a model in the project's own format; `vit checkpoint convert` writes one"
+        )
+    if repository.count("/") != 1:
+        raise CheckpointError(f"{repository!r} is no name of a model on the hub: ORGANISATION/NAME")
     files: dict[str, Path | bytes] = {name: folder / name for name in PUBLISHED if (folder / name).is_file()}
+    files |= {name: _without_places(folder / name) for name in PLACES if name in files}
     card = folder / CARD
     files[CARD] = card if card.is_file() else model_card(folder, repository).encode()
     with _explained(repository):
         api = HfApi()
         api.create_repo(repository, private=private, exist_ok=True)
+        if private and not api.repo_info(repository).private:  # one that exists stays as public as it is
+            raise CheckpointError(f"{repository} exists and is public; make it private on the hub, or name another")
         operations = [
             CommitOperationAdd(name, content if isinstance(content, bytes) else str(content))
             for name, content in files.items()
@@ -105,25 +126,39 @@ def model_card(folder: str | Path, repository: str) -> str:
     Args:
         folder: of the run, with config.json and, where it is a run, config.yaml and summary.json.
         repository: its name on the hub.
+
+    Raises:
+        CheckpointError: one of these files is damaged, or there is no config.json.
     """
     folder = Path(folder)
     config = _mapping(folder / "config.json", json.loads)
     run = _mapping(folder / "config.yaml", yaml.safe_load)
     summary = _mapping(folder / "summary.json", json.loads)
-    encoder, decoder = config.get("encoder") or {}, config.get("decoder")
-    p, q = encoder.get("patch_size", (0, 0))
-    height, width = encoder.get("image_size", (0, 0))
+    if not config:
+        raise CheckpointError(f"no config.json in {folder}: there is nothing to describe")
+    try:
+        return _card(config, run, summary, repository)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        names = "config.json, config.yaml or summary.json"
+        raise CheckpointError(f"{folder}: {names} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _card(config: dict[str, Any], run: dict[str, Any], summary: dict[str, Any], repository: str) -> str:
+    """The text of a card; `run` and `summary` are empty of a model that is no run of ours."""
+    encoder, decoder = config["encoder"], config.get("decoder")
+    p, q = encoder["patch_size"]
+    height, width = encoder["image_size"]
     kind = "masked autoencoder (He et al. 2022)" if decoder else "vision transformer (Dosovitskiy et al. 2021)"
     what = [
-        f"A {kind}: width {encoder.get('embed_dim')}, {encoder.get('depth')} blocks, {encoder.get('num_heads')} heads, "
+        f"A {kind}: width {encoder['embed_dim']}, {encoder['depth']} blocks, {encoder['num_heads']} heads, "
         f"patches of {p} x {q} pixels on images of {height} x {width}."
     ]
     if decoder:
         target = "normalised pixels" if config.get("norm_pix_loss") else "pixels"
-        size = f"width {decoder.get('dim')}, {decoder.get('depth')} blocks, {decoder.get('num_heads')} heads"
+        size = f"width {decoder['dim']}, {decoder['depth']} blocks, {decoder['num_heads']} heads"
         what.append(f"Its decoder ({size}) predicts the {target} of hidden patches.")
     front = {
-        "license": "apache-2.0",
+        **({"license": "apache-2.0"} if run else {}),  # a converted model is under the terms of those who trained it
         "library_name": "vit-patch-trainer",
         "pipeline_tag": "image-classification" if encoder.get("num_classes") else "image-feature-extraction",
         "tags": ["vision-transformer", *(["masked-autoencoder", "self-supervised"] if decoder else [])],
@@ -132,30 +167,28 @@ def model_card(folder: str | Path, repository: str) -> str:
     code = "from vit.checkpoints import load_model\n\nmodel = load_model(" + json.dumps(f"hf/{repository}") + ")"
     sections.append(f"## Use\n\n```python\n{code}\ninputs = model.origin.normalize(images)  # images from 0 to 1\n```")
     data = [f"Trained on {_text(config['data'])}." if config.get("data") else ""]
-    mean, std = (", ".join(f"{v:.4f}" for v in config.get(key) or []) for key in ("mean", "std"))
+    mean, std = (", ".join(f"{v:.4f}" for v in config[key]) for key in ("mean", "std"))
     data.append(f"Input is normalised by mean ({mean}) and standard deviation ({std}), channel by channel.")
     details = summary.get("data") or {}
     if details:
-        data.append(f"{details.get('train_images'):,} training and {details.get('test_images'):,} test images.")
+        data.append(f"{details['train_images']:,} training and {details['test_images']:,} test images.")
     if config.get("class_names"):
         data.append(f"Classes: {_text(', '.join(config['class_names']))}.")
     sections.append("## Data\n\n" + " ".join(filter(None, data)))
     if run:
-        rows = [f"| {section}.{key} | {_text(value)} |" for section, values in run.items() if section != "data"
-                for key, value in values.items() if value is not None]  # fmt: skip
+        hidden = {("data", key) for key in (*PLACES["config.yaml"], "download", "name")}
+        rows = [f"| {_text(section)}.{_text(key)} | {_text(value)} |" for section, values in run.items()
+                for key, value in values.items() if value is not None and (section, key) not in hidden]  # fmt: skip
         sections.append("\n".join(["## Recipe\n", "| setting | value |", "|---|---|", *rows]))
     figures = list(_figures(summary))
     if figures:
         sections.append("\n".join(["## Figures\n", "| figure | value |", "|---|---|", *figures]))
-    sections.append(
-        "## Limits\n\nFeatures of a small model, for study and comparison; no judgement about people should rest on it. "
-        "The figures above are of one run, with the seed that stands in its recipe."
-        if summary
-        else "## Limits\n\nFeatures of a small model, for study and comparison; no judgement about people should rest on it."
-    )
-    sections.append(
-        "## Licence\n\nThe weights are under Apache-2.0; the images they were trained on have terms of their own."
-    )
+    limits = "For study and comparison; no judgement about people should rest on it."
+    sections.append(f"## Limits\n\n{limits}" + (" The figures above are of one run, with one seed." if figures else ""))
+    if run:
+        sections.append(
+            "## Licence\n\nThe weights are under Apache-2.0; the images they were trained on have terms of their own."
+        )
     title = repository.rpartition("/")[2]
     return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n# {_text(title)}\n\n" + "\n\n".join(sections) + "\n"
 
@@ -180,6 +213,30 @@ def _figures(summary: dict[str, Any]) -> Iterator[str]:
             yield f"| {name} | {_text(form.format(value))} |"
 
 
+def _without_places(path: Path) -> bytes:
+    """config.yaml or summary.json without what says where things lie on this machine; a run's files stay as they are."""
+    as_json = path.suffix == ".json"
+    values = _mapping(path, json.loads if as_json else yaml.safe_load)
+    if isinstance(data := values.get("data"), dict):
+        values["data"] = {key: value for key, value in data.items() if key not in PLACES[path.name]}
+    return (json.dumps(values, indent=2) + "\n" if as_json else yaml.safe_dump(values, sort_keys=False)).encode()
+
+
+def _parts(index: Path) -> list[str]:
+    """The names of the files of a checkpoint in parts.
+
+    Raises:
+        CheckpointError: the index is damaged, or names what is no file beside it.
+    """
+    names = _mapping(index, json.loads).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise CheckpointError(f"{index} is damaged: no weight_map")
+    for part in names.values():
+        if not isinstance(part, str) or Path(part).name != part or part == "..":
+            raise CheckpointError(f"{index} names the part {part!r}, which is not a file beside it")
+    return sorted(set(names.values()))
+
+
 def _mapping(path: Path, parse: Any) -> dict[str, Any]:
     """A mapping from a file; empty where there is none.
 
@@ -190,7 +247,7 @@ def _mapping(path: Path, parse: Any) -> dict[str, Any]:
         return {}
     try:
         value = parse(path.read_text(encoding="utf-8"))
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise CheckpointError(f"{path} is damaged: {one_line(str(error))}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} is damaged: keys and values are expected")
@@ -225,11 +282,13 @@ def _explained(name: str) -> Iterator[None]:
         raise CheckpointError(f"{name}: the hub has no such model, or does not show it to you; {login}") from error
     except RevisionNotFoundError as error:
         raise CheckpointError(f"{name}: the hub has no such revision") from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
+    except OfflineModeIsEnabled as error:
+        raise CheckpointError(f"{name}: offline mode is on (HF_HUB_OFFLINE), so the hub is not asked") from error
+    except LocalEntryNotFoundError as error:  # also where the hub answered, with an error of its own
+        status = getattr(getattr(error.__cause__, "response", None), "status_code", None)
+        reason = f"the hub answers {status}" if status else "no network, or offline mode"
         ways = "fetch it where there is a network, and give its folder"
-        raise CheckpointError(
-            f"{name} is not in the cache and cannot be fetched (no network, or offline mode); {ways}"
-        ) from error
+        raise CheckpointError(f"{name} is not in the cache and cannot be fetched ({reason}); {ways}") from error
     except LocalTokenNotFoundError as error:
         raise CheckpointError(f"{name}: the hub wants to know who you are; {login}") from error
     except HFValidationError as error:
@@ -244,4 +303,6 @@ def _explained(name: str) -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:  # below the library are several others, for the network and for large files
+        if isinstance(error, OSError) and error.filename and error.strerror:  # a full disk, a closed folder
+            raise CheckpointError(f"{name}: {error.filename}: {error.strerror}") from error
         raise CheckpointError(f"{name}: the hub cannot be reached: {one_line(str(error))[:200]}") from error
