@@ -12,6 +12,8 @@ import sys
 import tarfile
 import textwrap
 import threading
+import time
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -91,6 +93,7 @@ def hostile_pickles(marker: Path) -> dict[str, tuple[bytes, str]]:
             ),
             "os.system",
         ),
+        "BINPERSID": (assembled(b"(", text("storage"), b"cos\nsystem\n", b"tQ"), "os.system"),
         "EXT1": (assembled(b"\x82\x01", text(touch), b"\x85R"), "copyreg.extension_1"),
     }
     calls = {
@@ -104,6 +107,8 @@ def hostile_pickles(marker: Path) -> dict[str, tuple[bytes, str]]:
         "rmtree": (Calls(shutil.rmtree, str(marker.parent)), "shutil.rmtree"),
         "pickle in a pickle": (Calls(pickle.loads, pickle.dumps(Calls(os.system, touch))), "pickle.loads"),
         "torch.load": (Calls(torch.load, str(marker)), "torch.serialization.load"),
+        "urllib": (Calls(urllib.request.urlretrieve, "file:///dev/null", str(marker)), "urllib.request.urlretrieve"),
+        "beside tensors": ({"model": {"a": [1.0], "b": {"c": Calls(os.system, touch)}}}, "posix.system"),
         "Path": (Calls(Path.touch, marker), "builtins.getattr"),
     }
     return by_hand | {name: (pickle.dumps(call, protocol=2), mark) for name, (call, mark) in calls.items()}
@@ -135,7 +140,29 @@ def put(place: str, content: bytes, folder: Path) -> Path:
     return folder / name if place == "zip" else folder
 
 
-@pytest.mark.parametrize("place", ["zip", "legacy", "folder", "part", "named safetensors"])
+PLACES = ["zip", "legacy", "folder", "part", "named safetensors"]
+
+
+def malicious_files(folder: Path, marker: Path) -> dict[str, Path]:
+    """Checkpoints that would make `marker` when read freely: every hostile pickle in every place; what to load."""
+    files = {}
+    for name, (content, _) in hostile_pickles(marker).items():
+        for place in PLACES:
+            into = folder / f"{place}, {name}"
+            into.mkdir(parents=True)
+            files[into.name] = put(place, content, into)
+    return files
+
+
+def test_all_malicious_files_are_refused(tmp_path):
+    files = malicious_files(tmp_path / "in", tmp_path / "marker")
+    assert len(files) == len(NAMES) * len(PLACES)
+    for path in files.values():
+        assert "nothing of it was run" in refused(path)
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hostile_pickle_is_named_and_not_run(name, place, tmp_path, capsys):
     marker = tmp_path / "safe" / "marker"
@@ -163,7 +190,7 @@ def test_hostile_pickles_would_run_if_read_freely(tmp_path):
     """The test of the test: these are not harmless."""
     ran = 0
     for name, (content, _) in hostile_pickles(tmp_path / "marker").items():
-        if name not in ("import", "getattr", "rmtree", "torch.load", "EXT1", "NEWOBJ"):
+        if name not in ("import", "getattr", "rmtree", "torch.load", "EXT1", "NEWOBJ", "BINPERSID"):
             pickle.loads(content)
             for _ in range(200):  # a started program takes its time
                 if (tmp_path / "marker").exists():
@@ -300,6 +327,9 @@ def test_not_finite_values_are_counted():
     assert check_finite(values) == 2
     assert check_finite(values.to(torch.bfloat16).T) == 2
     assert check_finite(torch.ones(3, dtype=torch.long)) == 0
+    assert check_finite(torch.full((1,), float("inf")).expand(3, 1 << 18)) == 3 << 18
+    assert check_finite(torch.full((3,), 255, dtype=torch.uint8).view(torch.float8_e4m3fn)) == 3
+    assert check_finite(torch.zeros(3, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)) == 0
 
 
 # --- damage and nonsense ---------------------------------------------------------------------------------------------
@@ -362,10 +392,14 @@ def safetensors_bytes(header: dict | bytes, data: bytes = b"", length: int | Non
             },
             bytes(8),
         ),
+        safetensors_bytes(
+            b'{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"I8","shape":[2],"data_offsets":[0,2]}}',
+            bytes(2),
+        ),
         safetensors_bytes(b"{not json" + b" " * 50),
         safetensors_bytes(b"{}" + b" " * 50, length=20),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_broken_safetensors_are_refused(content, tmp_path):
     (tmp_path / "x.safetensors").write_bytes(content)
@@ -400,6 +434,7 @@ def test_odd_archives_are_refused(tmp_path):
         (lambda a, m: (every(a, m), a.writestr("../../etc/cron.d/x", "x")), "points outside"),
         (lambda a, m: (every(a, m), a.writestr("/etc/passwd", "x")), "points outside"),
         (lambda a, m: (every(a, m), a.writestr("from/data.pkl", "x")), "two members"),
+        (lambda a, m: (every(a, m), a.writestr("from/DATA.PKL", "x")), "two members"),
         (lambda a, m: (every(a, m), a.writestr("from/constants.pkl", "x")), "TorchScript"),
         (lambda a, m: (every(a, m), a.writestr("from/code/model.py", "x")), "TorchScript"),
         (lambda a, m: a.writestr("readme.txt", "x"), "not a checkpoint of torch"),
@@ -418,11 +453,11 @@ def test_tensors_that_claim_what_is_not_there_are_refused(tmp_path):
     torch.save({"one": big, "tied": big}, path)  # weights may be shared
     assert read_checkpoint(path).tensors.keys() == {"one", "tied"}
     torch.save({"a": torch.eye(3).to_sparse()}, path)
-    assert "a is no ordinary tensor" in refused(path)
+    assert "a (3 x 3) is no ordinary tensor: Tensor, sparse_coo" in refused(path)
     torch.save({"a": torch.ones(3, device="meta")}, path)
     assert "refused" not in refused(path)
-    torch.save({"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)}, path)
-    refused(path)
+    torch.save({"a": torch._empty_affine_quantized([3], scale=0.1, zero_point=0, dtype=torch.qint8)}, path)
+    assert "a (3) is no ordinary tensor: Tensor, quantized" in refused(path)
 
 
 def test_settings_that_cannot_be_read(tmp_path):
@@ -434,6 +469,119 @@ def test_settings_that_cannot_be_read(tmp_path):
     for value in ("", "0" * 64, 3, None, ["x"]):
         config.write_text(json.dumps({"sha256": value}))
         assert "is damaged: its SHA-256 is not the one in config.json" in refused(tmp_path, names_path=False)
+
+
+# --- pickles that torch's own reader would build, and should not -----------------------------------------------------
+
+
+def value(size: int = 4, stride: int = 1, legacy: bool = False) -> bytes:
+    """A float32 tensor in a pickle, its values in the storage 0."""
+    number = struct.pack("<i", size)
+    storage = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu") + b"J" + number
+    storage += b"NtQ" if legacy else b"tQ"
+    shape = b"K\x00(J" + number + b"t(K" + bytes([stride]) + b"t\x89ccollections\nOrderedDict\n)R"
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + shape + b"tR"
+
+
+def entry(name: str, content: bytes) -> bytes:
+    """A pickle of a dict with one entry."""
+    return b"\x80\x02}" + text(name) + content + b"s."
+
+
+EXPENSIVE = {
+    "a key deeper than the stack": (b"\x80\x02})" + b"\x85" * 2_000_000 + b"K\x01s.", "tuples nested"),
+    "a key too deep to write": (b"\x80\x02})" + b"\x85" * 5000 + b"K\x01s.", "tuples nested"),
+    "a key of 2^40 parts": (b"\x80\x02}K\x01" + b"q\x00h\x00\x86" * 40 + b"K\x01s.", "more than 10,000,000 values"),
+    "lists of 2^40 parts": (entry("a", b"N" + b"q\x00](h\x00h\x00e" * 40), "more than 10,000,000 values"),
+    "one list in many places": (
+        entry("a", b"](](" + b"N" * 300_000 + b"eq\x01" + b"h\x01" * 100_000 + b"e"),
+        "more than 10,000,000 values",
+    ),
+    "3 GB of zeros": (entry("a", b"cbuiltins\nbytearray\n\x8a\x04\xff\xff\xff\x7f\x85R"), "as much memory as the file says"),
+    "memory as it was": (entry("a", b"ctorch\nFloatTensor\nK\x09\x85R"), "torch.FloatTensor"),
+    "a slow encoding": (
+        entry("a", b"c_codecs\nencode\n(" + text("".join(map(chr, range(0x4E00, 0x9E00))) * 3) + text("punycode") + b"tR"),
+        "_codecs.encode",
+    ),
+    "a tensor with methods of its own": (
+        entry("a", b"ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_tensor_v2\nNNNtR"),
+        "torch._tensor._rebuild_from_type_v2",
+    ),
+    "a name of a megabyte": (entry("a" * 1_000_000, value()), "more than 1,000 characters"),
+    "a name that is a tensor": (b"\x80\x02}" + value() + b"Ns.", "a Tensor where the name"),
+    "a name of two lines": (entry("a\nb", value(1000, 0)), "a b claims the shape 1000"),
+    "a name that is no text": (
+        b"\x80\x02}X\x04\x00\x00\x00\xed\xa0\x80x" + value(1000, 0) + b"s.",
+        r"\ud800x claims the shape 1000",
+    ),
+    "within itself": (b"\x80\x02}q\x00" + text("a") + b"h\x00s.", "nested more than 16 deep"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPENSIVE)
+def test_a_pickle_that_would_fill_the_memory_or_take_for_ever_is_refused_at_once(name, tmp_path):
+    content, said = EXPENSIVE[name]
+    path = put("zip", content, tmp_path)
+    start = time.perf_counter()
+    assert said in refused(path)
+    assert time.perf_counter() - start < 10
+
+
+def test_attributes_of_a_dict_do_not_stand_in_for_its_methods(tmp_path):
+    start = b"\x80\x02ccollections\nOrderedDict\n)R}" + text("items") + b"K\x05sb"
+    path = put("zip", start + text("a.weight") + value() + b"s.", tmp_path)
+    assert read_checkpoint(path).tensors.keys() == {"a.weight"}
+
+
+def test_values_that_do_not_follow_are_not_made_up_from_memory(tmp_path):
+    torch.save({}, tmp_path / "x.pt", _use_new_zipfile_serialization=False)
+    ahead = (tmp_path / "x.pt").read_bytes().split(b".", 3)[:3]  # before the values
+    keys = pickle.dumps([], protocol=2)
+    (tmp_path / "x.pt").write_bytes(b".".join([*ahead, entry("a", value(64, legacy=True)) + keys + bytes(500)]))
+    assert "values that it names do not follow" in refused(tmp_path / "x.pt")
+
+
+def test_an_archive_with_two_directories_is_refused(tmp_path):
+    """zipfile and torch would follow different ones."""
+    torch.save(TENSORS, tmp_path / "x.pth")
+    whole = (tmp_path / "x.pth").read_bytes()
+    assert zipfile.is_zipfile(io.BytesIO(whole[:64] + whole))
+    (tmp_path / "x.pth").write_bytes(whole[:64] + whole)
+    assert "is damaged" in refused(tmp_path / "x.pth")
+
+
+def test_shards_with_names_that_no_system_takes(tmp_path):
+    for name in ("a\\u0000b", "\\ud800", "a\\nb"):
+        (tmp_path / "model.safetensors.index.json").write_text(
+            f'{{"weight_map": {{"x": "{name}"}}}}'.replace("\\\\", "\\")
+        )
+        assert "not a file beside it" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["zip", "legacy"])
+def test_any_changed_instruction_gives_a_line_or_a_checkpoint(kind, tmp_path):
+    """The archive around the pickle is whole, so that damage comes through to the reader; checksums do not help."""
+    tree = {"model": TENSORS, "args": argparse.Namespace(lr=0.1), "step": [1, (2, "x")], "half": torch.ones(3).half()}
+    torch.save(tree, tmp_path / "x", _use_new_zipfile_serialization=kind == "zip")
+    if kind == "zip":
+        with zipfile.ZipFile(tmp_path / "x") as archive:
+            whole = archive.read("x/data.pkl")
+    else:
+        whole = (tmp_path / "x").read_bytes()
+    generator = torch.Generator().manual_seed(1)
+    outcomes = set()
+    for _ in range(400):
+        changed = bytearray(whole)
+        for _ in range(int(torch.randint(1, 4, (), generator=generator))):
+            where, byte = (int(torch.randint(n, (), generator=generator)) for n in (len(whole), 256))
+            changed[where] = byte
+        path = put(kind, bytes(changed), tmp_path)
+        try:
+            read_checkpoint(path)
+            outcomes.add("read")
+        except CheckpointError as error:
+            outcomes.add("refused" if len(str(error).splitlines()) == 1 else str(error))
+    assert outcomes == {"read", "refused"}
 
 
 @pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors"])

@@ -1,8 +1,7 @@
 """From a path to tensors, safely: nothing from a file is ever run, and nothing in it is believed before it is checked.
 
 A .pth file is a pickle, a program that builds objects. It is only read with torch's restricted reader, which builds tensors
-and plain values and calls nothing else. That reader still believes sizes: a small file can make it fill the memory, hang, or
-overflow the stack. So the program is first followed here as a list of instructions, of which none is done.
+and plain values and calls nothing else, and after it has been seen what the program asks for (`vit.checkpoints.pickles`).
 """
 
 from __future__ import annotations
@@ -11,14 +10,12 @@ import argparse
 import hashlib
 import io
 import json
-import pickletools
 import re
 import stat
 import struct
 import warnings
 import zipfile
-from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from vit.checkpoints.pickles import Seen, deed, follow
 from vit.errors import UserError, one_line
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
@@ -38,43 +36,9 @@ FOLDER_FILES = (
 )
 MOST_JSON, MOST_PICKLE, MOST_HEADER = 8 << 20, 64 << 20, 100 << 20  # bytes
 MOST_ENTRIES, MOST_DEPTH, MOST_NAME = 1_000_000, 16, 1000
-MOST_WORK, MOST_TUPLES = 10_000_000, 100
-"""Of a pickle: instructions, or values when all that is shared is counted each time; and tuples within tuples."""
-
 MOST_SHARING = 4
 """All tensors together may be so many times as large as the file: some share their values, but a file of a megabyte that
 holds a thousand views of them is made to fill the memory."""
-
-# What a global could do that torch's reader refuses: the first pattern that fits.
-DEEDS = (
-    (r"(os|posix|nt)\.(system|popen|spawn\w*|exec\w*|posix_spawn\w*|startfile)|pty\.\w+|commands\.\w+", "runs a shell command"),
-    (r"(subprocess|_posixsubprocess|multiprocessing|asyncio)\..*", "starts other programs"),
-    (r"(__builtin__|builtins)\.(eval|exec|execfile|compile)|(code|codeop|runpy|timeit|pdb|bdb|cProfile|profile)\..*",
-     "runs any Python code"),
-    (r"(__builtin__|builtins)\.(__import__|getattr|setattr|globals|vars|map|filter|apply)|(importlib|operator|functools|types"
-     r"|sys|inspect|pkgutil)\..*", "reaches any function of Python, and by that runs any code"),
-    (r"(os|posix|nt|shutil|pathlib|tempfile|io|_io|glob|fileinput)\..*|(__builtin__|builtins)\.open",
-     "reads, writes or deletes files"),
-    (r"(pickle|_pickle|cPickle|dill|cloudpickle|joblib|marshal|shelve)\..*|torch\.(load|serialization\..*|jit\..*|hub\..*)",
-     "loads another pickle or program without any limits"),
-    (r"(socket|urllib\d?|http|httplib|requests|ftplib|smtplib|webbrowser|ssl|aiohttp|httpx)(\..*)?", "talks to the network"),
-    (r"(ctypes|cffi|mmap)\..*", "runs machine code"),
-    (r"torch\.nn\..*", "is a whole model, code and all, instead of its weights"),
-    (r"torch\._?(utils|tensor)\..*", "builds a tensor of an unusual kind, or one with attributes: neither is read here"),
-    (r"torch\.\w*(Tensor|Storage)|(__builtin__|builtins)\.(bytearray|bytes|range|list|tuple)",
-     "takes as much memory as the file says"),
-    (r"_codecs\.encode", "writes text in an unusual encoding, which may take for ever"),
-    (r"numpy\..*", "is a value of numpy: harmless as such, but not read here (save plain numbers)"),
-)  # fmt: skip
-CALLED = re.compile(
-    r"collections\.(OrderedDict|Counter)|argparse\.Namespace|builtins\.(set|complex)|_codecs\.encode|torch\.(Size|device)|"
-    r"torch\.nn\.parameter\.Parameter|torch\.serialization\._get_layout|"
-    r"torch\._utils\._rebuild_(tensor|tensor_v2|tensor_v3|parameter|sparse_tensor|qtensor|meta_tensor_no_storage)"
-)
-"""What a pickle may call; torch's reader allows some more. What is no dense tensor is built, to be refused by its name."""
-
-NAMED = re.compile(r"torch\.(cuda\.)?\w+Storage|torch\.storage\.(Typed|Untyped)Storage")
-"""What a pickle may name without calling it, besides dtypes."""
 
 NOT_WEIGHTS = (
     (b"<", "a web page: the download failed; fetch it again"),
@@ -355,16 +319,16 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_torch(path: Path, zipped: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    seen = _Seen()
+    seen = Seen()
     try:
         if zipped:
-            _follow(io.BytesIO(_check_zip(path)), seen)
+            follow(io.BytesIO(_check_zip(path)), seen)
         else:
             with path.open("rb") as file:
                 for _ in range(4):  # torch's old format: what it is, for whom, by whom, and the values
-                    _follow(file, seen)
-                keys = _Seen()  # then which storages follow
-                _follow(file, keys)
+                    follow(file, seen)
+                keys = Seen()  # then which storages follow
+                follow(file, keys)
                 if seen.storages - keys.texts:  # torch would leave them as the memory was
                     raise ValueError("values that it names do not follow")
     except CheckpointError:
@@ -384,6 +348,15 @@ def _read_torch(path: Path, zipped: bool) -> tuple[dict[str, Tensor], dict[str, 
     except Exception as error:  # on damaged or hostile bytes torch raises nearly anything
         raise CheckpointError(f"{path} is damaged, or no checkpoint of torch: {_reason(error)}") from error
     return flatten(tree, path)
+
+
+def _refuse(path: Path, seen: Seen) -> None:
+    """Refuse a pickle that asks for more than it may have."""
+    if seen.refused:
+        what = "; ".join(f"{_shown(name)}, which {deed(name)}" for name in list(seen.refused)[:3])
+        more = f", and {len(seen.refused) - 3} more" if len(seen.refused) > 3 else ""
+        advice = "nothing of it was run. Ask for the weights as .safetensors, or as a state dict alone"
+        raise CheckpointError(f"{path} asks for {what}{more}; {advice}")
 
 
 def _reason(error: Exception) -> str:
@@ -464,141 +437,3 @@ def _directory_offset(path: Path) -> int:
             raise ValueError("its directory has two ends")
         return struct.unpack_from("<Q", tail, end - 28)[0]
     return struct.unpack_from("<I", tail, end + 16)[0]
-
-
-def _deed(name: str) -> str:
-    """What a global could do, as the end of a sentence."""
-    known = next((what for pattern, what in DEEDS if re.fullmatch(pattern, name)), None)
-    return (
-        known
-        or "is code of another package, called with what the file says (a whole model, say, instead of its weights)"
-    )
-
-
-def _refuse(path: Path, seen: _Seen) -> None:
-    """Refuse a pickle that asks for more than it may have."""
-    if seen.refused:
-        what = "; ".join(f"{_shown(name)}, which {_deed(name)}" for name in list(seen.refused)[:3])
-        more = f", and {len(seen.refused) - 3} more" if len(seen.refused) > 3 else ""
-        advice = "nothing of it was run. Ask for the weights as .safetensors, or as a state dict alone"
-        raise CheckpointError(f"{path} asks for {what}{more}; {advice}")
-
-
-@dataclass(eq=False)
-class _Item:
-    """A value on the stack of a pickle, as much of it as matters.
-
-    Attributes:
-        weight: how many values it has, one that stands in two places counted twice.
-        tuples: how many tuples deep it is. Hashing one runs as deep, without any limit of Python's.
-        text: of a string; of a function or class, its full name.
-        parts: of a tuple.
-    """
-
-    weight: int = 1
-    tuples: int = 0
-    text: str | None = None
-    parts: tuple[_Item, ...] = ()
-
-
-@dataclass
-class _Seen:
-    """What a pickle asks for.
-
-    Attributes:
-        refused: functions and classes that it may not have, in order; the values are nothing.
-        storages: the keys of the tensors' values.
-        texts: all strings.
-    """
-
-    refused: dict[str, None] = field(default_factory=dict)
-    storages: set[str | None] = field(default_factory=set)
-    texts: set[str | None] = field(default_factory=set)
-
-
-def _may_name(name: str) -> bool:
-    """Whether a pickle may name this; what it calls is seen to apart."""
-    kind = vars(torch).get(name.removeprefix("torch."))
-    return bool(CALLED.fullmatch(name) or NAMED.fullmatch(name) or isinstance(kind, torch.dtype | torch.qscheme))
-
-
-def _follow(stream: Any, seen: _Seen) -> None:
-    """Follow the instructions of one pickle without doing any, and note in `seen` what it asks for.
-
-    Raises:
-        Exception: of nearly any type; it is no pickle, or would take more time, memory or stack than weights do.
-    """
-    stack: list[_Item] = []
-    marks: list[int] = []
-    memo: dict[int, _Item] = {}
-    work = 0
-
-    def name(module: str, called: str) -> _Item:
-        # Old protocols have Python 2's names; the reader takes them for Python 3's, and so does who reads the message.
-        module, called = NAME_MAPPING.get((module, called), (IMPORT_MAPPING.get(module, module), called))
-        full = f"{module}.{called}"
-        if not _may_name(full):
-            seen.refused[full] = None
-        return _Item(text=full)
-
-    for operation, argument, _ in pickletools.genops(stream):
-        work += 1
-        code = operation.name
-        if code.endswith("GET"):
-            stack.append(memo[argument])
-            continue
-        if code.endswith("PUT") or code == "MEMOIZE":
-            memo[len(memo) if argument is None else argument] = stack[-1]
-            continue
-        if code == "MARK":
-            marks.append(len(stack))
-            continue
-        if code == "GLOBAL":
-            stack.append(name(*argument.split(" ", 1)))
-            continue
-        if code == "INST":
-            name(*argument.split(" ", 1))
-        if code.startswith("EXT"):
-            seen.refused[f"copyreg.extension_{argument}"] = None
-        # What an instruction takes from the stack: all above the last mark, or as many as are written down for it.
-        before = operation.stack_before
-        if pickletools.markobject in before:
-            at = marks.pop()
-            changed = before.index(pickletools.markobject)
-        else:
-            changed = 0
-            at = len(stack) - len(before)
-        if at < 0:
-            raise ValueError("it takes what is not there")
-        taken = stack[at:]
-        del stack[at:]
-        weight = 1 + sum(item.weight for item in taken)
-        if code in ("APPEND", "BUILD", "SETITEM"):  # these change the value that lies under
-            stack.append(taken.pop(0))
-            changed = 1
-        if changed:
-            work += weight if code.startswith(("SET", "BUILD")) else 0
-            stack[-1].weight += weight
-        elif code == "STACK_GLOBAL":
-            stack.append(name(str(taken[0].text), str(taken[1].text)))
-        elif code in ("REDUCE", "NEWOBJ", "NEWOBJ_EX", "OBJ"):
-            function, given = str(taken[0].text), taken[1].parts if len(taken) > 1 else ()
-            odd_encoding = function == "_codecs.encode" and [part.text for part in given[1:]] != ["latin1"]
-            if not CALLED.fullmatch(function) or odd_encoding:
-                seen.refused[function] = None
-            work += weight
-            stack.append(_Item(weight))
-        elif code == "BINPERSID":
-            if len(taken[0].parts) > 2:
-                seen.storages.add(taken[0].parts[2].text)
-            stack.append(_Item(weight))
-        elif code.startswith("TUPLE"):
-            stack.append(_Item(weight, 1 + max((item.tuples for item in taken), default=0), parts=tuple(taken)))
-            if stack[-1].tuples > MOST_TUPLES:
-                raise ValueError(f"tuples nested more than {MOST_TUPLES} deep")
-        else:
-            text = argument if isinstance(argument, str) else None
-            seen.texts.add(text)
-            stack += [_Item(weight, text=text) for _ in operation.stack_after]
-        if max(work, weight, stack[-1].weight if stack else 0) > MOST_WORK:
-            raise ValueError(f"more than {MOST_WORK:,} values or instructions")
