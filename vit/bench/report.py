@@ -111,7 +111,8 @@ def bench_step(job: Job, rounds: int, peers: list[str], ablation: bool) -> dict[
         f"  ceiling  {peak.median / 1e9:,.0f} GFLOP/s by these layers' products = {peak.median / flops:,.1f} images/s"
     )
     print(f"  ours     {ours.about['about']}, first step {ours.about['first_seconds']:.1f} s")
-    print(f"           {fraction} of the ceiling; with data, from uint8 images on: {share} of the bare step")
+    print(f"           {fraction} of the ceiling")
+    print(f"           {share} of the bare step when it begins with data, from uint8 images on")
     assert ours.profile is not None
     print("           " + ", ".join(f"{name} {part:.0%}" for name, part in ours.profile.items()))
     print(f"\n  {'':41} {'images/s (quartiles)':>23} {'peak MB':>8}  ours is so many times as fast")
