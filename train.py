@@ -172,10 +172,13 @@ def finish(run: TrainingRun, folder: RunFolder) -> None:
 
 def draw(run: TrainingRun, folder: RunFolder, metrics: list[dict[str, Any]], summary: dict[str, Any]) -> None:
     """reconstructions.png, attention.png and curves.png."""
+    import torch
+
     from vit.data.augment import to_float
+    from vit.encoder import eval_mode
     from vit.evaluate.reconstruction import fixed_mask, reconstruct
     from vit.figures import attention_figure, curves_figure, reconstruction_figure, save_figure
-    from vit.interpret.maps import layer_attention, query_map
+    from vit.interpret import AttentionMaps
 
     config, test, encoder = run.config, run.data.test, run.model.encoder
     about = f"{run.data.name}, test images · {config.train.epochs} epochs on {len(run.data.train):,} images"
@@ -198,12 +201,12 @@ def draw(run: TrainingRun, folder: RunFolder, metrics: list[dict[str, Any]], sum
 
     some = test.subset(test.showcase(MAPS))
     images = to_float(some.images, config.model.image_size_2d)
-    weights = layer_attention(encoder, run.normalize(images).to(run.compute.device)).cpu()
-    prefix, centre = encoder.num_prefix_tokens, (grid[0] // 2, grid[1] // 2)
+    with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as attention:
+        encoder(run.normalize(images).to(run.compute.device))
+    centre = (grid[0] // 2, grid[1] // 2)
     by_class = config.model.class_token
-    query = 0 if by_class else prefix + centre[0] * grid[1] + centre[1]
     asks = "the class token" if by_class else f"the patch in row {centre[0]}, column {centre[1]} (outlined)"
-    maps, prefix_mass = query_map(weights, query, prefix, grid)
+    maps, prefix_mass = (part.float().cpu() for part in attention.to_grid(query="cls" if by_class else centre))
     figure = attention_figure(
         images, maps, prefix_mass, some.label_names, f"Where {asks} looks",
         f"{about} · layer {len(encoder.blocks)} of {len(encoder.blocks)}, whole images; beside each name the share of the"

@@ -96,7 +96,7 @@ SERVER = f"""
 import gc, json, os, runpy, sys, traceback
 sys.path.insert(0, {str(ROOT)!r})
 import timm, torch
-import vit.checkpoints, vit.data.folder, vit.evaluate.summary, vit.figures, vit.interpret.maps, vit.training.run
+import vit.checkpoints, vit.data.folder, vit.evaluate.summary, vit.figures, vit.interpret, vit.training.run
 gc.collect()
 gc.freeze()
 for line in sys.stdin:

@@ -1,1 +1,29 @@
-"""Looking inside a model, without changing it."""
+"""Looks inside a model without changing it: what attention looks at, how far, how spread, and what it is good for."""
+
+from vit.interpret.capture import AttentionMaps, GridMaps, lay_out
+from vit.interpret.geometry import Geometry, geometry_of
+from vit.interpret.layers import AttentionError, attention_layers
+from vit.interpret.measures import (
+    attention_distance,
+    attention_entropy,
+    attention_rollout,
+    head_ablation,
+    relevance,
+    strongest,
+)
+
+__all__ = [
+    "AttentionError",
+    "AttentionMaps",
+    "Geometry",
+    "GridMaps",
+    "attention_distance",
+    "attention_entropy",
+    "attention_layers",
+    "attention_rollout",
+    "geometry_of",
+    "head_ablation",
+    "lay_out",
+    "relevance",
+    "strongest",
+]

@@ -1,0 +1,357 @@
+"""Attention maps of anybody's model: they are what the layer mixes by, and the model is left as it was."""
+
+import copy
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+import torchvision
+from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from torch import Tensor, nn
+from transformers import (
+    Dinov2Config,
+    Dinov2Model,
+    Dinov2WithRegistersConfig,
+    Dinov2WithRegistersModel,
+    ViTConfig,
+    ViTMAEConfig,
+    ViTMAEForPreTraining,
+    ViTModel,
+)
+
+from vit.encoder import VisionTransformer
+from vit.interpret import AttentionError, AttentionMaps, Geometry, geometry_of
+from vit.mae import build_autoencoder
+from vit.masking import make_mask, mask_from_noise
+
+SIZES = dict(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4)
+TIMM = dict(img_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4, num_classes=2)
+HF = dict(hidden_size=16, num_hidden_layers=3, num_attention_heads=4, intermediate_size=32)
+WIDE, SQUARE = dict(image_size=(8, 12), patch_size=(4, 2)), dict(image_size=16, patch_size=4)
+MAE = HF | SQUARE | dict(decoder_hidden_size=16, decoder_num_hidden_layers=2, decoder_num_attention_heads=4,
+                         decoder_intermediate_size=32)  # fmt: skip
+
+
+def huggingface(kind, config, implementation="sdpa"):
+    model = kind(config)
+    model.set_attn_implementation(implementation)
+    return model
+
+
+MODELS = {
+    "ours": lambda: VisionTransformer(**SIZES),
+    "ours, registers": lambda: VisionTransformer(**SIZES, registers=3),
+    "ours, no class token": lambda: VisionTransformer(**SIZES, class_token=False),
+    "ours, qk-norm": lambda: VisionTransformer(**SIZES, qk_norm=True),
+    "ours, identity": lambda: VisionTransformer(**SIZES, qkv="identity"),
+    "timm": lambda: TimmVisionTransformer(**TIMM),
+    "timm, registers": lambda: TimmVisionTransformer(**TIMM, reg_tokens=4),
+    "timm, qk-norm": lambda: TimmVisionTransformer(**TIMM, qk_norm=True),
+    "timm, no class token": lambda: TimmVisionTransformer(**TIMM, class_token=False, global_pool="avg"),
+    "transformers ViT": lambda: huggingface(ViTModel, ViTConfig(**HF, **WIDE)),
+    "transformers ViT, eager": lambda: huggingface(ViTModel, ViTConfig(**HF, **WIDE), "eager"),
+    "transformers Dinov2": lambda: huggingface(Dinov2Model, Dinov2Config(**HF, **SQUARE)),
+    "transformers Dinov2, registers": lambda: huggingface(
+        Dinov2WithRegistersModel, Dinov2WithRegistersConfig(**HF, **SQUARE, num_register_tokens=2)
+    ),
+    "transformers ViTMAE": lambda: huggingface(ViTMAEForPreTraining, ViTMAEConfig(**MAE)),
+    "transformers ViTMAE, eager": lambda: huggingface(ViTMAEForPreTraining, ViTMAEConfig(**MAE), "eager"),
+}
+
+
+def model_named(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    for key, parameter in model.named_parameters():
+        if any(part in key for part in ("attn", "attention", "embed")):
+            nn.init.normal_(parameter, std=0.4)  # far from even attention
+    return model.eval()
+
+
+def images_for(model: nn.Module, batch: int = 2) -> Tensor:
+    torch.manual_seed(1)
+    square = getattr(getattr(model, "config", None), "image_size", None) == 16
+    return torch.randn(batch, 3, 16, 16) if square else torch.randn(batch, 3, 8, 12)
+
+
+def run(model: nn.Module, images: Tensor) -> object:
+    if isinstance(model, ViTMAEForPreTraining):
+        torch.manual_seed(2)
+        return model(images, noise=torch.rand(len(images), 16)).logits
+    result = model(images)
+    return getattr(result, "last_hidden_state", result)
+
+
+def by_hand(module: nn.Module, weights: Tensor, x: Tensor) -> Tensor:
+    """An attention layer's output from its input, the captured weights, and its own W_V and W_O."""
+    if hasattr(module, "v_proj"):
+        values = module.v_proj(x)
+    elif module.qkv is None:
+        values = x
+    else:
+        values = module.qkv(x).chunk(3, dim=-1)[2]
+    heads = weights.shape[1]
+    values = values.unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, h, N, d)
+    mixed = (weights @ values).transpose(1, 2).flatten(2)
+    return module.o_proj(mixed) if hasattr(module, "o_proj") else module.proj(mixed)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_reproduce_every_layers_own_output(name, fused):
+    model = model_named(name)
+    for module in model.modules():
+        if isinstance(getattr(module, "fused_attn", None), bool):
+            module.fused_attn = fused
+        if hasattr(module, "kernel"):
+            module.kernel = "fused" if fused else "products"
+    maps = AttentionMaps(model)
+    assert len(maps.names) == (5 if "ViTMAE" in name else 3)
+    seen = {}
+    hooks = [
+        model.get_submodule(layer).register_forward_hook(
+            lambda module, given, kwargs, out, layer=layer: seen.update(
+                {layer: (given[0] if given else kwargs["hidden_states"], out[0] if isinstance(out, tuple) else out)}
+            ),
+            with_kwargs=True,
+        )
+        for layer in maps.names
+    ]
+    with maps:
+        run(model, images_for(model))
+    for hook in hooks:
+        hook.remove()
+    for number, layer in enumerate(maps.names):
+        weights, (given, output) = maps.weights[number], seen[layer]
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), rtol=0, atol=1e-5)
+        assert weights.var(-1).max() > 1e-5
+        torch.testing.assert_close(by_hand(model.get_submodule(layer), weights, given), output, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MODELS)
+def test_the_model_comes_back_as_it_was_also_after_an_error(name):
+    model = model_named(name).train(mode="Dinov2" not in name)
+    before = {key: copy.copy(vars(module)) for key, module in model.named_modules()}
+    kinds = [getattr(getattr(m, "config", None), "_attn_implementation", None) for m in model.modules()]
+    function, fast = F.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
+    model.eval()
+    output = run(model, images_for(model))
+    model.train(mode="Dinov2" not in name)
+    for fails in (False, True):
+        try:
+            with AttentionMaps(model):
+                run(model, images_for(model))
+                if fails:
+                    raise KeyError("something else")
+        except KeyError:
+            assert fails
+        assert F.scaled_dot_product_attention is function
+        assert torch.backends.mha.get_fastpath_enabled() is fast
+        assert kinds == [getattr(getattr(m, "config", None), "_attn_implementation", None) for m in model.modules()]
+        for key, module in model.named_modules():
+            after = vars(module)
+            assert after.keys() == before[key].keys()
+            for attribute in ("training", "kernel", "fused_attn", "_forward_hooks", "_forward_pre_hooks"):
+                assert after.get(attribute) == before[key].get(attribute), (key, attribute)
+    model.eval()
+    assert torch.equal(run(model, images_for(model)), output)
+
+
+@torch.no_grad()
+def test_torchvisions_attention_is_captured_too():
+    torch.manual_seed(0)
+    model = torchvision.models.VisionTransformer(
+        image_size=8, patch_size=4, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=8
+    ).eval()
+    images = torch.randn(2, 3, 8, 8)
+    expected = model(images)
+    with AttentionMaps(model) as maps:
+        torch.testing.assert_close(model(images), expected, rtol=0, atol=1e-5)
+    layer = model.encoder.layers[1]
+    x = layer.ln_1(model.encoder.layers[0](model.encoder.dropout(_torchvision_tokens(model, images))))
+    _, weights = layer.self_attention(x, x, x, need_weights=True, average_attn_weights=False)
+    torch.testing.assert_close(maps.weights[1], weights, rtol=0, atol=1e-5)
+
+
+def _torchvision_tokens(model: nn.Module, images: Tensor) -> Tensor:
+    x = model._process_input(images)
+    return torch.cat([model.class_token.expand(len(x), -1, -1), x], dim=1) + model.encoder.pos_embedding
+
+
+@torch.no_grad()
+def test_only_the_wanted_layers_are_kept():
+    model = model_named("timm")
+    with AttentionMaps(model, layers=[-1, 0, 0]) as maps:
+        run(model, images_for(model))
+    assert sorted(maps.weights) == [0, 2]
+    assert maps.of(-1) is maps.weights[2]
+    with pytest.raises(AttentionError, match="layer 1 was not kept; there is: 0, 2"):
+        maps.of(1)
+    for layer in (3, -4):
+        with pytest.raises(AttentionError, match=f"there is no attention layer {layer}: this model has 3"):
+            AttentionMaps(model, layers=[layer])
+
+
+@torch.no_grad()
+def test_a_second_pass_replaces_the_maps_of_the_first():
+    model = model_named("ours")
+    with AttentionMaps(model, layers=[0]) as maps:
+        model(images_for(model, 5))
+        model(images_for(model, 2))
+    assert maps.weights[0].shape[0] == 2
+
+
+def test_fewer_maps_than_layers_raise():
+    model = model_named("timm")
+    with (
+        pytest.raises(AttentionError, match="3 of 3 attention layers gave no maps"),
+        AttentionMaps(model),
+    ):
+        pass
+    model = model_named("ours")
+
+    class ByHand(nn.Module):
+        """Computes its attention itself, and so escapes."""
+
+        num_heads, kernel = 4, "auto"
+
+        def forward(self, x):
+            return (x @ x.transpose(1, 2)).softmax(-1) @ x
+
+    model.blocks[1].attn.forward = ByHand().forward
+    with (
+        pytest.raises(AttentionError, match=r"1 of 3 attention layers gave no maps: blocks\.1\.attn"),
+        AttentionMaps(model),
+    ):
+        model(images_for(model))
+
+
+def test_closed_models_raise_with_the_way_out():
+    model = model_named("ours")
+    with pytest.raises(AttentionError, match=r"is compiled .*pass the model that it was made from, \._orig_mod"):
+        AttentionMaps(torch.compile(model))
+    exported = torch.export.export(model, (images_for(model),)).module()
+    with pytest.raises(AttentionError, match="pass the model itself"):
+        AttentionMaps(exported)
+    scripted = torch.jit.trace(nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2))
+    with pytest.raises(AttentionError, match="pass the model itself"):
+        AttentionMaps(scripted)
+    model.compile()
+    with pytest.raises(AttentionError, match="load it again without"):
+        AttentionMaps(model)
+    with pytest.raises(AttentionError, match="has no attention layers"):
+        AttentionMaps(timm.create_model("resnet18"))
+
+
+# --- where tokens lie ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_geometry(name):
+    model = model_named(name)
+    geometry = geometry_of(model)
+    if "ViTMAE" in name or "Dinov2" in name:
+        assert geometry == Geometry((4, 4), (4, 4), 3 if "registers" in name else 1, True)
+    else:
+        extra = {"ours, registers": 4, "timm, registers": 5}
+        prefix = 0 if "no class token" in name else extra.get(name, 1)
+        assert geometry == Geometry((2, 6), (4, 2), prefix, prefix > 0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "name", ["ours", "ours, registers", "timm, registers", "ours, no class token", "transformers ViT"]
+)
+def test_grids_and_the_mass_beside_them(name):
+    model = model_named(name)
+    with AttentionMaps(model) as maps:
+        run(model, images_for(model))
+    prefix = maps.geometry.num_prefix_tokens
+    weights = maps.weights[1]
+    grid, mass = maps.to_grid(1, query=(1, 4))
+    token = prefix + 6 + 4
+    assert grid.shape == (2, 4, 2, 6)
+    assert grid[1, 2, 1, 3] == weights[1, 2, token, prefix + 6 + 3]
+    torch.testing.assert_close(grid.sum((2, 3)) + mass, torch.ones(2, 4), rtol=0, atol=1e-5)
+    mean, _ = maps.to_grid(1, query="mean")
+    torch.testing.assert_close(mean.flatten(2), weights[:, :, prefix:, prefix:].mean(2), rtol=0, atol=1e-6)
+    fused, _ = maps.to_grid(1, query=(0, 0), fuse="max")
+    assert torch.equal(fused, maps.to_grid(1, query=(0, 0)).maps.amax(1, keepdim=True))
+    if prefix:
+        assert torch.equal(maps.to_grid(1, "cls").maps.flatten(2), weights[:, :, 0, prefix:])
+    else:
+        with pytest.raises(AttentionError, match="no class token"):
+            maps.to_grid(1, "cls")
+    if prefix > 1:
+        assert torch.equal(maps.to_grid(1, "register 0").maps.flatten(2), weights[:, :, 1, prefix:])
+    for query, said in (((2, 0), "no patch in row 2"), ((0, -1), "no patch"), ("register 9", "registers, counted from 0"),
+                        ("somewhere", "a query is 'cls'"), ("register x", "a query is 'cls'")):  # fmt: skip
+        with pytest.raises(AttentionError, match=said):
+            maps.to_grid(1, query)
+    with pytest.raises(AttentionError, match="heads are fused by mean, max, min"):
+        maps.to_grid(1, (0, 0), fuse="sum")
+
+
+# --- masked models -----------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("registers", [0, 2])
+def test_a_masked_encoders_maps_are_put_back_on_the_grid(registers):
+    torch.manual_seed(0)
+    model = build_autoencoder(SIZES | dict(registers=registers), dict(dim=16, depth=2, num_heads=2), True).eval()
+    images = images_for(model, 3)
+    mask = make_mask("random", 3, (2, 6), 0.5, torch.Generator().manual_seed(3))
+    with AttentionMaps(model.encoder, geometry=geometry_of(model)) as maps:
+        model(images, mask)
+    grid, mass = maps.to_grid(1, "cls", mask=mask)
+    absent = grid.isnan()
+    assert torch.equal(absent[:, 0].flatten(1), mask.mask.bool())
+    torch.testing.assert_close(grid.nan_to_num().sum((2, 3)) + mass, torch.ones(3, 4), rtol=0, atol=1e-5)
+    for image in range(3):
+        for place, patch in enumerate(mask.ids_keep[image].tolist()):
+            assert grid[image, 1].flatten()[patch] == maps.weights[1][image, 1, 0, 1 + registers + place]
+    # a patch asks from its own place in each image's order
+    hidden = int(mask.mask[0].nonzero()[0])
+    with pytest.raises(AttentionError, match="is hidden from the encoder"):
+        maps.to_grid(1, divmod(hidden, 6), mask=mask)
+    same = mask_from_noise(torch.rand(1, 12).expand(3, -1), 6)
+    with AttentionMaps(model.encoder) as maps:
+        model(images, same)
+    patch = int(same.ids_keep[0, 2])
+    grid, _ = maps.to_grid(1, divmod(patch, 6), mask=same)
+    assert grid[2, 3].flatten()[int(same.ids_keep[2, 4])] == maps.weights[1][2, 3, 1 + registers + 2, 1 + registers + 4]
+    with pytest.raises(AttentionError, match="under a mask, give it as mask="):
+        maps.to_grid(1, "cls")
+
+
+@torch.no_grad()
+def test_decoder_attention_from_a_hidden_patch_to_the_visible_ones():
+    torch.manual_seed(0)
+    model = build_autoencoder(SIZES, dict(dim=16, depth=2, num_heads=2), True).eval()
+    images, mask = images_for(model, 2), make_mask("random", 2, (2, 6), 0.5, torch.Generator().manual_seed(3))
+    with AttentionMaps(model.decoder, geometry=geometry_of(model)) as maps:
+        model(images, mask)
+    assert maps.weights[0].shape == (2, 2, 13, 13)  # all patches, in grid order
+    hidden = int(mask.mask[0].nonzero()[0])
+    grid, _ = maps.to_grid(-1, divmod(hidden, 6))
+    assert torch.equal(grid.flatten(2), maps.weights[1][:, :, 1 + hidden, 1:])
+    with AttentionMaps(model) as both:
+        model(images, mask)
+    assert both.names[0] == "encoder.blocks.0.attn"
+    assert torch.equal(both.weights[4], maps.weights[1])
+
+
+# --- memory ------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_weights_may_be_consumed_instead_of_kept():
+    model, seen = model_named("ours"), []
+    with AttentionMaps(model, consume=lambda layer, weights: seen.append((layer, weights.mean()))) as maps:
+        model(images_for(model))
+    assert not maps.weights
+    assert [layer for layer, _ in seen] == [0, 1, 2]

@@ -1,0 +1,213 @@
+"""Measures of attention, against what they are by definition."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vit.encoder import VisionTransformer
+from vit.interpret import (
+    AttentionError,
+    AttentionMaps,
+    Geometry,
+    attention_distance,
+    attention_entropy,
+    attention_rollout,
+    head_ablation,
+    relevance,
+    strongest,
+)
+from vit.mae import build_autoencoder, masked_patch_loss
+from vit.masking import make_mask
+
+SIZES = dict(
+    image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4, num_classes=3, global_pool="token"
+)
+GRID = Geometry((2, 6), (4, 2), 1, True)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def small_model(**settings) -> VisionTransformer:
+    model = VisionTransformer(**SIZES | settings)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model.eval()
+
+
+def random_weights(batch: int = 2, heads: int = 3, tokens: int = 13) -> Tensor:
+    return torch.randn(batch, heads, tokens, tokens).mul(2).softmax(-1)
+
+
+# --- rollout ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fuse", ["mean", "max", "min"])
+def test_rollout_by_its_definition(fuse):
+    layers = [random_weights() for _ in range(3)]
+    found = attention_rollout(layers, fuse)
+    reduce = {"mean": lambda w: w.mean(0), "max": lambda w: w.max(0)[0], "min": lambda w: w.min(0)[0]}[fuse]
+    for image in range(2):
+        expected = torch.eye(13)
+        for weights in layers:
+            fused = reduce(weights[image])
+            fused = fused / fused.sum(1, keepdim=True)
+            expected = (0.5 * fused + 0.5 * torch.eye(13)) @ expected
+        torch.testing.assert_close(found[image], expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(found.sum(-1), torch.ones(2, 13), rtol=0, atol=1e-5)
+
+
+def test_rollout_multiplies_in_the_order_of_layers():
+    first, second = (torch.zeros(1, 1, 3, 3) for _ in range(2))
+    first[..., :] = torch.tensor([[0.0, 1, 0], [0, 1, 0], [0, 0, 1]])  # the first layer: 0 takes from 1
+    second[..., :] = torch.tensor([[1.0, 0, 0], [0, 1, 0], [1, 0, 0]])  # then 2 takes from 0
+    found = attention_rollout([first, second])
+    assert found[0, 2, 1] == 0.25  # so 2 has something of 1
+    assert attention_rollout([second, first])[0, 2, 1] == 0
+
+
+def test_discarding_keeps_the_prefix_columns_and_drops_the_smallest():
+    weights = random_weights(1, 1)
+    found = attention_rollout([weights], discard=0.5, num_prefix_tokens=1)[0] - 0.5 * torch.eye(13)
+    kept = found[:, 1:] > 1e-6
+    assert kept.sum() == 13 * 12 - 13 * 12 // 2
+    smallest = weights[0, 0, :, 1:][kept].min()
+    assert (weights[0, 0, :, 1:][~kept] <= smallest).all()
+    assert (found[:, 0] > 0).all()
+    assert torch.equal(attention_rollout([weights], discard=0.0), attention_rollout([weights]))
+    for discard in (-0.1, 1.0):
+        with pytest.raises(AttentionError, match="discard is a share"):
+            attention_rollout([weights], discard=discard)
+    with pytest.raises(AttentionError, match="at least one layer"):
+        attention_rollout([])
+
+
+# --- relevance -------------------------------------------------------------------------------------------------------
+
+
+def by_definition(model: VisionTransformer, images: Tensor, label: int) -> Tensor:
+    """Chefer's relevance, one image and one layer at a time, with gradients by finite means of autograd."""
+    results = []
+    for image in images:
+        with AttentionMaps(model, gradients=True) as maps:
+            logits = model.forward_head(model(image[None].requires_grad_()))
+        found = torch.eye(13)
+        for layer in range(3):
+            weights = maps.weights[layer]
+            gradient = torch.autograd.grad(logits[0, label], weights, retain_graph=True)[0]
+            found = found + (gradient * weights)[0].clamp(min=0).mean(0).detach() @ found
+        results.append(found)
+    return torch.stack(results)
+
+
+def test_relevance_by_its_definition_image_by_image():
+    model, images = small_model(), torch.randn(3, 3, 8, 12)
+    found = relevance(model, images, 1, run=lambda x: model.forward_head(model(x)))
+    torch.testing.assert_close(found, by_definition(model, images, 1), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(found, relevance(model, images, 2, run=lambda x: model.forward_head(model(x))))
+    model.requires_grad_(False)  # frozen weights change nothing
+    frozen = relevance(model, images, 1, run=lambda x: model.forward_head(model(x)))
+    torch.testing.assert_close(frozen, found, rtol=0, atol=1e-6)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_relevance_of_the_error_at_one_hidden_patch():
+    model = build_autoencoder(
+        {k: v for k, v in SIZES.items() if k not in ("num_classes", "global_pool")},
+        dict(dim=16, depth=2, num_heads=2),
+        True,
+    )
+    images = torch.randn(2, 3, 8, 12)
+    mask = make_mask("random", 2, (2, 6), 0.5, torch.Generator().manual_seed(0))
+    hidden = mask.mask.argmax(1)
+
+    def error(prediction: Tensor) -> Tensor:
+        wrong = (prediction - model.targets(images)).square().mean(-1)
+        return -wrong[torch.arange(2), hidden]
+
+    found = relevance(model.decoder, images, error, run=lambda x: model(x, mask))
+    assert found.shape == (2, 13, 13)
+    rows = found[torch.arange(2), 1 + hidden]
+    assert (rows > 0).sum() > 2  # it rests on more than itself
+
+
+# --- distance, entropy, share ------------------------------------------------------------------------------------------
+
+
+def test_distance_in_pixels_of_a_grid_that_is_not_square():
+    weights = torch.zeros(1, 2, 13, 13)
+    weights[0, 0] = torch.eye(13)  # everybody looks at itself
+    weights[0, 1, 1:, 1 + 5] = 1.0  # everybody looks at the last patch of the first row
+    found = attention_distance(weights, GRID)
+    expected = sum(math.hypot(4 * (row - 0), 2 * (column - 5)) for row in range(2) for column in range(6)) / 12
+    torch.testing.assert_close(found, torch.tensor([[0.0, expected]]))
+    half = weights * 0.5
+    half[..., 0] += 0.5  # what the class token takes has no place, and does not count
+    torch.testing.assert_close(attention_distance(half, GRID), found)
+
+
+def test_entropy_in_bits():
+    even = torch.full((1, 1, 16, 16), 1 / 16)
+    assert attention_entropy(even).item() == pytest.approx(4)
+    assert attention_entropy(torch.eye(16)[None, None]).item() == 0
+    two = torch.zeros(1, 1, 2, 4)
+    two[..., :2] = 0.5
+    assert attention_entropy(two).item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.6, 0.99, 1.0])
+def test_the_fewest_patches_that_hold_a_share(share):
+    maps = torch.rand(2, 3, 2, 6)
+    maps[0, 0, 0, 0] = float("nan")
+    kept = strongest(maps, share)
+    values = maps.nan_to_num().flatten(2)
+    for image in range(2):
+        for head in range(3):
+            chosen = kept[image, head].flatten()
+            inside, total = values[image, head][chosen], values[image, head].sum()
+            assert inside.sum() >= share * total - 1e-6
+            assert inside.sum() - inside.min() < share * total + 1e-6
+            assert inside.min() >= values[image, head][~chosen].max() if (~chosen).any() else True
+    assert not kept[0, 0, 0, 0]
+    with pytest.raises(AttentionError, match="share is above 0"):
+        strongest(maps, 0.0)
+
+
+# --- ablation --------------------------------------------------------------------------------------------------------
+
+
+def test_ablation_is_the_loss_with_the_heads_values_at_zero():
+    model = small_model()
+    images, labels = torch.randn(4, 3, 8, 12), torch.tensor([0, 1, 2, 0])
+
+    def loss() -> Tensor:
+        return nn.functional.cross_entropy(model.forward_head(model(images)), labels)
+
+    found = head_ablation(model, loss)
+    assert found.shape == (3, 4)
+    with torch.no_grad():
+        whole = loss()
+        for layer, head in ((0, 0), (1, 3), (2, 2)):
+            other = small_model()
+            other.load_state_dict(model.state_dict())
+            attention = other.blocks[layer].attn
+            attention.proj.weight[:, head * 4 : head * 4 + 4] = 0  # W_O reads nothing of this head
+            expected = nn.functional.cross_entropy(other.forward_head(other(images)), labels) - whole
+            torch.testing.assert_close(found[layer, head], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_ablation_of_a_masked_autoencoder_reaches_both_parts():
+    sizes = {k: v for k, v in SIZES.items() if k not in ("num_classes", "global_pool")}
+    model = build_autoencoder(sizes, dict(dim=16, depth=1, num_heads=2), True).train()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    images, mask = torch.randn(2, 3, 8, 12), make_mask("random", 2, (2, 6), 0.5, torch.Generator().manual_seed(0))
+    found = head_ablation(model, lambda: masked_patch_loss(model(images, mask), model.targets(images), mask.mask))
+    assert found.shape == (4, 4)
+    assert found[:3].isfinite().all()
+    assert found[3].isnan().tolist() == [False, False, True, True]  # the decoder has two heads
+    assert model.training

@@ -1,0 +1,196 @@
+"""Attention maps of any vision transformer, unmodified, as it computes them.
+
+with AttentionMaps(model, layers=[-1]) as maps:
+    model(images)
+maps.weights[11]                                  # (B, h, N, N): batch, head, query, key
+maps.to_grid(layer=11, query="cls")               # (B, h, rows, columns), and the mass that is not on patches
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vit.interpret.geometry import Geometry, geometry_of
+from vit.interpret.layers import AttentionError, attention_layers, stepping_in
+from vit.masking import Mask
+
+FUSIONS = ("mean", "max", "min")
+
+
+class GridMaps(NamedTuple):
+    """What a query looks at, laid out on the image.
+
+    Attributes:
+        maps: (B, h, rows, columns); nan where a patch was hidden from the model: absent, not unattended.
+        prefix_mass: (B, h), what the query gives to the class token and registers, which the maps leave out.
+    """
+
+    maps: Tensor
+    prefix_mass: Tensor
+
+
+class AttentionMaps:
+    """A context that keeps the attention weights of a model's layers.
+
+    The weights are those that the model mixes by: after the norms of queries and keys, and through whatever kernel it uses.
+    Each forward pass replaces the maps of the one before. The model comes back as it was.
+
+    Args:
+        model: ours, timm's, transformers' or one with torch's own attention; a part of it (its decoder, say) is looked at
+            alone while the whole runs.
+        layers: numbers of the attention layers to keep, negative from the last; None for all.
+        gradients: keep the weights within the graph of gradients, for `relevance`.
+        consume: called with (layer, weights) as each is computed, instead of keeping it, so that memory stays flat.
+        geometry: where the tokens lie; None for the model's own word.
+
+    Attributes:
+        weights: {layer: (B, h, N, N)}; every row sums to 1.
+        names: of all attention layers.
+
+    Raises:
+        AttentionError: the model is closed (compiled, exported), has no such layer, or a layer that was asked for gave no
+            maps: never fewer than asked.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Iterable[int] | None = None,
+        gradients: bool = False,
+        consume: Callable[[int, Tensor], None] | None = None,
+        geometry: Geometry | None = None,
+    ):
+        self.names = [name for name, _ in attention_layers(model)]
+        count = len(self.names)
+        asked = range(count) if layers is None else list(layers)
+        for layer in asked:
+            if not -count <= layer < count:
+                raise AttentionError(
+                    f"there is no attention layer {layer}: this model has {count}, from 0 to {count - 1}"
+                )
+        self.layers = sorted({layer % count for layer in asked})
+        self.weights: dict[int, Tensor] = {}
+        self._model, self._gradients, self._consume, self._geometry = model, gradients, consume, geometry
+        self._seen: set[int] = set()
+        self._undo = ExitStack()
+
+    def __enter__(self) -> AttentionMaps:
+        self._seen.clear()
+        self._undo.enter_context(stepping_in(self._model, self._mix))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+        missing = [self.names[layer] for layer in self.layers if layer not in self._seen]
+        if kind is None and missing:
+            raise AttentionError(
+                f"{len(missing)} of {len(self.layers)} attention layers gave no maps: {', '.join(missing[:4])}; "
+                "they were not run within the block, or compute their attention in another way"
+            )
+
+    def _mix(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:
+        if layer in self.layers:
+            self._seen.add(layer)
+            if self._consume is not None:
+                self._consume(layer, weights.detach())
+            else:
+                self.weights[layer] = weights if self._gradients else weights.detach()
+        return weights @ values
+
+    def of(self, layer: int) -> Tensor:
+        """The weights (B, h, N, N) of a layer, negative from the last.
+
+        Raises:
+            AttentionError: it was not kept.
+        """
+        number = layer % len(self.names) if -len(self.names) <= layer < len(self.names) else layer
+        if number not in self.weights:
+            raise AttentionError(
+                f"layer {layer} was not kept; there is: {', '.join(map(str, self.weights)) or 'nothing'}"
+            )
+        return self.weights[number]
+
+    @property
+    def geometry(self) -> Geometry:
+        """Where the tokens lie in the image."""
+        return self._geometry or geometry_of(self._model)
+
+    def to_grid(
+        self, layer: int = -1, query: str | tuple[int, int] = "cls", fuse: str | None = None, mask: Mask | None = None
+    ) -> GridMaps:
+        """What one query looks at, on the image.
+
+        Args:
+            layer: one that was kept.
+            query: "cls", "register N", the patch at (row, column), or "mean" over all patches' queries.
+            fuse: "mean", "max" or "min" over the heads, which then are one; None for each.
+            mask: under which the encoder ran: its keys are the visible patches, in the mask's order, other ones in each
+                image.
+
+        Raises:
+            AttentionError: there is no such layer or token, or the patch was hidden from the encoder.
+        """
+        return lay_out(self.of(layer), self.geometry, query, fuse, mask)
+
+
+def lay_out(
+    weights: Tensor,
+    geometry: Geometry,
+    query: str | tuple[int, int] = "cls",
+    fuse: str | None = None,
+    mask: Mask | None = None,
+) -> GridMaps:
+    """What one query looks at, laid out on the image; see `AttentionMaps.to_grid`.
+
+    Args:
+        weights: (B, h, N, N), or anything of that layout: a rollout as (B, 1, N, N).
+    """
+    prefix, patches = geometry.num_prefix_tokens, geometry.grid_size[0] * geometry.grid_size[1]
+    tokens = weights.shape[-1]
+    visible = patches if mask is None else mask.ids_keep.shape[1]
+    if tokens != prefix + visible:
+        raise AttentionError(
+            f"{tokens} tokens are not {prefix} and {visible} patches; "
+            + ("under a mask, give it as mask=" if mask is None else "were these weights computed under this mask?")
+        )
+    if query == "mean":
+        rows = weights[:, :, prefix:].mean(dim=2)  # (B, h, N)
+    else:
+        token = geometry.token(query)
+        if mask is None or token < prefix:
+            rows = weights[:, :, token]
+        else:
+            found = mask.ids_keep == token - prefix  # (B, K)
+            if not found.any(dim=1).all():
+                raise AttentionError(
+                    f"the patch {query} is hidden from the encoder in some of the images, so it asks nothing there"
+                )
+            place = prefix + found.int().argmax(dim=1)  # (B,)
+            rows = weights[torch.arange(len(weights), device=weights.device), :, place.to(weights.device)]
+    if fuse is not None:
+        rows = fuse_heads(rows, fuse)
+    mass, on_patches = rows[..., :prefix].sum(-1), rows[..., prefix:]
+    if mask is not None:
+        grid = on_patches.new_full((*on_patches.shape[:2], patches), float("nan"))
+        ids = mask.ids_keep.to(grid.device)[:, None].expand_as(on_patches)  # (B, h, K)
+        on_patches = grid.scatter(2, ids, on_patches)
+    return GridMaps(on_patches.unflatten(-1, geometry.grid_size), mass)
+
+
+def fuse_heads(weights: Tensor, fuse: str) -> Tensor:
+    """(B, h, ...) -> (B, 1, ...): the mean, the largest or the smallest of the heads."""
+    if fuse == "mean":
+        return weights.mean(dim=1, keepdim=True)
+    if fuse == "max":
+        return weights.amax(dim=1, keepdim=True)
+    if fuse == "min":
+        return weights.amin(dim=1, keepdim=True)
+    raise AttentionError(f"heads are fused by {', '.join(FUSIONS)}, got {fuse!r}")

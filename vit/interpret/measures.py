@@ -1,0 +1,168 @@
+"""Numbers and pictures from attention weights: how far, how spread, through all layers, and for a result.
+
+Letters: B batch, h heads, N tokens, rows x columns patches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vit.encoder import eval_mode
+from vit.interpret.capture import AttentionMaps, fuse_heads
+from vit.interpret.geometry import Geometry
+from vit.interpret.layers import AttentionError, stepping_in
+
+
+def attention_rollout(
+    weights: Sequence[Tensor], fuse: str = "mean", discard: float = 0.0, num_prefix_tokens: int = 1
+) -> Tensor:
+    """How much of each input token has come to each token through all layers (Abnar and Zuidema 2020).
+
+    In each layer, heads are fused, and half stays with the token itself (the residual): 0.5 (A + I).
+
+    Args:
+        weights: (B, h, N, N) of all layers, the first one first.
+        fuse: "mean", "max" or "min" over heads.
+        discard: share of each layer's weights that is left out, the smallest ones; the columns of prefix tokens are kept.
+        num_prefix_tokens: how many there are.
+
+    Returns:
+        (B, N, N): row = token, column = input token; rows sum to 1.
+    """
+    if not 0 <= discard < 1:
+        raise AttentionError(f"discard is a share from 0 to below 1, got {discard}")
+    result: Tensor | None = None
+    for layer in weights:
+        fused = fuse_heads(layer, fuse)[:, 0]  # (B, N, N)
+        if discard:
+            patches = fused[..., num_prefix_tokens:].flatten(1)  # (B, N L)
+            lowest = patches.topk(int(patches.shape[1] * discard), dim=1, largest=False).indices
+            kept = patches.scatter(1, lowest, 0.0).view_as(fused[..., num_prefix_tokens:])
+            fused = torch.cat([fused[..., :num_prefix_tokens], kept], dim=-1)
+        mixed = 0.5 * (fused / fused.sum(-1, keepdim=True).clamp(min=1e-12) + torch.eye(fused.shape[-1]).to(fused))
+        mixed = mixed / mixed.sum(-1, keepdim=True)
+        result = mixed if result is None else mixed @ result
+    if result is None:
+        raise AttentionError("a rollout needs the weights of at least one layer")
+    return result
+
+
+def relevance(
+    model: nn.Module,
+    inputs: Tensor,
+    score: int | Callable[[Tensor], Tensor],
+    run: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Which input tokens a result rests on: attention weighted by its gradient (Chefer, Gur and Wolf 2021).
+
+    R = I, then in each layer R = R + mean over heads of max(gradient * A, 0) times R; image by image.
+
+    Args:
+        model: whose attention layers are followed; left as it was.
+        inputs: (B, C, H, W), normalised.
+        score: the number of a class, or a function of what `run` gives to one scalar an image (B,).
+        run: from inputs to a result; None for `model` itself.
+
+    Returns:
+        (B, N, N): row = token, column = the input token that it rests on.
+    """
+    with eval_mode(model), torch.enable_grad(), AttentionMaps(model, gradients=True) as maps:
+        # Weights of frozen layers would have no gradient either, so it is made to flow from the input.
+        result = (run or model)(inputs.detach().clone().requires_grad_())
+        scores = score(result) if callable(score) else result[:, score]
+        layers = [maps.weights[layer] for layer in sorted(maps.weights)]
+        gradients = torch.autograd.grad(scores.sum(), layers, allow_unused=True)
+    batch, _, tokens, _ = layers[0].shape
+    found = torch.eye(tokens, device=layers[0].device).expand(batch, -1, -1)
+    for weights, gradient in zip(layers, gradients, strict=True):  # paired by layer, whatever order they came in
+        if gradient is not None:
+            found = found + (gradient * weights.detach()).clamp(min=0).mean(dim=1) @ found
+    return found.detach()
+
+
+def attention_distance(weights: Tensor, geometry: Geometry) -> Tensor:
+    """How far a patch looks on average: pixels between its centre and the patches', weighted by its attention to them.
+
+    Attention on prefix tokens, which have no place, is left out and the rest brought to 1. (Dosovitskiy et al. 2021, fig. 7)
+
+    Args:
+        weights: (B, h, N, N).
+
+    Returns:
+        (B, h), pixels.
+    """
+    (rows, columns), (p, q) = geometry.grid_size, geometry.patch_size
+    y = torch.arange(rows, device=weights.device).repeat_interleave(columns) * p
+    x = torch.arange(columns, device=weights.device).repeat(rows) * q
+    apart = ((y[:, None] - y) ** 2 + (x[:, None] - x) ** 2).to(weights.dtype).sqrt()  # (L, L)
+    between = weights[..., geometry.num_prefix_tokens :, geometry.num_prefix_tokens :]
+    between = between / between.sum(-1, keepdim=True).clamp(min=1e-12)
+    return (between * apart).sum(-1).mean(-1)
+
+
+def attention_entropy(weights: Tensor) -> Tensor:
+    """How spread attention is: entropy of a query's weights in bits, mean over queries; 0 on one key, log2 N when even.
+
+    Args:
+        weights: (B, h, N, N).
+
+    Returns:
+        (B, h), bits.
+    """
+    return -torch.special.xlogy(weights, weights).sum(-1).mean(-1) / torch.log(torch.tensor(2.0))
+
+
+def strongest(maps: Tensor, share: float = 0.6) -> Tensor:
+    """The fewest patches that hold `share` of a map's mass: DINO's picture, at 60%.
+
+    Args:
+        maps: (B, h, rows, columns); nan counts as nothing.
+        share: from 0 to 1.
+
+    Returns:
+        bool (B, h, rows, columns).
+    """
+    if not 0 < share <= 1:
+        raise AttentionError(f"share is above 0 and at most 1, got {share}")
+    flat = maps.nan_to_num().flatten(2)  # (B, h, L)
+    values, order = flat.sort(dim=-1, descending=True)
+    before = values.cumsum(-1) - values  # mass that is there without it
+    kept = (before < share * values.sum(-1, keepdim=True)) & (values > 0)
+    return torch.zeros_like(kept).scatter(-1, order, kept).unflatten(-1, maps.shape[2:])
+
+
+@torch.no_grad()
+def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
+    """What is lost without each head: the loss with the head silenced (its values as zeros), minus the loss as it is.
+
+    Args:
+        model: whose heads are silenced, one by one; left as it was.
+        loss: runs the model and gives a scalar; must give the same each time.
+
+    Returns:
+        (layers, most heads); nan where a layer has fewer.
+    """
+    heads: dict[int, int] = {}
+
+    def count(layer: int, weights: Tensor, values: Tensor) -> Tensor:
+        heads[layer] = weights.shape[1]
+        return weights @ values
+
+    with eval_mode(model):
+        with stepping_in(model, count) as layers:
+            whole = float(loss())
+        lost = torch.full((len(layers), max(heads.values(), default=0)), float("nan"))
+        for layer, head in ((layer, head) for layer, number in heads.items() for head in range(number)):
+
+            def without(number: int, weights: Tensor, values: Tensor, layer: int = layer, head: int = head) -> Tensor:
+                mixed = weights @ values
+                if number == layer:
+                    mixed[:, head] = 0
+                return mixed
+
+            with stepping_in(model, without):
+                lost[layer, head] = float(loss()) - whole
+    return lost
