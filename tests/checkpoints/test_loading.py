@@ -16,6 +16,7 @@ from torch import nn
 from vit.checkpoints import CheckpointError, load_model, save_model
 from vit.checkpoints.native import CONFIG
 from vit.data.augment import Normalization
+from vit.data.images import DataError
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
 
@@ -283,6 +284,32 @@ def test_a_normalisation_that_is_none_is_refused(changes, tmp_path):
     settings = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]} | changes
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
     assert "its settings cannot be used" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_images_go_through_what_the_model_was_trained_with(interpolation, tmp_path):
+    from PIL import Image
+    from torchvision.transforms import v2
+
+    pixels = torch.randint(0, 256, (40, 64, 3), dtype=torch.uint8)
+    Image.fromarray(pixels.numpy()).save(tmp_path / "a.png")
+    Image.fromarray(pixels.numpy()[:, ::-1]).save(tmp_path / "b.png")
+    save_model(tmp_path / "m", VisionTransformer(**SIZES), NORMALIZE, interpolation=interpolation)
+    origin = load_model(tmp_path / "m").origin
+    images = origin.read_images([tmp_path / "a.png", str(tmp_path / "b.png")])
+    assert (images.shape, images.dtype) == ((2, 3, 16, 16), torch.uint8)
+    mode = v2.InterpolationMode[interpolation.upper()]
+    theirs = v2.Compose([v2.CenterCrop(40), v2.Resize(16, interpolation=mode)])(Image.open(tmp_path / "a.png"))
+    difference = (v2.functional.pil_to_tensor(theirs).int() - images[0].int()).abs()
+    assert difference[..., 1:-1].max() <= 1  # at the cut, Pillow's filter still sees what lies beyond
+    assert (images[1].flip(-1).int() - images[0].int()).abs().max() <= 1
+    grey = load_model(tmp_path / "m", channels=1).origin.read_images([tmp_path / "a.png"])
+    assert grey.shape == (1, 1, 16, 16)
+    with pytest.raises(DataError, match="takes 5 channels"):
+        load_model(tmp_path / "m", channels=5).origin.read_images([tmp_path / "a.png"])
+    (tmp_path / "c.png").write_text("no image")
+    with pytest.raises(DataError, match=r"c\.png: its content is no image"):
+        origin.read_images([tmp_path / "a.png", tmp_path / "c.png"])
 
 
 def test_memory_peaks_below_the_file_above_the_model(tmp_path):

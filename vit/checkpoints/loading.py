@@ -150,6 +150,8 @@ def origin_of(plan: Plan) -> Origin:
         format=format.name,
         normalize=Normalization(list(mean), list(std)),
         interpolation=hints.interpolation if hints.interpolation in INTERPOLATIONS else format.interpolation,
+        image_size=plan.encoder["image_size"],
+        channels=channels,
         class_names=hints.class_names if plan.encoder["num_classes"] in (0, len(hints.class_names)) else (),
         data=str(details.get("data") or plan.source.other.get("data", "")),
         report=report,

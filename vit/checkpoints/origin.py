@@ -6,10 +6,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
+from torchvision.transforms.v2.functional import rgb_to_grayscale
 
 from vit.checkpoints.names import Shape
 from vit.data.augment import Normalization
+from vit.data.decode import decode
+from vit.data.images import DataError
 from vit.errors import one_line
 
 
@@ -57,6 +64,8 @@ class Origin:
         format: of the file.
         normalize: of the input, images from 0 to 1.
         interpolation: of resizing images to the model's size: "bicubic" or "bilinear".
+        image_size: (H, W) that the model takes.
+        channels: C that it takes.
         class_names: of the head, or of the training data; empty where nothing names them.
         data: what the training data is called; "" where nothing says so.
         report: what became of each tensor.
@@ -67,10 +76,35 @@ class Origin:
     format: str
     normalize: Normalization
     interpolation: str
+    image_size: tuple[int, int]
+    channels: int
     class_names: tuple[str, ...]
     data: str
     report: Report
     details: dict[str, Any]
+
+    def read_images(self, paths: Sequence[str | Path]) -> Tensor:
+        """Image files as the model takes them, but for `normalize`: cut to its shape, resized its way, in its channels.
+
+        Args:
+            paths: of JPEG, PNG and other usual formats; see `vit.data.decode`.
+
+        Returns:
+            uint8 (B, C, H, W).
+
+        Raises:
+            DataError: a file is no image, damaged or too large, or the model takes no pictures in colour or grey.
+        """
+        if self.channels not in (1, 3):
+            raise DataError(f"this model takes {self.channels} channels; image files have three, or one")
+        pictures = []
+        for path in paths:
+            content = decode(str(path), self.image_size, self.interpolation)
+            if isinstance(content, str):
+                raise DataError(f"{path}: {content}")
+            pixels = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(3, *self.image_size)
+            pictures.append(rgb_to_grayscale(pixels) if self.channels == 1 else pixels)
+        return torch.stack(pictures)
 
 
 def _by_reason(dropped: dict[str, str]) -> list[str]:

@@ -20,12 +20,12 @@ ANSWER = struct.Struct("<?I")
 """What a worker writes before each answer: whether pixels follow or a reason, and how many bytes."""
 
 
-def decode(path: str, image_size: tuple[int, int]) -> bytes | str:
+def decode(path: str, image_size: tuple[int, int], interpolation: str = "bicubic") -> bytes | str:
     """The pixels of an image file, uint8 (3, H, W) for `image_size` = (H, W), or in a few words why there are none.
 
     EXIF orientation is applied; transparency is laid on white; 16-bit grey is scaled to 8 bits; of an animation the
-    first frame counts. The largest centred part with the shape of `image_size` is resized to it (bicubic, antialiased);
-    an image that has the size already is left as it is, to the bit.
+    first frame counts. The largest centred part with the shape of `image_size` is resized to it ("bicubic" or "bilinear",
+    antialiased); an image that has the size already is left as it is, to the bit.
     """
     height, width = image_size
     if not os.path.isfile(path):  # opening a pipe would wait for ever
@@ -40,7 +40,7 @@ def decode(path: str, image_size: tuple[int, int]) -> bytes | str:
             if scale < 1:
                 image.draft(None, (int(image.width * scale), int(image.height * scale)))
             upright = _rgb(ImageOps.exif_transpose(image))
-            fitted = ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC)
+            fitted = ImageOps.fit(upright, (width, height), Image.Resampling[interpolation.upper()])
             return b"".join(channel.tobytes() for channel in fitted.split())
     except UnidentifiedImageError:
         return "its content is no image"  # Pillow's own words repeat the path
