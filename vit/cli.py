@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NoReturn
 
@@ -295,26 +295,18 @@ def _checkpoint(argv: Sequence[str]) -> int:
 
     from vit.checkpoints import commands
 
-    given = (
-        "part",
-        "image_size",
-        "patch_size",
-        "channels",
-        "num_classes",
-        "num_heads",
-        "decoder_heads",
-        "grid_size",
-        "branch",
-    )
-    asked = {key: getattr(options, key) for key in given}
-    asked |= {
-        "norm_pix_loss": {None: None, "true": True, "false": False}[options.norm_pix_loss],
-        "allow": options.allow,
-    }
+    asked = {field.name: getattr(options, field.name) for field in fields(commands.Request)}
     with warnings.catch_warnings(action="ignore"):  # what stays untrained, the commands say themselves
         if options.command == "inspect":
             return commands.inspect(options.checkpoint, asked, options.tensors, options.json)
         return commands.write(options.checkpoint, asked, options.command, options.to, Path(options.out))
+
+
+def _yes(text: str) -> bool:
+    """ "true" or "false"."""
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; true or false")
+    return text == "true"
 
 
 def _sizes(text: str) -> tuple[int, int]:
@@ -345,19 +337,27 @@ def checkpoint_parser() -> argparse.ArgumentParser:
     group.add_argument("--patch-size", type=_sizes, metavar="P[,Q]", help="pixels: resize the patch kernels")
     group.add_argument("--channels", type=int, metavar="N", help="of the images: adapt the patch kernels")
     group.add_argument("--num-classes", type=int, metavar="N", help="of the head; 0 leaves it out")
+    group.add_argument("--class-token", type=_yes, metavar="true|false", help="whether it has one; false leaves it out")
+    group.add_argument("--global-pool", choices=["token", "avg"], help="what the head reads")
+    group.add_argument("--fc-norm", type=_yes, metavar="true|false", help="whether the last norm follows the pooling")
     group.add_argument("--num-heads", type=int, metavar="N", help="where nothing says so")
     group.add_argument("--decoder-heads", type=int, metavar="N", help="where nothing says so")
     group.add_argument(
         "--grid-size", type=_sizes, metavar="R,C", help="rows and columns of its position table, likewise"
     )
     group.add_argument(
-        "--norm-pix-loss", choices=["true", "false"], help="whether a decoder predicts normalised patches"
+        "--norm-pix-loss", type=_yes, metavar="true|false", help="whether a decoder predicts normalised patches"
     )
+    group.add_argument("--norm-eps", type=float, metavar="EPS", help="of all norms, where nothing says so")
     group.add_argument(
         "--branch", metavar="KEY", help="of several copies of the network: student, teacher, model_ema, ..."
     )
     group.add_argument(
-        "--allow", nargs="+", default=[], metavar="NAME", help="tensors that may be missing or unexpected; patterns too"
+        "--allow",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a tensor, or a pattern, that may be missing or unexpected or hold nan; may be repeated",
     )
     inspect = commands.add_parser("inspect", parents=[loading], help="say what it is and what becomes of each tensor")
     inspect.add_argument("--tensors", action="store_true", help="list every tensor")

@@ -1,6 +1,7 @@
 """Out and in again: others load what we write, and every tensor comes back to the bit."""
 
 import json
+import os
 
 import pytest
 import timm
@@ -15,6 +16,7 @@ from transformers import (
 )
 
 from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
+from vit.checkpoints.export import export_program
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.mae import build_autoencoder, masked_patch_loss
@@ -245,3 +247,37 @@ def test_a_head_on_the_mean_is_left_out_for_transformers_with_the_reason(tmp_pat
 def test_a_model_that_was_not_loaded_has_no_normalisation_to_write(tmp_path):
     with pytest.raises(CheckpointError, match="not loaded by load_model"):
         convert_model(VisionTransformer(**SIZES), "timm", tmp_path / "out")
+
+
+@pytest.mark.parametrize("to", [["timm"], None, "keras", 3])
+def test_a_format_that_is_none(to, tmp_path):
+    model = saved_encoder(tmp_path / "own")
+    with pytest.raises(CheckpointError, match="formats are timm, mae, huggingface and safetensors, got"):
+        convert_model(model, to, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("there", ["link to nowhere", "link to a folder", "pipe"])
+def test_what_is_no_plain_place_is_not_written_to(there, tmp_path):
+    model = saved_encoder(tmp_path / "own")
+    out = tmp_path / "out"
+    (tmp_path / "elsewhere").mkdir()
+    if there == "pipe":
+        os.mkfifo(out)
+    else:
+        out.symlink_to(tmp_path / ("nothing" if there == "link to nowhere" else "elsewhere"))
+    with pytest.raises(CheckpointError, match="exists; name another place"):
+        convert_model(model, "timm", out)
+    with pytest.raises(CheckpointError, match="no file that could be replaced"):
+        export_program(model, out.rename(tmp_path / "out.pt2"), "torch-export")
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
+def test_two_classes_of_one_name_stay_two_for_transformers(tmp_path):
+    names = ("crane", "cat", "crane")
+    model = saved_encoder(tmp_path / "own", names, num_classes=3, global_pool="token")
+    convert_model(model, "huggingface", tmp_path / "out")
+    theirs = ViTForImageClassification.from_pretrained(tmp_path / "out")
+    assert theirs.config.id2label == dict(enumerate(names))
+    assert sorted(theirs.config.label2id.values()) == [0, 1, 2]
+    assert load_model(tmp_path / "out").origin.class_names == names

@@ -16,11 +16,13 @@ from vit.checkpoints.origin import Report
 from vit.checkpoints.reading import CheckpointError, Source
 from vit.checkpoints.request import Request
 from vit.checkpoints.resize import adapt_channels, resize_kernels, resize_positions
+from vit.encoder import NORM_EPS
 from vit.patches import sincos_positions
 
 # Heads by width, where they are not width / 64: ViT-H and ViT-g of the usual families, and MAE's decoder.
-ENCODER_HEADS = {1280: 16, 1408: 16, 1664: 16}
+ENCODER_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 DECODER_HEADS = {512: 16}
+MOST_BLOCKS = 1000
 
 
 class Reader:
@@ -54,17 +56,21 @@ class Reader:
         encoder: dict[str, Any] = {"patch_size": patch, "channels": channels, "embed_dim": width}
         self._compare(encoder, hints.encoder)  # before the heads, which a wrong width would make look wrong
         encoder |= self._blocks("blocks.", width, hints.encoder, request.num_heads, ENCODER_HEADS)
-        encoder["layer_scale"] = hints.encoder.get("layer_scale", 1e-5) if "blocks.0.ls1.gamma" in values else None
+        scaled = "blocks.0.ls1.gamma" in values
+        if "layer_scale" in hints.encoder and (hints.encoder["layer_scale"] is not None) != scaled:
+            said, held = ("no layer scale", "one") if scaled else ("a layer scale", "none")
+            raise self.fail(f"its settings say {said}, its tensors hold {held}")
+        encoder["layer_scale"] = hints.encoder.get("layer_scale", 1e-5) if scaled else None
         encoder["class_token"] = "cls_token" in values
         encoder["registers"] = self.shape("reg_token", 3)[1] if "reg_token" in values else 0
-        encoder["norm_eps"] = hints.encoder.get("norm_eps", self.format.norm_eps)
+        encoder["norm_eps"] = self._norm_eps()
         grid = self._positions(encoder)
         encoder["image_size"] = (grid[0] * patch[0], grid[1] * patch[1])
         self._compare(encoder, hints.encoder)
         if "drop_path" in hints.encoder:
             encoder["drop_path"] = hints.encoder["drop_path"]
-        self._prefix(encoder)
         self._head(encoder)
+        self._prefix(encoder)
         self._resize(encoder, grid)
         return encoder
 
@@ -81,13 +87,31 @@ class Reader:
 
     def norm_pix_loss(self) -> bool:
         """Whether the decoder predicts normalised patches."""
-        for said in (self.request.norm_pix_loss, self.hints.norm_pix_loss):
-            if said is not None:
-                return said
+        said = self._given("norm_pix_loss", self.request.norm_pix_loss, self.hints.norm_pix_loss)
+        if said is not None:
+            return said
         self.report.notes.append(
             "nothing says whether the decoder predicts normalised patches; taken as no; norm_pix_loss sets it"
         )
         return False
+
+    def _norm_eps(self) -> float:
+        """The eps of all norms."""
+        said = self._given("norm_eps", self.request.norm_eps, self.hints.encoder.get("norm_eps"))
+        if said is not None:
+            return said
+        if self.format.norm_eps != NORM_EPS:
+            self.report.notes.append(
+                f"nothing says the eps of its norms; taken as {self.format.norm_eps:g}, as is usual for "
+                f"{self.format.name}; norm_eps sets it"
+            )
+        return self.format.norm_eps
+
+    def _given(self, key: str, given: Any, said: Any) -> Any:
+        """What was asked for, or what the settings say, which must not contradict each other; None for neither."""
+        if given is not None and said is not None and given != said:
+            raise self.fail(f"you gave {key} {text(given)}, its settings say {text(said)}")
+        return said if given is None else given
 
     def _blocks(
         self, container: str, width: int, hints: dict[str, Any], given_heads: int | None, known: dict[int, int]
@@ -113,13 +137,19 @@ class Reader:
         }
         if found["depth"] > 2 * len(numbers):
             raise self.fail(f"{container}{max(numbers)} without most of the blocks before it")
-        heads = given_heads or hints.get("num_heads")
+        if found["depth"] > MOST_BLOCKS:
+            raise self.fail(f"it has {found['depth']:,} blocks; at most {MOST_BLOCKS:,} are built")
+        part, name = ("decoder", "decoder_heads") if container.startswith("decoder") else ("encoder", "num_heads")
+        heads = self._given(name, given_heads, hints.get("num_heads"))
         if found["qk_norm"]:
             (head_dim,) = self.shape(f"{first}attn.q_norm.weight", 1)
+            if heads is not None and heads * head_dim != width:
+                raise self.fail(
+                    f"{heads} heads of {head_dim} channels, as its q_norm has, do not make its width of {width}"
+                )
             heads = heads or width // head_dim
         if heads is None:
             heads = known.get(width) or width // 64
-            part, name = ("decoder", "decoder_heads") if container.startswith("decoder") else ("encoder", "num_heads")
             if not heads or width % heads:
                 where = "its settings do not say" if self.source.config else "there is no config.json that says"
                 raise self.fail(f"{where} how many heads its width of {width} has; give {name}")
@@ -137,9 +167,8 @@ class Reader:
         rows = self.shape("pos_embed", 3)[1]
         prefix = encoder["class_token"] + encoder["registers"]
         size, patch = self.hints.encoder.get("image_size"), encoder["patch_size"]
-        grid = pair(self.request.grid_size)
-        if grid is None and size is not None:
-            grid = (size[0] // patch[0], size[1] // patch[1])
+        grid = None if size is None else (size[0] // patch[0], size[1] // patch[1])
+        grid = self._given("grid_size", pair(self.request.grid_size), grid)
         # With registers, DINOv2's table has a row for the class token alone.
         counts = {rows - prefix, rows, rows - encoder["class_token"]}
         if grid is None:
@@ -163,6 +192,8 @@ class Reader:
     def _kind_of_positions(self, grid: tuple[int, int]) -> str:
         """Whether the table is the fixed sin-cos one, in one of its two orders; the only values that a plan looks at."""
         table = self.source.tensors[self.values["pos_embed"].move.sources[0]][0, -grid[0] * grid[1] :].float()
+        if table.device.type == "meta":  # a shape alone: enough to refuse, not to load
+            return "learned"
         for order, parts in (("mae", "[sin x, cos x, sin y, cos y]"), ("timm", "[sin y, sin x, cos y, cos x]")):
             if table.shape[1] % 4 == 0 and torch.allclose(
                 table, sincos_positions(grid, table.shape[1], order), atol=1e-3
@@ -191,13 +222,21 @@ class Reader:
             return
         if any(name.startswith("decoder.") for name in self.values):
             raise self.fail("its decoder counts on the tokens that there are; take part encoder to change them")
-        if self.request.class_token:
+        if self.request.class_token:  # the pooling stays as it was: the new token knows nothing yet
             encoder["class_token"] = True
             table = self.values["pos_embed"]
             if not encoder["no_embed_class"]:
                 what, shape = "a row of zeros put in for the class token", (1, table.shape[1] + 1, table.shape[2])
                 table.then(partial(_put_zeros, at=0, count=1), shape, what)
             return
+        if self.request.global_pool == "token":
+            raise self.fail("without its class token, global_pool can only be 'avg'")
+        if encoder["global_pool"] == "token":
+            encoder["global_pool"] = "avg"
+            if encoder["num_classes"]:
+                self.report.notes.append(
+                    "its head was trained on the class token, and now reads the mean of the patches"
+                )
         encoder["class_token"] = False
         drop(self.values, "cls_token", "no class token was asked for", self.report)
         if not encoder["no_embed_class"]:
@@ -212,8 +251,19 @@ class Reader:
         if "norm.weight" in values and "fc_norm.weight" in values:
             raise self.fail("it holds both norm and fc_norm; a model has one final norm, before the pooling or after")
         fc_norm = "fc_norm.weight" in values
-        pool = hints.get("global_pool") or ("token" if encoder["class_token"] and not fc_norm else "avg")
-        encoder["global_pool"] = request.global_pool or ("avg" if not encoder["class_token"] else pool)
+        classes = self.shape("head.weight", 2)[0] if "head.weight" in values else 0
+        found: dict[str, Any] = {"fc_norm": fc_norm} if request.fc_norm is None else {}
+        if request.num_classes is None and classes:
+            found["num_classes"] = classes
+        self._compare(found, hints)
+        pool = request.global_pool or hints.get("global_pool")
+        if not pool:
+            pool = "avg" if fc_norm or not encoder["class_token"] else "token"
+            if classes and pool == "token" and not self.format.global_pool and request.num_classes in (None, classes):
+                self.report.notes.append(
+                    "nothing says what its head reads; taken as the class token; global_pool sets it"
+                )
+        encoder["global_pool"] = pool
         encoder["fc_norm"] = fc_norm if request.fc_norm is None else request.fc_norm
         if encoder["fc_norm"] != fc_norm:
             old, new = ("norm", "fc_norm") if encoder["fc_norm"] else ("fc_norm", "norm")
@@ -221,9 +271,10 @@ class Reader:
                 if f"{old}.{kind}" in values:
                     value = values[f"{new}.{kind}"] = values.pop(f"{old}.{kind}")
                     value.notes.append(f"{old} as {new}, as asked")
-        classes = self.shape("head.weight", 2)[0] if "head.weight" in values else 0
-        encoder["num_classes"] = classes if request.num_classes is None else request.num_classes
-        if encoder["num_classes"] != classes:
+        # A head that the settings speak of and the file does not hold is missing, and that is said.
+        held = classes or hints.get("num_classes", 0)
+        encoder["num_classes"] = held if request.num_classes is None else request.num_classes
+        if request.num_classes is not None and (request.num_classes != classes or request.num_classes == 0):
             for kind in ("weight", "bias"):
                 why = f"{request.num_classes or 'no'} classes were asked for, this head has {classes}"
                 drop(values, f"head.{kind}", why, self.report)
@@ -277,7 +328,9 @@ class Reader:
 
 def text(value: Any) -> str:
     """A size as 16 x 16, anything else as it is."""
-    return " x ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    if isinstance(value, tuple | list):
+        return " x ".join(map(str, value)) or "of a single number"
+    return str(value)
 
 
 def _put_zeros(table: Tensor, at: int, count: int) -> Tensor:

@@ -26,8 +26,9 @@ def inspect(checkpoint: str, asked: dict[str, Any], every: bool, as_json: bool) 
     Returns:
         the exit code: 0, or 2 where it could not be loaded so.
     """
-    plan = plan_model(find(checkpoint), Request(**asked))
-    known = facts(plan)
+    request = Request(**asked)
+    plan = plan_model(find(checkpoint), request)
+    known = facts(plan, request)
     print(json.dumps(known, indent=2) if as_json else describe(plan, known, every))
     return 2 if known["problems"] else 0
 

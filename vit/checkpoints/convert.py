@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import torch
@@ -35,7 +36,9 @@ def convert_model(model: Model, to: str, out: str | Path) -> list[str]:
     """
     out = Path(out)
     origin = origin_of(model)
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+    if not isinstance(to, str) or to not in (*FOLDERS, "mae", "safetensors"):
+        raise CheckpointError(f"formats are timm, mae, huggingface and safetensors, got {to!r}")
+    if os.path.lexists(out) and (out.is_symlink() or not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out} exists; name another place, what is there is not replaced")
     if to == "safetensors":
         save_model(out, model, origin.normalize, origin.class_names, origin.data, origin.interpolation)
@@ -49,8 +52,6 @@ def convert_model(model: Model, to: str, out: str | Path) -> list[str]:
         with replacing(out) as temporary:
             temporary.write_bytes(buffer.getbuffer())
         return outgoing.notes
-    if to not in FOLDERS:
-        raise CheckpointError(f"formats are timm, mae, huggingface and safetensors, got {to!r}")
     outgoing = FOLDERS[to](model, origin)
     write_weights(out, outgoing.tensors, outgoing.config)
     if outgoing.preprocessor:

@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,6 +65,8 @@ def export_program(model: Model, path: Path, to: str, metadata: dict[str, str] |
         raise CheckpointError(f"programs are {', '.join(PROGRAMS)}, got {to!r}")
     if path.suffix != PROGRAMS[to]:
         raise CheckpointError(f"{path}: name a file that ends in {PROGRAMS[to]}")
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        raise CheckpointError(f"{path} is no file that could be replaced; name another place")
     encoder = encoder_of(model)
     size = sum(parameter.numel() * parameter.element_size() for parameter in encoder.parameters())
     if to == "onnx":

@@ -11,10 +11,9 @@ from typing import Any
 import yaml
 
 from vit.checkpoints.formats.native import FORMAT
-from vit.checkpoints.reading import CheckpointError, read_checkpoint
+from vit.checkpoints.reading import FOLDER_FILES, CheckpointError, read_checkpoint
 from vit.errors import one_line
 
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 CARD = "README.md"
 # What of a run is for others: never its states, which hold the optimizer too and are many times as large.
 PUBLISHED = ("model.safetensors", "config.json", "config.yaml", "summary.json", "metrics.jsonl",
@@ -63,9 +62,11 @@ def download(name: str) -> Path:
     with _explained(f"hf/{name}"):
         fetch("config.json")
         fetch("preprocessor_config.json", needed=False)
-        main = next((path for file in WEIGHTS if (path := fetch(file, file == WEIGHTS[-1])) is not None), None)
+        main = next(
+            (path for file in FOLDER_FILES if (path := fetch(file, file == FOLDER_FILES[-1])) is not None), None
+        )
         if main is None:
-            raise CheckpointError(f"hf/{name} holds none of {', '.join(WEIGHTS)}")
+            raise CheckpointError(f"hf/{name} holds none of {', '.join(FOLDER_FILES)}")
         if main.name.endswith(".index.json"):
             for part in _parts(main):
                 if fetch(part) is None:
@@ -96,7 +97,7 @@ def push_to_hub(folder: str | Path, repository: str, private: bool = False) -> s
     source = read_checkpoint(folder)
     ours = source.config.get("format") == FORMAT and source.verified
     if not ours or source.files != (
-        folder / WEIGHTS[0],
+        folder / FOLDER_FILES[0],
     ):  # of a file, or under another name, the weights would stay here
         raise CheckpointError(
             f"{folder} is no folder with a model in the project's own format; `vit checkpoint convert` writes one"

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from vit.checkpoints.loading import origin_of
+from vit.checkpoints.loading import plan_origin, value_problems
 from vit.checkpoints.plan import Plan
 from vit.checkpoints.reading import check_finite
+from vit.checkpoints.request import Request
 from vit.errors import one_line
 
 
-def facts(plan: Plan) -> dict[str, Any]:
+def facts(plan: Plan, request: Request) -> dict[str, Any]:
     """All that is known about a checkpoint, in plain values.
 
-    Every tensor is read once, to count values that are nan or infinite; a plan that would load then has a problem.
+    Every tensor is read once, to count values that are nan or infinite: a problem where `load_model` refuses them, a note
+    where it would not look at them or they are allowed.
     """
     source, report = plan.source, plan.report
-    bad = {name: count for name, tensor in source.tensors.items() if (count := check_finite(tensor))}
-    for name, count in bad.items():
-        report.problems.append(f"{name} holds {count} values that are nan or infinite")
-    origin = origin_of(plan)
+    for target in plan.values:
+        report.problems += value_problems(plan, request, target)
+    for name, tensor in source.tensors.items():
+        bad = 0 if tensor.device.type == "meta" else check_finite(tensor)
+        if bad and not any(problem.startswith(f"{name} holds") for problem in report.problems):
+            report.notes.append(f"{name} holds {bad} values that are nan or infinite")
+    origin = plan_origin(plan)
     sizes = {name: tensor.numel() for name, tensor in source.tensors.items()}
     decoder = [v for name, v in plan.values.items() if name.startswith("decoder.")]
     count = sum(sizes[name] for value in plan.values.values() for name in value.move.sources)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +14,16 @@ from torch import Tensor
 from vit.checkpoints.formats import timm
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.plan import Plan, plan_model
-from vit.checkpoints.reading import CheckpointError, Source, check_finite, flatten, read_checkpoint
-from vit.checkpoints.request import Request, matches
+from vit.checkpoints.reading import (
+    CheckpointError,
+    Source,
+    check_finite,
+    check_ordinary,
+    flatten,
+    read_checkpoint,
+    shown,
+)
+from vit.checkpoints.request import Request
 from vit.checkpoints.resize import adapt_statistics
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
@@ -37,6 +46,7 @@ def load_model(
     num_heads: int | None = None,
     decoder_heads: int | None = None,
     norm_pix_loss: bool | None = None,
+    norm_eps: float | None = None,
     grid_size: tuple[int, int] | None = None,
     branch: str | None = None,
     allow: Sequence[str] = (),
@@ -56,9 +66,10 @@ def load_model(
         fc_norm: whether the final norm stands after the pooling.
         num_heads, decoder_heads: where nothing in the checkpoint says so (else they are guessed from the width, with a note).
         norm_pix_loss: of an autoencoder, where nothing in the checkpoint says so.
+        norm_eps: of all norms, likewise.
         grid_size: (rows, columns) of the checkpoint's position table, where it is not square and nothing says so.
         branch: of several copies of the network in a file, the one within this key: "student", "teacher", "model_ema".
-        allow: names or patterns ("decoder.*") of tensors that may be missing, unexpected, or hold nan.
+        allow: names or patterns ("decoder.*"), theirs or ours, of tensors that may be missing, unexpected, or hold nan.
 
     Returns:
         A `VisionTransformer`, or a `MaskedAutoencoder` where the checkpoint holds a decoder; float32, on the CPU, in eval
@@ -70,7 +81,7 @@ def load_model(
     """
     request = Request(
         part, image_size, patch_size, channels, num_classes, class_token, global_pool, fc_norm, num_heads, decoder_heads,
-        norm_pix_loss, grid_size, branch, tuple(allow),
+        norm_pix_loss, norm_eps, grid_size, branch, allow,
     )  # fmt: skip
     plan = plan_model(find(source), request)
     model = build(plan, request)
@@ -87,13 +98,25 @@ def find(source: str | Path | Mapping[str, Tensor]) -> Source:
         CheckpointError: it is not there, cannot be fetched, or cannot be read safely.
     """
     if isinstance(source, Mapping):
-        return Source(Path("the state dict"), (), *flatten(dict(source)), {}, {}, False)
-    if isinstance(source, str) and source.startswith("timm/") and not Path(source).exists():
-        return timm.fetch(source)
-    if isinstance(source, str) and source.startswith("hf/") and not Path(source).exists():
+        name = "the state dict"
+        tensors, other = flatten(dict(source), name)
+        for key, tensor in tensors.items():
+            check_ordinary(name, key, tensor)
+            tensors[key] = tensor.detach() if tensor.device.type == "meta" else tensor.detach().cpu()
+        return Source(Path(name), (), tensors, other, {}, {}, False)
+    if not isinstance(source, str | Path) or source == "":
+        kind = "an empty name" if source == "" else f"a {type(source).__name__}"
+        raise CheckpointError(
+            f"a checkpoint is a path, a name, or a state dict (of a model, model.state_dict()), got {kind}"
+        )
+    name = str(source)
+    fetched = isinstance(source, str) and not os.path.exists(source)  # Path.exists raises on names that are too long
+    if fetched and name.startswith("timm/"):
+        return timm.fetch(name)
+    if fetched and name.startswith("hf/"):
         from vit.checkpoints.hub import download
 
-        return read_checkpoint(download(source.removeprefix("hf/")))
+        return read_checkpoint(download(name.removeprefix("hf/")))
     return read_checkpoint(source)
 
 
@@ -107,15 +130,18 @@ def build(plan: Plan, request: Request) -> VisionTransformer | MaskedAutoencoder
     report, where = plan.report, plan.source.path
     if report.problems:
         raise CheckpointError(f"{where}: {report.problems[0]}")
+    try:
+        return _build(plan, request)
+    except (RuntimeError, MemoryError) as error:  # of sizes that were asked for, or are in the file
+        raise CheckpointError(f"{where}: the model cannot be made: {shown(str(error), 200)}") from error
+
+
+def _build(plan: Plan, request: Request) -> VisionTransformer | MaskedAutoencoder:
     state: dict[str, Tensor] = {}
     for target, value in plan.values.items():
+        if problems := value_problems(plan, request, target):
+            raise CheckpointError(f"{plan.source.path}: {problems[0]}")
         tensors = [plan.source.tensors[name] for name in value.move.sources]
-        for name, tensor in zip(value.move.sources, tensors, strict=True):
-            if not tensor.is_floating_point():
-                raise CheckpointError(f"{where}: {name} holds {str(tensor.dtype).removeprefix('torch.')}, not weights")
-            if (bad := check_finite(tensor)) and not matches(name, request.allow):
-                advice = "the training that made it diverged, or the file is damaged"
-                raise CheckpointError(f"{where}: {name} holds {bad} values that are nan or infinite; {advice}")
         result = value.move.read(tensors, plan.encoder["channels"])
         for step in value.steps:
             result = step(result)
@@ -124,14 +150,30 @@ def build(plan: Plan, request: Request) -> VisionTransformer | MaskedAutoencoder
         borrowed = result.untyped_storage().data_ptr() in sources
         state[plan.named(target)] = result.to(torch.float32, copy=borrowed).contiguous()
     # A fresh model is only needed for what the checkpoint does not hold.
-    with torch.device("cpu" if report.missing else "meta"):
+    missing = bool(plan.report.missing)
+    with torch.device("cpu" if missing else "meta"):
         model = plan.build()
-    model.load_state_dict(state, strict=not report.missing, assign=True)
-    model.origin = origin_of(plan)
+    model.load_state_dict(state, strict=not missing, assign=True)
+    model.origin = plan_origin(plan)
     return model.eval()
 
 
-def origin_of(plan: Plan) -> Origin:
+def value_problems(plan: Plan, request: Request, target: str) -> list[str]:
+    """Why the values of one of the model's tensors cannot be used: no weights, or not finite and not allowed to be."""
+    problems = []
+    for name in plan.values[target].move.sources:
+        tensor = plan.source.tensors[name]
+        if tensor.device.type == "meta":
+            problems.append(f"{name} is on the device meta: it has a shape and no values")
+        elif not tensor.is_floating_point() or tensor.dtype is torch.float4_e2m1fn_x2:  # the last, torch cannot convert
+            problems.append(f"{name} holds {str(tensor.dtype).removeprefix('torch.')}, not weights")
+        elif (bad := check_finite(tensor)) and not plan.allowed(request, target):
+            advice = "the training that made it diverged, or the file is damaged"
+            problems.append(f"{name} holds {bad} values that are nan or infinite; {advice}")
+    return problems
+
+
+def plan_origin(plan: Plan) -> Origin:
     """What travels with the model, from the settings or else by the format's habit, which is noted."""
     hints, format, report = plan.hints, plan.format, plan.report
     if hints.mean is None or hints.std is None:
@@ -144,12 +186,18 @@ def origin_of(plan: Plan) -> Origin:
     if len(mean) != channels:
         report.notes.append(f"mean and deviation of its input are for {len(mean)} channels, made {channels}")
         mean, std = adapt_statistics(mean, channels), adapt_statistics(std, channels)
+    interpolation = format.interpolation if hints.interpolation is None else hints.interpolation
+    if interpolation not in INTERPOLATIONS:
+        report.notes.append(
+            f"its settings resize images by {interpolation!r}, which is not done here; taken as {format.interpolation}"
+        )
+        interpolation = format.interpolation
     details: dict[str, Any] = plan.source.config
     return Origin(
         source=str(plan.source.path),
         format=format.name,
         normalize=Normalization(list(mean), list(std)),
-        interpolation=hints.interpolation if hints.interpolation in INTERPOLATIONS else format.interpolation,
+        interpolation=interpolation,
         image_size=plan.encoder["image_size"],
         channels=channels,
         class_names=hints.class_names if plan.encoder["num_classes"] in (0, len(hints.class_names)) else (),

@@ -1,6 +1,6 @@
 """From the names and shapes in a checkpoint to a model: which architecture, and what becomes of every tensor.
 
-Nothing here touches a value: a plan can be shown before, or instead of, loading.
+A plan can be shown before, or instead of, loading: of the values it looks at the position table alone.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from vit.checkpoints.formats import FORMATS, Format, Hints, refusal
 from vit.checkpoints.formats.format import checked
 from vit.checkpoints.names import NOTES, Value, moves_in
 from vit.checkpoints.origin import Report
-from vit.checkpoints.reading import CheckpointError, Source
-from vit.checkpoints.request import Request, matches
+from vit.checkpoints.reading import CheckpointError, Source, shown
+from vit.checkpoints.request import Request
 from vit.encoder import VisionTransformer
 from vit.errors import one_line
 from vit.mae import MaskedAutoencoder, build_autoencoder
@@ -27,12 +27,18 @@ BRANCHES = ("teacher", "target_encoder", "model_ema", "state_dict_ema", "ema")
 LAST_BRANCHES = ("student",)
 # What stands in training files beside the network.
 NOT_THE_NETWORK = (
-    (r"(.*\.)?(optimizer|optimizer_states|optim|lr_schedulers?|scheduler|scaler|amp_scaler|grad_scaler|rng|loops|callbacks)\..*",
+    (r"(.*\.)?(opt|optim|optimizers?|optimizer_states?|lr_schedulers?|schedulers?|(amp_|grad_)?scaler|loops|callbacks)\..*",
      "the state of the training, not of the network"),
+    (r"(.*\.)?(rng|\w*(rng|random)_states?(_all)?)(\..*)?", "the state of a random generator"),
+    (r"(.*\.)?n_averaged", "how many weights were averaged"),
     (r"(.*\.)?(dino_loss|ibot_patch_loss|koleo_loss|loss_fn)\..*", "the state of a loss"),
-    (r"(.*\.)?(head|dino_head|ibot_head|projection_head|projector)\..*", "a projection head of the training"),
+    (r"(.*\.)?(head\.(mlp|last_layer|\d+)|dino_head|ibot_head|projection_head|projector)\..*",
+     "a projection head of the training"),
     (r"(.*\.)?predictor\..*", "the predictor of the training"),
 )  # fmt: skip
+# What torch puts into the names of a compiled, sharded or recomputing module, at any depth.
+WRAPPERS = re.compile(r"(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+MOST_COPIES = 64
 
 
 @dataclass
@@ -40,8 +46,9 @@ class Plan:
     """How a checkpoint becomes a model.
 
     Attributes:
-        source: what was read.
+        source: what was read, without `WRAPPERS`.
         format: as recognised.
+        prefix: what stands before the names of its tensors.
         encoder: arguments of `VisionTransformer`.
         decoder: arguments of `build_autoencoder`; None for an encoder alone.
         norm_pix_loss: of the autoencoder.
@@ -52,6 +59,7 @@ class Plan:
 
     source: Source
     format: Format
+    prefix: str
     encoder: dict[str, Any]
     decoder: dict[str, Any] | None
     norm_pix_loss: bool
@@ -69,6 +77,14 @@ class Plan:
         """A name of ours as the model has it: an autoencoder holds its encoder under `encoder.`."""
         return target if self.decoder is None or target.startswith("decoder.") else f"encoder.{target}"
 
+    def allowed(self, request: Request, target: str) -> bool:
+        """Whether `request` allows one of ours, by any name that a message could have called it."""
+        value = self.values.get(target)
+        theirs = value.move.sources if value else ()
+        return request.allows(
+            target, f"encoder.{target}", *theirs, *(name.removeprefix(self.prefix) for name in theirs)
+        )
+
     def compare(self, request: Request) -> None:
         """Hold the values against what the model needs, and put the outcome into the report."""
         report, where = self.report, self.source.path
@@ -80,7 +96,12 @@ class Plan:
         for target, value in list(self.values.items()):
             name = self.named(target)
             if name not in needed:
-                report.unexpected.extend(self.values.pop(target).move.sources)
+                allowed = self.allowed(request, target)
+                for theirs in self.values.pop(target).move.sources:
+                    if allowed:
+                        report.dropped[theirs] = "allowed"
+                    else:
+                        report.unexpected.append(theirs)
             elif needed[name] != value.shape:
                 what = f"{', '.join(value.move.sources)} has the shape {text(value.shape)}"
                 raise CheckpointError(f"{where}: {what}, where {text(needed[name])} is expected for {target}")
@@ -90,9 +111,11 @@ class Plan:
                 report.used[value.move.sources[0]] = target
         held = {self.named(target) for target in self.values}
         report.missing = {name: shape for name, shape in needed.items() if name not in held}
-        asked = (("head.*",) if request.num_classes else ()) + (("cls_token",) if request.class_token else ())
+        asked = {"head.weight", "head.bias"} if request.num_classes else set()
+        asked |= {"cls_token"} if request.class_token else set()
+        short = {name: name.removeprefix("encoder.") for name in report.missing}
         for what, names, advice in (
-            ("missing", [n for n in report.missing if not matches(n.removeprefix("encoder."), (*request.allow, *asked))],
+            ("missing", [name for name in short if short[name] not in asked and not self.allowed(request, short[name])],
              "the rest of the model would stay untrained"),
             ("unexpected", report.unexpected, "what they do is not known here"),
         ):  # fmt: skip
@@ -110,6 +133,7 @@ def plan_model(source: Source, request: Request) -> Plan:
         CheckpointError: no format fits, or the tensors make no model; in one line.
     """
     report = Report()
+    source = _unwrapped(source)
     format, prefix, copies = recognise(source, request.branch)
     shapes = {key.removeprefix(prefix): tuple(t.shape) for key, t in source.tensors.items() if key.startswith(prefix)}
     try:
@@ -117,12 +141,16 @@ def plan_model(source: Source, request: Request) -> Plan:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         what = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
         raise CheckpointError(f"{source.path}: its settings cannot be used: {one_line(what)[:200]}") from error
+    report.notes.extend(hints.notes)
     moves, unknown = moves_in(format.rows, shapes)
-    for key in unknown:
-        _leave_out(key, prefix + key, format.reason(key), report, request)
-    for key in source.tensors:
-        if not key.startswith(prefix):
-            _leave_out(key, key, _why_beside(key, prefix, copies), report, request)
+    left = {prefix + key: format.reason(key) for key in unknown}
+    left |= {key: "" for key in source.tensors if not key.startswith(prefix)}
+    for name, why in left.items():
+        why = why or _why_beside(name, prefix, copies)
+        if why or request.allows(name, name.removeprefix(prefix)):
+            report.dropped[name] = why or "allowed"
+        else:
+            report.unexpected.append(name)
     values = {}
     for target, move in moves.items():
         parts = [shapes[name] for name in move.sources]
@@ -136,7 +164,7 @@ def plan_model(source: Source, request: Request) -> Plan:
     encoder = reader.encoder()
     decoder = reader.decoder(encoder)
     norm_pix = reader.norm_pix_loss() if decoder is not None else True
-    plan = Plan(source, format, encoder, decoder, norm_pix, values, hints, report)
+    plan = Plan(source, format, prefix, encoder, decoder, norm_pix, values, hints, report)
     plan.compare(request)
     return plan
 
@@ -151,20 +179,21 @@ def recognise(source: Source, branch: str | None = None) -> tuple[Format, str, l
     Raises:
         CheckpointError: no known format, or one that is known and not computed here.
     """
-    for format in FORMATS:
-        prefixes = found = format.prefixes(source)
-        if branch is not None:
-            chosen = [prefix for prefix in prefixes if branch in prefix.split(".")]
-            if prefixes and not chosen:
-                there = ", ".join(sorted(prefix.rstrip(".") or "the top level" for prefix in prefixes))
-                raise CheckpointError(f"{source.path}: no copy of the network is called {branch!r}; there is: {there}")
-            prefixes = chosen
-        if prefixes:
-            prefix = min(prefixes, key=_preference)
-            inside = [key.removeprefix(prefix) for key in source.tensors if key.startswith(prefix)]
+    copies = _copies(source)
+    wrappings = {key: max(prefixes.values(), key=len) for key, prefixes in copies.items()}
+    chosen = [key for key in copies if branch is None or branch in wrappings[key].split(".")]
+    if copies and not chosen:
+        there = shown(", ".join(sorted(wrapping.rstrip(".") or "the top level" for wrapping in wrappings.values())))
+        raise CheckpointError(f"{source.path}: no copy of the network is called {branch!r}; there is: {there}")
+    for key in sorted(chosen, key=lambda key: _preference(wrappings[key])):  # first which copy, then its format
+        for format in FORMATS:
+            prefix = copies[key].get(format.anchor)
+            if prefix is None or not format.marked(source, prefix):
+                continue
+            inside = [name.removeprefix(prefix) for name in source.tensors if name.startswith(prefix)]
             if refused := refusal(inside):
                 raise CheckpointError(f"{source.path}: {refused}")
-            return format, prefix, [other for other in found if other != prefix]
+            return format, prefix, [wrapping for other in copies if other != key for wrapping in copies[other].values()]
     if refused := refusal(source.tensors):
         raise CheckpointError(f"{source.path}: {refused}")
     some = ", ".join(list(source.tensors)[:3])
@@ -174,6 +203,31 @@ def recognise(source: Source, branch: str | None = None) -> tuple[Format, str, l
         f"{source.path}: its {len(source.tensors)} tensors ({some}, ...) are of no format that is known here; "
         "known are timm, MAE, DINO, DINOv2, torchvision, and Hugging Face's ViT, ViTMAE and Dinov2"
     )
+
+
+def _copies(source: Source) -> dict[str, dict[str, str]]:
+    """The networks in a checkpoint: the key of the patch embedding -> anchor of a format -> what stands before it.
+
+    Raises:
+        CheckpointError: they are too many to be copies of one network.
+    """
+    copies: dict[str, dict[str, str]] = {}
+    for anchor in dict.fromkeys(format.anchor for format in FORMATS):
+        pattern = re.compile(rf"(?P<prefix>(?:.*?\.)??){anchor}", re.DOTALL)
+        for key in source.tensors:
+            if match := pattern.fullmatch(key):
+                copies.setdefault(key, {})[anchor] = match["prefix"]
+    if len(copies) > MOST_COPIES:
+        raise CheckpointError(f"{source.path} holds {len(copies):,} networks; at most {MOST_COPIES} are looked at")
+    return copies
+
+
+def _unwrapped(source: Source) -> Source:
+    """The checkpoint with the names that the network's own code gives its tensors."""
+    tensors = {WRAPPERS.sub("", name): tensor for name, tensor in source.tensors.items()}
+    if len(tensors) != len(source.tensors):
+        raise CheckpointError(f"{source.path} holds tensors that differ in what torch.compile or FSDP add to a name")
+    return replace(source, tensors=tensors)
 
 
 def _preference(prefix: str) -> tuple[int, int]:
@@ -194,10 +248,3 @@ def _why_beside(key: str, prefix: str, copies: list[str]) -> str:
         if re.fullmatch(pattern, key):
             return why
     return ""
-
-
-def _leave_out(name: str, key: str, why: str, report: Report, request: Request) -> None:
-    if not why and not matches(name, request.allow):
-        report.unexpected.append(key)
-    else:
-        report.dropped[key] = why or "allowed"

@@ -53,6 +53,9 @@ NOT_WEIGHTS = (
 class CheckpointError(UserError):
     """A checkpoint that cannot be used; the message is one line: what, where, what to do."""
 
+    def __init__(self, message: str):
+        super().__init__(one_line(message))  # other libraries' messages, which are passed on, have several
+
 
 @dataclass(frozen=True)
 class Source:
@@ -137,7 +140,7 @@ def flatten(tree: Any, where: str | Path = "the state dict") -> tuple[dict[str, 
             for index, inner in enumerate(value):
                 walk(inner, _join(name, index, where), depth + 1)
         elif name in tensors or name in other:
-            raise CheckpointError(f"{where}: two values are called {_shown(name)}")
+            raise CheckpointError(f"{where}: two values are called {shown(name)}")
         elif isinstance(value, Tensor):
             tensors[name] = value
         else:
@@ -155,20 +158,20 @@ def _join(name: str, key: Any, where: str | Path) -> str:
     if not simple or len(joined) > MOST_NAME:
         what = f"more than {MOST_NAME:,} characters" if simple else f"a {type(key).__name__}"
         raise CheckpointError(
-            f"{where}: {what} where the name of a value is expected, in {_shown(name) or 'its top level'}"
+            f"{where}: {what} where the name of a value is expected, in {shown(name) or 'its top level'}"
         )
     return joined
 
 
 def check_finite(tensor: Tensor) -> int:
-    """How many values of a tensor are nan or infinite; it takes memory for a small part of them at a time."""
+    """How many values of a tensor are nan or infinite as float32; it takes memory for a small part of them at a time."""
     if not tensor.is_floating_point() and not tensor.is_complex():
         return 0
     if tensor.dtype is torch.float4_e2m1fn_x2:  # torch cannot look at them, and they have neither nan nor infinity
         return 0
     if tensor.is_contiguous():
         parts = tensor.detach().view(-1).split(1 << 16)
-        return sum(int((~torch.isfinite(part)).sum()) for part in parts)
+        return sum(int((~torch.isfinite(part if part.is_complex() else part.float())).sum()) for part in parts)
     if tensor.numel() <= 1 << 16:
         return check_finite(tensor.contiguous())
     longest = max(range(tensor.dim()), key=lambda dim: tensor.shape[dim])
@@ -236,7 +239,7 @@ def _parts(index: Path) -> dict[Path, set[str] | None]:
     parts: dict[Path, set[str] | None] = {}
     for tensor, file in names.items():
         if not isinstance(file, str) or Path(file).name != file or file in ("", ".", "..") or not file.isprintable():
-            raise CheckpointError(f"{index} names the part {_shown(repr(file))}, which is not a file beside it")
+            raise CheckpointError(f"{index} names the part {shown(repr(file))}, which is not a file beside it")
         part = parts.setdefault(index.parent / file, set())
         assert part is not None
         part.add(tensor)
@@ -282,16 +285,30 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return {name: tensor.detach() for name, tensor in tensors.items()}, other  # without what else a file hung on them
 
 
+def check_ordinary(where: str | Path, name: str, tensor: Tensor) -> None:
+    """Refuse a tensor that is sparse, quantized, or of a class of its own.
+
+    Raises:
+        CheckpointError: it is.
+    """
+    plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    if not plain or tensor.is_quantized:
+        kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+        shape = " x ".join(map(str, tensor.shape))
+        raise CheckpointError(
+            f"{where}: {shown(name)} ({shape}) is no ordinary tensor: {type(tensor).__name__}, {kind}"
+        )
+
+
 def _check_tensor(path: Path, name: str, tensor: Tensor) -> int:
     """The size of a tensor in bytes, after seeing that it is an ordinary one and all of it is there."""
-    what = f"{path}: {_shown(name)}"
-    shape = " x ".join(map(str, tensor.shape))
-    if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_quantized:
-        kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
-        raise CheckpointError(f"{what} ({shape}) is no ordinary tensor: {type(tensor).__name__}, {kind}")
+    check_ordinary(path, name, tensor)
     size = tensor.numel() * tensor.element_size()
     if tensor.device.type != "cpu" or tensor.untyped_storage().nbytes() < size:
-        raise CheckpointError(f"{what} claims the shape {shape}, and the file does not hold so many values")
+        shape = " x ".join(map(str, tensor.shape))
+        raise CheckpointError(
+            f"{path}: {shown(name)} claims the shape {shape}, and the file does not hold so many values"
+        )
     return size
 
 
@@ -353,7 +370,7 @@ def _read_torch(path: Path, zipped: bool) -> tuple[dict[str, Tensor], dict[str, 
 def _refuse(path: Path, seen: Seen) -> None:
     """Refuse a pickle that asks for more than it may have."""
     if seen.refused:
-        what = "; ".join(f"{_shown(name)}, which {deed(name)}" for name in list(seen.refused)[:3])
+        what = "; ".join(f"{shown(name)}, which {deed(name)}" for name in list(seen.refused)[:3])
         more = f", and {len(seen.refused) - 3} more" if len(seen.refused) > 3 else ""
         advice = "nothing of it was run. Ask for the weights as .safetensors, or as a state dict alone"
         raise CheckpointError(f"{path} asks for {what}{more}; {advice}")
@@ -362,11 +379,11 @@ def _refuse(path: Path, seen: Seen) -> None:
 def _reason(error: Exception) -> str:
     """What went wrong, in torch's words without its advice to load the file unsafely."""
     said = re.sub(r".*?WeightsUnpickler error: ", "", str(error), flags=re.DOTALL)
-    return _shown(re.split(r"\. |\n", said.strip())[0], 160) or type(error).__name__
+    return shown(re.split(r"\. |\n", said.strip())[0], 160) or type(error).__name__
 
 
-def _shown(text: str, most: int = 100) -> str:
-    """Text from a file as a part of a message: on one line, and not too long."""
+def shown(text: str, most: int = 100) -> str:
+    """Text from outside as a part of a message: on one line, and not too long."""
     text = one_line(text[: most + 1])
     return text if len(text) <= most else f"{text[:most]}..."
 
@@ -391,7 +408,7 @@ def _check_zip(path: Path) -> bytes:
     )
     if odd is not None:
         raise CheckpointError(
-            f"{path}: its member {_shown(repr(odd))} points outside of the archive; torch writes no such file"
+            f"{path}: its member {shown(repr(odd))} points outside of the archive; torch writes no such file"
         )
     if len({name.lower() for name in names}) != len(names):  # readers differ about capitals
         raise CheckpointError(f"{path}: two members of the archive have one name; torch writes no such file")
@@ -411,7 +428,7 @@ def _check_zip(path: Path) -> bytes:
     top = names[0].partition("/")[0] if names else ""
     index = next((member for member in members if member.filename == f"{top}/data.pkl"), None)
     if index is None or sum(name.lower().endswith("data.pkl") for name in names) > 1:
-        listed = _shown(", ".join(names[:3])) or "empty"
+        listed = shown(", ".join(names[:3])) or "empty"
         raise CheckpointError(f"{path} is an archive ({listed}), but not a checkpoint of torch")
     if index.file_size > MOST_PICKLE:
         raise CheckpointError(f"{path}: its index alone is larger than {MOST_PICKLE >> 20} MB")

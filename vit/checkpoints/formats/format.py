@@ -24,8 +24,9 @@ class Hints:
         decoder: dim, depth, num_heads of the decoder, likewise.
         norm_pix_loss: of the autoencoder; None where nothing says so.
         mean, std: of the input; None where nothing says so.
-        interpolation: "bicubic" or "bilinear", of the resizing of the input; None where nothing says so.
+        interpolation: of the resizing of the input, as the settings call it; None where nothing says so.
         class_names: of the head.
+        notes: what they say that is not done here, for the user.
     """
 
     encoder: dict[str, Any]
@@ -35,6 +36,7 @@ class Hints:
     std: tuple[float, ...] | None = None
     interpolation: str | None = None
     class_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def no_hints(source: Source) -> Hints:
@@ -54,6 +56,7 @@ class Format:
         rows: names.
         dropped: regular expressions of keys that are left out, each with the reason.
         hints: reads the settings.
+        global_pool: what the head reads in every model of this format; "" where it may be either.
         norm_eps, mean, std, interpolation: what holds where the settings do not say.
     """
 
@@ -63,18 +66,14 @@ class Format:
     marks: tuple[str, ...] = ()
     dropped: tuple[tuple[str, str], ...] = ()
     hints: Callable[[Source], Hints] = no_hints
+    global_pool: str = ""
     norm_eps: float = 1e-6
     mean: tuple[float, ...] = IMAGENET[0]
     std: tuple[float, ...] = IMAGENET[1]
     interpolation: str = "bicubic"
 
-    def prefixes(self, source: Source) -> list[str]:
-        """The wrappings under which this format is found in `source`: "", "model.", "teacher.backbone.", ..."""
-        pattern = re.compile(rf"(?P<prefix>(?:.*?\.)??){self.anchor}", re.DOTALL)
-        found = [match["prefix"] for key in source.tensors if (match := pattern.fullmatch(key))]
-        return [prefix for prefix in found if self._marked(source, prefix)]
-
-    def _marked(self, source: Source, prefix: str) -> bool:
+    def marked(self, source: Source, prefix: str) -> bool:
+        """Whether what stands under `prefix` bears the marks of this format."""
         if not self.marks:
             return True
         names = [key.removeprefix(prefix) for key in source.tensors if key.startswith(prefix)]
@@ -103,7 +102,11 @@ def checked(hints: Hints) -> Hints:
                 good = type(value) is int and value >= 0
             elif key == "norm_eps":
                 good = _number(value) and 0 < value < 1
-            elif key in ("mlp_ratio", "drop_path", "layer_scale"):
+            elif key == "mlp_ratio":
+                good = _number(value) and value > 0
+            elif key == "drop_path":
+                good = _number(value) and 0 <= value < 1
+            elif key == "layer_scale":
                 good = value is None or _number(value)
             elif key in ("class_token", "no_embed_class", "qkv_bias", "qk_norm", "fc_norm"):
                 good = isinstance(value, bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -73,7 +74,7 @@ def _anywhere(rows: tuple[Row, ...], model: str) -> tuple[Row, ...]:
     return (*within(rows, "", f"{model}."), *rows)
 
 
-FILTERS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's numbers
 
 
 def huggingface_hints(source: Source) -> Hints:
@@ -106,14 +107,22 @@ def huggingface_hints(source: Source) -> Hints:
     names = [str(labels[key]) for key in sorted(labels, key=lambda key: int(key) if str(key).isdigit() else 0)]
     processor = source.preprocessor
     resample = processor.get("resample")
+    mean, std = (_numbers(processor.get(key)) for key in ("image_mean", "image_std"))
+    if processor.get("do_normalize") is False:
+        channels = encoder["channels"] if type(encoder["channels"]) is int else 3
+        mean, std = (0.0,) * channels, (1.0,) * channels
+    factor, notes = processor.get("rescale_factor", 1 / 255), []
+    if processor.get("do_rescale") is False or not math.isclose(factor, 1 / 255):
+        notes.append("its preprocessor does not bring pixels from 0-255 to 0-1, as is done here before normalising")
     return Hints(
         only_given(encoder),
         only_given(decoder) if "decoder_hidden_size" in config else {},
         norm_pix_loss=config.get("norm_pix_loss"),
-        mean=_numbers(processor.get("image_mean")),
-        std=_numbers(processor.get("image_std")),
-        interpolation=FILTERS.get(resample) if isinstance(resample, int) else None,
+        mean=mean,
+        std=std,
+        interpolation=None if resample is None else FILTERS.get(resample, f"filter {resample}"),
         class_names=tuple(names) if not all(name.startswith("LABEL_") for name in names) else (),
+        notes=tuple(notes),
     )
 
 
@@ -145,6 +154,7 @@ VIT = Format(
     rows=(*_anywhere(VIT_ENCODER, "vit"), row("head.@", "classifier.@")),
     dropped=(POOLER,),
     hints=huggingface_hints,
+    global_pool="token",
     norm_eps=1e-12,
     mean=HALVES[0],
     std=HALVES[1],
@@ -224,7 +234,8 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
         if headed:
             names = origin.class_names or tuple(f"LABEL_{i}" for i in range(arguments["num_classes"]))
             config["id2label"] = {str(i): name for i, name in enumerate(names)}
-            config["label2id"] = {name: i for i, name in enumerate(names)}
+            # Two classes of one name ("crane" in ImageNet) must not become one entry.
+            config["label2id"] = {n if names.index(n) == i else f"{n} ({i})": i for i, n in enumerate(names)}
     height, width = arguments["image_size"]
     preprocessor = {
         "image_processor_type": "ViTImageProcessor",

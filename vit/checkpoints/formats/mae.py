@@ -46,6 +46,7 @@ FINE_TUNED = Format(
     marks=(r"args\.(finetune|layer_decay|cls_token)",),
     rows=ENCODER,
     hints=mae_hints,
+    global_pool="token",  # but where an fc_norm says otherwise
 )
 
 
@@ -56,9 +57,7 @@ def to_mae(model: Model, origin: Origin) -> Outgoing:
     require(model, what, no_embed_class=False)
     arguments = encoder_of(model).arguments
     if arguments["norm_eps"] != 1e-6:
-        notes.append(
-            f"MAE's norms have an eps of 1e-6, this model's {arguments['norm_eps']}: features differ in their last digits"
-        )
+        notes.append(f"MAE's norms have an eps of 1e-6, this model's {arguments['norm_eps']}: features differ slightly")
     tensors = renamed(model, (*ENCODER, *DECODER), what, {}, notes)
     args = {"num_heads": arguments["num_heads"], "input_size": list(arguments["image_size"])}
     if isinstance(model, MaskedAutoencoder):

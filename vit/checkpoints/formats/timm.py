@@ -12,8 +12,7 @@ from vit.checkpoints.formats.format import Format, Hints, only_given
 from vit.checkpoints.formats.outgoing import Model, Outgoing, encoder_of, renamed, require
 from vit.checkpoints.names import row, within
 from vit.checkpoints.origin import Origin
-from vit.checkpoints.reading import CheckpointError, Source
-from vit.errors import one_line
+from vit.checkpoints.reading import CheckpointError, Source, shown
 
 BLOCK = tuple(
     row(name)
@@ -27,6 +26,15 @@ OUTSIDE_BLOCKS = tuple(
 )
 ENCODER = (*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "blocks.#."))
 ANCHOR = r"patch_embed\.proj\.weight"
+ARGUMENTS = frozenset((
+    "img_size", "patch_size", "in_chans", "num_classes", "global_pool", "embed_dim", "depth", "num_heads", "mlp_ratio",
+    "qkv_bias", "qk_norm", "scale_attn_norm", "scale_mlp_norm", "proj_bias", "init_values", "class_token", "pos_embed",
+    "no_embed_class", "reg_tokens", "pre_norm", "final_norm", "fc_norm", "pool_include_prefix", "dynamic_img_size",
+    "dynamic_img_pad", "drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate",
+    "drop_path_rate", "weight_init", "fix_init", "embed_norm_layer", "norm_layer", "act_layer", "attn_layer",
+))  # fmt: skip
+"""The arguments of a model that may stand in a config.json. `timm.create_model` takes more, such as the path of a
+checkpoint, which it would unpickle."""
 
 
 def timm_hints(source: Source) -> Hints:
@@ -44,10 +52,18 @@ def timm_hints(source: Source) -> Hints:
     if not isinstance(name, str) or not timm.is_model(name):
         raise CheckpointError(f"{source.path}: config.json names the architecture {name!r}, which timm does not know")
     _require_plain(name, str(source.path))
-    arguments = config.get("model_args") or {}
-    plain = (str, int, float, bool, type(None))
-    if not isinstance(arguments, dict) or not all(
-        isinstance(part, plain)
+    arguments: dict[str, Any] = config.get("model_args") or {}
+    if not isinstance(arguments, dict):
+        raise CheckpointError(f"{source.path}: model_args of config.json is no JSON object")
+    for key in ("num_classes", "global_pool"):
+        if key in config:
+            arguments = {key: config[key]} | arguments
+    if unknown := sorted(arguments.keys() - ARGUMENTS):
+        raise CheckpointError(
+            f"{source.path}: model_args of config.json has {shown(unknown[0])}, which is no setting of the architecture"
+        )
+    if not all(
+        isinstance(part, str | int | float | None)
         for value in arguments.values()
         for part in (value if isinstance(value, list) else [value])
     ):
@@ -56,15 +72,14 @@ def timm_hints(source: Source) -> Hints:
     if not isinstance(arguments.get("depth", 0), int) or arguments.get("depth", 0) > depth:  # built before compared
         raise CheckpointError(f"{source.path}: config.json says {arguments['depth']} blocks, the weights have {depth}")
     arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
-    settings = config.get("pretrained_cfg") or {}
-    for key in ("num_classes", "global_pool"):
-        if key in config:
-            arguments.setdefault(key, config[key])
+    settings = config.get("pretrained_cfg") or config  # on its hub, older folders have no level in between
+    settings = {**settings, "label_names": config.get("label_names") or settings.get("label_names")}
     try:
         with torch.device("meta"):  # shapes without the memory
             model = timm.create_model(name, pretrained=False, **arguments)
     except Exception as error:  # timm raises nearly anything on arguments that make no model
-        raise CheckpointError(f"{source.path}: timm cannot build {name} by config.json: {error}") from error
+        said = shown(str(error), 200)
+        raise CheckpointError(f"{source.path}: timm cannot build {name} by config.json: {said}") from error
     return hints_of_model(model, settings, name)
 
 
@@ -117,7 +132,15 @@ def hints_of_model(model: nn.Module, settings: dict[str, Any], name: str) -> Hin
     embed = model.patch_embed
     encoder = {
         "image_size": tuple(embed.img_size),
+        "patch_size": tuple(embed.patch_size),
+        "channels": embed.proj.in_channels,
         "embed_dim": model.embed_dim,
+        "depth": len(model.blocks),
+        "mlp_ratio": block.mlp.fc2.in_features / model.embed_dim,
+        "mlp": "swiglu" if gated else "gelu",
+        "qkv_bias": block.attn.qkv.bias is not None,
+        "qk_norm": not isinstance(block.attn.q_norm, nn.Identity),
+        "fc_norm": not isinstance(model.fc_norm, nn.Identity),
         "class_token": model.has_class_token,
         "registers": model.num_reg_tokens,
         "num_heads": block.attn.num_heads,
@@ -127,10 +150,12 @@ def hints_of_model(model: nn.Module, settings: dict[str, Any], name: str) -> Hin
         "num_classes": model.num_classes,
     }
     labels = settings.get("label_names") or ()
+    if isinstance(labels, dict):  # from numbers, or from the codes of WordNet in the order of the classes
+        labels = [labels[key] for key in sorted(labels, key=lambda key: int(key) if str(key).isdecimal() else 0)]
     numbers = {key: tuple(settings[key]) if settings.get(key) else None for key in ("mean", "std")}
     return Hints(
         only_given(encoder), {}, mean=numbers["mean"], std=numbers["std"], interpolation=settings.get("interpolation"),
-        class_names=tuple(map(str, labels)),
+        class_names=tuple(map(str, labels)) if isinstance(labels, list | tuple) else (),
     )  # fmt: skip
 
 
@@ -141,6 +166,7 @@ TIMM = Format(
         *ENCODER,
         *within((row("ls1.gamma", "gamma_1"), row("ls2.gamma", "gamma_2")), "blocks.#.", "blocks.#."),  # DeiT III
     ),
+    dropped=((r"head\.\d+\..*", "a projection head of the training (MoCo v3)"),),
     hints=timm_hints,
 )
 
@@ -153,7 +179,7 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
     gated = arguments["mlp"] == "swiglu"
     if arguments["norm_eps"] != 1e-6:
         notes.append(
-            f"timm's norms have an eps of 1e-6, this model's {arguments['norm_eps']}: features differ in their last digits"
+            f"timm's norms have an eps of 1e-6, this model's {arguments['norm_eps']}: features differ slightly"
         )
     tensors = renamed(model, ENCODER, "timm", {"decoder.": "timm's vision transformer has no decoder"}, notes)
     classes = arguments["num_classes"]
@@ -213,15 +239,14 @@ def fetch(name: str) -> Source:
     short = name.removeprefix("timm/")
     if not timm.is_model(short):
         raise CheckpointError(
-            f"timm has no model {short!r}; timm.list_models('vit*', pretrained=True) lists those it has"
+            f"timm has no model {shown(short)!r}; timm.list_models('vit*', pretrained=True) lists those it has"
         )
     _require_plain(short, name)
     try:
         model = timm.create_model(short, pretrained=True)
     except Exception as error:  # hub, network, cache, damaged file: timm lets all of it through as it comes
-        raise CheckpointError(f"{name} cannot be fetched: {one_line(str(error))[:300]}") from error
+        raise CheckpointError(f"{name} cannot be fetched: {shown(str(error), 300)}") from error
     settings: dict[str, Any] = dict(vars(model)["pretrained_cfg"])
     arguments = {"num_classes": model.num_classes, "global_pool": getattr(model, "global_pool", "token")}
-    hints_of_model(model, settings, short)  # another class than a plain vision transformer is refused by its name
     config = {"architecture": short, "pretrained_cfg": settings, "model_args": arguments}
     return Source(Path(name), (), dict(model.state_dict()), {}, config, {}, False)

@@ -29,5 +29,6 @@ TORCHVISION = Format(
         row("norm.@", "encoder.ln.@"),
         row("head.@", "heads.head.@"),
     ),
+    global_pool="token",
     interpolation="bilinear",
 )
