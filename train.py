@@ -102,6 +102,7 @@ def train(run: TrainingRun, folder: RunFolder, stop: StopRequests) -> None:
     """All remaining steps; a signal ends them after the one under way, with its state saved."""
     from vit.training.metrics import MetricsLog
     from vit.training.progress import Progress
+    from vit.training.run_folder import snapshot_steps
 
     settings, processes = run.config.train, run.processes
     stop.hold(True)
@@ -111,6 +112,9 @@ def train(run: TrainingRun, folder: RunFolder, stop: StopRequests) -> None:
                 break
         stop.hold(False)
         return
+    kept = snapshot_steps(run.total_steps, settings.snapshots)
+    if run.step == 0 and 0 in kept:
+        take_snapshot(run, folder)
     log = MetricsLog(folder.metrics, run.step, folder.tensorboard if settings.tensorboard else None)
     progress = Progress(run.total_steps, settings.epochs, run.step)
     images, since, began = 0, run.seconds, run.step
@@ -124,6 +128,9 @@ def train(run: TrainingRun, folder: RunFolder, stop: StopRequests) -> None:
                 images, since = 0, run.seconds
             if step.step == began + 1 and run.compute.compile:
                 print(f"compiled and made the first step in {run.first_step_seconds:.0f} s", flush=True)
+            if step.step in kept:
+                step.check()
+                take_snapshot(run, folder)
             stopping = stop.agree(processes)
             if step.step % settings.save_every == 0 or last or stopping:
                 step.check()
@@ -135,6 +142,16 @@ def train(run: TrainingRun, folder: RunFolder, stop: StopRequests) -> None:
         progress.close()
         log.close()
     stop.hold(False)
+
+
+def take_snapshot(run: TrainingRun, folder: RunFolder) -> None:
+    """The weights as they are now, for `vit attention --film` and `vit explore`."""
+    import torch
+
+    from vit.checkpoints import save_model
+
+    data, place = run.data, folder.snapshots / f"step-{run.step:08d}"
+    save_model(place, run.model, run.normalize, data.train.class_names, data.name, dtype=torch.float16)
 
 
 def finish(run: TrainingRun, folder: RunFolder) -> None:

@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ROOT / "train.py"
 PROMISED = {
     "config.yaml", "metrics.jsonl", "checkpoints", "model.safetensors", "config.json", "reconstructions.png",
-    "attention.png", "curves.png", "summary.json",
+    "attention.png", "curves.png", "summary.json", "snapshots",
 }  # fmt: skip
 TRAIN_IMAGES, TEST_IMAGES = 20, 6
 STEPS, SAVE_EVERY = 12, 5  # 4 epochs of 20 images in batches of 8, 8 and 4
@@ -46,7 +46,8 @@ data: {source: folder, root: images, cache: cache, crop_scale: [0.5, 1.0]}
 model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, decoder_dim: 16, decoder_depth: 1,
         decoder_heads: 2, drop_path: 0.2, freeze: [W_Q]}
 optim: {blr: 0.02}
-train: {epochs: 4, batch_size: 8, accumulate: 2, log_every: 1, save_every: 5, device: cpu, precision: fp32, threads: 1}
+train: {epochs: 4, batch_size: 8, accumulate: 2, log_every: 1, save_every: 5, device: cpu, precision: fp32, threads: 1,
+        snapshots: 3}
 """
 SMALL = [
     "--model.embed_dim=16",
@@ -202,6 +203,7 @@ def assert_same_run(folder: Path, other: Path) -> None:
     summaries = [timeless(json.loads((path / "summary.json").read_text())) for path in (folder, other)]
     assert summaries[0] == summaries[1]
     assert {path.name for path in folder.iterdir()} == {path.name for path in other.iterdir()}
+    assert content(folder / "snapshots") == content(other / "snapshots")
 
 
 # --- a whole run -----------------------------------------------------------------------------------------------------
@@ -211,7 +213,7 @@ def test_run_ends_well_and_leaves_what_it_promises(whole):
     folder, done = whole
     assert done.code == 0, done.err
     assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED
-    for name in PROMISED - {"checkpoints", "config.yaml", "metrics.jsonl"}:
+    for name in PROMISED - {"checkpoints", "config.yaml", "metrics.jsonl", "snapshots"}:
         assert name.removesuffix(".json") in done.out  # it says where to look
     for text in (done.out, done.err):
         assert text.replace("\n", "").isprintable()  # no terminal, no control characters
@@ -251,6 +253,18 @@ def test_summary_says_what_came_out_and_from_what(whole):
     assert summary["versions"]["vit-patch-trainer"] == vit.__version__
     assert summary["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert (summary["precision"], bool(summary["device"])) == ("fp32", True)
+
+
+def test_snapshots_are_the_weights_along_the_way(whole):
+    folder, _ = whole
+    moments = sorted(path.name for path in (folder / "snapshots").iterdir())
+    assert moments == ["step-00000000", "step-00000003", "step-00000012"]
+    first, _, last = (load_model(folder / "snapshots" / name) for name in moments)
+    end = load_model(folder)
+    for name, value in end.state_dict().items():
+        assert torch.equal(last.state_dict()[name], value.half().float())
+    assert not torch.equal(first.encoder.patch_embed.proj.weight, last.encoder.patch_embed.proj.weight)
+    assert last.origin.normalize.mean == end.origin.normalize.mean
 
 
 def test_model_is_the_last_state_and_loads(whole):

@@ -24,7 +24,7 @@ PRESETS: dict[str, dict[str, int]] = {
 # What a resumed run may be given anew: where and how it runs and what it writes. Moved data is known again by its stamp.
 FREE_ON_RESUME = frozenset(
     {"data.root", "data.cache", "data.download", "data.name", "train.device", "train.threads", "train.save_every"}
-    | {"train.log_every", "train.knn_images", "train.tensorboard"}
+    | {"train.log_every", "train.knn_images", "train.tensorboard", "train.snapshots"}
     | {"train.accumulate", "train.processes", "train.attention", "train.compile"}  # the result, but for its last bits
 )
 
@@ -270,6 +270,8 @@ class TrainConfig(_Section):
     """torch.compile: auto compiles on a GPU when the run is long enough for it to pay"""
     save_every: int = 500
     """steps between two saved states"""
+    snapshots: int = 0
+    """moments of the run whose weights are kept for good, in half precision, the first more often: for films and sliders"""
     log_every: int = 10
     """steps between two lines of metrics.jsonl"""
     knn_images: int = 50_000
@@ -281,7 +283,7 @@ class TrainConfig(_Section):
         self._check_values("train")
         for key in ("epochs", "batch_size", "processes", "save_every", "log_every"):
             _require(getattr(self, key) >= 1, f"train.{key}", getattr(self, key), "1 or more")
-        for key in ("seed", "accumulate", "threads", "knn_images"):
+        for key in ("seed", "accumulate", "threads", "knn_images", "snapshots"):
             _require(getattr(self, key) >= 0, f"train.{key}", getattr(self, key), "0 or more")
         _require(self.seed < 2**64, "train.seed", self.seed, "below 2**64")
         allowed = f"at most train.batch_size, which is {self.batch_size}"

@@ -26,6 +26,7 @@ class RunFolder:
         self.config = path / "config.yaml"
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
+        self.snapshots = path / "snapshots"
         self.tensorboard = path / "tensorboard"
         self.summary = path / "summary.json"
         self.reconstructions = path / "reconstructions.png"
@@ -44,8 +45,8 @@ class RunFolder:
         Raises:
             RunFolderError: it names the ways out.
         """
-        ours = (self.config, self.metrics, self.checkpoints, self.tensorboard, self.summary, self.reconstructions,
-                self.attention, self.curves, self.path / "model.safetensors", self.path / "config.json")  # fmt: skip
+        ours = (self.config, self.metrics, self.checkpoints, self.snapshots, self.tensorboard, self.summary,
+                self.reconstructions, self.attention, self.curves, self.path / "model.safetensors", self.path / "config.json")  # fmt: skip
         try:
             taken = [path.name for path in ours if path.exists()]
         except OSError as error:  # a name that is too long, a folder that is closed to us
@@ -82,3 +83,8 @@ class RunFolder:
         except OSError as error:
             reason = error.strerror or error
             raise RunFolderError(f"cannot write to the run folder {self.path}: {reason}; choose --out DIR") from error
+
+
+def snapshot_steps(total: int, count: int) -> list[int]:
+    """The steps at which weights are kept: `count` of them from 0 to `total`, closer at first, where most changes."""
+    return sorted({round(total * (i / (count - 1)) ** 2) for i in range(count)}) if count > 1 else [total] * count
