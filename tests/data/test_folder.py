@@ -117,9 +117,9 @@ def test_images_without_classes(tmp_path: Path, inside: str) -> None:
 
 @pytest.mark.parametrize(("count", "held_out"), [(2, 1), (9, 1), (19, 1), (20, 2), (9_999, 999), (25_000, 1000)])
 def test_held_out_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, held_out: int) -> None:
-    files = [folder._File("", f"{index}.png", 1, 1) for index in range(count)]
+    files = [folder.ImageFile("", f"{index}.png", 1, 1) for index in range(count)]
     monkeypatch.setattr(folder, "_list_images", lambda *_: files)
-    train, test = folder._list_splits(tmp_path)
+    train, test = folder.list_splits(tmp_path)
     assert len(test) == held_out
     assert sorted([*train, *test]) == sorted(files)
     numbers = [int(Path(file.name).stem) for file in test]

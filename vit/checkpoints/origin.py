@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchvision.transforms.v2.functional import rgb_to_grayscale
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2.functional import center_crop, resize, rgb_to_grayscale
 
 from vit.checkpoints.names import Shape
 from vit.data.augment import Normalization
@@ -95,16 +96,34 @@ class Origin:
         Raises:
             DataError: a file is no image, damaged or too large, or the model takes no pictures in colour or grey.
         """
-        if self.channels not in (1, 3):
-            raise DataError(f"this model takes {self.channels} channels; image files have three, or one")
         pictures = []
         for path in paths:
             content = decode(str(path), self.image_size, self.interpolation)
             if isinstance(content, str):
                 raise DataError(f"{path}: {content}")
-            pixels = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(3, *self.image_size)
-            pictures.append(rgb_to_grayscale(pixels) if self.channels == 1 else pixels)
-        return torch.stack(pictures)
+            pictures.append(torch.frombuffer(bytearray(content), dtype=torch.uint8).view(3, *self.image_size))
+        return self.fit(torch.stack(pictures))
+
+    def fit(self, images: Tensor) -> Tensor:
+        """Images of a data set as the model takes them, likewise.
+
+        Args:
+            images: uint8 (B, 3, h, w).
+
+        Returns:
+            uint8 (B, C, H, W).
+
+        Raises:
+            DataError: the model takes no pictures in colour or grey.
+        """
+        if self.channels not in (1, 3):
+            raise DataError(f"this model takes {self.channels} channels; image files have three, or one")
+        (height, width), (h, w) = self.image_size, images.shape[-2:]
+        if (h, w) != (height, width):
+            part = min(h / height, w / width)  # the largest centred part with the model's shape
+            images = center_crop(images, [max(1, round(height * part)), max(1, round(width * part))])
+            images = resize(images, [height, width], InterpolationMode(self.interpolation), antialias=True)
+        return rgb_to_grayscale(images) if self.channels == 1 else images
 
 
 def _by_reason(dropped: dict[str, str]) -> list[str]:

@@ -75,7 +75,7 @@ def load_folder(
         DataError: no images, fewer than two, a class of the test images that the training images lack, an image that
             cannot be read, a cache that cannot be written.
     """
-    train, test = _list_splits(root)
+    train, test = list_splits(root)
     class_names = tuple(sorted({file.class_name for file in train + test} - {""}))
     return (
         _load(_Split(root, "train", train, class_names, image_size), on_bad_image, cache),
@@ -86,7 +86,7 @@ def load_folder(
 # --- which files -----------------------------------------------------------------------------------------------------
 
 
-class _File(NamedTuple):
+class ImageFile(NamedTuple):
     """An image file, of whose content nothing is known yet."""
 
     class_name: str  # "" where there are no class folders
@@ -95,8 +95,12 @@ class _File(NamedTuple):
     mtime_ns: int
 
 
-def _list_splits(root: Path) -> tuple[list[_File], list[_File]]:
-    """The files for training and for testing, each in its order."""
+def list_splits(root: Path) -> tuple[list[ImageFile], list[ImageFile]]:
+    """The files for training and for testing, each in its order.
+
+    Raises:
+        DataError: as `load_folder`, as far as it can be seen without reading an image.
+    """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; set data.root to your folder of images")
     present = [name for name in ("train", "test", "val") if (root / name).is_dir()]
@@ -118,10 +122,10 @@ def _list_splits(root: Path) -> tuple[list[_File], list[_File]]:
     return train, test
 
 
-def _list_images(root: Path, split: str) -> list[_File]:
+def _list_images(root: Path, split: str) -> list[ImageFile]:
     """All image files in the folder `split` of `root`, however deep, in the order of torchvision's ImageFolder."""
     start = root / split
-    found: list[_File] = []
+    found: list[ImageFile] = []
     waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
     while waiting:
         folder, above = waiting.pop()
@@ -142,7 +146,7 @@ def _list_images(root: Path, split: str) -> list[_File]:
                     elif entry.name.lower().endswith(EXTENSIONS):
                         name = f"{split}/{path}" if split else path
                         class_name = path.split("/")[0] if folder else ""
-                        found.append(_File(class_name, name, info.st_size, info.st_mtime_ns))
+                        found.append(ImageFile(class_name, name, info.st_size, info.st_mtime_ns))
         except OSError as error:
             raise DataError(f"{_printable(start / folder)}: {error.strerror}; make the folder readable") from error
     if not found:
@@ -159,7 +163,7 @@ class _Split:
 
     root: Path
     name: str
-    files: list[_File]
+    files: list[ImageFile]
     class_names: tuple[str, ...]
     image_size: tuple[int, int]
 

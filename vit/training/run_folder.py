@@ -45,8 +45,10 @@ class RunFolder:
         Raises:
             RunFolderError: it names the ways out.
         """
-        ours = (self.config, self.metrics, self.checkpoints, self.snapshots, self.tensorboard, self.summary,
-                self.reconstructions, self.attention, self.curves, self.path / "model.safetensors", self.path / "config.json")  # fmt: skip
+        ours = (
+            self.config, self.metrics, self.checkpoints, self.snapshots, self.tensorboard, self.summary, self.curves,
+            self.reconstructions, self.attention, self.path / "model.safetensors", self.path / "config.json",
+        )  # fmt: skip
         try:
             taken = [path.name for path in ours if path.exists()]
         except OSError as error:  # a name that is too long, a folder that is closed to us
