@@ -224,11 +224,13 @@ def draw(run: TrainingRun, folder: RunFolder, metrics: list[dict[str, Any]], sum
     by_class = config.model.class_token
     asks = "the class token" if by_class else f"the patch in row {centre[0]}, column {centre[1]} (outlined)"
     maps, prefix_mass = (part.float().cpu() for part in attention.to_grid(query="cls" if by_class else centre))
+    heads = maps.shape[1]
+    # The mean stands first: it is what the heads amount to.
+    maps, prefix_mass = (torch.cat([part.mean(dim=1, keepdim=True), part], dim=1) for part in (maps, prefix_mass))
     figure = attention_figure(
-        images, maps, prefix_mass, some.label_names, f"Where {asks} looks",
-        f"{about} · layer {len(encoder.blocks)} of {len(encoder.blocks)}, whole images; beside each name the share of the"
-        " attention that falls on patches, the rest stays on prefix tokens",
-        query=None if by_class else centre,
+        images, maps, ["mean of heads", *(f"head {head}" for head in range(heads))], some.label_names,
+        f"Where {asks} looks", f"{about} · layer {len(encoder.blocks)} of {len(encoder.blocks)}, whole images",
+        masses=prefix_mass, query=None if by_class else centre,
     )  # fmt: skip
     save_figure(figure, folder.attention)
 

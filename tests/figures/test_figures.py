@@ -5,9 +5,9 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from vit.figures import attention_figure, curves_figure, reconstruction_figure, save_figure, sheet_figure
+from vit.figures import curves_figure, reconstruction_figure, save_figure, sheet_figure
 from vit.figures.curves import smoothed
-from vit.figures.style import HIDDEN, plain
+from vit.figures.style import HIDDEN, fitted, plain, text_width, titled_figure, wrapped
 
 HOSTILE = ["$x^", "<script>", "a\nb", "\udcff", "", "$$ {"]
 METRICS = [{"epoch": i / 10, "loss": 1 / (i + 1), "lr": 1e-3 * i, "grad_norm": 1.0} for i in range(30)]
@@ -24,12 +24,6 @@ def reconstruction(labels: list[str], height: int = 16, width: int = 16):
     return reconstruction_figure(original, 1 - original, hidden, labels, "Title $", "subtitle " * 40)
 
 
-def attention(labels: list[str], query: tuple[int, int] | None = None):
-    maps = torch.full((len(labels), 3, 4, 2), 1 / 9)
-    mass = torch.full((len(labels), 3), 1 / 9)
-    return attention_figure(images(len(labels), 16, 8), maps, mass, labels, "Title", "subtitle", query)
-
-
 def sheet(labels: list[str], with_parts: bool = False):
     pictures = (images(len(labels)) * 255).to(torch.uint8)
     parts = torch.ones(len(labels), 16, 16, dtype=torch.uint8) if with_parts else None
@@ -39,8 +33,6 @@ def sheet(labels: list[str], with_parts: bool = False):
 FIGURES = {
     "reconstruction": lambda: reconstruction(HOSTILE),
     "wide reconstruction": lambda: reconstruction(["one"], 8, 32),
-    "attention": lambda: attention(HOSTILE),
-    "attention of a patch": lambda: attention(["one"], (2, 1)),
     "sheet": lambda: sheet(HOSTILE),
     "sheet with parts": lambda: sheet(HOSTILE, with_parts=True),
     "curves": lambda: curves_figure(METRICS, {"a $ line": 0.5, "another": 0.2}, "Title", "subtitle"),
@@ -67,14 +59,6 @@ def test_hidden_pixels_are_not_shown_in_the_masked_row():
     assert not np.allclose(masked[8:], HIDDEN)
 
 
-def test_maps_share_a_scale_in_multiples_of_even_attention():
-    drawn = [axes.images[0] for axes in attention(["one", "two"]).axes if axes.images]
-    maps = [image for image in drawn if image.get_array().shape == (4, 2)]
-    assert len(maps) == 2 * 4  # mean and three heads, for two images
-    assert len({image.get_clim() for image in maps}) == 1
-    assert np.allclose(maps[0].get_array(), 8 / 9)
-
-
 def test_plain_text_cannot_start_a_formula_or_a_line():
     assert plain("a$b\n\udcff") == "a\\$b��"
 
@@ -84,3 +68,25 @@ def test_running_mean_keeps_constants_and_matches_a_slow_one():
     values = np.random.default_rng(0).normal(size=500)
     slow = [values[max(i - 5, 0) : i + 6].mean() for i in range(500)]
     assert np.allclose(smoothed(values), slow)
+
+
+def test_a_long_title_goes_on_in_a_second_line_and_then_ends():
+    short, _ = titled_figure(4, 1, "A title", "subtitle")
+    for title in ("word " * 12, "word " * 500, "x" * 5000, "$ " * 300):
+        figure, free = titled_figure(4, 1, title, "subtitle")
+        assert figure.get_figheight() == pytest.approx(short.get_figheight() + 0.24, abs=0.01)
+        assert free == pytest.approx(1 / figure.get_figheight())
+        edges = [text.get_window_extent() for text in figure.texts]
+        assert all(edge.x1 <= figure.bbox.x1 for edge in edges)
+        assert edges[0].y0 > edges[1].y1
+    assert figure.texts[0].get_text().endswith("…")
+
+
+@pytest.mark.parametrize("text", ["short", "x" * 500, "several words of a name " * 9, "\u202egpj.exe", "日本" * 40])
+def test_text_is_cut_and_wrapped_by_its_width(text):
+    cut = fitted(text, 60, 8)
+    assert text_width(cut, 8) <= 60
+    assert cut == text or cut.endswith("…") or "\N{REPLACEMENT CHARACTER}" in cut
+    lines = wrapped(text, 60, 8)
+    assert all(text_width(line, 8) <= 60 for line in lines)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "").replace("\u202e", "\N{REPLACEMENT CHARACTER}")

@@ -1,0 +1,543 @@
+"""Pictures of attention are read back from their pixels: colours, scales, marks and texts say what the numbers say."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_rgb
+from PIL import Image
+
+from vit.figures import (
+    attention_figure,
+    distance_figure,
+    film_frames,
+    masked_figure,
+    save_figure,
+    save_film,
+    strongest_figure,
+)
+from vit.figures.film import rendered
+from vit.figures.layout import laid_out
+from vit.figures.mosaic import MARK
+from vit.figures.scale import PALETTE, Scale
+from vit.figures.strongest import dimmed
+from vit.figures.style import DARK, LIGHT
+
+HOSTILE = [
+    "$x^$ {",
+    "<script>alert(1)</script>",
+    "a\nb\rc",
+    "\u202egpj.exe",
+    "_hidden",
+    "",
+    "\udcff",
+    "very long " * 40,
+]
+GRID = (3, 5)
+
+
+def images(count: int = 2, grid: tuple[int, int] = GRID, channels: int = 3) -> torch.Tensor:
+    return torch.rand(count, channels, 4 * grid[0], 4 * grid[1], generator=torch.Generator().manual_seed(0))
+
+
+def weights(count: int = 2, panels: int = 3, grid: tuple[int, int] = GRID) -> torch.Tensor:
+    noise = torch.randn(count, panels, grid[0] * grid[1], generator=torch.Generator().manual_seed(1))
+    return noise.mul(2).softmax(-1).unflatten(-1, grid)
+
+
+def names(panels: int = 3) -> list[str]:
+    return ["mean of heads", *(f"head {head}" for head in range(panels - 1))]
+
+
+def draw(maps: torch.Tensor, **options):
+    grid = (maps.shape[2], maps.shape[3])
+    labels = [f"image {i}" for i in range(len(maps))]
+    return attention_figure(images(len(maps), grid), maps, names(maps.shape[1]), labels, "Title", "subtitle", **options)
+
+
+def crops(figure, pixels: np.ndarray | None = None) -> list[np.ndarray]:
+    """The pixels of each picture on the sheet in the order of drawing, without those of the key."""
+    pixels = rendered(figure) if pixels is None else pixels
+    axes = figure.axes[0]
+    result = []
+    for image in axes.images:
+        left, right, bottom, top = image.get_extent()
+        if (right - left, bottom - top) != (18, 18):
+            x, y = axes.transData.transform([(left, top), (right, bottom)]).round().astype(int).T
+            result.append(pixels[len(pixels) - y[0] : len(pixels) - y[1], x[0] : x[1]])
+    return result
+
+
+def patches(crop: np.ndarray, grid: tuple[int, int] = GRID) -> np.ndarray:
+    """(rows, columns, 3): a pixel of each patch, off its middle, where a stroke would be, and off its edge."""
+    height, width = crop.shape[0] // grid[0], crop.shape[1] // grid[1]
+    return crop[height // 4 :: height, width // 4 :: width]
+
+
+def centres(crop: np.ndarray, grid: tuple[int, int] = GRID) -> np.ndarray:
+    height, width = crop.shape[0] // grid[0], crop.shape[1] // grid[1]
+    return crop[height // 2 :: height, width // 2 :: width]
+
+
+def index_of(colours: np.ndarray) -> np.ndarray:
+    """(..., 3) -> (...): the place of each colour in the scale."""
+    return np.abs(colours[..., None, :].astype(int) - PALETTE).sum(-1).argmin(-1)
+
+
+def texts(figure) -> list[str]:
+    return [text.get_text().replace(r"\$", "$") for text in [*figure.texts, *figure.axes[0].texts]]
+
+
+def own_palettes(data: bytes) -> list[bool]:
+    """For each frame of a GIF, whether it brings a palette of its own."""
+    at = 13 + (3 << (data[10] & 7) + 1 if data[10] & 128 else 0)
+    result = []
+    while data[at] != 0x3B:
+        if data[at] == 0x2C:
+            flags = data[at + 9]
+            result.append(bool(flags & 128))
+            at += 11 + (3 << (flags & 7) + 1 if flags & 128 else 0)
+        else:
+            at += 2
+        while data[at]:
+            at += data[at] + 1
+        at += 1
+    return result
+
+
+def as_bytes(colour) -> list[int]:
+    return [round(255 * part) for part in to_rgb(colour)]
+
+
+def strong(count: int = 2, labels: list[str] | None = None, **options):
+    maps = weights(count)
+    kept = maps > 1 / 15
+    labels = labels or ["one"] * count
+    return strongest_figure(images(count), maps, kept, names(), labels, "Title", "subtitle", share=0.6, **options)
+
+
+def masked(count: int = 2, labels: list[str] | None = None, maps: torch.Tensor | None = None, **options):
+    maps = weights(count) if maps is None else maps
+    hidden = torch.zeros(count, *GRID, dtype=torch.bool)
+    hidden[:, 1:, 2:] = True
+    original = images(count)
+    return masked_figure(
+        original, hidden, 1 - original, maps, [(2, 3)] * count, names(), labels or ["one"] * count, "Title", "subtitle",
+        **options,
+    )  # fmt: skip
+
+
+def distances(**options):
+    far = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, float("nan")], [2.0, 2.0, 2.0]])
+    return distance_figure(far, far / 2, "Title", "subtitle", **options)
+
+
+def film(count: int = 3, moments: list[str] | None = None, **options):
+    moments = moments or [f"epoch {i + 1} of {count}" for i in range(count)]
+    return film_frames(images()[0], weights(count), moments, names(), "cat", "Title", "subtitle", **options)
+
+
+def with_holes() -> torch.Tensor:
+    maps = weights()
+    maps[:, :, 0, 1:4] = float("nan")
+    return maps
+
+
+FIGURES = {
+    "shared": lambda **o: draw(weights(), masses=torch.full((2, 3), 0.07), **o),
+    "row, of a patch": lambda **o: draw(weights(), scale="row", query=(2, 1), **o),
+    "log, with holes": lambda **o: draw(with_holes(), scale="log", **o),
+    "overlay": lambda **o: draw(with_holes(), overlay=True, query=[(1, 0), (2, 4)], **o),
+    "rollout": lambda **o: draw(weights(1, 1), unit="rollout", **o),
+    "rollouts": lambda **o: draw(weights(7, 1), masses=torch.rand(7, 1), overlay=True, query=(0, 4), **o),
+    "many heads": lambda **o: draw(weights(2, 17, (4, 4)), masses=torch.rand(2, 17), **o),
+    "12 heads": lambda **o: draw(weights(1, 13, (14, 14)), masses=torch.rand(1, 13), scale="row", **o),
+    "wide": lambda **o: draw(weights(2, 4, (2, 9)), query=(1, 8), **o),
+    "tall": lambda **o: draw(weights(2, 4, (9, 2)), query=(8, 1), scale="row", overlay=True, **o),
+    "hostile": lambda **o: attention_figure(
+        images(8), weights(8, 8), HOSTILE, HOSTILE, "$", "\n", unit=HOSTILE[-1], **o
+    ),
+    "strongest": lambda **o: strong(8, HOSTILE, masses=torch.full((8, 3), 0.1), query=(0, 0), **o),
+    "masked": lambda **o: masked(8, HOSTILE, masses=torch.full((8, 3), 0.1), **o),
+    "distance": lambda **o: distances(
+        image_diagonal=9.0, uniform_distance=4.5, uniform_entropy=3.0, names=HOSTILE[:2] + HOSTILE[-1:], **o
+    ),
+    "frame": lambda **o: film(moments=HOSTILE[:3], query=(2, 2), **o)[1],
+}
+
+
+@pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES)
+@pytest.mark.parametrize("dark", [False, True])
+def test_no_text_overlaps_another_or_leaves_the_page(make, dark):
+    figure = make(dark=dark)
+    figure.draw_without_rendering()
+    theme = DARK if dark else LIGHT
+    assert to_rgb(figure.get_facecolor()) == to_rgb(theme.paper)
+    artists = [*figure.texts, *(text for axes in figure.axes for text in [*axes.texts, axes.title, axes._left_title])]
+    for axes in figure.axes:
+        labels = [*axes.get_xticklabels(), *axes.get_yticklabels(), axes.xaxis.label, axes.yaxis.label]
+        artists += labels if axes.axison else []
+    boxes = [(text.get_text(), text.get_window_extent()) for text in artists if text.get_text().strip()]
+    for words, box in boxes:
+        assert box.x0 >= 0, words
+        assert box.y0 >= 0, words
+        assert box.x1 <= figure.bbox.x1, words
+        assert box.y1 <= figure.bbox.y1, words
+    straight = [(words, box) for words, box in boxes if "…" not in words or len(figure.axes) == 1]  # names may slant
+    for (one, first), (other, second) in itertools.combinations(straight, 2):
+        wide = min(first.x1, second.x1) - max(first.x0, second.x0)
+        high = min(first.y1, second.y1) - max(first.y0, second.y0)
+        assert wide <= 1 or high <= 1, (one, other)
+
+
+@pytest.mark.parametrize("make", [FIGURES["log, with holes"], FIGURES["overlay"], strong, masked, FIGURES["distance"]])
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_equal_figures_are_equal_files(make, kind, tmp_path):
+    for path in (tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"):
+        save_figure(make(), path)
+    assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"two.{kind}").read_bytes()
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"one.{kind}", f"two.{kind}"]
+
+
+def test_a_patch_that_is_not_there_is_not_a_zero():
+    maps = weights(1, 1)
+    maps[0, 0, 0, 0] = float("nan")
+    maps[0, 0, 1, 1] = 0
+    for dark, theme in ((False, LIGHT), (True, DARK)):
+        for overlay in (False, True):
+            figure = draw(maps, dark=dark, overlay=overlay)
+            crop = crops(figure)[1]
+            assert patches(crop)[0, 0].tolist() == as_bytes(theme.absent)
+            assert (centres(crop)[0, 0] != patches(crop)[0, 0]).any(), "crossed by a stroke"
+            assert "a patch hidden from the model: no value, not zero" in texts(figure)
+            if not overlay:
+                assert patches(crop)[1, 1].tolist() == PALETTE[0].tolist()
+                assert (centres(crop)[1, 1] == PALETTE[0]).all()
+    assert not any("hidden" in text for text in texts(draw(weights(1, 1))))
+
+
+def test_values_are_multiples_of_even_attention_over_the_patches_that_are_there():
+    maps = torch.full((1, 2, *GRID), 1 / 15)
+    maps[0, 0, 0, 0] = 3 / 15
+    maps[0, 1, :2] = float("nan")  # 5 of 15 are left
+    maps[0, 1, 2] = torch.tensor([3.0, 1.0, 1.0, 0.0, 0.0]) / 5
+    _, first, second, bar = crops(draw(maps))
+    assert index_of(patches(first))[0, 0] == 255
+    assert index_of(patches(first))[1, 1] == 85  # a third of 3
+    assert index_of(patches(second))[2].tolist() == [255, 85, 85, 0, 0]
+    assert bar[0, 0].tolist() == PALETTE[255].tolist()
+    ticks = {text.get_text(): text.get_position()[1] for text in draw(maps).axes[0].texts}
+    extent = draw(maps).axes[0].images[-1].get_extent()
+    assert ticks["1 = even"] == pytest.approx(extent[2] + (extent[3] - extent[2]) / 3)
+    own = crops(draw(maps[:, :1] * 15, unit="pixels"))[1]
+    assert (patches(own) == patches(first)).all()
+
+
+def test_a_scale_is_shared_or_the_rows_own():
+    maps = weights()
+    more = maps * torch.tensor([2.0, 1.0])[:, None, None, None]
+    for scale, kept in (("shared", False), ("log", False), ("row", True)):
+        before, after = (crops(draw(part, scale=scale))[5:8] for part in (maps, more))  # of the second image
+        same = all((index_of(patches(a)) == index_of(patches(b))).all() for a, b in zip(before, after, strict=True))
+        assert same == kept, scale
+    bars = crops(draw(maps, scale="row"))
+    assert len(bars) == 2 * 4 + 2
+    assert len(crops(draw(maps))) == 2 * 4 + 1
+    top = maps[1].max() * 15
+    own = index_of(patches(bars[5]))
+    assert np.abs(own - (maps[1, 0] * 15 / top * 255).numpy()).max() <= 1
+
+
+def test_a_logarithmic_scale_has_equal_steps_for_equal_factors():
+    maps = torch.full((1, 1, *GRID), 0.01)
+    maps[0, 0, 0, :3] = torch.tensor([0.001, 0.1, 1.0])
+    index = index_of(patches(crops(draw(maps, scale="log", unit="weight"))[1]))
+    assert index[0, :3].tolist() == [0, 170, 255]
+    assert (index[1] == 85).all()
+    scale = Scale.of(np.array([0.0, 1e-12, 1e-12, 1.0]), log=True)
+    assert (scale.low, scale.top, scale.under) == (1e-4, 1.0, True)
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(
+    "values", [[0.0, 0.0], [1.0, 1.0], [1e-9, 2e-9], [0.0, 1e6], [float("nan"), 3.0], [float("nan")] * 2, [-1.0, 2.0]]
+)
+def test_every_scale_has_a_range_and_ticks_within(values, log):
+    scale = Scale.of(np.array(values), log)
+    assert scale.low < scale.top
+    ticks = np.array(scale.ticks(5))
+    assert len(ticks) >= 2
+    assert scale.within(ticks).all()
+    assert ((scale.place(ticks) >= 0) & (scale.place(ticks) <= 1)).all()
+
+
+def test_outliers_do_not_stretch_the_scale_and_are_told():
+    maps = torch.full((1, 4, 8, 8), 1 / 64)
+    maps[0, 0, 0, 0] = 50 / 64
+    figure = draw(maps)
+    assert any("<1% of the values lie above it, the highest 50." in text for text in texts(figure))
+    assert (index_of(patches(crops(figure)[2], (8, 8))) == 255).all()
+    assert not any("Pointed end" in text for text in texts(draw(weights())))
+
+
+def test_all_colours_of_a_map_stand_in_the_bar():
+    *_, panel, bar = crops(draw(weights(1, 1)))
+    shown = {tuple(colour) for colour in panel.reshape(-1, 3).tolist()}
+    assert shown <= {tuple(colour) for colour in bar.reshape(-1, 3).tolist()}
+
+
+def test_all_colours_of_an_overlay_stand_in_the_bar():
+    for dark in (False, True):
+        *_, panel, bar = crops(draw(weights(1, 1), overlay=True, dark=dark))
+        known = np.unique(bar.reshape(-1, 3), axis=0).astype(int)
+        shown = np.unique(panel.reshape(-1, 3), axis=0).astype(int)
+        assert np.abs(shown[:, None] - known).max(-1).min(1).max() <= 3  # of 255: the bar has fewer greys than an image
+        assert len(shown) > 200  # the image is there
+
+
+def test_an_overlay_of_strong_attention_on_dark_is_told_from_weak_on_bright():
+    *_, bar = crops(draw(weights(1, 1), overlay=True))
+    strongest_on_black, weakest_on_white = bar[0, 0].astype(int), bar[-1, -1].astype(int)
+    assert np.ptp(weakest_on_white) <= 4  # grey
+    assert np.ptp(strongest_on_black) > 25  # not
+
+
+@pytest.mark.parametrize("query", [(2, 1), (np.int64(2), np.int64(1)), [(0, 4), (2, 1)], [(2, 1), [0, 0]]])
+def test_the_patch_that_asks_is_outlined_in_image_and_maps(query):
+    found = crops(draw(weights(2, 2), query=query))[:6]
+    for number, crop in enumerate(found):
+        row, column = query if isinstance(query, tuple) else query[number // 3]
+        marked = np.argwhere(np.abs(crop.astype(int) - as_bytes(MARK)).sum(-1) < 40)
+        height, width = crop.shape[0] / GRID[0], crop.shape[1] / GRID[1]
+        assert np.abs(marked.min(0) - [row * height, column * width]).max() <= 3
+        assert np.abs(marked.max(0) - [(row + 1) * height, (column + 1) * width]).max() <= 3
+    assert "the patch that asks" in texts(draw(weights(2, 2), query=query))
+
+
+def test_the_share_on_patches_stands_beside_each_name():
+    shown = texts(draw(weights(1, 3), masses=torch.tensor([[0.07, 0.0, 0.997]])))
+    assert {"mean of heads · 93%", "head 0 · 100%", "head 1 · <1%"} <= set(shown)
+    assert any(text.startswith("%: the share of the attention that falls on patches") for text in shown)
+    assert {"mean of heads", "head 0", "head 1"} <= set(texts(draw(weights(1, 3))))
+
+
+def test_grey_images_are_grey_and_large_ones_are_resampled():
+    grey = images(1, channels=1)
+    figure = attention_figure(grey, weights(1, 1), ["a"], [""], "", "")
+    picture = crops(figure)[0]
+    assert (picture == picture[..., :1]).all()
+    step = picture.shape[0] // 12
+    expected = (grey[0, 0].numpy() * 255).round()
+    assert np.abs(picture[step // 2 :: step, step // 2 :: step, 0] - expected).max() <= 1
+    large = torch.rand(1, 3, 120, 200)
+    assert crops(attention_figure(large, weights(1, 1), ["a"], [""], "", ""))[0].std() > 5
+
+
+LINES = [(1, 1, 1), (4, 1, 4), (13, 1, 13), (16, 2, 8), (17, 2, 9), (40, 4, 10)]
+
+
+@pytest.mark.parametrize(("panels", "lines", "a_line"), LINES)
+def test_many_panels_go_on_in_lines_of_equal_length(panels, lines, a_line):
+    layout = laid_out(2, 1, panels, (8, 8), (32, 32))
+    assert (layout.lines, layout.a_line) == (lines, a_line)
+    assert 0.8 * 150 <= layout.width <= 2.4 * 150
+    assert layout.width % 8 == layout.height % 8 == 0
+    assert apart(layout)
+
+
+@pytest.mark.parametrize(
+    ("images", "panels", "across"), [(1, 1, 1), (2, 1, 2), (7, 1, 4), (8, 1, 4), (5, 2, 2), (8, 3, 1)]
+)
+def test_images_with_few_panels_stand_beside_each_other(images, panels, across):
+    layout = laid_out(images, 1, panels, (8, 8), (32, 32), beside=True)
+    assert layout.across == across
+    assert apart(layout)
+    assert laid_out(images, 1, panels, (8, 8), (32, 32)).across == 1
+
+
+def apart(layout) -> bool:
+    """Whether all cells stand apart, within the layout's bounds."""
+    boxes = [layout.panel(block, panel) for block in range(layout.blocks) for panel in range(layout.panels)]
+    boxes += [layout.cell(block, lead) for block in range(layout.blocks) for lead in range(layout.lead)]
+    if (
+        max(box.x + box.width for box in boxes) > layout.right
+        or max(box.y + box.height for box in boxes) > layout.bottom
+    ):
+        return False
+    for one, other in itertools.combinations(boxes, 2):
+        apart_x = one.x + one.width <= other.x or other.x + other.width <= one.x
+        if not (apart_x or one.y + one.height <= other.y or other.y + other.height <= one.y):
+            return False
+    return True
+
+
+def test_the_strongest_are_as_they_are_and_all_others_dimmed():
+    maps = weights(1)
+    kept = torch.zeros_like(maps, dtype=torch.bool)
+    kept[0, 0, 1, 2:4] = True
+    kept[0, 1] = True
+    for dark in (False, True):
+        figure = strongest_figure(images(1), maps, kept, names(), ["one"], "Title", "", share=0.6, dark=dark)
+        original, *panels = crops(figure)
+        for panel, chosen in zip(panels, kept[0].numpy(), strict=True):
+            grey = (dimmed(original / 255, dark) * 255).round()
+            for pick in (patches, centres):
+                assert (pick(panel)[chosen] == pick(original)[chosen]).all()
+                assert np.abs(pick(panel)[~chosen].astype(int) - pick(grey)[~chosen]).max(initial=0) <= 1
+        assert {"2 of 15 patches", "15 of 15 patches", "0 of 15 patches"} <= set(texts(figure))
+        assert any("60% of the attention on patches" in text for text in texts(figure))
+
+
+def test_the_masked_picture_shows_what_the_model_sees_and_how_much_falls_there():
+    maps = torch.zeros(1, 3, *GRID)
+    maps[0, 0, 0, 0], maps[0, 0, 2, 2] = 0.25, 0.5  # the rest on prefix tokens
+    maps[0, 1, 0, 0] = 1.0
+    maps[0, 2, 2, 4] = 1.0
+    figure = masked(1, maps=maps, masses=torch.tensor([[0.25, 0.0, 0.0]]))
+    original, seen, filled, *panels = crops(figure)[:6]
+    hidden = np.zeros(GRID, dtype=bool)
+    hidden[1:, 2:] = True
+    asks = np.zeros(GRID, dtype=bool)
+    asks[2, 3] = True
+    assert (patches(seen)[hidden & ~asks] == as_bytes(LIGHT.absent)).all()
+    assert (patches(seen)[~hidden] == patches(original)[~hidden]).all()
+    assert np.abs(patches(filled)[~asks].astype(int) + patches(original)[~asks] - 255).max() <= 1
+    for panel in panels:  # a stroke crosses the middle of hidden patches alone
+        stroke = (centres(panel) != patches(panel)).any(-1)
+        assert (stroke == hidden)[~asks].all()
+    assert {"mean of heads · 25% visible", "head 0 · 100% visible", "head 1 · 0% visible"} <= set(texts(figure))
+    without = masked(1, maps=maps)
+    assert "mean of heads · 33% visible" in texts(without)
+
+
+def test_the_distance_figure_has_its_points_where_the_values_are():
+    figure = distances(image_diagonal=10.0, uniform_distance=4.5, uniform_entropy=3.0)
+    far, spread = figure.axes[:2]
+    for axes, factor, even in ((far, 1.0, 4.5), (spread, 0.5, 3.0)):
+        lines = {line.get_label(): line.get_xydata() for line in axes.lines}
+        expected = np.array([[0, 1], [0, 2], [0, 3], [1, 4], [1, 5], [2, 2], [2, 2], [2, 2]]) * [1, factor]
+        dots = lines["a head"]
+        assert np.allclose(dots[~np.isnan(dots[:, 1])], expected)
+        assert np.allclose(lines["mean of the heads"], [[0, 2 * factor], [1, 4.5 * factor], [2, 2 * factor]])
+        assert np.allclose(lines["even attention"][:, 1], even)
+        low, high = axes.get_ylim()
+        assert low == 0
+        assert high > 5 * factor
+    assert (far.get_ylabel(), spread.get_ylabel()) == ("pixels", "bits")
+    share = far.child_axes[0]
+    figure.draw_without_rendering()
+    assert np.allclose(share.get_ylim(), np.array(far.get_ylim()) / 10)
+    nothing = torch.full((2, 2), float("nan"))
+    rendered(distance_figure(nothing, nothing, "", ""))
+    rendered(distance_figure(torch.zeros(40, 1), torch.zeros(40, 1), "", "", names=[f"layer {i}" for i in range(40)]))
+
+
+def test_a_film_has_a_frame_for_each_moment_one_palette_and_a_long_last_frame(tmp_path):
+    frames = film(3, query=(1, 1))
+    path = tmp_path / "film.gif"
+    save_film(frames, path, seconds=0.25)
+    with Image.open(path) as gif:
+        assert gif.n_frames == 3
+        assert gif.info["loop"] == 0
+        shown, durations = [], []
+        for number in range(3):
+            gif.seek(number)
+            durations.append(gif.info["duration"])
+            shown.append(np.asarray(gif.convert("RGB")))
+    assert durations == [250, 250, 750]
+    assert own_palettes(path.read_bytes()) == [False, False, False]
+    for frame, picture in zip(frames, shown, strict=True):
+        assert (picture[0, 0] == [255, 255, 255]).all()
+        assert np.abs(picture.astype(int) - rendered(frame)).mean() < 1.5
+        for wanted, found in zip(crops(frame)[1:], crops(frame, picture)[1:], strict=True):  # maps and bar
+            away = np.abs(found.astype(int) - wanted).max(-1)
+            assert np.quantile(away, 0.95) <= 6
+    save_film(frames, tmp_path / "again.gif", seconds=0.25)
+    assert path.read_bytes() == (tmp_path / "again.gif").read_bytes()
+    moments = [next(text for text in texts(frame) if text.startswith("epoch")) for frame in frames]
+    assert moments == ["epoch 1 of 3", "epoch 2 of 3", "epoch 3 of 3"]
+
+
+def test_the_frames_of_a_film_share_one_scale():
+    maps = torch.full((2, 1, *GRID), 1 / 15)
+    maps[1, 0, 0, 0] = 5 / 15
+    first, second = film_frames(images()[0], maps, ["a", "b"], ["mean"], "cat", "Title", "")
+    before, after = (index_of(patches(crops(frame)[1])) for frame in (first, second))
+    assert (before == 51).all()
+    assert after[0, 0] == 255
+    assert (after.ravel()[1:] == 51).all()
+    assert (
+        rendered(first) == rendered(film_frames(images()[0], maps, ["a", "b"], ["mean"], "cat", "Title", "")[0])
+    ).all()
+
+
+def test_frames_of_few_colours_keep_them(tmp_path):
+    frames = [np.full((4, 6, 3), shade, dtype=np.uint8) for shade in (0, 77, 77, 255)]
+    save_film(frames, tmp_path / "flat.gif", seconds=0.1)
+    with Image.open(tmp_path / "flat.gif") as gif:
+        durations, shades = [], []
+        for number in range(gif.n_frames):
+            gif.seek(number)
+            durations.append(gif.info["duration"])
+            shades.append(int(np.asarray(gif.convert("RGB"))[0, 0, 0]))
+    assert shades == [0, 77, 255]
+    assert not any(own_palettes((tmp_path / "flat.gif").read_bytes()))
+    assert durations == [100, 200, 300]
+
+
+def test_a_film_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+    path = tmp_path / "film.gif"
+    path.write_text("the old one")
+
+    def fail(*args, **kwargs):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Image.Image, "save", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_film([np.zeros((2, 2, 3), np.uint8)], path)
+    assert path.read_text() == "the old one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+NAN, MANY = float("nan"), torch.ones(10, 50, *GRID)
+REFUSED = {
+    "no image": (lambda: draw(torch.ones(0, 2, *GRID)), "at least one"),
+    "too many": (lambda: draw(MANY), "480"),
+    "a scale": (lambda: draw(weights(), scale="other"), "shared, row, log"),
+    "a patch": (lambda: draw(weights(), query=(3, 0)), "no patch in row 3"),
+    "patches": (lambda: draw(weights(), query=[(0, 0)] * 3), "3 patches that ask, for 2"),
+    "masses": (lambda: draw(weights(), masses=torch.zeros(2)), "masses"),
+    "infinite": (lambda: draw(weights() / 0), "infinite"),
+    "negative": (lambda: draw(-weights(), scale="log", unit="x"), "negative"),
+    "labels": (lambda: attention_figure(images(), weights(), names(), ["one"], "", ""), "do not fit"),
+    "channels": (lambda: attention_figure(images(2, channels=2), weights(), names(), ["", ""], "", ""), "1 or 3"),
+    "kept": (
+        lambda: strongest_figure(images(), weights(), weights()[:1] > 0, names(), ["", ""], "", "", share=0.6),
+        "kept",
+    ),
+    "layers": (lambda: distance_figure(torch.ones(2, 3), torch.ones(3, 2), "", ""), "layers, heads"),
+    "layer names": (lambda: distances(names=["one"]), "1 names for 3 layers"),
+    "moments": (lambda: film(3, moments=["one"]), "1 moments for 3"),
+    "a film by rows": (lambda: film(scale="row"), "share one scale"),
+}
+
+
+@pytest.mark.parametrize(("make", "says"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_fit_is_refused(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()
+
+
+def test_a_film_of_nothing_or_too_fast_is_refused(tmp_path):
+    one = np.zeros((2, 2, 3), np.uint8)
+    for frames, name, seconds in (
+        ([], "a.gif", 1),
+        ([one, np.zeros((3, 2, 3), np.uint8)], "a.gif", 1),
+        ([one], "a.png", 1),
+        ([one], "a.gif", 0.001),
+        ([one], "a.gif", NAN),
+    ):
+        with pytest.raises(ValueError, match=r"film|frame"):
+            save_film(frames, tmp_path / name, seconds)
+    assert list(tmp_path.iterdir()) == []
