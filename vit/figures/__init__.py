@@ -1,16 +1,30 @@
-"""Tensors in, matplotlib figures out. The only room with matplotlib; it never sees a model."""
+"""Tensors in, matplotlib figures and pages out. The only room with matplotlib; it never sees a model."""
 
 from vit.figures.attention import attention_figure
 from vit.figures.curves import curves_figure
+from vit.figures.distance import distance_figure
+from vit.figures.explore import ExploredImage, Moment, PageError, explore_page
+from vit.figures.film import film_frames, save_film
 from vit.figures.images import reconstruction_figure, sheet_figure
+from vit.figures.masked import masked_figure
 from vit.figures.scaling import scaling_figure
+from vit.figures.strongest import strongest_figure
 from vit.figures.style import save_figure
 
 __all__ = [
+    "ExploredImage",
+    "Moment",
+    "PageError",
     "attention_figure",
     "curves_figure",
+    "distance_figure",
+    "explore_page",
+    "film_frames",
+    "masked_figure",
     "reconstruction_figure",
     "save_figure",
+    "save_film",
     "scaling_figure",
     "sheet_figure",
+    "strongest_figure",
 ]

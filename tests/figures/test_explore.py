@@ -1,0 +1,790 @@
+"""The page to explore attention with, in a real browser: what it draws are the numbers it was given."""
+
+import base64
+import math
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from selenium import webdriver
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from vit.figures import ExploredImage, Moment, PageError, explore_page
+from vit.figures.explore import codes_of, weights_of
+from vit.interpret import attention_rollout
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    '"><img src=x onerror=alert(2)>',
+    "<!-- <script>",
+    "line\u2028separator & \u202eredrocer\u202c \x00 \udcff",
+    "{{data}} {{script}} ${alert(3)} \\u003c",
+]
+TABLE = matplotlib.colormaps["magma"](np.arange(256), bytes=True)[:, :3]
+INDEX = {tuple(colour): index for index, colour in enumerate(TABLE.tolist())}
+
+
+def attention(heads: int, tokens: int, seed: int = 0, sharpness: float = 2.0) -> torch.Tensor:
+    return (torch.randn(heads, tokens, tokens, generator=torch.Generator().manual_seed(seed)) * sharpness).softmax(-1)
+
+
+def example(
+    grid=(8, 8), class_token=True, registers=0, layers=(0, 1), heads=2, images=1, moments=1, masked=False, name="image"
+):
+    """What `explore_page` is called with; every map is another one."""
+    rows, columns = grid
+    prefix, patches, generator = class_token + registers, rows * columns, torch.Generator().manual_seed(7)
+    pixels = [
+        torch.randint(0, 256, (3, 4 * rows, 4 * columns), generator=generator, dtype=torch.uint8) for _ in range(images)
+    ]
+    hidden = [torch.rand(grid, generator=generator) < 0.6 if masked else None for _ in range(images)]
+    states = []
+    for moment in range(moments):
+        made = []
+        for i in range(images):
+            visible = patches if hidden[i] is None else patches - int(hidden[i].sum())
+            seed = 1000 * moment + 100 * i
+            made.append(
+                ExploredImage(
+                    f"{name} {i}",
+                    pixels[i],
+                    {layer: attention(heads, prefix + visible, seed + layer) for layer in layers},
+                    hidden[i],
+                    {n: attention(heads + 1, prefix + patches, seed + 50 + n) for n in range(2)} if masked else {},
+                    (255 - pixels[i]) // (moment + 1) if masked else None,
+                )
+            )
+        states.append(Moment(f"epoch {moment}", made))
+    geometry = dict(
+        grid_size=grid, class_token=class_token, registers=registers, decoder_prefix=prefix if masked else 0
+    )
+    return dict(moments=states, title="A title", facts=[("model", "a small one")], **geometry)
+
+
+def page_of(arguments: dict, **changes) -> str:
+    arguments = arguments | changes
+    return explore_page(arguments.pop("moments"), **arguments)
+
+
+# ---- The coding ------------------------------------------------------------------------------------------------------
+
+ROWS = {
+    "soft": attention(3, 65),
+    "sharp": attention(3, 65, sharpness=8),
+    "many tokens": attention(1, 500),
+    "a sink beside an even rest": torch.cat([torch.full((1, 1), 0.5), torch.full((1, 64), 0.5 / 64)], dim=1),
+    "one key": torch.eye(5),
+    "two tokens": torch.tensor([[0.1, 0.9]]),
+    "bfloat16": attention(2, 33).bfloat16(),
+}
+
+
+@pytest.mark.parametrize("weights", ROWS.values(), ids=ROWS)
+def test_codes_keep_row_sums_and_are_off_by_less_than_a_step(weights):
+    decoded = weights_of(codes_of(weights))
+    exact = weights.double() / weights.double().sum(-1, keepdim=True)
+    assert (decoded.sum(-1) - 1).abs().max() < 1e-12
+    # A step of the code in terms of the weight; zeros of many tokens add what they lost to the others.
+    step = (2 * exact.sqrt() / 255 + 1 / 255**2) * (1 + weights.shape[-1] / 1000)
+    assert ((decoded - exact).abs() <= step).all()
+
+
+def test_even_rows_and_single_keys_come_back_exact():
+    for tokens in (1, 2, 65, 197):
+        even = torch.full((tokens,), 1 / tokens, dtype=torch.float64)
+        assert torch.allclose(weights_of(codes_of(even)), even, rtol=1e-12, atol=0)
+    assert torch.equal(weights_of(codes_of(torch.eye(4))), torch.eye(4).double())
+
+
+def test_small_weights_are_not_lost():
+    row = torch.full((1000,), 1e-5)
+    row[0] = 1 - row[1:].sum()
+    assert (codes_of(row)[1:] > 0).all()  # a linear code would be 0 below 1 / 510
+
+
+# ---- The text --------------------------------------------------------------------------------------------------------
+
+
+def test_equal_input_gives_equal_text():
+    one, two = (page_of(example(masked=True, moments=2)) for _ in range(2))
+    assert one == two
+    assert one != page_of(example(masked=True, moments=2, name="other"))
+
+
+def test_eight_images_of_a_tiny_model_are_below_two_megabytes():
+    arguments = example(layers=range(12), heads=3, images=8)
+    assert len(page_of(arguments).encode()) < 2_000_000
+
+
+def test_an_image_in_several_moments_is_stored_once():
+    arguments = example(moments=2)
+    arguments["moments"] = [
+        Moment(m.name, [ExploredImage("a", noise, m.images[0].weights)])
+        for m, noise in ((m, torch.randint(0, 256, (3, 200, 200)).byte()) for m in arguments["moments"])
+    ]
+    with pytest.raises(PageError, match="not those of checkpoint 0"):
+        page_of(arguments)  # two images of one name
+    image = arguments["moments"][0].images[0].image
+    arguments["moments"] = [
+        Moment(m.name, [ExploredImage("a", image.clone(), m.images[0].weights)]) for m in arguments["moments"]
+    ]
+    one, both = (len(page_of(arguments, moments=arguments["moments"][:count])) for count in (1, 2))
+    assert one > image.numel()
+    assert both - one < image.numel() / 4
+
+
+def test_a_page_that_is_too_large_says_what_to_leave_out_and_that_is_enough():
+    arguments = example(layers=range(6), images=4, moments=3)
+    size = len(page_of(arguments).encode())
+    limit = int(0.6 * size)
+    with pytest.raises(PageError) as refusal:
+        page_of(arguments, limit=limit)
+    text = str(refusal.value)
+    assert "\n" not in text
+    assert f"{size / 1e6:.2f} MB" in text
+    layers, images, moments = re.search(
+        r"layers 0 to (\d+), or the last (\d+) of 4 images, or the first (\d+) of 3 checkpoints", text
+    ).groups()
+    kept = [layer for layer in range(6) if layer > int(layers)]
+    changed = {
+        "layers": [
+            Moment(m.name, [ExploredImage(i.name, i.image, {k: i.weights[k] for k in kept}) for i in m.images])
+            for m in arguments["moments"]
+        ],
+        "images": [Moment(m.name, m.images[: 4 - int(images)]) for m in arguments["moments"]],
+        "moments": arguments["moments"][int(moments) :],
+    }
+    for less in changed.values():
+        assert less
+        assert len(page_of(arguments, moments=less, limit=limit).encode()) <= limit
+
+
+def test_a_decoder_may_be_left_out_and_a_page_that_never_fits_says_so():
+    arguments = example(masked=True)
+    with pytest.raises(PageError, match=r"leave out .*the decoder"):
+        page_of(arguments, limit=len(page_of(arguments)) - 1000)
+    with pytest.raises(PageError, match="leave out all but"):
+        page_of(arguments, limit=1000)
+
+
+def broken(**changes):
+    image = example()["moments"][0].images[0]
+    values = {key: getattr(image, key) for key in ("name", "image", "weights", "hidden", "decoder", "filled")}
+    return [Moment("", [ExploredImage(**values | changes)])]
+
+
+UNEVEN = torch.rand(2, 65, 65)
+REFUSED = {
+    "no moment": [],
+    "no image": [Moment("", [])],
+    "no weights": broken(weights={}),
+    "nan": broken(weights={0: attention(2, 65) * math.nan}),
+    "rows that do not sum to 1": broken(weights={0: UNEVEN}),
+    "negative weights": broken(weights={0: torch.eye(65)[None] * 3 - 2 / 65}),
+    "other tokens": broken(weights={0: attention(2, 64)}),
+    "other heads": broken(weights={0: attention(2, 65), 1: attention(3, 65)}),
+    "whole numbers": broken(weights={0: torch.eye(65).long()[None]}),
+    "an image of floats": broken(image=torch.rand(3, 8, 8)),
+    "an image of 4 channels": broken(image=torch.zeros(4, 8, 8).byte()),
+    "a mask of another grid": broken(hidden=torch.zeros(4, 4).bool()),
+    "nothing visible": broken(hidden=torch.ones(8, 8).bool()),
+    "a decoder of other tokens": broken(decoder={0: attention(2, 17)}),
+    "a reconstruction of another size": broken(filled=torch.zeros(3, 8, 8).byte()),
+    "moments of other images": [*broken(), *broken(name="other")],
+    "moments of other layers": [*broken(), *broken(weights={5: attention(2, 65)})],
+    "moments of fewer images": [Moment("", broken()[0].images * 2), *broken()],
+}
+
+
+@pytest.mark.parametrize("moments", REFUSED.values(), ids=REFUSED)
+def test_nonsense_is_refused_in_one_line(moments):
+    with pytest.raises(PageError) as refusal:
+        page_of(example(), moments=moments)
+    assert "\n" not in str(refusal.value)
+
+
+def test_tokens_that_cannot_be_are_refused():
+    for changes in (dict(registers=-1), dict(decoder_prefix=2), dict(grid_size=(0, 8))):
+        with pytest.raises(PageError):
+            page_of(example(), **changes)
+
+
+# ---- In the browser --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def driver():
+    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or chromedriver is None:
+        reason = "no chromium or chromedriver here: apt-get install chromium chromium-driver"
+        if os.environ.get("VIT_REQUIRE_BROWSER"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,1000"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
+    yield driver
+    driver.quit()
+
+
+class Page:
+    """An open page, and what a test asks of it."""
+
+    def __init__(self, driver: webdriver.Chrome, folder: Path):
+        self.driver, self._path = driver, folder / "page.html"
+
+    def open(self, arguments: dict, link: str = "") -> "Page":
+        return self.open_text(page_of(arguments), link)
+
+    def open_text(self, text: str, link: str = "") -> "Page":
+        self._path.write_text(text, encoding="utf-8")
+        self.driver.get("about:blank")
+        self.driver.get(self._path.as_uri() + (f"{link}&held=1" if link else ""))
+        WebDriverWait(self.driver, 10, 0.02).until(lambda _: self["explorer"].is_displayed())
+        return self
+
+    def follow(self, link: str) -> None:
+        """Change what is shown through the address; the page is not loaded again."""
+        self.run("location.hash = arguments[0]", f"{link}&held=1")
+        self.run("return new Promise((done) => setTimeout(done, 0))")  # hashchange comes after
+
+    def __getitem__(self, name: str):
+        return self.driver.find_element(By.ID, name)
+
+    def run(self, script: str, *arguments):
+        return self.driver.execute_script(script, *arguments)
+
+    def text(self, name: str) -> str:
+        return self.run("return document.getElementById(arguments[0]).textContent", name)
+
+    def pixels(self, canvas: str) -> np.ndarray:
+        """(rows, columns, 4) of a canvas, by id or selector."""
+        width, height, data = self.run(
+            """const canvas = document.getElementById(arguments[0]) || document.querySelector(arguments[0]);
+            const { width, height } = canvas;
+            const data = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+            return [width, height, btoa(String.fromCharCode(...data))];""",
+            canvas,
+        )
+        return np.frombuffer(base64.b64decode(data), np.uint8).reshape(height, width, 4)
+
+    def drawn(self, canvas: str = "map-pixels") -> np.ndarray:
+        """(rows, columns) places on the colour map, from 0 to 255; nan where nothing is drawn."""
+        return np.array(
+            [[INDEX[tuple(p[:3].tolist())] if p[3] else math.nan for p in row] for row in self.pixels(canvas)]
+        )
+
+    def press(self, *keys: str) -> None:
+        ActionChains(self.driver, duration=0).send_keys(*keys).perform()
+
+    def at(self, stage: str, row: int, column: int, grid: tuple[int, int]) -> ActionChains:
+        """The pointer goes to a patch; what follows is up to the caller."""
+        element = self[stage]
+        self.run("arguments[0].scrollIntoView({block: 'nearest'})", element)
+        box = self.run("const b = arguments[0].getBoundingClientRect(); return [b.width, b.height]", element)
+        right = round(((column + 0.5) / grid[1] - 0.5) * box[0])
+        down = round(((row + 0.5) / grid[0] - 0.5) * box[1])
+        return ActionChains(self.driver, duration=0).move_to_element_with_offset(element, right, down)
+
+    def log(self) -> list[dict]:
+        """The console's messages, but for one about how a test itself reads canvases."""
+        return [
+            line
+            for line in self.driver.get_log("browser")
+            if "willReadFrequently" not in line["message"] and "getImageData" not in line["message"]
+        ]
+
+
+@pytest.fixture
+def page(driver, tmp_path):
+    """The driver on pages that stay silent: no message in the console (a breach of the policy is one), no request."""
+    driver.get_log("browser")
+    page = Page(driver, tmp_path)
+    yield page
+    assert page.log() == []
+    assert page.run("return performance.getEntriesByType('resource').length") == 0
+
+
+def decoded(weights: torch.Tensor) -> np.ndarray:
+    return weights_of(codes_of(weights)).numpy()
+
+
+def assert_drawn(places: np.ndarray, shares: np.ndarray, top: float) -> None:
+    """Pixels are the colours of these shares; nan is transparent."""
+    assert places.shape == shares.shape
+    assert (np.isnan(places) == np.isnan(shares)).all()
+    there = ~np.isnan(shares)
+    assert np.abs(places[there] - 255 * np.minimum(shares[there] / top, 1)).max() <= 0.5 + 1e-3
+
+
+GEOMETRIES = {
+    "8 x 8": dict(grid=(8, 8)),
+    "16 x 16": dict(grid=(16, 16)),
+    "3 x 5": dict(grid=(3, 5)),
+    "registers": dict(grid=(4, 6), registers=4),
+    "no class token": dict(grid=(5, 3), class_token=False),
+}
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
+def test_pixels_are_the_numbers(page, geometry):
+    arguments = example(**geometry)
+    rows, columns = grid = arguments["grid_size"]
+    prefix = arguments["class_token"] + arguments["registers"]
+    given = arguments["moments"][0].images[0].weights
+    page.open(arguments)
+    for layer, head, row, column in ((1, 0, 0, 0), (0, 1, rows - 1, columns - 1), (1, 1, 1, 2)):
+        token = prefix + row * columns + column
+        for mode in ("row", "column"):
+            page.follow(f"layer={layer}&head={head}&query={row},{column}&mode={mode}&scale=row")
+            exact = given[layer][:, token] if mode == "row" else given[layer][:, :, token]
+            shares = decoded(given[layer])[:, token] if mode == "row" else decoded(given[layer])[:, :, token]
+            top = shares[:, prefix:].max()
+            places = page.drawn()
+            assert_drawn(places, shares[head, prefix:].reshape(grid), top)
+            step = 2 * math.sqrt(exact.max()) / 255 + 1 / 255**2  # and so they are what was given, as far as coded
+            assert np.abs(places / 255 * top - exact[head, prefix:].reshape(grid).numpy()).max() < step + top / 255
+            for i in range(prefix):
+                item = page["prefix"].find_elements(By.CSS_SELECTOR, ".number")[i]
+                assert float(item.text.strip("%<")) == pytest.approx(100 * shares[head, i], abs=0.051)
+    for i in range(prefix):  # from tokens that have no place
+        page.follow(f"layer=0&head=0&mode=row&scale=row&query={-1 - i}")
+        shares = decoded(given[0])[:, i, prefix:]
+        assert_drawn(page.drawn(), shares[0].reshape(grid), shares.max())
+
+
+def test_scales_and_their_bar(page):
+    arguments = example()
+    given = arguments["moments"][0].images[0].weights
+    shares = decoded(given[1])[1, 1 + 9, 1:].reshape(8, 8)
+    page.open(arguments, "#layer=1&head=1&query=1,1&scale=log")
+    bar = page.drawn("bar")
+    assert (bar == np.arange(256)).all()
+    places = page.drawn()
+    expected = 255 * (1 + np.log10(np.maximum(shares, 1e-4)) / 4)
+    assert np.abs(places - expected).max() <= 0.5 + 1e-3
+    assert [tick.text for tick in page["ticks"].find_elements(By.TAG_NAME, "span")][-1] == "100%"
+
+    tops = set()
+    for layer, head, row in ((0, 0, 0), (1, 1, 1), (1, 0, 7)):  # one top, whatever is chosen
+        page.follow(f"layer={layer}&head={head}&query={row},1&scale=shared")
+        ticks = [tick.text for tick in page["ticks"].find_elements(By.TAG_NAME, "span")]
+        tops.add(ticks[-1])
+        top = float(ticks[-1].strip("≥ %")) / 100
+        shares = decoded(given[layer])[head, 1 + 8 * row + 1, 1:].reshape(8, 8)
+        assert np.abs(page.drawn() / 255 - np.minimum(shares / top, 1)).max() < 0.02
+    assert len(tops) == 1
+    between = np.concatenate([decoded(given[layer])[:, 1:, 1:].ravel() for layer in (0, 1)])
+    assert (between > 1.02 * top).mean() < 0.01  # few are clipped
+    assert top < 2 * np.quantile(between, 0.995)  # and the scale is not wider than they need
+
+
+def test_shared_scale_of_a_rollout_is_one_for_all_its_queries(page):
+    arguments = example(layers=range(3))
+    given = arguments["moments"][0].images[0].weights
+    exact = attention_rollout([torch.from_numpy(decoded(given[n]))[None] for n in range(3)])[0].numpy()[1:, 1:]
+    page.open(arguments)
+    tops = set()
+    for row, column in ((0, 0), (3, 6)):
+        page.follow(f"layer=2&mode=rollout&scale=shared&query={row},{column}")
+        tops.add(page["ticks"].find_elements(By.TAG_NAME, "span")[-1].text)
+        top = float(max(tops).strip("≥ %")) / 100
+        shares = exact[8 * row + column].reshape(8, 8)
+        assert np.abs(page.drawn() / 255 - np.minimum(shares / top, 1)).max() < 0.02
+    assert len(tops) == 1
+    assert 0.95 * np.quantile(exact, 0.99) < top < exact.max() * 1.05
+
+
+def test_small_maps_are_the_same_numbers_and_choose(page):
+    arguments = example(layers=range(3), heads=3)
+    given = arguments["moments"][0].images[0].weights
+    page.open(arguments, "#layer=2&head=0&query=3,4")
+    shares = decoded(given[2])[:, 1 + 28, 1:].reshape(3, 8, 8)
+    for i, one in enumerate([shares.mean(0), *shares]):
+        assert_drawn(page.drawn(f"#heads > div:nth-child({i + 1}) canvas"), one, shares.max())
+    page["heads"].find_elements(By.TAG_NAME, "button")[3].click()
+    assert_drawn(page.drawn(), shares[2], shares.max())
+    page["layers"].find_elements(By.TAG_NAME, "button")[1].click()
+    shares = decoded(given[1])[:, 1 + 28, 1:].reshape(3, 8, 8)
+    assert_drawn(page.drawn(), shares[2], shares.max())
+    assert page.text("sentence").startswith("layer 1, head 2, patch row 3 column 4: ")
+    page["heads"].find_elements(By.TAG_NAME, "button")[0].click()
+    assert_drawn(page.drawn(), shares.mean(0), shares.max())
+
+
+def test_strongest_keys_are_listed_with_their_numbers(page):
+    arguments = example(registers=2)
+    page.open(arguments, "#layer=1&head=1&query=2,6")
+    shares = decoded(arguments["moments"][0].images[0].weights[1])[1, 3 + 22]
+    lines = [row.text.split() for row in page["strongest"].find_elements(By.TAG_NAME, "tr")]
+    order = np.argsort(-shares[3:], kind="stable")[:6]
+    for line, patch in zip(lines, order, strict=False):
+        assert line[:2] == [f"{patch // 8},", f"{patch % 8}"]
+        assert float(line[-1].strip("%")) == pytest.approx(100 * shares[3 + patch], abs=0.051)
+    assert lines[6][:3] == ["the", "other", "58"]
+    mass = [float(e.text.strip("%<")) for e in page["prefix"].find_elements(By.CSS_SELECTOR, ".number")]
+    assert sum(float(line[-1].strip("%")) for line in lines) + sum(mass) == pytest.approx(100, abs=0.5)
+    most = f"most on row {order[0] // 8} column {order[0] % 8}, {100 * shares[3 + order[0]]:.1f}%; class token "
+    assert most in page.text("sentence")
+    assert "register 1" in page.text("sentence")
+
+
+def asks(page) -> str:
+    """Who asks, by the words under the map."""
+    return re.search(r", ((patch row \d+ column \d+|class token|register \d+)):", page.text("sentence"))[1]
+
+
+def test_the_pointer_moves_the_query_and_a_click_holds_it(page):
+    grid = (3, 5)
+    page.open(example(grid=grid))
+    for stage in ("map", "picture"):
+        for row, column in ((0, 0), (2, 4), (1, 3)):
+            page.at(stage, row, column, grid).perform()
+            assert asks(page) == f"patch row {row} column {column}"
+            assert page.run(f"return document.querySelector('#{stage} path.query:not(.halo)').getAttribute('d')") == (
+                f"M{column} {row}h1v1h-1z"
+            )
+    page.at("map", 0, 1, grid).click().perform()
+    page.at("map", 2, 2, grid).perform()
+    assert asks(page) == "patch row 0 column 1"  # held
+    page.at("picture", 2, 3, grid).click().perform()
+    assert asks(page) == "patch row 2 column 3"  # the hold moves
+    page.at("map", 0, 0, grid).perform()
+    assert asks(page) == "patch row 2 column 3"
+    page.at("map", 2, 3, grid).click().perform()  # let go
+    page.at("map", 0, 0, grid).perform()
+    assert asks(page) == "patch row 0 column 0"
+    page.press(Keys.ENTER)
+    page.at("map", 1, 1, grid).perform()
+    assert asks(page) == "patch row 0 column 0"
+    page.press(Keys.ESCAPE)
+    page.at("map", 1, 2, grid).perform()
+    assert asks(page) == "patch row 1 column 2"
+
+
+def test_keys_move_everything(page):
+    grid = (3, 5)
+    page.open(example(grid=grid, registers=1, layers=range(3), heads=2, images=2), "#layer=2&head=0&query=1,1")
+    page.run("document.getElementById('map').focus()")
+    for keys, expected in (
+        ([Keys.ARROW_RIGHT], "1 column 2"),
+        ([Keys.ARROW_DOWN], "2 column 2"),
+        ([Keys.ARROW_DOWN], "2 column 2"),  # the edge
+        ([Keys.ARROW_LEFT] * 4, "2 column 0"),
+        ([Keys.ARROW_UP] * 5, "0 column 0"),
+        ([Keys.ARROW_RIGHT] * 9, "0 column 4"),
+    ):
+        page.press(*keys)
+        assert asks(page) == f"patch row {expected}"
+    for key, expected in (
+        ("c", "class token"),
+        ("c", "register 0"),
+        ("c", "patch row 0 column 4"),
+        ("C", "register 0"),
+    ):
+        page.press(key)
+        assert asks(page) == expected
+    page.press(Keys.ARROW_LEFT)
+    assert asks(page) == "patch row 0 column 4"  # back where the grid was left
+    for key, start in (
+        ("l", "layer 0, head 0,"),
+        ("L", "layer 2, head 0,"),
+        ("h", "layer 2, head 1,"),
+        ("h", "layer 2, mean of heads,"),
+        ("m", "layer 2, mean of heads, who looks at"),
+        ("m", "rollout up to layer 2,"),
+        ("M", "layer 2, mean of heads, who looks at"),
+    ):
+        page.press(key)
+        assert page.text("sentence").startswith(start)
+    assert Select(page["head"]).first_selected_option.text == "mean of heads"  # controls say the same
+    assert page["layer"].get_property("value") == "2"
+    page.press("s")
+    assert page["scale"].get_property("value") == "shared"
+    page.press("i")
+    assert page.text("picture-caption") == "image 1"
+    before = page.run("return window.scrollY")
+    page.press(Keys.ARROW_DOWN)
+    assert page.run("return window.scrollY") == before  # the map has the arrows, not the page
+
+
+def test_controls_do_what_they_say(page):
+    arguments = example(layers=(3, 5, 9), heads=2, images=2)
+    given = arguments["moments"][0].images[1].weights
+    page.open(arguments, "#query=0,1")
+    thumb = page["thumbs"].find_elements(By.TAG_NAME, "canvas")[1]
+    thumb.click()
+    assert page["image"].get_property("value") == "1"
+    Select(page["image"]).select_by_visible_text("image 0")
+    assert page.text("picture-caption") == "image 0"
+    Select(page["image"]).select_by_visible_text("image 1")
+    Select(page["head"]).select_by_visible_text("head 1")
+    page["layer"].send_keys(Keys.HOME, Keys.ARROW_RIGHT)
+    assert page.text("layer-name") == "5"
+    shares = decoded(given[5])[:, 2, 1:].reshape(2, 8, 8)
+    assert_drawn(page.drawn(), shares[1], shares.max())
+    page.driver.find_element(By.CSS_SELECTOR, "input[value=column]").click()
+    shares = decoded(given[5])[:, 1:, 2].reshape(2, 8, 8)
+    assert_drawn(page.drawn(), shares[1], shares.max())
+    rollout = page.driver.find_element(By.CSS_SELECTOR, "input[value=rollout]")
+    assert not rollout.is_enabled()  # layers 0 to 2 are not there
+    picture = page.pixels("picture-pixels")
+    assert (picture[..., :3] == arguments["moments"][0].images[1].image.permute(1, 2, 0).numpy()).all()
+
+
+def test_rollout_is_that_of_the_measures(page):
+    arguments = example(grid=(4, 6), registers=1, layers=range(4), heads=3)
+    given = arguments["moments"][0].images[0].weights
+    page.open(arguments, "#query=2,3&mode=rollout&scale=row")
+    for layer in range(4):
+        page.follow(f"query=2,3&mode=rollout&scale=row&layer={layer}")
+        exact = attention_rollout([torch.from_numpy(decoded(given[n]))[None] for n in range(layer + 1)])[0].numpy()
+        shares = exact[2 + 15, 2:].reshape(4, 6)
+        assert_drawn(page.drawn(), shares, shares.max())
+        given_exact = attention_rollout([given[n][None] for n in range(layer + 1)])[0, 2 + 15, 2:].reshape(4, 6)
+        assert np.abs(page.drawn() / 255 * shares.max() - given_exact.numpy()).max() < 0.004
+
+
+def test_masked_model(page):
+    arguments = example(grid=(4, 6), masked=True, registers=1)
+    image = arguments["moments"][0].images[0]
+    hidden = image.hidden.numpy()
+    (row, column), (hidden_row, hidden_column) = np.argwhere(~hidden)[1], np.argwhere(hidden)[1]
+    page.open(arguments)
+    assert "hidden" not in page.text("sentence")  # it begins where there is something to see
+    page.follow(f"part=encoder&layer=1&head=1&query={row},{column}")
+    token = 2 + list(map(tuple, np.argwhere(~hidden))).index((row, column))
+    shares = np.full((2, 4, 6), math.nan)
+    shares[:, ~hidden] = decoded(image.weights[1])[:, token, 2:]
+    assert_drawn(page.drawn(), shares[1], np.nanmax(shares))
+    page.follow(f"part=encoder&layer=1&head=1&query={hidden_row},{hidden_column}")
+    assert np.isnan(page.drawn()).all()
+    assert "hidden from the encoder" in page.text("sentence")
+    assert page["strongest"].find_elements(By.TAG_NAME, "tr") == []
+
+    page.press("d")  # the decoder asks from it
+    page.follow(f"part=decoder&layer=1&head=2&query={hidden_row},{hidden_column}")
+    weights = decoded(image.decoder[1])[:, 2 + hidden_row * 6 + hidden_column]
+    shares = weights[:, 2:].reshape(3, 4, 6)
+    assert_drawn(page.drawn(), shares[2], shares.max())
+    on_visible = float(re.search(r"([\d.]+)% is on visible", page.text("note"))[1])
+    assert on_visible == pytest.approx(100 * shares[2][~hidden].sum(), abs=0.06)
+    dots = page.run("return document.querySelector('#map path.dots').getAttribute('d')")
+    assert dots.count("M") == hidden.sum()
+
+    pixels = image.image.permute(1, 2, 0).numpy()
+    covered = hidden.repeat(4, axis=0).repeat(4, axis=1)
+    for shown in ("seen", "original", "filled"):
+        page.driver.find_element(By.CSS_SELECTOR, f"input[value={shown}]").click()
+        picture = page.pixels("picture-pixels")
+        if shown == "seen":
+            assert (picture[covered, 3] == 0).all()
+            assert (picture[~covered] == np.concatenate([pixels, np.full((16, 24, 1), 255)], -1)[~covered]).all()
+        else:
+            assert (picture[..., :3] == (255 - pixels if shown == "filled" else pixels)).all()
+
+
+def test_training_slider(page):
+    arguments = example(moments=3, masked=True)
+    page.open(arguments)
+    visible = np.argwhere(~arguments["moments"][0].images[0].hidden.numpy())[0]
+    page.follow(f"query={visible[0]},{visible[1]}&head=0&layer=1")
+    assert page.text("moment-name") == "epoch 2"  # the end comes first
+    page.driver.find_element(By.CSS_SELECTOR, "input[value=filled]").click()
+    for moment, keys in ((0, [Keys.HOME]), (1, [Keys.ARROW_RIGHT]), (2, [Keys.END])):
+        page["moment"].send_keys(*keys)
+        image = arguments["moments"][moment].images[0]
+        shares = decoded(image.weights[1])[:, 1]
+        expected = np.full((8, 8), math.nan)
+        expected[~image.hidden.numpy()] = shares[0, 1:]
+        assert_drawn(page.drawn(), expected, shares[:, 1:].max())
+        assert page.text("moment-name") == f"epoch {moment}"
+        assert (page.pixels("picture-pixels")[..., :3] == image.filled.permute(1, 2, 0).numpy()).all()
+
+
+def test_a_grey_image_and_one_patch_work(page):
+    image = ExploredImage("", torch.arange(64).byte().view(1, 8, 8), {4: torch.ones(1, 1, 1)})
+    page.open(dict(moments=[Moment("", [image])], grid_size=(1, 1), class_token=False, registers=0, title="", facts=[]))
+    assert page.drawn().tolist() == [[255]]
+    assert (page.pixels("picture-pixels")[..., 1].ravel() == np.arange(64)).all()
+    assert "row 0 column 0, 100.0%" in page.text("sentence")
+
+
+def test_hostile_names_stay_text(page):
+    arguments = example(images=len(HOSTILE), moments=2)
+    moments = [
+        Moment(
+            f"{HOSTILE[m]}{m}",
+            [ExploredImage(name, i.image, i.weights) for name, i in zip(HOSTILE, moment.images, strict=True)],
+        )
+        for m, moment in enumerate(arguments["moments"])
+    ]
+    arguments |= dict(moments=moments, title=" ".join(HOSTILE), facts=[(name, name) for name in HOSTILE])
+    text = page_of(arguments)
+    assert text.encode()  # no lone surrogate
+    assert not set("\u2028\u202e\x00") & set(text)
+    page.open_text(text)
+    options = [option.text for option in Select(page["image"]).options]
+    assert options[3].split() == ["line\ufffdseparator", "&", "\ufffdredrocer\ufffd", "\ufffd", "\ufffd"]
+    assert [options[i] for i in (1, 2, 4)] == [HOSTILE[i] for i in (1, 2, 4)]
+    assert options[0] == HOSTILE[0]
+    assert page.driver.find_elements(By.TAG_NAME, "img") == []
+    assert len(page.driver.find_elements(By.TAG_NAME, "script")) == 3
+    for i in range(len(HOSTILE)):
+        page.press("i")
+        assert page.text("picture-caption") == page.run(f"return document.getElementById('image')[{(i + 1) % 5}].text")
+    page.press("t")
+    assert HOSTILE[0] in page.text("moment-name")
+    assert page.driver.find_element(By.CSS_SELECTOR, "footer dd").text == HOSTILE[0]
+    assert page.driver.title.startswith(HOSTILE[0])
+
+
+def test_the_policy_stops_what_is_not_the_pages_own(page):
+    text = page_of(example()).replace(
+        "</body>",
+        "<script>document.title = 'ran'</script><p style='color: red' id=styled>x</p>"
+        "<svg onload=\"document.title = 'ran'\"></svg></body>",
+    )
+    page.open_text(text)
+    assert page.driver.title == "A title"
+    assert page["styled"].value_of_css_property("color") != "rgba(255, 0, 0, 1)"
+    assert sum("Content Security Policy" in line["message"] for line in page.log()) >= 3
+
+
+def set_width(page: Page, width: int) -> None:
+    page.driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
+    )
+
+
+def test_nothing_runs_over_the_side(page):
+    arguments = example(masked=True, registers=4, moments=2, heads=12, layers=range(12), name="averylongname" * 8)
+    arguments |= dict(title="Averylongtitle" * 6, facts=[("model", "averylongfact" * 12)])
+    page.open(arguments)
+    try:
+        for width in (360, 800, 1440):
+            set_width(page, width)
+            assert page.run("return document.documentElement.scrollWidth") <= width
+            tops = [page.run("return document.getElementById(arguments[0]).getBoundingClientRect().top", name)
+                    for name in ("picture", "map")]  # fmt: skip
+            assert (tops[0] == tops[1]) == (width > 360)  # side by side, or stacked on a phone
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_the_keyboard_alone_reaches_every_control(page):
+    page.open(example(masked=True, registers=1, moments=2, images=2))
+    controls = page.run("""
+        const all = [...document.querySelectorAll("select, button, input, [tabindex]")];
+        const there = all.filter((e) => !e.disabled && e.getClientRects().length && (e.type !== "radio" || e.checked));
+        there.forEach((element, i) => { element.dataset.number = i; });
+        return there.length;""")
+    reached = []
+    for _ in range(controls + 5):
+        page.press(Keys.TAB)
+        reached.append(
+            page.run("""
+            const now = document.activeElement;
+            const ring = getComputedStyle(now.type === "radio" ? now.nextElementSibling : now);
+            return [now.dataset.number, ring.outlineStyle, parseFloat(ring.outlineWidth),
+                    now.labels && now.labels.length ? now.labels[0].textContent
+                    : now.getAttribute("aria-label") || now.textContent];""")
+        )
+    seen = {number: (style, width, label) for number, style, width, label in reached if number is not None}
+    assert len(seen) == controls > 15
+    for style, width, label in seen.values():
+        assert style != "none"
+        assert width >= 2
+        assert label.strip()
+
+
+def test_live_text_follows_when_things_are_quiet(page):
+    page.open(example(), "#layer=1&head=0&query=3,4")
+    assert page["live"].get_attribute("aria-live") == "polite"
+    wait = WebDriverWait(page.driver, 5, 0.05)
+    wait.until(lambda _: page.text("live") == page.text("sentence"))
+    page.run("""window.said = [];
+        new MutationObserver(() => said.push(document.getElementById("live").textContent))
+            .observe(document.getElementById("live"), {childList: true});
+        document.getElementById("map").focus()""")
+    page.press(*[Keys.ARROW_RIGHT] * 3, *[Keys.ARROW_UP] * 3)
+    sentence = page.text("sentence")
+    assert re.match(
+        r"layer 1, head 0, patch row 0 column 7: most on row \d column \d, [\d.]+%; class token [\d.]+%", sentence
+    )
+    wait.until(lambda _: page.text("live") == sentence)
+    assert page.run("return said.length") == 1  # once for six moves
+
+
+def test_a_link_points_at_what_is_shown(page):
+    page.open(example(images=2, layers=(2, 7)), "#image=1&layer=2&head=1&query=5,6&mode=column&scale=log")
+    shown, places = page.text("sentence"), page.drawn()
+    assert shown.startswith("layer 2, head 1, who looks at patch row 5 column 6: ")
+    time.sleep(0.7)
+    link = page.driver.current_url
+    assert "query=5%2C6" in link
+    page.driver.get("about:blank")
+    page.driver.get(link)
+    WebDriverWait(page.driver, 10, 0.02).until(lambda _: page["explorer"].is_displayed())
+    assert page.text("sentence") == shown
+    assert (page.drawn() == places).all()
+    page.open(example(), "#image=9&layer=-3&head=1e9&query=99,99&mode=evil&scale=<b>&moment=x&part=decoder")
+    assert asks(page) == "patch row 4 column 4"  # what is not there is passed over
+
+
+def test_dark_and_light_are_two_looks_of_one_map(page):
+    page.open(example(), "#query=1,1")
+    looks = {}
+    try:
+        for scheme in ("light", "dark"):
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+            colours = page.run("const s = getComputedStyle(document.body); return [s.backgroundColor, s.color]")
+            paper, ink = (sum(map(int, re.findall(r"\d+", colour)[:3])) / 765 for colour in colours)
+            looks[scheme] = SimpleNamespace(paper=paper, ink=ink, places=page.drawn())
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert looks["light"].paper > 0.9 > 0.3 > looks["light"].ink
+    assert looks["dark"].ink > 0.8 > 0.2 > looks["dark"].paper
+    assert (looks["light"].places == looks["dark"].places).all()
+
+
+def test_patches_are_enlarged_without_smoothing(page):
+    page.open(example())
+    for canvas in ("map-pixels", "picture-pixels"):
+        assert page[canvas].value_of_css_property("image-rendering") == "pixelated"
+
+
+def test_an_old_browser_and_one_without_scripts_are_told(page):
+    source = {"source": "delete window.DecompressionStream"}
+    script = page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", source)["identifier"]
+    try:
+        page._path.write_text(page_of(example()), encoding="utf-8")
+        page.driver.get(page._path.as_uri())
+        time.sleep(0.3)
+        assert "too old" in page["notice"].text
+        assert not page["explorer"].is_displayed()
+    finally:
+        page.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": script})
+    page.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        page.driver.get(page._path.as_uri())
+        tree = page.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})
+        words = " ".join(str(node.get("name", {}).get("value", "")) for node in tree["nodes"])
+        assert "scripts are switched off" in words
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
