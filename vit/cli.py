@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 from jsonargparse import ArgumentParser, set_parsing_settings
@@ -206,6 +206,10 @@ def _run(argv: Sequence[str]) -> int:
         "checkpoint", help="inspect, convert, export or publish a pretrained model", add_help=False
     )
     checkpoint.set_defaults(run=_checkpoint)
+    attention = commands.add_parser("attention", help="draw what a model's attention looks at", add_help=False)
+    attention.set_defaults(run=_attention)
+    explore = commands.add_parser("explore", help="write a page to look around in a model's attention", add_help=False)
+    explore.set_defaults(run=_explore)
     arguments, rest = parser.parse_known_args(list(argv))
 
     from vit.training.stopping import Stopped, StopRequests
@@ -295,11 +299,18 @@ def _checkpoint(argv: Sequence[str]) -> int:
 
     from vit.checkpoints import commands
 
-    asked = {field.name: getattr(options, field.name) for field in fields(commands.Request)}
+    asked = _asked(options)
     with warnings.catch_warnings(action="ignore"):  # what stays untrained, the commands say themselves
         if options.command == "inspect":
             return commands.inspect(options.checkpoint, asked, options.tensors, options.json)
         return commands.write(options.checkpoint, asked, options.command, options.to, Path(options.out))
+
+
+def _asked(options: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments of `load_model` that stand in `_loading_parser`'s options."""
+    from vit.checkpoints.request import Request
+
+    return {field.name: getattr(options, field.name) for field in fields(Request)}
 
 
 def _yes(text: str) -> bool:
@@ -320,13 +331,8 @@ def _sizes(text: str) -> tuple[int, int]:
     return numbers[0], numbers[-1]
 
 
-def checkpoint_parser() -> argparse.ArgumentParser:
-    """The options of `vit checkpoint`."""
-    parser = _Parser(
-        prog="vit checkpoint", allow_abbrev=False,
-        description="Pretrained models: ours, timm's, MAE's, DINO's, Hugging Face's, torchvision's.",
-    )  # fmt: skip
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
+def _loading_parser() -> _Parser:
+    """What names a checkpoint and says how it is read."""
     loading = _Parser(add_help=False)
     loading.add_argument(
         "checkpoint", help="run folder, other folder, file, timm/NAME or hf/ORGANISATION/NAME"
@@ -359,6 +365,17 @@ def checkpoint_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="a tensor, or a pattern, that may be missing or unexpected or hold nan; may be repeated",
     )
+    return loading
+
+
+def checkpoint_parser() -> argparse.ArgumentParser:
+    """The options of `vit checkpoint`."""
+    parser = _Parser(
+        prog="vit checkpoint", allow_abbrev=False,
+        description="Pretrained models: ours, timm's, MAE's, DINO's, Hugging Face's, torchvision's.",
+    )  # fmt: skip
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
+    loading = _loading_parser()
     inspect = commands.add_parser("inspect", parents=[loading], help="say what it is and what becomes of each tensor")
     inspect.add_argument("--tensors", action="store_true", help="list every tensor")
     inspect.add_argument("--json", action="store_true", help="print all of it as JSON")
@@ -374,6 +391,147 @@ def checkpoint_parser() -> argparse.ArgumentParser:
     push.add_argument("repository", metavar="ORGANISATION/NAME", help="made where it does not exist")
     push.add_argument("--private", action="store_true", help="not for everybody to see")
     return parser
+
+
+def _attention(argv: Sequence[str]) -> int:
+    options = attention_parser().parse_intermixed_args(list(argv))
+    if options.film and options.mask is not None:
+        raise ConfigError("--film: shows whole images; leave --mask out")
+    if options.keep is not None and options.method != "weights":
+        raise ConfigError("--keep: is about attention weights; leave --method out")
+    if options.label is not None and options.method != "relevance":
+        raise ConfigError("--label: is about relevance; add --method relevance")
+
+    if options.layer == "auto":
+        options.layer = None if options.method == "distance" else -1
+
+    from vit.interpret import commands
+
+    look = commands.Look(
+        **{field.name: getattr(options, field.name) for field in fields(commands.Look) if field.name != "out"},
+        out=Path(options.out),
+    )
+    shown = (options.checkpoint, options.images, options.data, options.root, options.count)
+    return commands.attention(*shown, _asked(options), look)
+
+
+def _explore(argv: Sequence[str]) -> int:
+    options = explore_parser().parse_intermixed_args(list(argv))
+
+    from vit.interpret.page import explore
+
+    return explore(
+        options.checkpoint, options.images, options.data, options.root, options.count, _asked(options),
+        Path(options.out), options.layers, options.mask, options.seed, options.snapshots, options.numbers,
+    )  # fmt: skip
+
+
+def _shown_parser() -> _Parser:
+    """What a model is shown."""
+    shown = _Parser(add_help=False)
+    shown.add_argument("images", nargs="*", metavar="IMAGE", help="image files; prepared as the model was trained")
+    group = shown.add_argument_group("images of a data set instead")
+    group.add_argument("--data", metavar="NAME", help="cifar10, cifar100, scenes, or a folder of images")
+    group.add_argument("--root", default="data", metavar="DIR", help="where CIFAR's archive lies (default: data)")
+    group.add_argument("--count", type=_count, default=8, metavar="N", help="how many test images (default: 8)")
+    group = shown.add_argument_group("hiding patches, for masked models")
+    group.add_argument("--mask", type=float, metavar="SHARE", help="hide this share of the patches, 0.75 say")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the mask (default: 0)")
+    return shown
+
+
+def attention_parser() -> argparse.ArgumentParser:
+    """The options of `vit attention`."""
+    parser = _Parser(
+        prog="vit attention", allow_abbrev=False, parents=[_loading_parser(), _shown_parser()],
+        description="Draw what a model's attention looks at, and write the numbers beside each picture as .npz.",
+    )  # fmt: skip
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder for the pictures")
+    parser.add_argument(
+        "--layer",
+        type=_layer,
+        default="auto",
+        metavar="N|all",
+        help="from 0; -1 is the last (default; for distance, all); all: one map a layer",
+    )
+    parser.add_argument("--head", type=_head, default="all", metavar="N|mean|all", help="from 0 (default: all)")
+    parser.add_argument(
+        "--query", type=_query, default="auto", metavar="cls|R,C|mean|auto",
+        help="who looks: the class token, the patch in row R and column C, all patches on average, 'register N'; auto: the"
+        " class token, or the middle patch where there is none",
+    )  # fmt: skip
+    parser.add_argument(
+        "--method", choices=["weights", "rollout", "relevance", "distance"], default="weights",
+        help="the weights (default), what came through all layers, what a class rests on, how far heads look",
+    )  # fmt: skip
+    parser.add_argument("--scale", choices=["shared", "row", "log"], default="shared", help="of the colours")
+    parser.add_argument("--overlay", action="store_true", help="lay the maps over the images")
+    parser.add_argument(
+        "--keep", type=_share, metavar="SHARE", help="also the patches that hold it: 0.6, as DINO draws"
+    )
+    parser.add_argument("--label", metavar="CLASS", help="relevance for this class, a number or a name")
+    parser.add_argument(
+        "--discard", type=float, default=0.0, metavar="SHARE", help="rollout without the weakest weights"
+    )
+    parser.add_argument("--film", action="store_true", help="also the first image over a run's snapshots, as a GIF")
+    parser.add_argument("--format", choices=["png", "svg", "pdf"], default="png", help="of the pictures")
+    parser.add_argument("--dark", action="store_true", help="for a dark page or slide")
+    return parser
+
+
+def explore_parser() -> argparse.ArgumentParser:
+    """The options of `vit explore`."""
+    parser = _Parser(
+        prog="vit explore", allow_abbrev=False, parents=[_loading_parser(), _shown_parser()],
+        description="Write one self-contained page to look around in a model's attention: it opens from disk, without"
+        " a server or a network.",
+    )  # fmt: skip
+    parser.add_argument("--out", required=True, metavar="PAGE.html", help="file to write")
+    parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="only these, -1 is the last (default: all)")
+    parser.add_argument("--snapshots", action="store_true", help="a slider over a run's snapshots")
+    parser.add_argument("--numbers", action="store_true", help="write the weights beside the page, as .npz")
+    return parser
+
+
+def _layer(text: str) -> int | str | None:
+    return text if text == "auto" else None if text == "all" else _whole(text)
+
+
+def _head(text: str) -> int | str:
+    return text if text in ("all", "mean") else _whole(text)
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; a number, or a word that --help names") from None
+
+
+def _query(text: str) -> str | tuple[int, int]:
+    """ "3,4" as (row, column); words as they are."""
+    if text in ("auto", "cls", "mean") or re.fullmatch(r"register \d+", text):
+        return text
+    match = re.fullmatch(r"(\d+),(\d+)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; auto, cls, mean, 'register N', or ROW,COLUMN")
+    return int(match[1]), int(match[2])
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; a number from 1 on")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; a share above 0 and at most 1")
+    return share
 
 
 def _data(argv: Sequence[str]) -> int:

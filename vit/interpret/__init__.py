@@ -11,16 +11,19 @@ from vit.interpret.measures import (
     relevance,
     strongest,
 )
+from vit.interpret.statistics import AttentionStatistics, attention_statistics
 
 __all__ = [
     "AttentionError",
     "AttentionMaps",
+    "AttentionStatistics",
     "Geometry",
     "GridMaps",
     "attention_distance",
     "attention_entropy",
     "attention_layers",
     "attention_rollout",
+    "attention_statistics",
     "geometry_of",
     "head_ablation",
     "lay_out",

@@ -1,0 +1,91 @@
+"""Means over a data set: the same as of all weights at once, in memory that does not grow."""
+
+import pytest
+import torch
+from torch import nn
+
+from vit.encoder import VisionTransformer
+from vit.interpret import (
+    AttentionError,
+    AttentionMaps,
+    attention_distance,
+    attention_entropy,
+    attention_statistics,
+    geometry_of,
+)
+
+SIZES = dict(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def small_model(**settings) -> VisionTransformer:
+    model = VisionTransformer(**SIZES | settings)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model
+
+
+@pytest.mark.parametrize("settings", [{}, dict(class_token=False), dict(registers=2)], ids=str)
+@pytest.mark.parametrize("batch", [1, 3, 7])
+def test_batches_add_up_to_the_whole(settings, batch):
+    model, images = small_model(**settings), torch.randn(7, 3, 8, 12)
+    model.train()
+    found = attention_statistics(model, images.split(batch))
+    assert model.training
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    model.eval()
+    with torch.no_grad(), AttentionMaps(model) as maps:
+        model(images)
+    geometry = geometry_of(model)
+    prefix = geometry.num_prefix_tokens
+    assert (found.images, found.layers.tolist(), list(found.mean_weights)) == (7, [0, 1, 2], [0, 1, 2])
+    for place, layer in enumerate((0, 1, 2)):
+        weights = maps.weights[layer]
+        distance = attention_distance(weights, geometry)
+        close = dict(rtol=0, atol=1e-5)
+        torch.testing.assert_close(found.distance[place], distance.mean(0), **close)
+        torch.testing.assert_close(found.distance_spread[place], distance.std(0, correction=0), rtol=0, atol=1e-3)
+        torch.testing.assert_close(found.entropy[place], attention_entropy(weights).mean(0), **close)
+        torch.testing.assert_close(
+            found.prefix_mass[place], weights[:, :, prefix:, :prefix].sum(-1).mean((0, 2)), **close
+        )
+        torch.testing.assert_close(found.mean_weights[layer], weights.mean(0), **close)
+
+
+def test_only_the_layers_that_were_asked_for():
+    found = attention_statistics(small_model(), [torch.randn(2, 3, 8, 12)], layers=[-1, 0])
+    assert found.layers.tolist() == [0, 2]
+    assert found.distance.shape == (2, 4)
+    with pytest.raises(AttentionError, match="no attention layer 3"):
+        attention_statistics(small_model(), [torch.randn(2, 3, 8, 12)], layers=[3])
+
+
+def test_no_images():
+    with pytest.raises(AttentionError, match="no images"):
+        attention_statistics(small_model(), [])
+
+
+def test_no_weights_are_kept_while_batches_pass(monkeypatch):
+    """Of a batch, at most one layer's weights are alive at a time: a weak reference to each shows when it is gone."""
+    import weakref
+
+    from vit.interpret import statistics
+
+    alive: list[weakref.ref] = []
+    most = 0
+    measure = statistics.attention_entropy
+
+    def watched(weights):
+        nonlocal most
+        alive.append(weakref.ref(weights))
+        most = max(most, sum(reference() is not None for reference in alive))
+        return measure(weights)
+
+    monkeypatch.setattr(statistics, "attention_entropy", watched)
+    attention_statistics(small_model(depth=6), [torch.randn(2, 3, 8, 12) for _ in range(5)])
+    assert len(alive) == 30
+    assert most <= 2  # the one at hand, and the one before while it is replaced

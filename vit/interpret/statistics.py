@@ -1,0 +1,84 @@
+"""What attention does on average over many images, at flat memory: a layer's weights are forgotten once they are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vit.encoder import eval_mode
+from vit.interpret.capture import AttentionMaps
+from vit.interpret.geometry import Geometry
+from vit.interpret.layers import AttentionError
+from vit.interpret.measures import attention_distance, attention_entropy
+
+
+@dataclass(frozen=True)
+class AttentionStatistics:
+    """Means over a data set, by layer and head; nan where a layer has fewer heads than another.
+
+    Attributes:
+        images: how many there were.
+        layers: (l,) numbers of the layers.
+        distance: (l, h), pixels: how far patches look.
+        distance_spread: (l, h), the standard deviation of that over the images.
+        entropy: (l, h), bits: how spread their attention is.
+        prefix_mass: (l, h), what patches give to the class token and registers.
+        mean_weights: layer -> (h, N, N), float32.
+    """
+
+    images: int
+    layers: Tensor
+    distance: Tensor
+    distance_spread: Tensor
+    entropy: Tensor
+    prefix_mass: Tensor
+    mean_weights: dict[int, Tensor]
+
+
+@torch.no_grad()
+def attention_statistics(
+    model: nn.Module, batches: Iterable[Tensor], layers: Iterable[int] | None = None, geometry: Geometry | None = None
+) -> AttentionStatistics:
+    """Count over a data set of any size.
+
+    Args:
+        model: as `AttentionMaps`; every batch runs through it once, in eval mode.
+        batches: of inputs (B, C, H, W), normalised; they are taken one by one.
+        layers: numbers of the attention layers, negative from the last; None for all.
+        geometry: where the tokens lie; None for the model's own word.
+
+    Raises:
+        AttentionError: there are no images, or what `AttentionMaps` raises.
+    """
+    sums: dict[int, Tensor] = {}  # (h, 4): distance, its square, entropy, mass on the prefix
+    weights_of: dict[int, Tensor] = {}
+    count = 0
+
+    def consume(layer: int, weights: Tensor) -> None:
+        prefix = places.num_prefix_tokens
+        distance = attention_distance(weights, places).double()  # (B, h)
+        mass = weights[:, :, prefix:, :prefix].sum(-1).mean(-1)
+        found = torch.stack([distance, distance.square(), attention_entropy(weights), mass], dim=-1).sum(0)
+        sums[layer] = sums.get(layer, 0) + found.cpu()
+        weights_of[layer] = weights_of.get(layer, 0) + weights.double().sum(0).cpu()
+
+    maps = AttentionMaps(model, layers, consume=consume, geometry=geometry)
+    places = maps.geometry
+    with eval_mode(model):
+        for images in batches:
+            with maps:
+                model(images)
+            count += len(images)
+    if not count:
+        raise AttentionError("there are no images to count over")
+    numbers = sorted(sums)
+    table = torch.full((len(numbers), max(len(sums[layer]) for layer in numbers), 4), float("nan"), dtype=torch.double)
+    for place, layer in enumerate(numbers):
+        table[place, : len(sums[layer])] = sums[layer] / count
+    distance, _, entropy, mass = table.float().unbind(-1)
+    spread = (table[..., 1] - table[..., 0].square()).clamp(min=0).sqrt().float()
+    means = {layer: (weights_of[layer] / count).float() for layer in numbers}
+    return AttentionStatistics(count, torch.tensor(numbers), distance, spread, entropy, mass, means)

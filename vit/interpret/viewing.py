@@ -1,0 +1,264 @@
+"""What the commands look at: a loaded model, and images from files or a data set, prepared as the model was trained."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vit.atomic import replacing
+from vit.checkpoints import Origin, load_model
+from vit.checkpoints.formats.outgoing import Model, encoder_of
+from vit.config import DataConfig, Source
+from vit.data import NAMES, load_data
+from vit.data.augment import evenly_spaced, to_float
+from vit.data.folder import list_splits
+from vit.encoder import VisionTransformer
+from vit.interpret.geometry import Geometry, geometry_of
+from vit.interpret.layers import AttentionError
+from vit.masking import num_keep
+from vit.training.device import Compute
+
+CPU = Compute(torch.device("cpu"))
+MOST_TOKENS_AT_ONCE = 16_384  # of a batch: more only takes memory
+DATA_SETS = tuple(name for name in get_args(Source) if name != "folder")
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images to be looked at, read when they are needed.
+
+    Attributes:
+        names: of the files without their endings, or of the classes.
+        data: what they are, for a caption.
+        load: numbers of images -> uint8 (B, C, H, W), as the model takes them.
+    """
+
+    names: list[str]
+    data: str
+    load: Callable[[Sequence[int]], Tensor]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def all(self) -> Tensor:
+        """All at once, uint8 (B, C, H, W)."""
+        return self.load(range(len(self)))
+
+
+def pictures_of_files(origin: Origin, paths: Sequence[str]) -> Pictures:
+    """Image files."""
+    names = [Path(path).stem for path in paths]
+    return Pictures(names, "image files", lambda numbers: origin.read_images([paths[i] for i in numbers]))
+
+
+def pictures_of_data(origin: Origin, data: str, root: str, count: int) -> Pictures:
+    """Test images of a data set, spread evenly over its classes.
+
+    Args:
+        origin: of the model that will look at them.
+        data: "cifar10", "cifar100", "scenes", or a folder of images.
+        root: where CIFAR's archive lies, or is downloaded to.
+        count: at most how many.
+
+    Raises:
+        DataError: it is not there or cannot be read.
+    """
+    if data in DATA_SETS:
+        limit = 10 * count if data == "scenes" else 0  # these are drawn, which takes its time
+        test = load_data(DataConfig(source=data, root=root, limit=limit), origin.image_size).test  # type: ignore[arg-type]
+        chosen = test.showcase(count)
+        names = [test.label_names[i] for i in chosen.tolist()]
+        return Pictures(
+            names, f"{NAMES[data]}, test images", lambda numbers: origin.fit(test.images[chosen[list(numbers)]])
+        )
+    _, files = list_splits(Path(data).expanduser())
+    some = [files[i] for i in evenly_spaced(len(files), min(count, len(files))).tolist()]
+    paths = [Path(data).expanduser() / file.name for file in some]
+    return Pictures(
+        [file.class_name or Path(file.name).stem for file in some],
+        f"{Path(data).resolve().name}, test images",
+        lambda numbers: origin.read_images([paths[i] for i in numbers]),
+    )
+
+
+def about(model: Model) -> str:
+    """A loaded model in a line, for a caption."""
+    encoder, origin = encoder_of(model), model.origin
+    arguments = encoder.arguments
+    height, width = arguments["patch_size"]
+    patch = f"{height}" if height == width else f"{height} x {width}"
+    parts = [
+        f"{arguments['depth']} layers x {arguments['num_heads']} heads, width {arguments['embed_dim']}, patch {patch}",
+        f"trained on {origin.data}" if origin.data else "",
+    ]
+    return f"{short_name(origin.source)}: {', '.join(part for part in parts if part)}"
+
+
+def short_name(source: str) -> str:
+    """A checkpoint's name for a caption: a hub's name whole, of a path the end that says most."""
+    if source.startswith(("timm/", "hf/")):
+        return source
+    path = Path(source).resolve()
+    within = path.parent.name in ("snapshots", "checkpoints")
+    return f"{path.parent.parent.name}, {path.stem}" if within else path.name
+
+
+def moments_of(checkpoint: str) -> list[tuple[str, Path]]:
+    """The weights that a run kept along its way: what to call each, and where it is.
+
+    Raises:
+        AttentionError: it is no run folder, or the run kept none.
+    """
+    kept = sorted((Path(checkpoint) / "snapshots").glob("step-*/model.safetensors"))
+    if not kept:
+        raise AttentionError(
+            f"{checkpoint} holds no snapshots; a run with --train.snapshots 8 keeps its weights along the way"
+        )
+    steps = [int(re.sub(r"\D", "", path.parent.name) or 0) for path in kept]
+    return [(f"step {step:,}", path.parent) for step, path in zip(steps, kept, strict=True)]
+
+
+def in_grid_order(weights: Tensor, ids_keep: Tensor, num_prefix_tokens: int) -> Tensor:
+    """An encoder's weights under a mask with its patches from left to right and top to bottom.
+
+    Args:
+        weights: (B, h, N, N), patches in the order of the mask.
+        ids_keep: (B, K), of the mask.
+        num_prefix_tokens: tokens ahead of the patches, which stay.
+    """
+    order = ids_keep.argsort(dim=1) + num_prefix_tokens  # (B, K)
+    prefix = torch.arange(num_prefix_tokens, device=order.device).expand(len(order), -1)
+    order = torch.cat([prefix, order], dim=1)[:, None]  # (B, 1, N)
+    rows = weights.gather(2, order[..., None].expand_as(weights))
+    return rows.gather(3, order[..., None, :].expand_as(weights))
+
+
+@dataclass
+class Subject:
+    """A model and the images that it is shown.
+
+    Attributes:
+        model: as loaded.
+        pictures: what is shown.
+    """
+
+    model: Model
+    pictures: Pictures
+    encoder: VisionTransformer = field(init=False)
+    origin: Origin = field(init=False)
+    geometry: Geometry = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.encoder, self.origin = encoder_of(self.model), self.model.origin
+        self.geometry = geometry_of(self.encoder)
+
+    @cached_property
+    def pixels(self) -> Tensor:
+        """uint8 (B, C, H, W)."""
+        return self.pictures.all()
+
+    @cached_property
+    def images(self) -> Tensor:
+        """float32 (B, C, H, W) from 0 to 1."""
+        return to_float(self.pixels, self.origin.image_size)
+
+    @cached_property
+    def inputs(self) -> Tensor:
+        """As the model takes them."""
+        return self.origin.normalize(self.images)
+
+    @cached_property
+    def caption(self) -> str:
+        """Model and data, for under a title."""
+        return f"{about(self.model)} · {self.pictures.data}"
+
+    def query(self, asked: str | tuple[int, int]) -> str | tuple[int, int]:
+        """The token that asks: of "auto", the class token, or the patch in the middle where there is none.
+
+        Raises:
+            AttentionError: there is no such token.
+        """
+        if asked == "auto":
+            asked = "cls" if self.geometry.class_token else middle(self.geometry.grid_size)
+        if asked != "mean":
+            self.geometry.token(asked)
+        return asked
+
+    def batches(self) -> Iterator[Tensor]:
+        """The inputs in batches, read one by one, so that memory stays flat over any number."""
+        rows, columns = self.geometry.grid_size
+        size = max(1, MOST_TOKENS_AT_ONCE // (rows * columns))
+        for start in range(0, len(self.pictures), size):
+            pixels = self.pictures.load(range(start, min(start + size, len(self.pictures))))
+            yield self.origin.normalize(to_float(pixels, self.origin.image_size))
+
+
+def subject_of(
+    checkpoint: str, files: Sequence[str], data: str | None, root: str, count: int, asked: dict[str, Any]
+) -> Subject:
+    """Load a model and what it is to be shown.
+
+    Raises:
+        AttentionError: neither files nor data were named, or both.
+    """
+    if bool(files) == (data is not None):
+        raise AttentionError("name image files, or a data set by --data" + (", not both" if files else ""))
+    with warnings.catch_warnings(action="ignore"):  # what stays untrained would be a figure of noise: refused below
+        model = load_model(checkpoint, **asked)
+    if model.origin.report.missing:
+        raise AttentionError(
+            f"{checkpoint}: parts of this model are untrained ({next(iter(model.origin.report.missing))})"
+        )
+    origin = model.origin
+    pictures = pictures_of_files(origin, files) if data is None else pictures_of_data(origin, data, root, count)
+    return Subject(model, pictures)
+
+
+def mask_noise(subject: Subject, seed: int) -> Tensor:
+    rows, columns = subject.geometry.grid_size
+    return torch.rand(len(subject.pictures), rows * columns, generator=torch.Generator().manual_seed(seed))
+
+
+def kept_patches(subject: Subject, ratio: float) -> int:
+    rows, columns = subject.geometry.grid_size
+    try:
+        return num_keep(rows * columns, ratio)
+    except ValueError as error:
+        raise AttentionError(f"--mask: {error}") from error
+
+
+def middle(grid_size: tuple[int, int]) -> tuple[int, int]:
+    return grid_size[0] // 2, grid_size[1] // 2
+
+
+def require_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be written to, before anything is computed.
+
+    Raises:
+        AttentionError: a file stands there, or it is not ours to write to.
+    """
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+        if not there.is_dir():
+            raise AttentionError(f"--out: {there} is not a folder")
+    except OSError as error:  # a name that is too long
+        raise AttentionError(f"--out: {folder}: {error.strerror}") from error
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise AttentionError(f"--out: {there} cannot be written to; name another folder")
+
+
+def write_numbers(path: Path, numbers: dict[str, Any]) -> None:
+    """Arrays by name, for `numpy.load`; equal ones give equal files."""
+    arrays = {key: value.numpy() if isinstance(value, Tensor) else np.array(value) for key, value in numbers.items()}
+    with replacing(path) as temporary:
+        np.savez_compressed(temporary, **arrays)  # type: ignore[arg-type]
