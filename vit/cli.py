@@ -397,6 +397,8 @@ def _attention(argv: Sequence[str]) -> int:
     options = attention_parser().parse_intermixed_args(list(argv))
     if options.film and options.mask is not None:
         raise ConfigError("--film: shows whole images; leave --mask out")
+    if options.film and (options.method != "weights" or options.scale == "row"):
+        raise ConfigError("--film: shows attention weights on one scale; leave --method and --scale row out")
     if options.keep is not None and options.method != "weights":
         raise ConfigError("--keep: is about attention weights; leave --method out")
     if options.label is not None and options.method != "relevance":

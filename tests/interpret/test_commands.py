@@ -387,6 +387,8 @@ def bad(place):
         (["encoder", "one.png", "--keep", "0"], "--keep: '0' cannot be used"),
         (["encoder", "one.png", "--film"], "encoder holds no snapshots; a run with --train.snapshots 8"),
         (["run", "one.png", "--film", "--mask", "0.5"], "--film: shows whole images"),
+        (["run", "one.png", "--film", "--method", "rollout"], "--film: shows attention weights on one scale"),
+        (["run", "one.png", "--film", "--scale", "row"], "--film: shows attention weights on one scale"),
         (["encoder", "one.png", "--keep", "0.6", "--method", "rollout"], "--keep: is about attention weights"),
         (["encoder", "one.png", "--label", "cat"], "--label: is about relevance"),
         (["encoder", "one.png", "--method", "relevance", "--label", "horse"], "there is no class 'horse': this model has 3"),
