@@ -200,7 +200,9 @@
       return `${where}, ${queryName()}: hidden from the encoder, so it asks nothing and nobody sees it`
         + (page.decoder ? "; the decoder asks from it" : "");
     }
-    const mass = seen.prefix.map((share, i) => `; ${prefixName(i)} ${percent(share)}`).join("");
+    const registers = seen.prefix.slice(page.classToken ? 1 : 0); // one by one they stand in the list beside
+    const mass = (page.classToken && seen.prefix.length ? `; class token ${percent(seen.prefix[0])}` : "")
+      + (registers.length ? `; registers ${percent(registers.reduce((sum, share) => sum + share))}` : "");
     const most = `${patchName(ranked[0])}, ${percent(seen.grid[ranked[0]])}${mass}`;
     if (state.mode === "column") return `${where}, who looks at ${queryName()}: most of all ${most}`;
     return `${where}, ${queryName()}: most on ${most}`;
