@@ -5,13 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit.data.augment import Normalization, to_float
-from vit.encoder import VisionTransformer
-from vit.evaluate.neighbours import encoder_features, neighbour_accuracy, pixel_features
-from vit.training.device import Compute
-
-CPU = Compute(torch.device("cpu"))
-NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
+from vit.evaluate.neighbours import neighbour_accuracy
 
 
 @pytest.fixture(autouse=True)
@@ -81,31 +75,3 @@ def test_a_class_that_only_the_queries_have_is_missed():
     (bank, bank_labels), (queries, labels) = blobs(100, spread=0.1), blobs(40, spread=0.1)
     labels[:10] = 9
     assert neighbour_accuracy(bank, bank_labels, queries, labels) == 0.75
-
-
-def small_encoder(**settings) -> VisionTransformer:
-    return VisionTransformer((8, 12), (4, 4), embed_dim=8, depth=2, num_heads=2, drop_path=0.5, **settings)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("settings", [dict(), dict(registers=3), dict(class_token=False)], ids=str)
-def test_encoder_features_are_the_mean_of_the_patch_tokens(settings):
-    encoder, images = small_encoder(**settings).eval(), torch.randint(0, 256, (5, 3, 10, 10), dtype=torch.uint8)
-    tokens = encoder(NORMALIZE(to_float(images, (8, 12))))[:, -6:]
-    for batch_size in (2, 5):
-        features = encoder_features(encoder, images, NORMALIZE, CPU, batch_size)
-        torch.testing.assert_close(features, tokens.sum(1) / 6, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_encoder_is_measured_in_eval_mode_and_left_in_its_own(training):
-    encoder, images = small_encoder().train(training), torch.randint(0, 256, (5, 3, 8, 12), dtype=torch.uint8)
-    one, two = (encoder_features(encoder, images, NORMALIZE, CPU) for _ in range(2))
-    assert torch.equal(one, two)
-    assert all(module.training == training for module in encoder.modules())
-
-
-@pytest.mark.parametrize(("size", "expected"), [((8, 12), (8, 12)), ((64, 48), (32, 32)), ((16, 64), (16, 32))])
-def test_pixel_features_are_the_pixels_of_at_most_32_by_32(size, expected):
-    images = torch.randint(0, 256, (3, 3, *size), dtype=torch.uint8)
-    assert torch.equal(pixel_features(images), to_float(images, expected).flatten(1))

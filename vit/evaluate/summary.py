@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 import torchvision
+from torch import Tensor
 
 from vit import __version__
-from vit.data.augment import evenly_spaced
-from vit.evaluate.neighbours import K, encoder_features, neighbour_accuracy, pixel_features
+from vit.data.augment import evenly_spaced, to_float
+from vit.evaluate.features import encoder_features, pixel_features
+from vit.evaluate.neighbours import K, neighbour_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
 from vit.training.device import device_name
 from vit.training.run import TrainingRun
@@ -78,8 +80,10 @@ def score_neighbours(run: TrainingRun) -> dict[str, Any]:
     def accuracy(bank_features: torch.Tensor, query_features: torch.Tensor) -> float:
         return neighbour_accuracy(bank_features, labels, query_features, test.labels)
 
-    encode = (run.normalize, run.compute)
-    learned = [encoder_features(run.model.encoder, images, *encode) for images in (bank, test.images)]
+    def prepare(batch: Tensor) -> Tensor:
+        return run.normalize(to_float(batch, run.config.model.image_size_2d))
+
+    learned = [encoder_features(run.model.encoder, images, prepare, run.compute)[0] for images in (bank, test.images)]
     return {
         "k": K,
         "bank": len(bank),
