@@ -229,7 +229,7 @@ def draw(run: TrainingRun, folder: RunFolder, metrics: list[dict[str, Any]], sum
     maps, prefix_mass = (torch.cat([part.mean(dim=1, keepdim=True), part], dim=1) for part in (maps, prefix_mass))
     figure = attention_figure(
         images, maps, ["mean of heads", *(f"head {head}" for head in range(heads))], some.label_names,
-        f"Where {asks} looks", f"{about} · layer {len(encoder.blocks)} of {len(encoder.blocks)}, whole images",
+        f"Where {asks} looks", f"{about} · layer {len(encoder.blocks) - 1} of 0 to {len(encoder.blocks) - 1}, whole images",
         masses=prefix_mass, query=None if by_class else centre,
     )  # fmt: skip
     save_figure(figure, folder.attention)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -210,6 +211,8 @@ def _run(argv: Sequence[str]) -> int:
     attention.set_defaults(run=_attention)
     explore = commands.add_parser("explore", help="write a page to look around in a model's attention", add_help=False)
     explore.set_defaults(run=_explore)
+    evaluate = commands.add_parser("evaluate", help="measure what a pretrained model is worth", add_help=False)
+    evaluate.set_defaults(run=_evaluate)
     arguments, rest = parser.parse_known_args(list(argv))
 
     from vit.training.stopping import Stopped, StopRequests
@@ -428,6 +431,79 @@ def _explore(argv: Sequence[str]) -> int:
     )  # fmt: skip
 
 
+def _evaluate(argv: Sequence[str]) -> int:
+    options = evaluate_parser().parse_args(list(argv))
+    known = ("cifar10", "cifar100", "scenes")
+    source, root = (options.data, options.root) if options.data in known else ("folder", options.data)
+    config = DataConfig(source=source, root=root, name=options.name, limit=options.limit)  # type: ignore[arg-type]
+    out = Path(options.out) if options.out else None
+
+    from vit.evaluate import commands
+
+    measure = commands.Measure(
+        **{field.name: getattr(options, field.name) for field in fields(commands.Measure) if field.name != "methods"},
+        methods=() if options.method == "all" else (options.method,),
+    )
+    if out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(f"--out: {options.out!r} is a file; name a folder")
+    outcome = commands.evaluate(options.checkpoint, config, _asked(options), measure)
+    print("\n".join(commands.describe(outcome.results)))
+    if out is not None:
+        from vit.atomic import write_json
+
+        write_json(out / "results.json", outcome.results | {"command": f"vit evaluate {shlex.join(argv)}"})
+        print(f"In {out}: results.json" + (", confusion.png, reliability.png" if outcome.logits is not None else ""))
+        if outcome.logits is not None:
+            from vit.evaluate.classification import confusion, reliability
+            from vit.figures import confusion_figure, reliability_figure, save_figure
+
+            about = commands.caption(outcome)
+            table, found = confusion(outcome.logits, outcome.labels), reliability(outcome.logits, outcome.labels)
+            figure = confusion_figure(table, outcome.class_names, "What is taken for what", about)
+            save_figure(figure, out / "confusion.png")
+            figure = reliability_figure(
+                found.confidence, found.accuracy, found.count, found.error, "Can its confidence be believed?", about
+            )
+            save_figure(figure, out / "reliability.png")
+    return 0
+
+
+def evaluate_parser() -> argparse.ArgumentParser:
+    """The options of `vit evaluate`."""
+    parser = _Parser(
+        prog="vit evaluate", allow_abbrev=False, parents=[_loading_parser()],
+        description="Measure what a pretrained model is worth, without training it any further. The test images are looked at"
+        " once; what is chosen is chosen on training images.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data", required=True, metavar="NAME", help="cifar10, cifar100, scenes, or a folder of images"
+    )
+    parser.add_argument("--root", default="data", metavar="DIR", help="where CIFAR's archive lies (default: data)")
+    parser.add_argument("--name", default="", metavar="TEXT", help="what the data is called in outputs")
+    parser.add_argument(
+        "--limit", type=_natural, default=0, metavar="N", help="only so many images of each split; 0: all"
+    )
+    parser.add_argument(
+        "--method", choices=["all", "knn", "linear", "reconstruction", "head"], default="all",
+        help="nearest neighbours, a linear probe, filling in hidden patches, the model's own head (default: all that apply)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--every-layer", action="store_true", help="probe each layer, choose on held-out training images"
+    )
+    parser.add_argument(
+        "--labels", type=_share, default=1.0, metavar="SHARE", help="of the training labels that may be used"
+    )
+    parser.add_argument(
+        "--holdout", type=_count, default=5000, metavar="N", help="training images that choose (default: 5000)"
+    )
+    parser.add_argument("--bank", type=_natural, default=0, metavar="N", help="training images for neighbours; 0: all")
+    parser.add_argument("--seed", type=_natural, default=0, metavar="N", help="of the subsets (default: 0)")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], default="auto", help="where")
+    parser.add_argument("--threads", type=_natural, default=0, metavar="N", help="on the CPU; 0: torch's choice")
+    parser.add_argument("--out", metavar="DIR", help="folder for results.json, confusion.png and reliability.png")
+    return parser
+
+
 def _shown_parser() -> _Parser:
     """What a model is shown."""
     shown = _Parser(add_help=False)
@@ -523,6 +599,12 @@ def _query(text: str) -> str | tuple[int, int]:
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be used; a number from 1 on")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; a number from 0 on")
     return int(text)
 
 

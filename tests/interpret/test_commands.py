@@ -396,7 +396,7 @@ def bad(place):
         (["plain", "one.png", "--method", "relevance"], "relevance is about a result, and this model has no head"),
         (["encoder", "one.png", "--method", "relevance", "--mask", "0.5"], "the error of a decoder, and this model has none"),
         (["encoder", "one.png", "--method", "rollout", "--discard", "1"], "discard is a share from 0 to below 1"),
-        (["encoder", "one.png", "--num-classes", "5"], "parts of this model are untrained (head.weight)"),
+        (["encoder", "one.png", "--num-classes", "5"], "parts of this model are untrained (head.weight, 2 in all)"),
         (["encoder", "one.png", "--channels", "4"], "takes 4 channels"),
         (["encoder", "one.png", "--out", "file"], "--out: file is not a folder"),
         (["encoder", "one.png", "--out", "file/below"], "is not a folder"),

@@ -91,6 +91,21 @@ def load_model(
     return model
 
 
+def load_trained(source: str | Path, **asked: Any) -> VisionTransformer | MaskedAutoencoder:
+    """`load_model`, of a model that is to be looked at or measured: no part of it may be untrained.
+
+    Raises:
+        CheckpointError: as `load_model`, or a part is.
+    """
+    with warnings.catch_warnings(action="ignore"):
+        model = load_model(source, **asked)
+    if missing := model.origin.report.missing:
+        raise CheckpointError(
+            f"{source}: parts of this model are untrained ({next(iter(missing))}, {len(missing)} in all)"
+        )
+    return model
+
+
 def find(source: str | Path | Mapping[str, Tensor]) -> Source:
     """The checkpoint that `load_model` calls by this name, read.
 

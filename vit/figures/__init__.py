@@ -1,6 +1,7 @@
 """Tensors in, matplotlib figures and pages out. The only room with matplotlib; it never sees a model."""
 
 from vit.figures.attention import attention_figure
+from vit.figures.classification import confusion_figure, reliability_figure
 from vit.figures.curves import curves_figure
 from vit.figures.distance import distance_figure
 from vit.figures.explore import ExploredImage, Moment, PageError, explore_page
@@ -16,12 +17,14 @@ __all__ = [
     "Moment",
     "PageError",
     "attention_figure",
+    "confusion_figure",
     "curves_figure",
     "distance_figure",
     "explore_page",
     "film_frames",
     "masked_figure",
     "reconstruction_figure",
+    "reliability_figure",
     "save_figure",
     "save_film",
     "scaling_figure",

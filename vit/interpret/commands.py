@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vit.checkpoints import Origin, load_model
+from vit.checkpoints import Origin, load_trained
 from vit.checkpoints.formats.outgoing import encoder_of
 from vit.encoder import eval_mode
 from vit.errors import one_line
@@ -231,7 +231,7 @@ def draw_film(subject: Subject, moments: list[tuple[str, Path]], asked: dict[str
     found: list[GridMaps] = []
     panels: list[str] = []
     for _, place in moments:
-        encoder = encoder_of(load_model(place, **asked))
+        encoder = encoder_of(load_trained(place, **asked))
         with torch.no_grad(), AttentionMaps(encoder, _layers(look)) as maps:
             encoder(subject.inputs[:1])
         grid, panels = _panels(maps, look, query, subject.geometry, None)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vit.atomic import write_text
-from vit.checkpoints import load_model
+from vit.checkpoints import load_trained
 from vit.checkpoints.formats.outgoing import Model, encoder_of
 from vit.evaluate.reconstruction import reconstruct
 from vit.interpret.capture import AttentionMaps
@@ -76,7 +76,7 @@ def explore(
     moments: list[Moment] = []
     weights: dict[str, Tensor] = {}
     for number, (name, place) in enumerate(places):
-        model = subject.model if place is None else load_model(place, **asked)
+        model = subject.model if place is None else load_trained(place, **asked)
         images, found = _explored(subject, model, layers, mask)
         moments.append(Moment(name, images))
         weights |= {f"{key}_moment{number}" if snapshots else key: value for key, value in found.items()}

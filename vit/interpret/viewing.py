@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vit.atomic import replacing
-from vit.checkpoints import Origin, load_model
+from vit.checkpoints import Origin, load_trained
 from vit.checkpoints.formats.outgoing import Model, encoder_of
 from vit.config import DataConfig, Source
 from vit.data import NAMES, load_data
@@ -213,12 +212,7 @@ def subject_of(
     """
     if bool(files) == (data is not None):
         raise AttentionError("name image files, or a data set by --data" + (", not both" if files else ""))
-    with warnings.catch_warnings(action="ignore"):  # what stays untrained would be a figure of noise: refused below
-        model = load_model(checkpoint, **asked)
-    if model.origin.report.missing:
-        raise AttentionError(
-            f"{checkpoint}: parts of this model are untrained ({next(iter(model.origin.report.missing))})"
-        )
+    model = load_trained(checkpoint, **asked)
     origin = model.origin
     pictures = pictures_of_files(origin, files) if data is None else pictures_of_data(origin, data, root, count)
     return Subject(model, pictures)

@@ -1,0 +1,190 @@
+"""`vit evaluate`: its figures are those of the parts, and what cannot be measured is one line."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from vit.checkpoints import load_model, save_model
+from vit.cli import main
+from vit.data.augment import Normalization, to_float
+from vit.encoder import VisionTransformer
+from vit.evaluate.features import encoder_features, pixel_features
+from vit.evaluate.neighbours import neighbour_accuracy
+from vit.evaluate.reconstruction import score_reconstruction
+from vit.mae import build_autoencoder
+from vit.training.device import Compute
+
+SIZES = dict(image_size=(8, 8), patch_size=(4, 4), embed_dim=16, depth=3, num_heads=2)
+NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
+CPU = Compute(torch.device("cpu"))
+TRAIN, TEST = 24, 10  # of each class
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """An autoencoder, a classifier, and three classes of images that differ in colour."""
+    place = tmp_path_factory.mktemp("evaluate")
+    generator = np.random.default_rng(0)
+    for split, count in (("train", TRAIN), ("test", TEST)):
+        for label, name in enumerate(("blue", "green", "red")):
+            folder = place / "images" / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = generator.integers(0, 120, (8, 8, 3))
+                pixels[..., 2 - label] += generator.integers(20, 110)
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
+    torch.manual_seed(0)
+    for name, model in (
+        ("mae", build_autoencoder(SIZES, dict(dim=16, depth=1, num_heads=2), True)),
+        ("classifier", VisionTransformer(**SIZES, num_classes=3)),
+        ("other", VisionTransformer(**SIZES, num_classes=5)),
+        ("strange", VisionTransformer(**SIZES, num_classes=3)),
+        ("grey", VisionTransformer(**SIZES | dict(channels=1))),
+    ):
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                nn.init.normal_(parameter, std=0.3)
+        names = ("red", "green", "blue") if name == "strange" else ()
+        save_model(place / name, model, NORMALIZE if name != "grey" else Normalization([0.5], [0.2]), names)
+    return place
+
+
+@pytest.fixture
+def vit(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("HOME", str(tmp_path))  # the folder cache
+
+    def run(*argv):
+        code = main(["evaluate", *map(str, argv)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def images(place, split):
+    from vit.config import DataConfig
+    from vit.data import load_data
+
+    return getattr(load_data(DataConfig(source="folder", root=str(place / "images")), (8, 8)), split)
+
+
+def test_all_that_applies_to_an_autoencoder(place, vit, tmp_path):
+    code, said, error = vit("mae", "--data", "images", "--holdout", 12, "--out", tmp_path / "out")
+    assert (code, error) == (0, "")
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["command"].startswith("vit evaluate mae --data images --holdout 12")
+    train, test = images(place, "train"), images(place, "test")
+    model = load_model(place / "mae")
+
+    def prepare(batch):
+        return NORMALIZE(to_float(batch, (8, 8)))
+
+    bank, queries = (encoder_features(model.encoder, part.images, prepare, CPU)[0] for part in (train, test))
+    assert results["knn"]["accuracy"] == neighbour_accuracy(bank, train.labels, queries, test.labels)
+    pixels = [pixel_features(part.images) for part in (train, test)]
+    assert results["knn"]["raw_pixel_accuracy"] == neighbour_accuracy(pixels[0], train.labels, pixels[1], test.labels)
+    assert results["linear"]["accuracy"] > 0.6  # the classes differ in colour
+    assert results["linear"]["held_out"] == 12
+    assert np.sum(results["linear"]["confusion"]) == 3 * TEST
+    assert np.trace(results["linear"]["confusion"]) / (3 * TEST) == pytest.approx(results["linear"]["accuracy"])
+    assert len(results["reconstruction"]) == 9
+    row = next(row for row in results["reconstruction"] if (row["mask"], row["ratio"]) == ("random", 0.75))
+    scores = score_reconstruction(model, test.images, NORMALIZE, "random", 0.75, CPU)
+    assert (row["loss"], row["nearest_visible_patch"]) == (scores.model, scores.nearest_visible)
+    assert "head" not in results
+    for name in ("confusion", "reliability"):
+        with Image.open(tmp_path / "out" / f"{name}.png") as picture:
+            assert len(set(picture.convert("RGB").get_flattened_data())) > 20
+    for part in ("nearest neighbours", "linear probe", "hidden patches", "30 test images"):
+        assert part in said
+
+
+def test_the_models_own_head(place, vit, tmp_path):
+    assert vit("classifier", "--data", "images", "--method", "head", "--out", tmp_path)[0] == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    model, test = load_model(place / "classifier"), images(place, "test")
+    with torch.no_grad():
+        logits = model.forward_head(model(NORMALIZE(to_float(test.images, (8, 8)))))
+    assert results["head"]["accuracy"] == pytest.approx(float((logits.argmax(1) == test.labels).float().mean()))
+    assert {"knn", "linear", "reconstruction"}.isdisjoint(results)
+
+
+def test_every_layer_and_few_labels(vit, tmp_path):
+    argv = ["mae", "--data", "images", "--method", "linear", "--every-layer", "--labels", 0.5, "--out", tmp_path]
+    assert vit(*argv)[0] == 0
+    found = json.loads((tmp_path / "results.json").read_text())["linear"]
+    assert (found["labels"], found["held_out"]) == (36, 18)  # half of the labels at most choose
+    assert len(found["held_out_accuracy_by_layer"]) == 3
+    best = found["held_out_accuracy_by_layer"]
+    assert best[found["layer"]] == max(best)
+
+
+def test_the_same_again(vit, tmp_path):
+    def figures():
+        vit("mae", "--data", "images", "--method", "linear", "--labels", 0.3, "--seed", 5, "--out", tmp_path)
+        results = json.loads((tmp_path / "results.json").read_text())
+        return results["linear"]
+
+    assert figures() == figures()
+
+
+def test_a_grey_model_sees_grey(vit):
+    code, said, _ = vit("grey", "--data", "images", "--method", "knn")
+    assert code == 0
+    assert "nearest neighbours" in said
+
+
+def test_scenes(vit):
+    code, said, _ = vit("mae", "--data", "scenes", "--limit", 60, "--method", "knn")
+    assert code == 0
+    assert "Scenes: 60 training and 60 test images" in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["mae"], "arguments are required: --data"),
+        (["nowhere", "--data", "images"], "no checkpoint at nowhere"),
+        (["mae", "--data", "nothing"], "nothing: no such folder"),
+        (
+            ["mae", "--data", "images", "--method", "head"],
+            "--method head: this model has a head of 0 classes, images 3",
+        ),
+        (
+            ["strange", "--data", "images", "--method", "head"],
+            "the classes of this model (red, green, blue, ...) are not",
+        ),
+        (
+            ["classifier", "--data", "images", "--num-classes", "4"],
+            "parts of this model are untrained (head.weight, 2 in all)",
+        ),
+        (["other", "--data", "images", "--method", "head"], "this model has a head of 5 classes, images 3"),
+        (["classifier", "--data", "images", "--method", "reconstruction"], "this model has no decoder"),
+        (["mae", "--data", "images", "--labels", "0"], "--labels: '0' cannot be used"),
+        (["mae", "--data", "images", "--holdout", "-1"], "--holdout: '-1' cannot be used"),
+        (["mae", "--data", "images", "--bank", "x"], "--bank: 'x' cannot be used"),
+        (["mae", "--data", "images", "--out", "mae/config.json"], "is a file; name a folder"),
+        (["mae", "--data", "images", "--method", "linear", "--labels", "0.01"], "of 1 training images are held out"),
+        (["mae", "--data", "images", "--device", "mps"], "'mps' cannot be used"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_measured_is_one_line(argv, said, vit, tmp_path):
+    code, out, error = vit(*argv)
+    assert (code, out) == (2, "")
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+def test_images_without_labels_have_no_probe(place, vit, tmp_path):
+    for number in range(12):
+        (tmp_path / "bare").mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "bare" / f"{number}.png")
+    assert "has no labels" in vit("mae", "--data", tmp_path / "bare", "--method", "knn")[2]
+    assert "nothing can be measured" in vit("classifier", "--data", tmp_path / "bare")[2]
+    assert vit("mae", "--data", tmp_path / "bare", "--method", "all")[0] == 0

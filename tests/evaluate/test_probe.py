@@ -1,0 +1,95 @@
+"""The linear probe: against scikit-learn's optimum by definition, and the protocol: the test images choose nothing."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit.evaluate.features import standardised
+from vit.evaluate.probe import ProbeError, fit_probe, linear_probe
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def blobs(count: int, spread: float, classes: int = 4, dim: int = 6) -> tuple[Tensor, Tensor]:
+    centres = torch.randn(classes, dim, generator=torch.Generator().manual_seed(1))
+    labels = torch.arange(count) % classes
+    return centres[labels] + spread * torch.randn(count, dim), labels
+
+
+@pytest.mark.parametrize("strength", [1e-1, 1e-3, 1e-5])
+def test_a_fit_is_at_its_optimum(strength):
+    features, labels = blobs(200, 1.0)
+    probe = fit_probe(features, labels, 4, strength)
+    assert probe.converged
+    weight, bias = (value.double().requires_grad_() for value in (probe.weight, probe.bias))
+    loss = F.cross_entropy(features.double() @ weight.T + bias, labels) + strength / 2 * weight.square().sum()
+    for gradient in torch.autograd.grad(loss, [weight, bias]):
+        assert gradient.abs().max() < 2e-4
+    # convex: nowhere around it is it lower
+    for _ in range(20):
+        moved = [value.detach() + 0.05 * torch.randn_like(value) for value in (weight, bias)]
+        there = (
+            F.cross_entropy(features.double() @ moved[0].T + moved[1], labels) + strength / 2 * moved[0].square().sum()
+        )
+        assert there > loss
+
+
+def test_where_a_fit_starts_does_not_matter():
+    features, labels = blobs(200, 1.0)
+    cold = fit_probe(features, labels, 4, 1e-3)
+    warm = fit_probe(features, labels, 4, 1e-3, fit_probe(features, labels, 4, 1e-1))
+    torch.testing.assert_close(cold(features).softmax(1), warm(features).softmax(1), rtol=0, atol=2e-3)
+
+
+def test_the_probe_is_scikit_learns():
+    sklearn = pytest.importorskip("sklearn.linear_model", reason="pip install scikit-learn compares with it")
+    features, labels = blobs(300, 1.5)
+    theirs = sklearn.LogisticRegression(C=1 / (1e-2 * len(labels)), max_iter=2000, tol=1e-8).fit(features, labels)
+    ours = fit_probe(features, labels, 4, 1e-2)(features).softmax(1)
+    torch.testing.assert_close(ours, torch.from_numpy(theirs.predict_proba(features)).float(), rtol=0, atol=2e-3)
+
+
+def test_layer_and_strength_are_chosen_on_held_out_images():
+    good, labels = blobs(240, 0.3)
+    layers = torch.stack([torch.randn_like(good), good, torch.randn_like(good)])
+    test, test_labels = blobs(100, 0.3)
+    tests = torch.stack([torch.randn_like(test), test, torch.randn_like(test)])
+    held_out = torch.arange(240) % 5 == 0
+    result = linear_probe(layers, labels, tests, held_out)
+    assert result.layer == 1
+    assert result.converged
+    assert len(result.held_out) == 3
+    assert result.held_out[1][0] == max(accuracy for accuracy, _ in result.held_out)
+    assert float((result.logits.argmax(1) == test_labels).float().mean()) > 0.95
+    # it is the fit to all training images, standardised by them
+    bank, queries = standardised(layers[1], tests[1])
+    again = fit_probe(bank, labels, 4, result.strength)(queries).softmax(1)
+    torch.testing.assert_close(result.logits.softmax(1), again, rtol=0, atol=2e-3)
+
+
+def test_the_test_images_choose_nothing():
+    train, labels = blobs(120, 1.0)
+    test, _ = blobs(60, 1.0)
+    held_out = torch.arange(120) % 4 == 0
+    one = linear_probe(train[None], labels, test[None], held_out)
+    two = linear_probe(train[None], labels, torch.randn(1, 30, 6) * 100, held_out)
+    assert (one.layer, one.strength, one.held_out) == (two.layer, two.strength, two.held_out)
+
+
+def test_noise_asks_for_strong_regularisation_and_blobs_do_not():
+    few, labels = torch.randn(60, 40), torch.arange(60) % 3
+    few[:, 0] += labels
+    held_out = torch.arange(60) % 3 == 0
+    test = torch.randn(1, 5, 40)
+    assert linear_probe(few[None], labels, test, held_out, (1.0, 1e-6)).strength == 1.0
+
+
+@pytest.mark.parametrize("held_out", [torch.zeros(40, dtype=torch.bool), torch.ones(40, dtype=torch.bool)])
+def test_something_must_be_held_out_and_something_fitted(held_out):
+    train, labels = blobs(40, 1.0)
+    with pytest.raises(ProbeError, match="of 40 training images are held out"):
+        linear_probe(train[None], labels, train[None], held_out)

@@ -1,0 +1,282 @@
+"""`vit evaluate`: what a pretrained model is worth, measured in minutes, without a training run of its own."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+from torch import Tensor
+
+from vit import __version__
+from vit.checkpoints import load_trained
+from vit.checkpoints.formats.outgoing import Model, encoder_of
+from vit.config import DataConfig, TrainConfig
+from vit.data import Dataset, load_data
+from vit.data.augment import evenly_spaced, to_float
+from vit.encoder import eval_mode
+from vit.errors import UserError, one_line
+from vit.evaluate.classification import accuracy, confusion, reliability
+from vit.evaluate.features import encoder_features, pixel_features
+from vit.evaluate.neighbours import TEMPERATURE, K, neighbour_accuracy
+from vit.evaluate.probe import linear_probe
+from vit.evaluate.reconstruction import score_reconstruction
+from vit.evaluate.subsets import spread_over_classes
+from vit.mae import MaskedAutoencoder
+from vit.masking import NOISE
+from vit.training.device import Compute, choose_compute, device_name
+
+METHODS = ("knn", "linear", "reconstruction", "head")
+RATIOS = (0.5, 0.75, 0.9)
+
+
+class EvaluationError(UserError):
+    """A checkpoint and data that cannot be measured so; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is asked of `vit evaluate`.
+
+    Attributes:
+        methods: of METHODS; empty for all that apply.
+        every_layer: probe each layer, and choose the best one on held-out training images.
+        labels: share of the training images whose labels may be used, above 0 and at most 1.
+        holdout: training images that choose the probe's layer and regularisation; at most half of those with labels.
+        bank: training images that nearest neighbours search, spread evenly; 0: all.
+        seed: of the two subsets.
+        device: "auto", "cpu", "cuda" or "mps".
+        threads: on the CPU; 0: torch's choice.
+    """
+
+    methods: tuple[str, ...] = ()
+    every_layer: bool = False
+    labels: float = 1.0
+    holdout: int = 5000
+    bank: int = 0
+    seed: int = 0
+    device: str = "auto"
+    threads: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out.
+
+    Attributes:
+        results: plain values for JSON: every figure, and what is needed to measure it again.
+        logits: (N, classes) of the test images, by the head or else the linear probe; None where neither was measured.
+        labels: int64 (N,), of the test images.
+        class_names: one a class.
+        classifier: what made the logits.
+    """
+
+    results: dict[str, Any]
+    logits: Tensor | None
+    labels: Tensor
+    class_names: tuple[str, ...]
+    classifier: str
+
+
+def evaluate(checkpoint: str, config: DataConfig, asked: dict[str, Any], measure: Measure) -> Outcome:
+    """Measure a checkpoint on a data set.
+
+    Args:
+        checkpoint: as for `load_model`.
+        config: the data.
+        asked: keyword arguments of `load_model`.
+        measure: what to measure, and how.
+
+    Raises:
+        EvaluationError: nothing of what was asked can be measured here.
+    """
+    model = load_trained(checkpoint, **asked)
+    origin, encoder = model.origin, encoder_of(model)
+    compute = choose_compute(TrainConfig(device=measure.device, precision="fp32", threads=measure.threads))  # type: ignore[arg-type]
+    data = load_data(config, origin.image_size)
+    methods = _applicable(model, data, measure.methods)
+    model.to(compute.device)
+
+    def prepare(batch: Tensor) -> Tensor:
+        return origin.normalize(to_float(origin.fit(batch), origin.image_size))
+
+    train, test = data.train, data.test
+    results: dict[str, Any] = {
+        "checkpoint": origin.source,
+        "trained_on": origin.data,
+        "data": {"name": data.name, "source": data.source, "train_images": len(train), "test_images": len(test),
+                 "stamp": data.stamp, "warning": data.warning},
+        "settings": asdict(measure),
+    }  # fmt: skip
+    seconds: dict[str, float] = {}
+    logits, classifier = None, ""
+    if "knn" in methods or "linear" in methods:
+        since = time.perf_counter()
+        depth = len(encoder.blocks)
+        layers = list(range(depth)) if measure.every_layer else [depth - 1]
+        features = [encoder_features(encoder, part.images, prepare, compute, layers) for part in (train, test)]
+        seconds["features"] = time.perf_counter() - since
+    for method in methods:
+        since = time.perf_counter()
+        if method == "knn":
+            results["knn"] = _neighbours(features[0][-1], features[1][-1], data, measure.bank)
+        elif method == "linear":
+            results["linear"], logits = _probe(features[0], features[1], data, layers, measure)
+            classifier = "a linear probe of frozen features"
+        elif method == "reconstruction":
+            assert isinstance(model, MaskedAutoencoder)
+            results["reconstruction"] = _reconstruction(model, data, compute)
+        else:
+            logits = head_logits(model, test.images, prepare, compute)
+            results["head"] = _worth(logits, test.labels)
+            classifier = "the model's own head"
+        seconds[method] = time.perf_counter() - since
+    results |= {
+        "seconds": seconds,
+        "device": device_name(compute.device),
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "vit-patch-trainer": __version__, "torch": str(torch.__version__), "torchvision": torchvision.__version__,
+            "python": sys.version.split()[0],
+        },
+    }  # fmt: skip
+    return Outcome(results, logits, test.labels, test.class_names, classifier)
+
+
+def describe(results: dict[str, Any]) -> list[str]:
+    """The figures in lines for people."""
+    data = results["data"]
+    count = f"{data['train_images']:,} training and {data['test_images']:,} test images"
+    lines = [f"{one_line(data['name'])}: {count}, stamp {data['stamp']}"]
+    if data["warning"]:
+        lines.append(f"WARNING: {one_line(data['warning'])}")
+    if found := results.get("knn"):
+        lines.append(
+            f"nearest neighbours  {found['accuracy']:.2%}   (raw pixels {found['raw_pixel_accuracy']:.2%}; k {found['k']}, "
+            f"{found['bank']:,} training images)"
+        )
+    if found := results.get("linear"):
+        chosen = f"layer {found['layer']}, L2 {found['strength']:.0e}, chosen on {found['held_out']:,} held-out training images"
+        lines.append(f"linear probe        {found['accuracy']:.2%}   ({found['labels']:,} labels; {chosen})")
+        if not found["converged"]:
+            lines.append("                    its fit has not converged")
+    if found := results.get("head"):
+        error = found["expected_calibration_error"]
+        lines.append(f"its own head        {found['accuracy']:.2%}   (calibration error {error:.1%})")
+    for row in results.get("reconstruction", []):
+        lines.append(
+            f"hidden patches      {row['loss']:.4f}   ({row['mask']} mask, {row['ratio']:.0%}; mean of the visible "
+            f"{row['mean_of_visible_patches']:.4f}, nearest visible {row['nearest_visible_patch']:.4f})"
+        )
+    spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results["seconds"].items())
+    return [*lines, f"on {results['device']}, {results['threads']} threads: {spent}"]
+
+
+def caption(outcome: Outcome) -> str:
+    """What the pictures show, for under a title."""
+    data = outcome.results["data"]
+    found = outcome.results.get("head") or outcome.results["linear"]
+    name, images = Path(outcome.results["checkpoint"]).name, f"{data['name']}, {data['test_images']:,} test images"
+    return f"{name} · {outcome.classifier} · {images} · accuracy {found['accuracy']:.2%}"
+
+
+def _applicable(model: Model, data: Dataset, asked: Sequence[str]) -> list[str]:
+    """The methods that were asked for, or all that apply, in the order of METHODS.
+
+    Raises:
+        EvaluationError: one that was asked for does not apply, or none does.
+    """
+    classes = encoder_of(model).arguments["num_classes"]
+    labelled = data.train.labelled and data.test.labelled
+    names = len(data.test.class_names)
+    head = f"this model has a head of {classes} classes, {data.name} {names}"
+    if classes and classes == names:
+        head, theirs = "", model.origin.class_names
+        if theirs and theirs != data.test.class_names:
+            head = f"the classes of this model ({', '.join(theirs[:3])}, ...) are not those of {data.name}"
+    hindrance = {
+        "knn": "" if labelled else f"{data.name} has no labels",
+        "linear": "" if labelled else f"{data.name} has no labels",
+        "reconstruction": "" if isinstance(model, MaskedAutoencoder) else "this model has no decoder",
+        "head": head,
+    }
+    for method in asked:
+        if hindrance[method]:
+            raise EvaluationError(f"--method {method}: {hindrance[method]}")
+    methods = [method for method in METHODS if method in (asked or METHODS) and not hindrance[method]]
+    if not methods:
+        raise EvaluationError(f"nothing can be measured: {'; '.join(why for why in hindrance.values() if why)}")
+    return methods
+
+
+def _neighbours(bank: Tensor, queries: Tensor, data: Dataset, most: int) -> dict[str, Any]:
+    chosen = evenly_spaced(len(data.train), most)
+    labels, images = data.train.labels[chosen], data.train.images[chosen]
+    pixels = pixel_features(images), pixel_features(data.test.images)
+    return {
+        "accuracy": neighbour_accuracy(bank[chosen], labels, queries, data.test.labels),
+        "raw_pixel_accuracy": neighbour_accuracy(pixels[0], labels, pixels[1], data.test.labels),
+        "k": K,
+        "temperature": TEMPERATURE,
+        "bank": len(chosen),
+    }
+
+
+def _probe(
+    train: Tensor, test: Tensor, data: Dataset, layers: Sequence[int], measure: Measure
+) -> tuple[dict[str, Any], Tensor]:
+    labels = data.train.labels
+    count = max(1, round(measure.labels * len(labels)))
+    used = spread_over_classes(labels, count, measure.seed, "labels")
+    holdout = min(measure.holdout, count // 2)
+    held_out = spread_over_classes(labels[used], holdout, measure.seed, "holdout")
+    found = linear_probe(train[:, used], labels[used], test, held_out)
+    return {
+        **_worth(found.logits, data.test.labels),
+        "labels": count,
+        "held_out": holdout,
+        "layer": layers[found.layer],
+        "strength": found.strength,
+        "converged": found.converged,
+        "held_out_accuracy_by_layer": [accuracy for accuracy, _ in found.held_out],
+    }, found.logits
+
+
+def _worth(logits: Tensor, labels: Tensor) -> dict[str, Any]:
+    found = reliability(logits, labels)
+    return {
+        "accuracy": accuracy(logits, labels),
+        "expected_calibration_error": found.error,
+        "confusion": confusion(logits, labels).tolist(),
+    }
+
+
+def _reconstruction(model: MaskedAutoencoder, data: Dataset, compute: Compute) -> list[dict[str, Any]]:
+    """The masked loss by kind and ratio of the mask, beside the baselines that learn nothing."""
+    images, normalize = data.test.images, model.origin.normalize
+    if images.shape[1] != model.origin.channels:
+        images = model.origin.fit(images)
+    rows = []
+    for kind in NOISE:
+        for ratio in RATIOS:
+            scores = score_reconstruction(model, images, normalize, kind, ratio, compute)
+            rows.append({"mask": kind, "ratio": ratio, "loss": scores.model, "mean_of_visible_patches": scores.mean_visible,
+                         "nearest_visible_patch": scores.nearest_visible})  # fmt: skip
+    return rows
+
+
+@torch.no_grad()
+def head_logits(model: Model, images: Tensor, prepare: Any, compute: Compute, batch_size: int = 256) -> Tensor:
+    """The logits of a model's own head: uint8 (N, C, h, w) -> float32 (N, classes) on the CPU."""
+    encoder = encoder_of(model)
+    with eval_mode(encoder):
+        parts = [
+            encoder.forward_head(encoder(prepare(batch.to(compute.device)))).float().cpu()
+            for batch in images.split(batch_size)
+        ]
+    return torch.cat(parts)

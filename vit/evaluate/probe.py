@@ -1,0 +1,129 @@
+"""Linear probe: how well classes can be told apart by a linear map of frozen features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit.errors import UserError
+from vit.evaluate.features import standardised
+
+STRENGTHS = tuple(10.0**power for power in range(-1, -7, -1))
+"""L2 strengths that are tried, the strongest first: each fit starts where the one before ended."""
+MOST_STEPS, TOLERANCE = 500, 1e-5  # of L-BFGS; the largest part of the gradient where a fit counts as converged
+
+
+class ProbeError(UserError):
+    """Features or labels that cannot be probed; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A linear classifier of standardised features.
+
+    Attributes:
+        weight: (classes, D).
+        bias: (classes,).
+        converged: whether the fit ended because the gradient vanished, not because the steps were used up.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    converged: bool
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Standardised features (N, D) -> logits (N, classes)."""
+        return features @ self.weight.T + self.bias
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What a probe came to.
+
+    Attributes:
+        layer: whose features, an index into those given.
+        strength: of the L2 regularisation.
+        held_out: for each layer, the best accuracy on held-out training images, and the strength that had it.
+        logits: (N, classes) of the test images, by a probe fitted to all training images.
+        converged: whether that fit did.
+    """
+
+    layer: int
+    strength: float
+    held_out: list[tuple[float, float]]
+    logits: Tensor
+    converged: bool
+
+
+def fit_probe(features: Tensor, labels: Tensor, classes: int, strength: float, start: Probe | None = None) -> Probe:
+    """Multinomial logistic regression with L2 on the weights, to convergence, by L-BFGS over all images at once.
+
+    Args:
+        features: float32 (N, D), standardised.
+        labels: int64 (N,).
+        classes: their number.
+        strength: factor of half the squared length of the weights, beside the mean cross-entropy.
+        start: where to begin; None for zeros.
+    """
+    weight = torch.zeros(classes, features.shape[1]) if start is None else start.weight.clone()
+    bias = torch.zeros(classes) if start is None else start.bias.clone()
+    parameters = [weight.requires_grad_(), bias.requires_grad_()]
+    optimizer = torch.optim.LBFGS(
+        parameters, max_iter=MOST_STEPS, max_eval=2 * MOST_STEPS, tolerance_grad=TOLERANCE, tolerance_change=0.0,
+        history_size=20, line_search_fn="strong_wolfe",
+    )  # fmt: skip
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            value = F.cross_entropy(features @ weight.T + bias, labels) + strength / 2 * weight.square().sum()
+            value.backward()
+        return value
+
+    optimizer.step(loss)
+    loss()
+    largest = max(float(parameter.grad.abs().max()) for parameter in parameters if parameter.grad is not None)
+    return Probe(weight.detach(), bias.detach(), largest <= 10 * TOLERANCE)  # its line search ends a little before
+
+
+def linear_probe(
+    train: Tensor, labels: Tensor, test: Tensor, held_out: Tensor, strengths: tuple[float, ...] = STRENGTHS
+) -> ProbeResult:
+    """Choose layer and strength on held-out training images, fit to all training images, and look at the test images once.
+
+    Args:
+        train: float32 (layers, N, D), features of the training images.
+        labels: int64 (N,).
+        test: float32 (layers, M, D).
+        held_out: bool (N,), training images that choose and do not fit at first.
+        strengths: to choose from, the strongest first.
+
+    Raises:
+        ProbeError: there is nothing to fit or nothing held out.
+    """
+    classes = int(labels.max()) + 1
+    fitted_on, chosen_on = ~held_out, held_out
+    if not bool(fitted_on.any()) or not bool(chosen_on.any()):
+        raise ProbeError(
+            f"{int(held_out.sum())} of {len(labels)} training images are held out; some must be, and not all"
+        )
+    best: list[tuple[float, float]] = []
+    for features in train:
+        fitting, choosing = standardised(features[fitted_on], features[chosen_on])
+        probe, found = None, []
+        for strength in strengths:
+            probe = fit_probe(fitting, labels[fitted_on], classes, strength, probe)
+            accuracy = float((probe(choosing).argmax(1) == labels[chosen_on]).float().mean())
+            found.append((accuracy, strength))
+        best.append(max(found))  # of equal ones, the stronger regularisation
+    layer = max(range(len(best)), key=lambda index: best[index][0])
+    strength = best[layer][1]
+    bank, queries = standardised(train[layer], test[layer])
+    probe = None
+    for step in strengths[: strengths.index(strength) + 1]:
+        probe = fit_probe(bank, labels, classes, step, probe)
+    assert probe is not None
+    return ProbeResult(layer, strength, best, probe(queries), probe.converged)
