@@ -34,7 +34,10 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~_umask())  # mkstemp makes it private
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.replace(path)
+        try:
+            temporary.replace(path)
+        except OSError as error:  # a folder stands there, say
+            raise OSError(error.errno, error.strerror, str(path)) from error
         sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)

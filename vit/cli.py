@@ -21,6 +21,13 @@ from vit.errors import exit_code_of, one_line
 
 SECTIONS = {"data": DataConfig, "model": ModelConfig, "mask": MaskConfig, "optim": OptimConfig, "train": TrainConfig}
 RUN_CONFIG = "config.yaml"
+MEANT = {
+    "weights": {"layer", "head", "query", "mask", "keep", "film", "overlay", "scale"},
+    "rollout": {"layer", "query", "mask", "discard", "overlay", "scale"},
+    "relevance": {"mask", "label", "overlay", "scale"},
+    "distance": {"layer"},
+}
+"""Options of `vit attention` that mean something for each method."""
 PEERS = ("vit-pytorch", "transformers", "transformers eager")  # that `vit bench` knows
 
 
@@ -397,16 +404,16 @@ def checkpoint_parser() -> argparse.ArgumentParser:
 
 
 def _attention(argv: Sequence[str]) -> int:
-    options = attention_parser().parse_intermixed_args(list(argv))
-    if options.film and options.mask is not None:
-        raise ConfigError("--film: shows whole images; leave --mask out")
-    if options.film and (options.method != "weights" or options.scale == "row"):
-        raise ConfigError("--film: shows attention weights on one scale; leave --method and --scale row out")
-    if options.keep is not None and options.method != "weights":
-        raise ConfigError("--keep: is about attention weights; leave --method out")
-    if options.label is not None and options.method != "relevance":
-        raise ConfigError("--label: is about relevance; add --method relevance")
-
+    parser = attention_parser()
+    options = parser.parse_intermixed_args(list(argv))
+    _shown_once(options, parser)
+    given = {name for name in ("layer", "head", "query", "mask", "label", "discard", "keep", "film", "overlay", "scale")
+             if getattr(options, name) != parser.get_default(name)}  # fmt: skip
+    meant = MEANT[options.method] | ({"query"} if options.mask is not None and options.method == "relevance" else set())
+    for name in sorted(given - meant):
+        raise ConfigError(f"--{name}: has no meaning for --method {options.method}; leave it out")
+    if options.film and (options.mask is not None or options.scale == "row"):
+        raise ConfigError("--film: shows whole images on one scale; leave --mask and --scale row out")
     if options.layer == "auto":
         options.layer = None if options.method == "distance" else -1
 
@@ -420,8 +427,19 @@ def _attention(argv: Sequence[str]) -> int:
     return commands.attention(*shown, _asked(options), look)
 
 
+def _shown_once(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Refuse options that would do nothing."""
+    if options.mask is None and options.seed != parser.get_default("seed"):
+        raise ConfigError("--seed: is of the mask; add --mask, or leave it out")
+    for name in ("root", "count"):
+        if options.data is None and getattr(options, name) != parser.get_default(name):
+            raise ConfigError(f"--{name}: is about a data set; add --data, or leave it out")
+
+
 def _explore(argv: Sequence[str]) -> int:
-    options = explore_parser().parse_intermixed_args(list(argv))
+    parser = explore_parser()
+    options = parser.parse_intermixed_args(list(argv))
+    _shown_once(options, parser)
 
     from vit.interpret.page import explore
 
@@ -435,6 +453,8 @@ def _evaluate(argv: Sequence[str]) -> int:
     options = evaluate_parser().parse_args(list(argv))
     known = ("cifar10", "cifar100", "scenes")
     source, root = (options.data, options.root) if options.data in known else ("folder", options.data)
+    if source == "folder" and not os.path.isdir(os.path.expanduser(root)):
+        raise ConfigError(f"--data: {root!r} is neither {', '.join(known)} nor a folder of images")
     config = DataConfig(source=source, root=root, name=options.name, limit=options.limit)  # type: ignore[arg-type]
     out = Path(options.out) if options.out else None
 
@@ -514,7 +534,7 @@ def _shown_parser() -> _Parser:
     group.add_argument("--count", type=_count, default=8, metavar="N", help="how many test images (default: 8)")
     group = shown.add_argument_group("hiding patches, for masked models")
     group.add_argument("--mask", type=float, metavar="SHARE", help="hide this share of the patches, 0.75 say")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the mask (default: 0)")
+    group.add_argument("--seed", type=_natural, default=0, metavar="N", help="of the mask (default: 0)")
     return shown
 
 
@@ -565,7 +585,9 @@ def explore_parser() -> argparse.ArgumentParser:
         " a server or a network.",
     )  # fmt: skip
     parser.add_argument("--out", required=True, metavar="PAGE.html", help="file to write")
-    parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="only these, -1 is the last (default: all)")
+    parser.add_argument(
+        "--layers", type=_numbers, metavar="N,N", help="only these: 0,5,-1, say; -1 is the last (default: all)"
+    )
     parser.add_argument("--snapshots", action="store_true", help="a slider over a run's snapshots")
     parser.add_argument("--numbers", action="store_true", help="write the weights beside the page, as .npz")
     return parser
@@ -583,28 +605,33 @@ def _whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; a number, or a word that --help names") from None
+        shown = text[:40]
+        raise argparse.ArgumentTypeError(f"{shown!r} cannot be used; a number, or a word that --help names") from None
 
 
 def _query(text: str) -> str | tuple[int, int]:
     """ "3,4" as (row, column); words as they are."""
-    if text in ("auto", "cls", "mean") or re.fullmatch(r"register \d+", text):
+    if text in ("auto", "cls", "mean") or re.fullmatch(r"register \d{1,4}", text):
         return text
-    match = re.fullmatch(r"(\d+),(\d+)", text)
+    match = re.fullmatch(r"(\d{1,6}),(\d{1,6})", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; auto, cls, mean, 'register N', or ROW,COLUMN")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be used; auto, cls, mean, 'register N', or ROW,COLUMN")
     return int(match[1]), int(match[2])
 
 
+def _numbers(text: str) -> list[int]:
+    return [_whole(part) for part in text.split(",")]
+
+
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; a number from 1 on")
+    if not text.isdecimal() or len(text) > 18 or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be used; a number from 1 on")
     return int(text)
 
 
 def _natural(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; a number from 0 on")
+    if not text.isdecimal() or len(text) > 18:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be used; a number from 0 on")
     return int(text)
 
 
@@ -645,3 +672,7 @@ def _data(argv: Sequence[str]) -> int:
     save_figure(figure, out)
     print("\n".join([*map(one_line, lines), f"sheet: {out}"]))
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

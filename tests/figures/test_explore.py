@@ -759,6 +759,32 @@ def test_live_text_follows_when_things_are_quiet(page):
     assert page.run("return said.length") == 1  # once for six moves
 
 
+def test_live_text_says_what_the_sentence_does_not_when_it_changes(page):
+    page.open(example(images=2), "#layer=1&head=0&query=3,4")
+    wait = WebDriverWait(page.driver, 5, 0.05)
+    wait.until(lambda _: page.text("live") == page.text("sentence"))
+    page.run('document.getElementById("map").focus()')
+    page.press("s")
+    wait.until(lambda _: page.text("live").startswith("colours "))
+    assert page.text("live").endswith(f"; {page.text('sentence')}")
+    page.press("i")
+    name = page.run("return document.getElementById('image').selectedOptions[0].textContent")
+    wait.until(lambda _: page.text("live").startswith(f"{name}; "))
+
+
+def test_a_hidden_patch_has_no_map_and_no_scale(page):
+    shown = example(masked=True)
+    hidden = shown["moments"][0].images[0].hidden
+    row, column = next((r, c) for r, c in hidden.nonzero().tolist() if c < 7 and not hidden[r, c + 1])
+    page.open(shown, f"#layer=1&head=0&query={row},{column}")
+    assert "hidden from the encoder" in page.text("sentence")
+    assert not page.run("return document.querySelector('.bar').checkVisibility()")
+    assert "Spread evenly" not in page.text("note")
+    page.run('document.getElementById("map").focus()')
+    page.press(Keys.ARROW_RIGHT)
+    assert page.run("return document.querySelector('.bar').checkVisibility()")
+
+
 def test_a_link_points_at_what_is_shown(page):
     page.open(example(images=2, layers=(2, 7)), "#image=1&layer=2&head=1&query=5,6&mode=column&scale=log")
     shown, places = page.text("sentence"), page.drawn()

@@ -355,3 +355,165 @@ def test_weights_may_be_consumed_instead_of_kept():
         model(images_for(model))
     assert not maps.weights
     assert [layer for layer, _ in seen] == [0, 1, 2]
+
+
+# --- what could be wrong without anybody seeing ---------------------------------------------------------------------------
+
+
+class Twice(nn.Module):
+    """Runs one block two times."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = VisionTransformer(**SIZES | dict(depth=1)).blocks[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.block(self.block(x))
+
+
+def test_a_layer_that_attends_more_than_once_in_a_pass_has_no_one_map():
+    twice = Twice()
+    with pytest.raises(AttentionError, match=r"block\.attn attends more than once in a pass"), AttentionMaps(twice):
+        twice(torch.randn(2, 5, 16))
+    differential = TimmVisionTransformer(**TIMM, attn_layer="diff").eval()  # two softmaxes, one minus the other
+    with pytest.raises(AttentionError, match="attends more than once"), AttentionMaps(differential):
+        differential(torch.randn(1, 3, 8, 12))
+    assert F.scaled_dot_product_attention.__module__ != "vit.interpret.layers"
+
+
+def test_several_passes_and_parts_run_by_themselves_are_no_repetition():
+    model = VisionTransformer(**SIZES).eval()
+    images = torch.randn(2, 3, 8, 12)
+    with torch.no_grad(), AttentionMaps(model) as maps:
+        for _ in range(3):
+            model(images)
+        tokens = torch.randn(2, 13, 16)
+        for _ in range(2):
+            model.blocks(tokens)
+    with torch.no_grad(), AttentionMaps(model.blocks) as again:
+        model.blocks(tokens)
+    assert all(torch.equal(maps.weights[layer], again.weights[layer]) for layer in range(3))
+
+
+def test_two_blocks_cannot_look_into_one_model_but_into_two():
+    model = build_autoencoder(SIZES, dict(dim=8, depth=2, num_heads=2), True).eval()
+    images = torch.randn(2, 3, 8, 12)
+    mask = make_mask("random", 2, (2, 6), 0.5, torch.Generator().manual_seed(0))
+    outside = AttentionMaps(model.encoder)
+    with torch.no_grad(), outside:
+        with pytest.raises(AttentionError, match="another block looks into this model already"):
+            AttentionMaps(model).__enter__()
+        model.encoder(images)
+    assert len(outside.weights) == 3
+    with AttentionMaps(model.encoder) as outer, AttentionMaps(model.decoder) as inner, torch.no_grad():
+        model(images, mask)
+    with AttentionMaps(model) as whole, torch.no_grad():  # and it can be looked into again
+        model(images, mask)
+    found = [*outer.weights.values(), *inner.weights.values()]
+    assert all(torch.equal(one, other) for one, other in zip(found, whole.weights.values(), strict=True))
+
+
+def test_maps_of_the_block_before_are_gone():
+    model = VisionTransformer(**SIZES).eval()
+    maps = AttentionMaps(model)
+    with maps:
+        model(torch.randn(1, 3, 8, 12))
+    assert len(maps.weights) == 3
+    with pytest.raises(AttentionError, match="3 of 3 attention layers gave no maps"), maps:
+        pass
+    assert not maps.weights
+
+
+def test_a_hook_of_somebody_else_that_raises_leaves_all_in_order():
+    model = VisionTransformer(**SIZES).eval()
+
+    def fail(*_):
+        raise RuntimeError("theirs")
+
+    hook = model.blocks[1].attn.register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="theirs"), AttentionMaps(model):
+        model(torch.randn(1, 3, 8, 12))
+    hook.remove()
+    with AttentionMaps(model) as maps:
+        model(torch.randn(1, 3, 8, 12))
+    assert len(maps.weights) == 3
+
+
+@pytest.mark.parametrize("kind", ["added", "allowed", "causal", "dropout"])
+def test_masks_and_dropout_of_attention_are_in_the_weights(kind):
+    """What reaches the kernel beside queries and keys: compared with the kernel's own output."""
+
+    class Masked(nn.MultiheadAttention):
+        def forward(self, x):
+            options = {
+                "added": dict(attn_mask=torch.linspace(-3, 3, 25).view(5, 5)),
+                "allowed": dict(attn_mask=torch.eye(5).roll(1, 0).bool() | torch.eye(5).bool()),
+                "causal": dict(is_causal=True),
+                "dropout": dict(dropout_p=0.5),
+            }[kind]
+            return F.scaled_dot_product_attention(x, x, x, **options)
+
+    layer, x = Masked(8, 2), torch.randn(3, 2, 5, 8)
+    torch.manual_seed(0)
+    expected = layer(x)
+    torch.manual_seed(0)
+    with AttentionMaps(layer) as maps:
+        found = layer(x)
+    weights = maps.weights[0]
+    torch.testing.assert_close(weights @ x, found, rtol=0, atol=1e-5)
+    if kind == "dropout":  # which draw it is is torch's own affair
+        assert ((weights == 0).float().mean() - 0.5).abs() < 0.2
+        assert not torch.allclose(weights.sum(-1), torch.ones(3, 2, 5))
+    else:
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        zero = {"allowed": 15, "causal": 10}.get(kind, 0)
+        assert int((weights[0, 0] == 0).sum()) == zero
+
+
+@pytest.mark.parametrize("size", [(8, 12), (12, 8), (16, 20)])
+def test_maps_lie_on_the_grid_of_the_images_that_ran(size):
+    grid = (size[0] // 4, size[1] // 2)
+    dynamic = TimmVisionTransformer(**TIMM, dynamic_img_size=True).eval()
+    with torch.no_grad(), AttentionMaps(dynamic) as maps:
+        dynamic.forward_features(torch.randn(2, 3, *size))
+    assert maps.geometry.grid_size == grid
+    assert maps.to_grid(-1, (grid[0] - 1, grid[1] - 1)).maps.shape == (2, 4, *grid)
+    dinov2 = Dinov2Model(Dinov2Config(**HF | dict(image_size=16, patch_size=4, mlp_ratio=2))).eval()
+    with torch.no_grad(), AttentionMaps(dinov2) as maps:
+        dinov2(torch.randn(2, 3, 8, 32))
+    assert maps.to_grid(-1, "cls").maps.shape == (2, 4, 2, 8)
+
+
+def test_geometry_of_transformers_models_with_other_prefixes():
+    from transformers import DeiTConfig, DeiTModel, IJepaConfig, IJepaModel
+
+    deit = DeiTModel(DeiTConfig(**HF | SQUARE)).eval()
+    assert geometry_of(deit) == Geometry((4, 4), (4, 4), 2, True)
+    jepa = IJepaModel(IJepaConfig(**HF | SQUARE)).eval()
+    assert geometry_of(jepa) == Geometry((4, 4), (4, 4), 0, False)
+    for model in (deit, jepa):
+        with torch.no_grad(), AttentionMaps(model) as maps:
+            model(torch.randn(1, 3, 16, 16))
+        assert maps.to_grid(-1, (3, 3)).maps.shape == (1, 4, 4, 4)
+    deit.config.model_type = "something new"
+    with pytest.raises(AttentionError, match=r"give geometry=Geometry"):
+        geometry_of(deit)
+
+
+def test_a_layer_with_queries_of_its_own_is_no_map_of_patches():
+    pooling = TimmVisionTransformer(**TIMM | dict(global_pool="map", class_token=False)).eval()
+    with torch.no_grad(), AttentionMaps(pooling) as maps:
+        pooling(torch.randn(1, 3, 8, 12))
+    with pytest.raises(AttentionError, match="1 queries and 12 keys are not 0 prefix tokens and 12 patches"):
+        maps.to_grid(-1, (1, 1))
+    assert maps.to_grid(0, (1, 1)).maps.shape == (1, 4, 2, 6)
+
+
+def test_torchs_own_layer_says_how_it_is_to_be_called():
+    layer = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.randn(1, 5, 8)
+    with pytest.raises(AttentionError, match=r"the model itself; .*need_weights=False"), AttentionMaps(layer):
+        layer(x, x, x)
+    with AttentionMaps(layer) as maps:
+        layer(x, x, x, need_weights=False)
+    assert maps.weights[0].shape == (1, 2, 5, 5)

@@ -1,5 +1,7 @@
 """`vit attention` and `vit explore`: the numbers are the model's, the pictures are there, and bad input is one line."""
 
+import base64
+import gzip
 import hashlib
 import json
 import os
@@ -14,11 +16,15 @@ from torch import nn
 from vit.checkpoints import load_model, save_model
 from vit.cli import attention_parser, explore_parser, main
 from vit.data.augment import Normalization, to_float
+from vit.data.folder import list_splits
 from vit.encoder import VisionTransformer
-from vit.interpret import AttentionMaps, attention_rollout, relevance, strongest
-from vit.interpret.viewing import in_grid_order
+from vit.evaluate.reconstruction import reconstruct
+from vit.figures import explore
+from vit.interpret import AttentionMaps, attention_rollout, attention_statistics, lay_out, relevance, strongest
+from vit.interpret.viewing import Pictures, Subject, in_grid_order
 from vit.mae import build_autoencoder
-from vit.masking import mask_from_noise
+from vit.masking import mask_from_noise, num_keep
+from vit.training.device import Compute
 
 SIZES = dict(image_size=(12, 16), patch_size=(4, 4), embed_dim=16, depth=3, num_heads=2)
 NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
@@ -41,6 +47,12 @@ def place(tmp_path_factory):
     save_model(place / "encoder", randomize(encoder), NORMALIZE, CLASSES, "pictures")
     whole = build_autoencoder(SIZES, dict(dim=16, depth=2, num_heads=2), True)
     save_model(place / "mae", randomize(whole), NORMALIZE, CLASSES, "pictures")
+    mean = VisionTransformer(**SIZES, num_classes=3, global_pool="avg")
+    save_model(place / "mean", randomize(mean), NORMALIZE, CLASSES)
+    bare = build_autoencoder(SIZES | dict(class_token=False), dict(dim=16, depth=2, num_heads=2), True)
+    save_model(place / "bare", randomize(bare), NORMALIZE)
+    registers = build_autoencoder(SIZES | dict(registers=2), dict(dim=16, depth=2, num_heads=4), False)
+    save_model(place / "registers", randomize(registers), NORMALIZE)
     plain = VisionTransformer(**SIZES, class_token=False)
     save_model(place / "plain", randomize(plain), NORMALIZE)
     generator = np.random.default_rng(0)
@@ -169,14 +181,90 @@ def test_relevance_of_a_class(label, place, vit):
         found = relevance(model, inputs[image : image + 1], chosen, run=lambda x: model.forward_head(model(x)))
         row = (found - torch.eye(found.shape[-1]))[0, 0]
         np.testing.assert_allclose(numbers["maps"][image, 0].reshape(-1), row[3:] / row.sum(), rtol=1e-3, atol=1e-6)
-        assert numbers["names"][image].startswith(CLASSES[chosen])
+        chance = float(logits[image].softmax(-1)[chosen])
+        assert numbers["labels"][image] == f"{('one', 'two')[image]} · {CLASSES[chosen]} {chance:.0%}"
 
 
-def test_relevance_of_the_error_at_a_hidden_patch(place, vit):
-    numbers = drawn(vit, "mae", "one.png", "--method", "relevance", "--mask", 0.5, "--query", "1,2")
-    assert numbers["hidden"][0, 1, 2]
-    np.testing.assert_array_equal(np.isnan(numbers["maps"][0, 0]), numbers["hidden"][0])
-    assert np.nansum(numbers["maps"]) + numbers["prefix_mass"].sum() == pytest.approx(1, abs=1e-5)
+def test_relevance_of_a_head_that_reads_the_mean(place, vit):
+    numbers = drawn(vit, "mean", "one.png", "--method", "relevance", "--label", 2)
+    model, inputs, _ = shown(place, "mean", ("one",))
+    found = relevance(model, inputs, 2, run=lambda x: model.forward_head(model(x)))[0] - torch.eye(13)
+    row = found[1:].mean(0)
+    np.testing.assert_allclose(numbers["maps"].reshape(-1), row[1:] / row.sum(), rtol=1e-3, atol=1e-6)
+
+
+def masked(place, ratio, hide=(), show=(), seed=0, name="mae", files=("one", "two")):
+    """The mask that the commands draw, with some patches hidden or visible in every image."""
+    model, inputs, pixels = shown(place, name, files)
+    noise = torch.rand(len(files), 12, generator=torch.Generator().manual_seed(seed))
+    noise[:, list(hide)], noise[:, list(show)] = 2.0, -1.0
+    return model, inputs, pixels, mask_from_noise(noise, num_keep(12, ratio))
+
+
+def test_relevance_of_filling_in_a_hidden_patch(place, vit):
+    numbers = drawn(vit, "mae", "one.png", "two.png", "--method", "relevance", "--mask", 0.5, "--query", "1,2")
+    model, inputs, _, mask = masked(place, 0.5, hide=[6])
+    targets = model.targets(inputs)
+    found = relevance(
+        model.encoder, inputs, lambda filled: -(filled - targets).square().mean(-1)[:, 6], run=lambda x: model(x, mask)
+    )
+    rows = (found - torch.eye(found.shape[-1])).mean(1)  # the decoder reads every token, the class token too
+    shares = rows / rows.sum(-1, keepdim=True)
+    np.testing.assert_array_equal(np.isnan(numbers["maps"][:, 0]), numbers["hidden"])
+    for image in range(2):
+        assert numbers["hidden"][image, 1, 2]
+        ids = mask.ids_keep[image]
+        found_here = numbers["maps"][image].reshape(-1)[ids]
+        np.testing.assert_allclose(found_here, shares[image, 1:], rtol=1e-3, atol=1e-6)
+
+
+def test_rollout_under_a_mask(place, vit):
+    numbers = drawn(vit, "mae", "one.png", "two.png", "--method", "rollout", "--mask", 0.5, "--query", "0,1")
+    model, inputs, _, mask = masked(place, 0.5, show=[1])
+    maps = weights_of(model.encoder, inputs, mask)
+    rolled = attention_rollout([maps.weights[layer] for layer in range(3)])
+    expected = lay_out(rolled[:, None], maps.geometry, (0, 1), None, mask)
+    np.testing.assert_allclose(numbers["maps"], expected.maps, atol=1e-6)
+    assert not numbers["hidden"][:, 0, 1].any()
+
+
+@pytest.mark.parametrize("query", [[], ["--query", "0,0"], ["--query", "1,2"], ["--query", "mean"]], ids=str)
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_without_a_class_token_a_visible_patch_asks_under_a_mask(query, seed, place, vit):
+    numbers = drawn(vit, "bare", "one.png", "two.png", "--mask", 0.75, "--seed", seed, *query)
+    assert (np.isnan(numbers["maps"][:, 0]) == numbers["hidden"]).all()
+    hidden = [int(query[1][0]) * 4 + int(query[1][2])] if query and query[1] != "mean" else []
+    model, inputs, _, mask = masked(place, 0.75, hide=hidden, seed=seed, name="bare")
+    maps = weights_of(model.encoder, inputs, mask)
+    if query and query[1] == "mean":
+        expected = maps.to_grid(-1, "mean", mask=mask).maps
+    else:  # the nearest to the middle that is visible
+        visible = [[(n // 4, n % 4) for n in range(12) if not mask.mask[image, n]] for image in range(2)]
+        asks = [min(places, key=lambda place: (place[0] - 1) ** 2 + (place[1] - 2) ** 2) for places in visible]
+        expected = maps.to_grid(-1, asks, mask=mask).maps
+    np.testing.assert_allclose(numbers["maps"][:, 1:], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("query", ["register 1", "mean", "cls"])
+def test_under_a_mask_the_token_that_was_asked_for_is_drawn(query, place, vit):
+    numbers = drawn(vit, "registers", "one.png", "two.png", "--mask", 0.5, "--query", query)
+    model, inputs, _, mask = masked(place, 0.5, name="registers")
+    expected = weights_of(model.encoder, inputs, mask).to_grid(-1, query, mask=mask).maps
+    np.testing.assert_allclose(numbers["maps"][:, 1:], expected, atol=1e-6)
+    who = {"register 1": "the register 1", "mean": "the average patch", "cls": "the class token"}[query]
+    assert who in str(numbers["title"])
+
+
+def test_one_head_of_the_decoder(place, vit):
+    assert vit("attention", "mae", "one.png", "two.png", "--mask", 0.75, "--head", 1, "--query", "0,1")[0] == 0
+    numbers = np.load(vit.out / "masked.npz")
+    assert numbers["panels"].tolist() == ["layer 0, head 1", "layer 1, head 1"]
+    model, inputs, _, mask = masked(place, 0.75, hide=[1])
+    with torch.no_grad(), AttentionMaps(model.decoder) as maps:
+        model(inputs, mask)
+    for layer in range(2):
+        row = maps.weights[layer][:, 1, 1 + 1, 1:]
+        np.testing.assert_allclose(numbers["maps"][:, layer].reshape(2, -1), row, atol=1e-6)
 
 
 def test_a_masked_model_shows_what_its_decoder_looks_at(place, vit):
@@ -234,6 +322,28 @@ def test_distances_over_a_data_set(place, vit):
     assert (int(numbers["images"]), numbers["layers"].tolist()) == (2, [0, 1, 2])
     assert numbers["distance_pixels"].shape == (3, 2)
     assert ((numbers["entropy_bits"] > 0) & (numbers["entropy_bits"] <= np.log2(15) + 1e-5)).all()
+    model = load_model(place / "encoder")
+    _, files = list_splits(place / "data")
+    paths = [place / "data" / files[i].name for i in (0, len(files) // 2)]
+    inputs = model.origin.normalize(to_float(model.origin.read_images(paths), (12, 16)))
+    found = attention_statistics(model, [inputs])
+    for key, value in (
+        ("distance_pixels", found.distance), ("distance_spread_pixels", found.distance_spread),
+        ("entropy_bits", found.entropy), ("prefix_mass", found.prefix_mass),
+    ):  # fmt: skip
+        np.testing.assert_allclose(numbers[key], value, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(("size", "heads"), [(64, 3), (14, 12), (37, 16)])
+def test_batches_do_not_grow_with_the_square_of_the_tokens(size, heads, place):
+    """The weights of a layer over a batch are what fills the memory."""
+    encoder = VisionTransformer((size, size), (1, 1), embed_dim=4 * heads, depth=1, num_heads=heads)
+    save_model(place / f"grid{size}", encoder, NORMALIZE)
+    pictures = Pictures([""] * 40, "", lambda numbers: torch.zeros(len(numbers), 3, size, size, dtype=torch.uint8))
+    batches = [len(batch) for batch in Subject(load_model(place / f"grid{size}"), pictures).batches()]
+    assert sum(batches) == 40
+    tokens = size**2 + 1
+    assert all(batch == 1 or batch * heads * tokens**2 <= 8 << 20 for batch in batches)
 
 
 def test_scenes_need_no_files(vit):
@@ -310,26 +420,75 @@ def test_a_film_over_the_snapshots_of_a_run(run, vit):
 # --- the page -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_and_its_numbers(place, vit, tmp_path):
+def read_page(path):
+    """What a page holds: its description, and all codes."""
+    text = path.read_text()
+    described, packed = (
+        re.search(rf'id="{name}">(.*?)</script>', text, re.DOTALL)[1] for name in ("description", "data")
+    )
+    codes = gzip.decompress(base64.b64decode(packed))
+    return json.loads(described), torch.frombuffer(bytearray(codes), dtype=torch.uint8)
+
+
+def weights_in(codes, start, layers, heads, tokens):
+    """Weights (layers, heads, tokens, tokens) as the page reads them."""
+    count = layers * heads * tokens**2
+    return explore.weights_of(codes[start : start + count].view(layers, heads, tokens, tokens))
+
+
+@pytest.mark.parametrize("name", ["encoder", "plain"])
+def test_the_page_and_its_numbers(name, place, vit, tmp_path):
     page = tmp_path / "page.html"
-    code, said, error = vit("explore", "encoder", "one.png", "two.png", "--out", page, "--numbers")
+    code, said, error = vit("explore", name, "one.png", "two.png", "--out", page, "--numbers")
     assert (code, error) == (0, "")
     assert f"{page.stat().st_size:,} bytes" in said
     numbers = np.load(tmp_path / "page.npz")
-    model, inputs, _ = shown(place)
+    model, inputs, pixels = shown(place, name)
     maps = weights_of(model, inputs)
-    for layer in range(3):
-        np.testing.assert_array_equal(numbers[f"layer{layer}"], maps.weights[layer])
+    described, codes = read_page(page)
+    for image in range(2):
+        whole = weights_in(codes, described["images"][image]["encoder"][0], 3, 2, maps.geometry.num_tokens)
+        for layer in range(3):
+            np.testing.assert_array_equal(numbers[f"layer{layer}"], maps.weights[layer])
+            np.testing.assert_allclose(whole[layer], maps.weights[layer][image], atol=0.004)
+    np.testing.assert_array_equal(numbers["images"], pixels)
     again = tmp_path / "again.html"
-    vit("explore", "encoder", "one.png", "two.png", "--out", again)
+    vit("explore", name, "one.png", "two.png", "--out", again)
     assert again.read_bytes() == page.read_bytes()
     text = page.read_text()
     assert "Content-Security-Policy" in text
     assert "://" not in text.replace("http://www.w3.org/", "")  # nothing from elsewhere
 
 
+def test_the_page_of_a_masked_model_with_registers(place, vit, tmp_path):
+    """What each image shows is its own: pixels, hidden patches, weights in the order of the grid, and the reconstruction."""
+    page = tmp_path / "page.html"
+    assert vit("explore", "registers", "one.png", "two.png", "--mask", 0.6, "--seed", 4, "--out", page)[0] == 0
+    described, codes = read_page(page)
+    model, inputs, pixels, mask = masked(place, 0.6, seed=4, name="registers")
+    with torch.no_grad(), AttentionMaps(model) as maps:
+        model(inputs, mask)
+    filled = reconstruct(model, pixels, NORMALIZE, mask, Compute(torch.device("cpu"))).filled
+    assert (described["registers"], described["encoder"]["heads"], described["decoder"]["heads"]) == (2, 2, 4)
+    for image in range(2):
+        one = described["images"][image]
+        hidden = [bool(int(digit)) for digit in one["hidden"]]
+        assert hidden == mask.mask[image].bool().tolist()
+        visible = [patch for patch in range(12) if not hidden[patch]]
+        order = [0, 1, 2, *(3 + mask.ids_keep[image].tolist().index(patch) for patch in visible)]
+        found = weights_in(codes, one["encoder"][0], 3, 2, 3 + len(visible))
+        for layer in range(3):
+            np.testing.assert_allclose(found[layer], maps.weights[layer][image][:, order][:, :, order], atol=0.004)
+        found = weights_in(codes, one["decoder"][0], 2, 4, 15)
+        for layer in range(2):
+            np.testing.assert_allclose(found[layer], maps.weights[3 + layer][image], atol=0.004)
+        for key, expected in (("pixels", pixels[image]), ("filled", (filled[image] * 255).round().to(torch.uint8))):
+            start = one[key][0] if isinstance(one[key], list) else one[key]
+            assert torch.equal(codes[start : start + 3 * 12 * 16], expected.permute(1, 2, 0).flatten()), key
+
+
 def test_the_page_of_a_masked_model_and_of_a_run(run, vit, tmp_path):
-    argv = ["explore", "run", "one.png", "--mask", 0.5, "--snapshots", "--layers", 0, -1, "--numbers"]
+    argv = ["explore", "run", "one.png", "--mask", 0.5, "--snapshots", "--layers", "0,-1", "--numbers"]
     code, _, error = vit(*argv, "--out", tmp_path / "page.html")
     assert (code, error) == (0, "")
     numbers = np.load(tmp_path / "page.npz")
@@ -372,7 +531,20 @@ def bad(place):
         (["encoder", "one.png", "cut.png"], "cut.png: "),
         (["encoder", "huge.png"], "exceeds limit of"),
         (["encoder", *["one.png"] * 200], "pictures do not fit one legible figure"),
-        (["encoder", "--data", "nodata"], "nodata: no such folder"),
+        (["encoder", "--data", "nodata"], "'nodata' is neither cifar10, cifar100, scenes nor a folder of images"),
+        (["encoder", ""], "'' is no image file"),
+        (["encoder", "one.png", "--method", "relevance", "--layer", "1"], "--layer: has no meaning for --method relevance"),
+        (["encoder", "one.png", "--method", "relevance", "--query", "0,0"], "--query: has no meaning for --method relevance"),
+        (["encoder", "one.png", "--method", "distance", "--mask", "0.5"], "--mask: has no meaning for --method distance"),
+        (["encoder", "one.png", "--method", "rollout", "--head", "1"], "--head: has no meaning for --method rollout"),
+        (["encoder", "one.png", "--discard", "0.5"], "--discard: has no meaning for --method weights"),
+        (["encoder", "one.png", "--seed", "3"], "--seed: is of the mask; add --mask"),
+        (["encoder", "one.png", "--count", "3"], "--count: is about a data set; add --data"),
+        (["mae", "one.png", "--mask", "0.5", "--seed", "9" * 30], "--seed: '999"),
+        (["encoder", "one.png", "--query", "register " + "9" * 5000], "cannot be used; auto, cls, mean"),
+        (["encoder", "one.png", "--method", "relevance", "--label", "9" * 5000], "there is no class '999"),
+        (["registers", "one.png", "--mask", "0.75", "--head", "2"], "there is no head 2 in layer 2"),
+        (["registers", *["one.png"] * 97, "--mask", "0.5"], "pictures do not fit one legible figure"),
         (["encoder", "--data", "scenes", "--count", "0"], "--count: '0' cannot be used"),
         (["encoder", "one.png", "--layer", "3"], "there is no attention layer 3: this model has 3, from 0 to 2"),
         (["encoder", "one.png", "--layer", "last"], "--layer: 'last' cannot be used"),
@@ -387,15 +559,15 @@ def bad(place):
         (["encoder", "one.png", "--keep", "0"], "--keep: '0' cannot be used"),
         (["encoder", "one.png", "--film"], "encoder holds no snapshots; a run with --train.snapshots 8"),
         (["run", "one.png", "--film", "--mask", "0.5"], "--film: shows whole images"),
-        (["run", "one.png", "--film", "--method", "rollout"], "--film: shows attention weights on one scale"),
-        (["run", "one.png", "--film", "--scale", "row"], "--film: shows attention weights on one scale"),
-        (["encoder", "one.png", "--keep", "0.6", "--method", "rollout"], "--keep: is about attention weights"),
-        (["encoder", "one.png", "--label", "cat"], "--label: is about relevance"),
+        (["run", "one.png", "--film", "--method", "rollout"], "--film: has no meaning for --method rollout"),
+        (["run", "one.png", "--film", "--scale", "row"], "--film: shows whole images on one scale"),
+        (["encoder", "one.png", "--keep", "0.6", "--method", "rollout"], "--keep: has no meaning for --method rollout"),
+        (["encoder", "one.png", "--label", "cat"], "--label: has no meaning for --method weights"),
         (["encoder", "one.png", "--method", "relevance", "--label", "horse"], "there is no class 'horse': this model has 3"),
         (["encoder", "one.png", "--method", "relevance", "--label", "3"], "there is no class '3'"),
         (["plain", "one.png", "--method", "relevance"], "relevance is about a result, and this model has no head"),
-        (["encoder", "one.png", "--method", "relevance", "--mask", "0.5"], "the error of a decoder, and this model has none"),
-        (["encoder", "one.png", "--method", "rollout", "--discard", "1"], "discard is a share from 0 to below 1"),
+        (["encoder", "one.png", "--method", "relevance", "--mask", "0.5"], "what a decoder fills in, and this model has none"),
+        (["encoder", "one.png", "--method", "rollout", "--discard", "1"], "--discard: 1.0 cannot be used; a share from 0"),
         (["encoder", "one.png", "--num-classes", "5"], "parts of this model are untrained (head.weight, 2 in all)"),
         (["encoder", "one.png", "--channels", "4"], "takes 4 channels"),
         (["encoder", "one.png", "--out", "file"], "--out: file is not a folder"),
@@ -419,6 +591,7 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(argv, said, place, vit
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
+        (["encoder", "one.png", "--out", "x" * 300 + ".html"], "File name too long"),
         (["encoder", "one.png", "--out", "page.txt"], "name a page that ends in .html"),
         (["encoder", "one.png", "--out", "mae"], "name a page that ends in .html"),
         (["encoder", "one.png", "--out", "one.png/page.html"], "is not a folder"),

@@ -211,3 +211,34 @@ def test_ablation_of_a_masked_autoencoder_reaches_both_parts():
     assert found[:3].isfinite().all()
     assert found[3].isnan().tolist() == [False, False, True, True]  # the decoder has two heads
     assert model.training
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_does_not_overflow(dtype):
+    """On images of 224 pixels the squared distances alone are beyond float16."""
+    geometry = Geometry((14, 14), (16, 16), 1, True)
+    weights = random_weights(1, 2, 197)
+    for measure in (lambda w: attention_distance(w, geometry), attention_entropy, lambda w: attention_rollout([w, w])):
+        exact, found = measure(weights), measure(weights.to(dtype))
+        assert torch.isfinite(found).all()
+        torch.testing.assert_close(found, exact, rtol=0.02, atol=1e-3)
+
+
+def test_entropy_of_patches_leaves_the_queries_of_prefix_tokens_out():
+    sharp, even = torch.zeros(1, 1, 5, 9), torch.full((1, 1, 4, 9), 1 / 9)
+    sharp[..., 0] = 1
+    weights = torch.cat([sharp, even], dim=2)
+    assert float(attention_entropy(weights, 5)) == pytest.approx(math.log2(9), abs=1e-5)
+    assert float(attention_entropy(weights)) == pytest.approx(4 / 9 * math.log2(9), abs=1e-5)
+
+
+def test_the_fewest_patches_of_an_even_map():
+    assert int(strongest(torch.full((1, 1, 2, 5), 0.1), 0.6).sum()) == 6
+
+
+def test_relevance_through_layers_of_different_lengths_asks_for_a_part():
+    sizes = {key: value for key, value in SIZES.items() if key not in ("num_classes", "global_pool")}
+    model = build_autoencoder(sizes, dict(dim=8, depth=1, num_heads=2), True).eval()
+    mask = make_mask("random", 1, (2, 6), 0.5, torch.Generator().manual_seed(0))
+    with pytest.raises(AttentionError, match=r"follow a part, model\.encoder, and give run="):
+        relevance(model, torch.randn(1, 3, 8, 12), lambda filled: filled.sum((1, 2)), run=lambda x: model(x, mask))

@@ -324,7 +324,7 @@
     if (seen && column) {
       const sum = (all + seen.prefix.reduce((a, b) => a + b, 0)).toFixed(2);
       words.push(`In all it receives ${sum}; even attention would give each token 1.00.`);
-    } else words.push(`Spread evenly, each token would get ${percent(1 / size())}.`);
+    } else if (seen) words.push(`Spread evenly, each token would get ${percent(1 / size())}.`);
     if (seen && state.part === "decoder" && image().hidden) {
       const visible = seen.grid.reduce((sum, share, patch) => sum + (isHidden(patch) ? 0 : share), 0);
       words.push(column ? "Dots mark hidden patches."
@@ -371,6 +371,7 @@
     ranked.sort((a, b) => seen.grid[b] - seen.grid[a] || a - b);
     paint($("map-pixels"), seen, top);
     drawBar(top);
+    document.querySelector(".bar").hidden = !seen; // a hidden patch asks nothing: no map, no scale
     drawNumbers(seen, ranked);
     const hiddenTokens = state.part === "decoder" ? [...Array(patches).keys()].filter(isHidden) : [];
     outline(mapOverlay, [], hiddenTokens);
@@ -388,19 +389,25 @@
     const fits = (layer) => !rolled || part().layers[layer] === layer;
     const own = state.scale === "row" || (rolled && state.scale === "shared");
     drawStrip("layers", layers.filter(fits), state.layer, layerName,
-      (layer) => `${part().layers[layer]}${own ? ` · ${Math.round(100 * topOf(layer))}%` : ""}`,
+      (layer) => `${part().layers[layer]}${own && seen ? ` · ${Math.round(100 * topOf(layer))}%` : ""}`,
       (canvas, layer) => paint(canvas, look(layer, state.head), topOf(layer)), (i) => set({ layer: layers[i] }));
-    if (own) $("layers-heading").textContent += " (brightest colour: the share below each)";
+    if (own && seen) $("layers-heading").textContent += " (brightest colour: the share below each)";
     tell();
   }
 
-  let telling = 0;
+  let telling = 0, told = null;
 
   /** Half a second after the last change: a screen reader is not flooded while the pointer moves, nor the history. */
   function tell() {
     clearTimeout(telling);
     telling = setTimeout(() => {
-      $("live").textContent = $("sentence").textContent;
+      const chosen = { image: $("image"), moment: $("moment-name"), scale: $("scale") }, words = [];
+      for (const [key, control] of Object.entries(chosen)) { // what the sentence does not say, where it has changed
+        const text = control.selectedOptions ? control.selectedOptions[0].textContent : control.textContent;
+        if (told && state[key] !== told[key]) words.push(key === "scale" ? `colours ${text}` : text);
+      }
+      told = { image: state.image, moment: state.moment, scale: state.scale };
+      $("live").textContent = [...words, $("sentence").textContent].join("; ");
       const { query, head } = state;
       const link = {
         image: state.image, moment: state.moment, part: state.part, layer: part().layers[state.layer],

@@ -21,6 +21,8 @@ from vit.interpret.layers import AttentionError, attention_layers, stepping_in
 from vit.masking import Mask
 
 FUSIONS = ("mean", "max", "min")
+Query = str | tuple[int, int] | list[tuple[int, int]]
+"""Who asks: "cls", "register N", "mean", a patch, or a patch for each image."""
 
 
 class GridMaps(NamedTuple):
@@ -38,8 +40,9 @@ class GridMaps(NamedTuple):
 class AttentionMaps:
     """A context that keeps the attention weights of a model's layers.
 
-    The weights are those that the model mixes by: after the norms of queries and keys, and through whatever kernel it uses.
-    Each forward pass replaces the maps of the one before. The model comes back as it was.
+    The weights are those that the model mixes by: after the norms of queries and keys, and through whatever kernel it uses;
+    in train mode, after attention dropout. Each forward pass replaces the maps of the one before. The model comes back as it
+    was.
 
     Args:
         model: ours, timm's, transformers' or one with torch's own attention; a part of it (its decoder, say) is looked at
@@ -50,12 +53,12 @@ class AttentionMaps:
         geometry: where the tokens lie; None for the model's own word.
 
     Attributes:
-        weights: {layer: (B, h, N, N)}; every row sums to 1.
+        weights: {layer: (B, h, N, N)}; every row sums to 1, but for dropout.
         names: of all attention layers.
 
     Raises:
-        AttentionError: the model is closed (compiled, exported), has no such layer, or a layer that was asked for gave no
-            maps: never fewer than asked.
+        AttentionError: the model is closed (compiled, exported), has no such layer, a layer attends more than once in a
+            pass, or one that was asked for gave no maps: never fewer than asked.
     """
 
     def __init__(
@@ -77,23 +80,34 @@ class AttentionMaps:
         self.layers = sorted({layer % count for layer in asked})
         self.weights: dict[int, Tensor] = {}
         self._model, self._gradients, self._consume, self._geometry = model, gradients, consume, geometry
+        self._image_size: tuple[int, int] | None = None
         self._seen: set[int] = set()
         self._undo = ExitStack()
 
     def __enter__(self) -> AttentionMaps:
         self._seen.clear()
+        self.weights.clear()
         self._undo.enter_context(stepping_in(self._model, self._mix))
+        patches = next((module for module in self._model.modules() if isinstance(module, nn.Conv2d)), None)
+        if (
+            patches is not None and patches.kernel_size == patches.stride
+        ):  # what cuts images into patches sees their size
+            self._undo.callback(patches.register_forward_pre_hook(self._measure).remove)
         return self
+
+    def _measure(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._image_size = (inputs[0].shape[-2], inputs[0].shape[-1])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._undo.close()
-        missing = [self.names[layer] for layer in self.layers if layer not in self._seen]
+        missing = [self.names[layer] or "the model itself" for layer in self.layers if layer not in self._seen]
         if kind is None and missing:
             raise AttentionError(
                 f"{len(missing)} of {len(self.layers)} attention layers gave no maps: {', '.join(missing[:4])}; "
-                "they were not run within the block, or compute their attention in another way"
+                "they were not run within the block, or compute their attention in another way (torch's own layer does, "
+                "unless it is called with need_weights=False)"
             )
 
     def _mix(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:
@@ -120,17 +134,21 @@ class AttentionMaps:
 
     @property
     def geometry(self) -> Geometry:
-        """Where the tokens lie in the image."""
-        return self._geometry or geometry_of(self._model)
+        """Where the tokens lie in the images that ran last, of a model that takes several sizes."""
+        if self._geometry is not None:
+            return self._geometry
+        usual = geometry_of(self._model)
+        return usual if self._image_size is None else usual.of_images(self._image_size)
 
     def to_grid(
-        self, layer: int = -1, query: str | tuple[int, int] = "cls", fuse: str | None = None, mask: Mask | None = None
+        self, layer: int = -1, query: Query = "cls", fuse: str | None = None, mask: Mask | None = None
     ) -> GridMaps:
         """What one query looks at, on the image.
 
         Args:
             layer: one that was kept.
-            query: "cls", "register N", the patch at (row, column), or "mean" over all patches' queries.
+            query: "cls", "register N", the patch at (row, column), or "mean" over all patches' queries; or a list with a
+                patch for each image.
             fuse: "mean", "max" or "min" over the heads, which then are one; None for each.
             mask: under which the encoder ran: its keys are the visible patches, in the mask's order, other ones in each
                 image.
@@ -144,7 +162,7 @@ class AttentionMaps:
 def lay_out(
     weights: Tensor,
     geometry: Geometry,
-    query: str | tuple[int, int] = "cls",
+    query: Query = "cls",
     fuse: str | None = None,
     mask: Mask | None = None,
 ) -> GridMaps:
@@ -156,25 +174,29 @@ def lay_out(
     prefix, patches = geometry.num_prefix_tokens, geometry.grid_size[0] * geometry.grid_size[1]
     tokens = weights.shape[-1]
     visible = patches if mask is None else mask.ids_keep.shape[1]
-    if tokens != prefix + visible:
+    if tokens != prefix + visible or weights.shape[-2] != tokens:
+        found = f"{weights.shape[-2]} queries and {tokens} keys" if weights.shape[-2] != tokens else f"{tokens} tokens"
         raise AttentionError(
-            f"{tokens} tokens are not {prefix} and {visible} patches; "
-            + ("under a mask, give it as mask=" if mask is None else "were these weights computed under this mask?")
+            f"{found} are not {prefix} prefix tokens and {visible} patches; where the encoder ran under a mask, give it as "
+            "mask=, where its tokens lie otherwise, geometry=Geometry(...)"
         )
     if query == "mean":
         rows = weights[:, :, prefix:].mean(dim=2)  # (B, h, N)
     else:
-        token = geometry.token(query)
-        if mask is None or token < prefix:
-            rows = weights[:, :, token]
-        else:
-            found = mask.ids_keep == token - prefix  # (B, K)
-            if not found.any(dim=1).all():
+        asking = query if isinstance(query, list) else [query] * len(weights)
+        if len(asking) != len(weights):
+            raise AttentionError(f"{len(asking)} patches that ask, for {len(weights)} images")
+        place = torch.tensor([geometry.token(one) for one in asking])  # (B,)
+        if mask is not None:
+            there = mask.ids_keep.cpu() == place[:, None] - prefix  # (B, K)
+            hidden = (place >= prefix) & ~there.any(dim=1)
+            if hidden.any():
+                first = asking[int(hidden.int().argmax())]
                 raise AttentionError(
-                    f"the patch {query} is hidden from the encoder in some of the images, so it asks nothing there"
+                    f"the patch {first} is hidden from the encoder in some of the images, so it asks nothing there"
                 )
-            place = prefix + found.int().argmax(dim=1)  # (B,)
-            rows = weights[torch.arange(len(weights), device=weights.device), :, place.to(weights.device)]
+            place = torch.where(place < prefix, place, prefix + there.int().argmax(dim=1))
+        rows = weights[torch.arange(len(weights), device=weights.device), :, place.to(weights.device)]
     if fuse is not None:
         rows = fuse_heads(rows, fuse)
     mass, on_patches = rows[..., :prefix].sum(-1), rows[..., prefix:]

@@ -12,21 +12,21 @@ from torch import Tensor
 
 from vit.checkpoints import Origin, load_trained
 from vit.checkpoints.formats.outgoing import encoder_of
-from vit.encoder import eval_mode
+from vit.encoder import VisionTransformer, eval_mode
 from vit.errors import one_line
 from vit.evaluate.reconstruction import reconstruct
-from vit.interpret.capture import AttentionMaps, GridMaps, lay_out
+from vit.interpret.capture import AttentionMaps, GridMaps, Query, lay_out
 from vit.interpret.geometry import Geometry
 from vit.interpret.layers import AttentionError
-from vit.interpret.measures import attention_distance, attention_rollout, relevance, strongest
+from vit.interpret.measures import attention_distance, relevance, roll_on, strongest
 from vit.interpret.statistics import attention_statistics
 from vit.interpret.viewing import (
     CPU,
     Subject,
     kept_patches,
     mask_noise,
-    middle,
     moments_of,
+    nearest_to_middle,
     require_folder,
     subject_of,
     write_numbers,
@@ -72,6 +72,21 @@ class Look:
     format: str = "png"
 
 
+@dataclass(frozen=True)
+class Picture:
+    """One picture, and the numbers in it.
+
+    Attributes:
+        name: of its file, without the ending.
+        figure: a figure, or the frames of a film.
+        numbers: arrays by name.
+    """
+
+    name: str
+    figure: Any
+    numbers: dict[str, Any]
+
+
 def attention(
     checkpoint: str, files: Sequence[str], data: str | None, root: str, count: int, asked: dict[str, Any], look: Look
 ) -> int:
@@ -89,102 +104,115 @@ def attention(
 
     Raises:
         AttentionError: there is no such layer, head, token, class or snapshot, or the model cannot show what is asked.
+            Nothing is written then.
     """
+    from vit.figures import save_figure, save_film
+
     require_folder(look.out)
+    moments = moments_of(checkpoint) if look.film else []
     subject = subject_of(checkpoint, files, data, root, count, asked)
-    if look.film:  # before anything is computed
-        moments_of(checkpoint)
-    if look.method == "distance":
-        draw_distances(subject, look)
-    elif look.method == "relevance":
-        draw_relevance(subject, look)
-    elif look.method == "rollout":
-        draw_rollout(subject, look)
-    else:
-        draw_weights(subject, look)
+    draw = {"weights": draw_weights, "rollout": draw_rollout, "relevance": draw_relevance, "distance": draw_distances}
+    pictures = draw[look.method](subject, look)
     if look.film:
-        draw_film(subject, moments_of(checkpoint), asked, look)
+        pictures.append(draw_film(subject, moments, asked, look))
+    for picture in pictures:  # only now that nothing can be wrong with any of them
+        film = isinstance(picture.figure, list)
+        path = look.out / f"{picture.name}.{'gif' if film else look.format}"
+        (save_film if film else save_figure)(picture.figure, path)
+        write_numbers(look.out / f"{picture.name}.npz", picture.numbers)
+        print(f"{'film' if film else 'picture'}: {one_line(str(path))}, numbers beside it in {picture.name}.npz")
     return 0
 
 
 # --- the pictures -------------------------------------------------------------------------------------------------------
 
 
-def draw_weights(subject: Subject, look: Look) -> None:
+def draw_weights(subject: Subject, look: Look) -> list[Picture]:
     """Attention weights: heads of a layer, or all layers; of a masked model, what the decoder looks at too."""
-    mask, hidden_query = None, None
-    if look.mask is not None:
-        mask, hidden_query = hide(subject, look)
-    query = subject.query("auto" if hidden_query else look.query)
-    with eval_mode(subject.model), torch.no_grad(), AttentionMaps(subject.encoder, _layers(look)) as maps:
-        subject.encoder(subject.inputs, mask)
-    grid, panels = _panels(maps, look, query, subject.geometry, mask)
-    what = f"layer {maps.layers[0]} of 0 to {len(maps.names) - 1}" if look.layer is not None else "layer by layer"
-    how = f" · {mask.mask[0].sum():.0f} of {mask.mask.shape[1]} patches hidden, absent here" if mask is not None else ""
-    title = f"Where {_asker(query)} looks, {what}"
-    _draw(subject, look, "attention" if look.layer is not None else "layers", grid, panels, title, how, query, mask)
+    mask, hidden = (None, None) if look.mask is None else hide(subject, look, decodes=True)
+    query = subject.query("auto" if hidden and isinstance(look.query, tuple) else look.query, mask)
+    grid, panels = _panels(subject.encoder, subject.inputs, look, query, subject.geometry, mask)
+    depth = len(subject.encoder.blocks)
+    what = "layer by layer" if look.layer is None else f"layer {_number(look.layer, depth)} of 0 to {depth - 1}"
+    how = f" · {_hidden(mask)}, absent here" if mask is not None else ""
+    name = "layers" if look.layer is None else "attention"
+    pictures = [_maps(subject, look, name, grid, panels, f"Where {_asker(query)} looks, {what}", how, query, mask)]
     if look.keep is not None:
-        _draw_strongest(subject, look, grid, panels, query)
-    if mask is not None and hidden_query is not None:
-        _draw_masked(subject, look, mask, hidden_query)
+        pictures.append(_strongest(subject, look, grid, panels, query, mask))
+    if mask is not None and hidden is not None:
+        pictures.append(_masked(subject, look, mask, hidden))
+    return pictures
 
 
-def draw_rollout(subject: Subject, look: Look) -> None:
+def draw_rollout(subject: Subject, look: Look) -> list[Picture]:
     """How much of each patch has come to the query through the layers up to one, or up to each."""
-    mask = hide(subject, look, visible=True)[0] if look.mask is not None else None
-    query = subject.query(look.query)
-    with eval_mode(subject.model), torch.no_grad(), AttentionMaps(subject.encoder) as maps:
+    mask = None if look.mask is None else hide(subject, look, decodes=False)[0]
+    query = subject.query(look.query, mask)
+    depth, prefix = len(subject.encoder.blocks), subject.geometry.num_prefix_tokens
+    last = depth - 1 if look.layer is None else _number(look.layer, depth)
+    grids: list[GridMaps] = []
+    rolled: Tensor | None = None
+
+    def follow(layer: int, weights: Tensor) -> None:  # layer by layer, so that no more than one is kept
+        nonlocal rolled
+        rolled = roll_on(rolled, weights, "mean", look.discard, prefix)
+        if look.layer is None or layer == last:
+            grids.append(lay_out(rolled[:, None], subject.geometry, query, None, mask))
+
+    if not 0 <= look.discard < 1:
+        raise AttentionError(f"--discard: {look.discard} cannot be used; a share from 0 to below 1")
+    with eval_mode(subject.encoder), torch.no_grad(), AttentionMaps(subject.encoder, range(last + 1), consume=follow):
         subject.encoder(subject.inputs, mask)
-    last = _number(look.layer, len(maps.names)) if look.layer is not None else None
-    through = range(len(maps.names)) if last is None else [last]
-    prefix = subject.geometry.num_prefix_tokens
-    weights = [maps.weights[layer] for layer in range(len(maps.names))]
-    rolled = [attention_rollout(weights[: layer + 1], "mean", look.discard, prefix) for layer in through]
-    grid = lay_out(torch.stack(rolled, dim=1), subject.geometry, query, None, mask)
-    panels = [f"through layer {layer}" for layer in through]
+    panels = [f"through layer {layer}" for layer in (range(depth) if look.layer is None else [last])]
     how = " · attention rollout: half of each layer's mixing is the token itself"
     how += f", the weakest {look.discard:.0%} of the weights left out" if look.discard else ""
     title = f"What has come to {_asker(query)}"
-    _draw(subject, look, "rollout", grid, panels, title, how, query, mask, what="the rollout")
+    return [_maps(subject, look, "rollout", _beside(grids), panels, title, how, query, mask, what="the rollout")]
 
 
-def draw_relevance(subject: Subject, look: Look) -> None:
-    """What a class, or the error at a hidden patch, rests on: attention weighted by its gradient."""
-    mask, query, token = None, None, "mean"
+def draw_relevance(subject: Subject, look: Look) -> list[Picture]:
+    """What a class, or the filling in of a hidden patch, rests on: attention weighted by its gradient."""
+    encoder, geometry = subject.encoder, subject.geometry
+    mask, patches, labels = None, None, subject.pictures.names
+    mark = "the patch that asks"
     if look.mask is not None:
-        mask, query = hide(subject, look)
-        if query is None:
-            raise AttentionError("relevance under a mask is about the error of a decoder, and this model has none")
-        score, run = _error_at(subject, mask, query)
-        name, names = "the error at the outlined hidden patch", subject.pictures.names
-    elif subject.encoder.arguments["num_classes"]:
-        score, run, names = _logit_of(subject, look)
-        name = "the predicted class" if look.label is None else f"the class {look.label}"
-        token = "cls" if subject.encoder.arguments["global_pool"] == "token" else "mean"
+        mask, patches = hide(subject, look, decodes=True)
+        if patches is None:
+            raise AttentionError("relevance under a mask is about what a decoder fills in, and this model has none")
+        score, run = _filling_in(subject, mask, patches)
+        title, mark = "What filling in the outlined hidden patch rests on", "the hidden patch that is filled in"
+    elif encoder.arguments["num_classes"]:
+        score, run, classes = _logit_of(subject, look)
+        labels = [f"{name} · {said}" for name, said in zip(labels, classes, strict=True)]
+        title = f"What the {'predicted class' if look.label is None else f'class {look.label}'} rests on"
     else:
         raise AttentionError(
-            "relevance is about a result, and this model has no head; of one with a decoder, --mask asks for the error of "
-            "a hidden patch"
+            "relevance is about a result, and this model has no head; of one with a decoder, --mask asks what filling in a "
+            "hidden patch rests on"
         )
-    found = relevance(subject.encoder, subject.inputs, score, run)
+    found = relevance(encoder, subject.inputs, score, run)
     found = found - torch.eye(found.shape[-1])  # without what each token is to itself from the start
-    grid = lay_out(found[:, None], subject.geometry, token, None, mask)
-    total = (grid.maps.nan_to_num().flatten(2).sum(-1) + grid.prefix_mass).clamp(min=1e-12)
-    shares = GridMaps(grid.maps / total[..., None, None], grid.prefix_mass / total)
+    if mask is None and encoder.arguments["global_pool"] == "token":
+        rows = found[:, 0]
+    else:  # a mean over the tokens that the result is computed from: those of patches, or all for a decoder
+        rows = found[:, 0 if mask is not None else geometry.num_prefix_tokens :].mean(1)  # (B, N)
+    whole = rows / rows.sum(-1, keepdim=True).clamp(min=1e-12)
+    grid = lay_out(whole[:, None, None].expand(-1, 1, whole.shape[-1], -1), geometry, "mean", None, mask)
     how = " · gradient-weighted attention through all layers (Chefer et al. 2021), as shares of the whole"
-    title, mark = f"What {name} rests on", "the hidden patch whose error it is"
-    _draw(subject, look, "relevance", shares, ["relevance"], title, how, query, mask, names, "relevance", mark)
+    return [
+        _maps(subject, look, "relevance", grid, ["relevance"], title, how, patches, mask, labels, "relevance", mark)
+    ]
 
 
-def _error_at(
+def _filling_in(
     subject: Subject, mask: Mask, patches: list[tuple[int, int]]
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """The squared error of the reconstruction at one hidden patch of each image, and how the model is run for it."""
+    """How right the reconstruction is at one hidden patch of each image (minus its squared error), and how to run for it."""
     model = subject.model
     assert isinstance(model, MaskedAutoencoder)
     numbers = torch.tensor([subject.geometry.token(p) for p in patches]) - subject.geometry.num_prefix_tokens
     targets, every = model.targets(subject.inputs), torch.arange(len(numbers))
-    return lambda predicted: (predicted - targets).square().mean(-1)[every, numbers], lambda x: model(x, mask)
+    return lambda predicted: -(predicted - targets).square().mean(-1)[every, numbers], lambda x: model(x, mask)
 
 
 def _logit_of(subject: Subject, look: Look) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], list[str]]:
@@ -198,61 +226,56 @@ def _logit_of(subject: Subject, look: Look) -> tuple[Callable[[Tensor], Tensor],
     return lambda logits: logits.gather(1, chosen[:, None])[:, 0], lambda x: encoder.forward_head(encoder(x)), names
 
 
-def draw_distances(subject: Subject, look: Look) -> None:
+def draw_distances(subject: Subject, look: Look) -> list[Picture]:
     """How far and how evenly each head looks, by depth, over all images."""
     from vit.figures import distance_figure
 
     found = attention_statistics(subject.encoder, subject.batches(), _layers(look))
     geometry = subject.geometry
-    tokens = geometry.num_prefix_tokens + geometry.grid_size[0] * geometry.grid_size[1]
-    even = torch.full((1, 1, tokens, tokens), 1 / tokens)
+    even = torch.full((1, 1, geometry.num_tokens, geometry.num_tokens), 1 / geometry.num_tokens)
     height, width = subject.origin.image_size
+    images = f"{found.images:,} image{'' if found.images == 1 else 's'}"
     figure = distance_figure(
         found.distance, found.entropy, "How far each head looks, and how evenly",
-        f"{subject.caption} · means over {found.images:,} images and all patches that ask; attention on prefix tokens has no "
-        "distance and is left out of it",
+        f"{subject.caption} · means over {images} and all patches that ask; attention on prefix tokens has no distance and is "
+        "left out of it",
         image_diagonal=(height**2 + width**2) ** 0.5,
         names=[str(layer) for layer in found.layers.tolist()],
         uniform_distance=float(attention_distance(even, geometry)),
-        uniform_entropy=float(torch.tensor(float(tokens)).log2()),
+        uniform_entropy=float(torch.tensor(float(geometry.num_tokens)).log2()),
         dark=look.dark,
     )  # fmt: skip
-    _write(look, "distance", figure, {
+    numbers = {
         "images": found.images, "layers": found.layers, "distance_pixels": found.distance,
         "distance_spread_pixels": found.distance_spread, "entropy_bits": found.entropy, "prefix_mass": found.prefix_mass,
-    })  # fmt: skip
+    }  # fmt: skip
+    return [Picture("distance", figure, numbers)]
 
 
-def draw_film(subject: Subject, moments: list[tuple[str, Path]], asked: dict[str, Any], look: Look) -> None:
+def draw_film(subject: Subject, moments: list[tuple[str, Path]], asked: dict[str, Any], look: Look) -> Picture:
     """The first image's map over the snapshots of a run, as a GIF."""
-    from vit.figures import film_frames, save_film
+    from vit.figures import film_frames
 
     query = subject.query(look.query)
     found: list[GridMaps] = []
     panels: list[str] = []
     for _, place in moments:
         encoder = encoder_of(load_trained(place, **asked))
-        with torch.no_grad(), AttentionMaps(encoder, _layers(look)) as maps:
-            encoder(subject.inputs[:1])
-        grid, panels = _panels(maps, look, query, subject.geometry, None)
+        grid, panels = _panels(encoder, subject.inputs[:1], look, query, subject.geometry, None)
         found.append(grid)
-    maps_, masses = (torch.cat(parts) for parts in zip(*found, strict=True))
+    maps, masses = (torch.cat(parts) for parts in zip(*found, strict=True))
     where = "all layers" if look.layer is None else f"layer {_number(look.layer, len(subject.encoder.blocks))}"
+    names = [name for name, _ in moments]
     frames = film_frames(
-        subject.images[0], maps_, [name for name, _ in moments], panels, subject.pictures.names[0],
+        subject.images[0], maps, names, panels, subject.pictures.names[0],
         f"Where {_asker(query)} looks while the model learns, {where}", subject.caption, masses=masses,
         query=query if isinstance(query, tuple) else None, scale=look.scale, overlay=look.overlay, dark=look.dark,
     )  # fmt: skip
-    path = look.out / "film.gif"
-    save_film(frames, path)
-    print(f"film: {path}")
-    write_numbers(look.out / "film.npz", {
-        "moments": [name for name, _ in moments], "maps": maps_, "prefix_mass": masses, "panels": panels,
-        "image": subject.pixels[0],
-    })  # fmt: skip
+    numbers = {"moments": names, "maps": maps, "prefix_mass": masses, "panels": panels, "image": subject.pixels[0]}
+    return Picture("film", frames, numbers)
 
 
-def _draw(
+def _maps(
     subject: Subject,
     look: Look,
     name: str,
@@ -262,28 +285,29 @@ def _draw(
     how: str,
     query: Any,
     mask: Mask | None,
-    names: list[str] | None = None,
+    labels: list[str] | None = None,
     what: str = "attention",
     mark: str = "the patch that asks",
-) -> None:
+) -> Picture:
     """A picture of maps and its numbers."""
     from vit.figures import attention_figure
 
     figure = attention_figure(
-        subject.images, grid.maps, panels, names or subject.pictures.names, title, subject.caption + how,
+        subject.images, grid.maps, panels, labels or subject.pictures.names, title, subject.caption + how,
         masses=grid.prefix_mass, query=None if isinstance(query, str) else query, scale=look.scale, overlay=look.overlay,
         dark=look.dark, what=what, mark=mark,
     )  # fmt: skip
     numbers: dict[str, Any] = {
-        "images": subject.pixels, "names": names or subject.pictures.names, "panels": panels, "maps": grid.maps,
-        "prefix_mass": grid.prefix_mass, "title": title, "caption": subject.caption + how,
+        "images": subject.pixels, "names": subject.pictures.names, "labels": labels or subject.pictures.names,
+        "panels": panels, "maps": grid.maps, "prefix_mass": grid.prefix_mass, "title": title,
+        "caption": subject.caption + how,
     }  # fmt: skip
-    if mask is not None:
-        numbers["hidden"] = mask.mask.unflatten(1, subject.geometry.grid_size).bool()
-    _write(look, name, figure, numbers)
+    return Picture(name, figure, numbers | _shown_hidden(subject, mask))
 
 
-def _draw_strongest(subject: Subject, look: Look, grid: GridMaps, panels: list[str], query: Any) -> None:
+def _strongest(
+    subject: Subject, look: Look, grid: GridMaps, panels: list[str], query: Any, mask: Mask | None
+) -> Picture:
     from vit.figures import strongest_figure
 
     assert look.keep is not None
@@ -291,82 +315,82 @@ def _draw_strongest(subject: Subject, look: Look, grid: GridMaps, panels: list[s
     figure = strongest_figure(
         subject.images, grid.maps, kept, panels, subject.pictures.names,
         f"The fewest patches with {look.keep:.0%} of the attention of {_asker(query)}", subject.caption,
-        share=look.keep, masses=grid.prefix_mass, query=query if isinstance(query, tuple) else None, dark=look.dark,
+        share=look.keep, masses=grid.prefix_mass, query=None if isinstance(query, str) else query, dark=look.dark,
     )  # fmt: skip
-    _write(look, "strongest", figure, {"kept": kept, "maps": grid.maps, "panels": panels, "images": subject.pixels})
+    numbers = {"kept": kept, "maps": grid.maps, "panels": panels, "images": subject.pixels}
+    return Picture("strongest", figure, numbers | _shown_hidden(subject, mask))
 
 
-def _draw_masked(subject: Subject, look: Look, mask: Mask, patches: list[tuple[int, int]]) -> None:
+def _masked(subject: Subject, look: Look, mask: Mask, patches: list[tuple[int, int]]) -> Picture:
     """Masked input, reconstruction, and the decoder's attention from a hidden patch."""
     from vit.figures import masked_figure
 
     model = subject.model
     assert isinstance(model, MaskedAutoencoder)
-    with eval_mode(model), torch.no_grad(), AttentionMaps(model.decoder) as maps:
-        model(subject.inputs, mask)
-    filled = reconstruct(model, subject.pixels, subject.origin.normalize, mask, CPU)
-    tokens = torch.tensor([subject.geometry.token(patch) for patch in patches])
-    every = torch.arange(len(tokens))
-    panels, rows = [], []
-    for layer in maps.layers:
-        heads = maps.weights[layer][every, :, tokens]  # (B, h, N)
+    grids, panels = [], []
+
+    def keep(layer: int, weights: Tensor) -> None:
+        grid = lay_out(weights, subject.geometry, patches)
         if isinstance(look.head, int):
-            _require_head(look.head, heads.shape[1], layer, "the decoder's layer")
-            rows.append(heads[:, look.head])
-            panels.append(f"layer {layer}, head {look.head}")
-        else:
-            rows.append(heads.mean(1))
-            panels.append(f"layer {layer}, mean")
-    row = torch.stack(rows, dim=1)  # (B, layers, N)
-    prefix = subject.geometry.num_prefix_tokens
-    grid = GridMaps(row[..., prefix:].unflatten(-1, subject.geometry.grid_size), row[..., :prefix].sum(-1))
-    hidden = mask.mask.unflatten(1, subject.geometry.grid_size).bool()
-    how = f" · {mask.mask[0].sum():.0f} of {mask.mask.shape[1]} patches hidden, seed {look.seed}"
+            _require_head(look.head, weights.shape[1], layer, "the decoder's layer")
+        grids.append(_head(grid, look.head))
+        panels.append(f"layer {layer}, {f'head {look.head}' if isinstance(look.head, int) else 'mean'}")
+
+    with eval_mode(model), torch.no_grad(), AttentionMaps(model.decoder, consume=keep):
+        model(subject.inputs, mask)
+    grid = _beside(grids)
+    filled = reconstruct(model, subject.pixels, subject.origin.normalize, mask, CPU)
+    how = f" · {_hidden(mask)}, seed {look.seed}"
     if filled.from_normalized:
         how += " · the model predicts normalised patches; brightness and contrast are estimated from visible patches around"
+    shown = _shown_hidden(subject, mask)
     figure = masked_figure(
-        subject.images, hidden, filled.filled, grid.maps, patches, panels, subject.pictures.names,
+        subject.images, shown["hidden"], filled.filled, grid.maps, patches, panels, subject.pictures.names,
         "Filling in: where the decoder looks from the outlined hidden patch", subject.caption + how,
         masses=grid.prefix_mass, scale=look.scale, dark=look.dark,
     )  # fmt: skip
-    _write(look, "masked", figure, {
-        "images": subject.pixels, "filled": filled.filled, "hidden": hidden, "patch": patches, "maps": grid.maps,
+    numbers = {
+        "images": subject.pixels, "filled": filled.filled, "patch": patches, "maps": grid.maps,
         "prefix_mass": grid.prefix_mass, "panels": panels, "names": subject.pictures.names,
-    })  # fmt: skip
+    }  # fmt: skip
+    return Picture("masked", figure, numbers | shown)
 
 
 # --- parts --------------------------------------------------------------------------------------------------------------
 
 
-def hide(subject: Subject, look: Look, visible: bool = False) -> tuple[Mask, list[tuple[int, int]] | None]:
+def hide(subject: Subject, look: Look, decodes: bool) -> tuple[Mask, list[tuple[int, int]] | None]:
     """A random mask, and in each image the hidden patch that is asked about.
 
-    A patch that was asked for by row and column is hidden in every image, or visible in every image where that is needed.
+    A patch that was asked for by row and column is hidden in every image where a decoder is asked, else visible in every
+    image: an encoder knows visible patches alone.
 
     Args:
-        visible: whether the encoder is asked, which knows visible patches alone.
+        decodes: whether the decoder is asked, where there is one.
 
     Returns:
-        the mask, and a hidden patch for each image: the one asked for, or the one nearest to the middle; None where there is
-        no decoder that could be asked.
+        the mask, and a hidden patch for each image: the one asked for, or the one nearest to the middle; None where no
+        decoder is asked.
     """
     assert look.mask is not None
     noise, geometry = mask_noise(subject, look.seed), subject.geometry
-    decodes = isinstance(subject.model, MaskedAutoencoder) and not visible
+    decodes = decodes and isinstance(subject.model, MaskedAutoencoder)
     asked = look.query if isinstance(look.query, tuple) else None
     if asked is not None:
         noise[:, geometry.token(asked) - geometry.num_prefix_tokens] = 2.0 if decodes else -1.0
     mask = mask_from_noise(noise, kept_patches(subject, look.mask))
     if not decodes:
         return mask, None
-    if asked is not None:
-        return mask, [asked] * len(noise)
-    columns = geometry.grid_size[1]
-    centre = middle(geometry.grid_size)
-    places = [(number // columns, number % columns) for number in range(noise.shape[1])]
-    apart = torch.tensor([(row - centre[0]) ** 2 + (column - centre[1]) ** 2 for row, column in places])
-    nearest = (apart + 1e6 * (1 - mask.mask)).argmin(1).tolist()
-    return mask, [places[number] for number in nearest]
+    return mask, [asked] * len(noise) if asked is not None else nearest_to_middle(geometry.grid_size, mask.mask > 0)
+
+
+def _hidden(mask: Mask) -> str:
+    return f"{mask.mask[0].sum():.0f} of {mask.mask.shape[1]} patches hidden"
+
+
+def _shown_hidden(subject: Subject, mask: Mask | None) -> dict[str, Tensor]:
+    """Which patches were hidden: bool (B, rows, columns), where any were."""
+    return {} if mask is None else {"hidden": mask.mask.unflatten(1, subject.geometry.grid_size).bool()}
 
 
 def _layers(look: Look) -> list[int] | None:
@@ -386,27 +410,32 @@ def _require_head(head: int, heads: int, layer: int, where: str = "layer") -> No
 
 
 def _panels(
-    maps: AttentionMaps, look: Look, query: str | tuple[int, int], geometry: Geometry, mask: Mask | None
+    encoder: VisionTransformer, inputs: Tensor, look: Look, query: Query, geometry: Geometry, mask: Mask | None
 ) -> tuple[GridMaps, list[str]]:
     """The maps of the heads of a layer, or of all layers, side by side: (B, P, rows, columns), and what each is called."""
-    by_layer = {layer: lay_out(maps.weights[layer], geometry, query, None, mask) for layer in maps.layers}
+    by_layer: dict[int, GridMaps] = {}
+
+    def keep(layer: int, weights: Tensor) -> None:  # only what is shown of them
+        by_layer[layer] = lay_out(weights, geometry, query, None, mask)
+
+    with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, _layers(look), consume=keep):
+        encoder(inputs, mask)
     for layer, grid in by_layer.items():
         if isinstance(look.head, int):
             _require_head(look.head, grid.maps.shape[1], layer)
     if look.layer is None:
-        parts = [_head(grid, look.head) for grid in by_layer.values()]
-        panels = [f"layer {layer}" for layer in by_layer]
-    else:
-        ((layer, grid),) = by_layer.items()
-        heads = range(grid.maps.shape[1])
-        parts = (
-            [_head(grid, look.head)] if look.head != "all" else [_head(grid, "mean"), *(_head(grid, h) for h in heads)]
-        )
-        mean = "mean of heads"
-        panels = {"all": [mean, *(f"head {h}" for h in heads)], "mean": [mean]}.get(
-            str(look.head), [f"head {look.head}"]
-        )
-    return GridMaps(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True))), panels
+        return _beside([_head(grid, look.head) for grid in by_layer.values()]), [f"layer {layer}" for layer in by_layer]
+    ((layer, grid),) = by_layer.items()
+    if look.head != "all":
+        return _head(grid, look.head), ["mean of heads" if look.head == "mean" else f"head {look.head}"]
+    heads = range(grid.maps.shape[1])
+    panels = ["mean of heads", *(f"head {head}" for head in heads)]
+    return _beside([_head(grid, "mean"), *(_head(grid, head) for head in heads)]), panels
+
+
+def _beside(grids: list[GridMaps]) -> GridMaps:
+    """Several (B, h, rows, columns) as one, head after head."""
+    return GridMaps(*(torch.cat(parts, dim=1) for parts in zip(*grids, strict=True)))
 
 
 def _head(grid: GridMaps, head: str | int) -> GridMaps:
@@ -416,8 +445,10 @@ def _head(grid: GridMaps, head: str | int) -> GridMaps:
     return GridMaps(grid.maps.mean(1, keepdim=True), grid.prefix_mass.mean(1, keepdim=True))
 
 
-def _asker(query: str | tuple[int, int]) -> str:
+def _asker(query: Query) -> str:
     """Who asks, in a title."""
+    if isinstance(query, list):
+        return "the outlined patch"
     if isinstance(query, tuple):
         return f"the patch in row {query[0]}, column {query[1]}"
     return {"cls": "the class token", "mean": "the average patch"}.get(query, f"the {query}")
@@ -433,18 +464,9 @@ def _class(label: str | None, origin: Origin, classes: int) -> int | None:
         return None
     if label in origin.class_names:
         return origin.class_names.index(label)
-    if label.isdecimal() and int(label) < classes:
+    if label.isdecimal() and len(label) < 9 and int(label) < classes:
         return int(label)
     some = ", ".join(origin.class_names[:5])
     raise AttentionError(
-        f"there is no class {label!r}: this model has {classes}, from 0" + (f", such as {some}" if some else "")
+        f"there is no class {label[:40]!r}: this model has {classes}, from 0" + (f", such as {some}" if some else "")
     )
-
-
-def _write(look: Look, name: str, figure: Any, numbers: dict[str, Any]) -> None:
-    from vit.figures import save_figure
-
-    path = look.out / f"{name}.{look.format}"
-    save_figure(figure, path)
-    write_numbers(look.out / f"{name}.npz", numbers)
-    print(f"picture: {one_line(str(path))}, numbers beside it in {name}.npz")

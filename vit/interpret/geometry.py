@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -10,6 +10,12 @@ from torch import nn
 from vit.encoder import VisionTransformer
 from vit.interpret.layers import AttentionError
 from vit.mae import MaskedAutoencoder
+
+PREFIX_TOKENS = {
+    "vit": 1, "vit_mae": 1, "vit_msn": 1, "dinov2": 1, "dinov2_with_registers": 1, "dinov3_vit": 1, "beit": 1,
+    "clip_vision_model": 1, "deit": 2, "ijepa": 0, "siglip_vision_model": 0,
+}  # fmt: skip
+"""Of transformers' models, the tokens ahead of registers and patches; their settings do not say."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,16 @@ class Geometry:
     patch_size: tuple[int, int]
     num_prefix_tokens: int
     class_token: bool
+
+    @property
+    def num_tokens(self) -> int:
+        """Prefix tokens and patches."""
+        return self.num_prefix_tokens + self.grid_size[0] * self.grid_size[1]
+
+    def of_images(self, size: tuple[int, int]) -> Geometry:
+        """The layout for images of (H, W), of a model that takes several sizes."""
+        (height, width), (p, q) = size, self.patch_size
+        return replace(self, grid_size=(height // p, width // q))
 
     def token(self, query: str | tuple[int, int]) -> int:
         """The number of a token: "cls", "register 0", "register 1", ..., or the patch at (row, column).
@@ -48,8 +64,8 @@ class Geometry:
             return 0
         word, _, number = query.partition(" ")
         registers = self.num_prefix_tokens - self.class_token
-        if word != "register" or not number.isdecimal():
-            raise AttentionError(f"a query is 'cls', 'register N', 'mean' or (row, column), got {query!r}")
+        if word != "register" or not number.isdecimal() or len(number) > 4:
+            raise AttentionError(f"a query is 'cls', 'register N', 'mean' or (row, column), got {query[:40]!r}")
         if int(number) >= registers:
             raise AttentionError(f"this model has {registers} registers, counted from 0, and no {query}")
         return self.class_token + int(number)
@@ -73,9 +89,11 @@ def geometry_of(model: nn.Module) -> Geometry:
             tuple(embed.grid_size), tuple(embed.patch_size), other.num_prefix_tokens, other.cls_token is not None
         )
     config: Any = getattr(model, "config", None)
-    if hasattr(config, "patch_size") and hasattr(config, "image_size"):  # transformers
+    kind = getattr(config, "model_type", None)
+    if kind in PREFIX_TOKENS:
         (height, width), (p, q) = _pair(config.image_size), _pair(config.patch_size)
-        return Geometry((height // p, width // q), (p, q), 1 + getattr(config, "num_register_tokens", 0), True)
+        prefix = PREFIX_TOKENS[kind] + getattr(config, "num_register_tokens", 0)
+        return Geometry((height // p, width // q), (p, q), prefix, PREFIX_TOKENS[kind] > 0)
     raise AttentionError(
         f"{type(model).__name__} does not say how its tokens lie in the image; give geometry=Geometry(...)"
     )

@@ -25,8 +25,11 @@ class AttentionError(UserError):
     """A model whose attention cannot be looked at, or a layer, head or patch that is not there; the message is one line."""
 
 
+_looked_into: set[int] = set()  # ids of the layers that somebody steps into at the moment
+
+
 def attention_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The attention layers of a model by name, in the order of their computation.
+    """The attention layers of a model by name, in the order in which it holds them.
 
     Raises:
         AttentionError: there are none, or the model is compiled, exported or scripted: nobody can step into it then.
@@ -72,14 +75,28 @@ def stepping_in(model: nn.Module, mix: Mix) -> Iterator[list[tuple[str, nn.Modul
     The model comes back as it was, also when the block raises.
 
     Raises:
-        AttentionError: as `attention_layers`.
+        AttentionError: as `attention_layers`; within the block, where a layer attends more than once in a pass, so that it
+            has no one map.
     """
     layers = attention_layers(model)
+    if any(id(module) in _looked_into for _, module in layers):
+        raise AttentionError("another block looks into this model already; leave that one first")
     numbers = {module: number for number, (_, module) in enumerate(layers)}
     within: list[int] = []
+    attended: set[int] = set()  # in this pass
+    passing: list[nn.Module] = []  # the model, while it runs as a whole
     original = F.scaled_dot_product_attention
 
+    def begin(module: nn.Module, _: Any) -> None:
+        attended.clear()
+        passing.append(module)
+
+    def end(*_: Any) -> None:
+        passing.clear()
+
     def enter(module: nn.Module, _: Any) -> None:
+        if not passing:  # a part of the model is run by itself: each layer's entry is a pass of its own
+            attended.discard(numbers[module])
         within.append(numbers[module])
 
     def leave(*_: Any) -> None:
@@ -106,11 +123,19 @@ def stepping_in(model: nn.Module, mix: Mix) -> Iterator[list[tuple[str, nn.Modul
         weights = logits.softmax(dim=-1)
         if dropout_p:
             weights = F.dropout(weights, dropout_p)
+        if within[-1] in attended:
+            name = layers[within[-1]][0] or "the model itself"
+            raise AttentionError(f"{name} attends more than once in a pass, so that no one map says what it looks at")
+        attended.add(within[-1])
         return mix(within[-1], weights, value)
 
     with ExitStack() as undo:
+        undo.callback(model.register_forward_pre_hook(begin, prepend=True).remove)
+        undo.callback(model.register_forward_hook(end, always_call=True).remove)
         for _, module in layers:
-            undo.callback(module.register_forward_pre_hook(enter).remove)
+            _looked_into.add(id(module))
+            undo.callback(_looked_into.discard, id(module))
+            undo.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
             undo.callback(module.register_forward_hook(leave, always_call=True).remove)
             undo.enter_context(_fused(module))
         F.scaled_dot_product_attention = attend  # type: ignore[assignment]

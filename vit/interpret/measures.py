@@ -5,6 +5,7 @@ Letters: B batch, h heads, N tokens, rows x columns patches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -36,18 +37,25 @@ def attention_rollout(
         raise AttentionError(f"discard is a share from 0 to below 1, got {discard}")
     result: Tensor | None = None
     for layer in weights:
-        fused = fuse_heads(layer, fuse)[:, 0]  # (B, N, N)
-        if discard:
-            patches = fused[..., num_prefix_tokens:].flatten(1)  # (B, N L)
-            lowest = patches.topk(int(patches.shape[1] * discard), dim=1, largest=False).indices
-            kept = patches.scatter(1, lowest, 0.0).view_as(fused[..., num_prefix_tokens:])
-            fused = torch.cat([fused[..., :num_prefix_tokens], kept], dim=-1)
-        mixed = 0.5 * (fused / fused.sum(-1, keepdim=True).clamp(min=1e-12) + torch.eye(fused.shape[-1]).to(fused))
-        mixed = mixed / mixed.sum(-1, keepdim=True)
-        result = mixed if result is None else mixed @ result
+        result = roll_on(result, layer, fuse, discard, num_prefix_tokens)
     if result is None:
         raise AttentionError("a rollout needs the weights of at least one layer")
     return result
+
+
+def roll_on(
+    before: Tensor | None, weights: Tensor, fuse: str = "mean", discard: float = 0.0, num_prefix_tokens: int = 1
+) -> Tensor:
+    """A rollout (B, N, N) through one more layer; `before` is None ahead of the first. See `attention_rollout`."""
+    fused = fuse_heads(weights.float(), fuse)[:, 0]  # (B, N, N)
+    if discard:
+        patches = fused[..., num_prefix_tokens:].flatten(1)  # (B, N L)
+        lowest = patches.topk(int(patches.shape[1] * discard), dim=1, largest=False).indices
+        kept = patches.scatter(1, lowest, 0.0).view_as(fused[..., num_prefix_tokens:])
+        fused = torch.cat([fused[..., :num_prefix_tokens], kept], dim=-1)
+    mixed = 0.5 * (fused / fused.sum(-1, keepdim=True).clamp(min=1e-12) + torch.eye(fused.shape[-1]).to(fused))
+    mixed = mixed / mixed.sum(-1, keepdim=True)
+    return mixed if before is None else mixed @ before
 
 
 def relevance(
@@ -76,6 +84,10 @@ def relevance(
         layers = [maps.weights[layer] for layer in sorted(maps.weights)]
         gradients = torch.autograd.grad(scores.sum(), layers, allow_unused=True)
     batch, _, tokens, _ = layers[0].shape
+    if any(weights.shape[-1] != tokens for weights in layers):
+        raise AttentionError(
+            "these attention layers see different numbers of tokens; follow a part, model.encoder, and give run= for the whole"
+        )
     found = torch.eye(tokens, device=layers[0].device).expand(batch, -1, -1)
     for weights, gradient in zip(layers, gradients, strict=True):  # paired by layer, whatever order they came in
         if gradient is not None:
@@ -97,22 +109,25 @@ def attention_distance(weights: Tensor, geometry: Geometry) -> Tensor:
     (rows, columns), (p, q) = geometry.grid_size, geometry.patch_size
     y = torch.arange(rows, device=weights.device).repeat_interleave(columns) * p
     x = torch.arange(columns, device=weights.device).repeat(rows) * q
-    apart = ((y[:, None] - y) ** 2 + (x[:, None] - x) ** 2).to(weights.dtype).sqrt()  # (L, L)
+    apart = ((y[:, None] - y) ** 2 + (x[:, None] - x) ** 2).float().sqrt()  # (L, L)
+    weights = weights.float()  # in half precision, squared pixels overflow
     between = weights[..., geometry.num_prefix_tokens :, geometry.num_prefix_tokens :]
     between = between / between.sum(-1, keepdim=True).clamp(min=1e-12)
     return (between * apart).sum(-1).mean(-1)
 
 
-def attention_entropy(weights: Tensor) -> Tensor:
+def attention_entropy(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
     """How spread attention is: entropy of a query's weights in bits, mean over queries; 0 on one key, log2 N when even.
 
     Args:
         weights: (B, h, N, N).
+        num_prefix_tokens: leave out the queries of so many tokens: of the class token and registers, for patches alone.
 
     Returns:
         (B, h), bits.
     """
-    return -torch.special.xlogy(weights, weights).sum(-1).mean(-1) / torch.log(torch.tensor(2.0))
+    weights = weights[..., num_prefix_tokens:, :].float()
+    return -torch.special.xlogy(weights, weights).sum(-1).mean(-1) / math.log(2)
 
 
 def strongest(maps: Tensor, share: float = 0.6) -> Tensor:
@@ -127,7 +142,7 @@ def strongest(maps: Tensor, share: float = 0.6) -> Tensor:
     """
     if not 0 < share <= 1:
         raise AttentionError(f"share is above 0 and at most 1, got {share}")
-    flat = maps.nan_to_num().flatten(2)  # (B, h, L)
+    flat = maps.double().nan_to_num().flatten(2)  # (B, h, L)
     values, order = flat.sort(dim=-1, descending=True)
     before = values.cumsum(-1) - values  # mass that is there without it
     kept = (before < share * values.sum(-1, keepdim=True)) & (values > 0)

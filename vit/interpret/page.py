@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from torch import Tensor
 from vit.atomic import write_text
 from vit.checkpoints import load_trained
 from vit.checkpoints.formats.outgoing import Model, encoder_of
+from vit.encoder import eval_mode
+from vit.errors import one_line
 from vit.evaluate.reconstruction import reconstruct
 from vit.interpret.capture import AttentionMaps
 from vit.interpret.layers import AttentionError
@@ -29,6 +32,9 @@ from vit.interpret.viewing import (
 )
 from vit.mae import MaskedAutoencoder
 from vit.masking import Mask, mask_from_noise
+
+MOST_CODES = 100_000_000  # ten times what the largest page holds, however well they pack
+WAYS = "--layers and --count choose, --part encoder leaves a decoder out, without --snapshots there is one checkpoint"
 
 
 def explore(
@@ -63,13 +69,21 @@ def explore(
         AttentionError: as `attention`.
         PageError: the page would be too large.
     """
-    from vit.figures import Moment, explore_page
+    from vit.figures import Moment, PageError, explore_page
 
-    if out.suffix not in (".html", ".htm") or out.is_dir():
+    if out.suffix not in (".html", ".htm") or os.path.isdir(out):
         raise AttentionError(f"--out: {str(out)!r} cannot be used; name a page that ends in .html")
+    if len(os.fsencode(out.name)) > 240:  # beside it, a temporary file needs a name too
+        raise AttentionError(f"--out: {out.name[:40]}...: File name too long")
     require_folder(out.parent)
     subject = subject_of(checkpoint, files, data, root, count, asked)
     places = moments_of(checkpoint) if snapshots else [("", None)]
+    tokens = subject.geometry.num_tokens - round((mask_ratio or 0) * subject.geometry.num_tokens)
+    arguments = subject.encoder.arguments
+    shown_layers = len(set(layers)) if layers is not None else arguments["depth"]
+    codes = len(places) * len(subject.pictures) * shown_layers * arguments["num_heads"] * tokens**2
+    if codes > MOST_CODES:  # before anything is computed that could not be shown
+        raise PageError(f"the page would hold {codes:,} weights, far too many for one; {WAYS}")
     mask = None
     if mask_ratio is not None:
         mask = mask_from_noise(mask_noise(subject, seed), kept_patches(subject, mask_ratio))
@@ -92,12 +106,15 @@ def explore(
         facts.append(
             ("mask", f"{mask.mask[0].sum():.0f} of {mask.mask.shape[1]} patches hidden at random, seed {seed}")
         )
-    page = explore_page(
-        moments, grid_size=geometry.grid_size, class_token=geometry.class_token, registers=shown["registers"],
-        decoder_prefix=geometry.num_prefix_tokens, title="Where attention looks", facts=facts,
-    )  # fmt: skip
+    try:
+        page = explore_page(
+            moments, grid_size=geometry.grid_size, class_token=geometry.class_token, registers=shown["registers"],
+            decoder_prefix=geometry.num_prefix_tokens, title="Where attention looks", facts=facts,
+        )  # fmt: skip
+    except PageError as error:
+        raise PageError(f"{error} ({WAYS})") from error
     write_text(out, page)
-    print(f"page: {out}, {len(page.encode()):,} bytes")
+    print(f"page: {one_line(str(out))}, {len(page.encode()):,} bytes")
     if numbers:
         write_numbers(out.with_suffix(".npz"), {"images": subject.pixels, "names": subject.pictures.names} | weights)
     return 0
@@ -111,7 +128,7 @@ def _explored(
 
     encoder = encoder_of(model)
     prefix = subject.geometry.num_prefix_tokens
-    with torch.no_grad(), AttentionMaps(encoder, layers) as maps:
+    with eval_mode(model), torch.no_grad(), AttentionMaps(encoder, layers) as maps:
         encoder(subject.inputs, mask)
     weights = maps.weights if mask is None else {
         layer: in_grid_order(found, mask.ids_keep, prefix) for layer, found in maps.weights.items()
@@ -121,7 +138,7 @@ def _explored(
     if mask is not None:
         hidden = mask.mask.unflatten(1, subject.geometry.grid_size).bool()
         if isinstance(model, MaskedAutoencoder):
-            with torch.no_grad(), AttentionMaps(model.decoder) as inner:
+            with eval_mode(model), torch.no_grad(), AttentionMaps(model.decoder) as inner:
                 model(subject.inputs, mask)
             decoder = inner.weights
             result = reconstruct(model, subject.pixels, subject.origin.normalize, mask, CPU)

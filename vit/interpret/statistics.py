@@ -26,7 +26,7 @@ class AttentionStatistics:
         distance_spread: (l, h), the standard deviation of that over the images.
         entropy: (l, h), bits: how spread their attention is.
         prefix_mass: (l, h), what patches give to the class token and registers.
-        mean_weights: layer -> (h, N, N), float32.
+        mean_weights: layer -> (h, N, N), float32; empty unless asked for.
     """
 
     images: int
@@ -40,7 +40,11 @@ class AttentionStatistics:
 
 @torch.no_grad()
 def attention_statistics(
-    model: nn.Module, batches: Iterable[Tensor], layers: Iterable[int] | None = None, geometry: Geometry | None = None
+    model: nn.Module,
+    batches: Iterable[Tensor],
+    layers: Iterable[int] | None = None,
+    geometry: Geometry | None = None,
+    mean_weights: bool = False,
 ) -> AttentionStatistics:
     """Count over a data set of any size.
 
@@ -49,6 +53,7 @@ def attention_statistics(
         batches: of inputs (B, C, H, W), normalised; they are taken one by one.
         layers: numbers of the attention layers, negative from the last; None for all.
         geometry: where the tokens lie; None for the model's own word.
+        mean_weights: also the mean of the weights themselves.
 
     Raises:
         AttentionError: there are no images, or what `AttentionMaps` raises.
@@ -61,9 +66,10 @@ def attention_statistics(
         prefix = places.num_prefix_tokens
         distance = attention_distance(weights, places).double()  # (B, h)
         mass = weights[:, :, prefix:, :prefix].sum(-1).mean(-1)
-        found = torch.stack([distance, distance.square(), attention_entropy(weights), mass], dim=-1).sum(0)
+        found = torch.stack([distance, distance.square(), attention_entropy(weights, prefix), mass], dim=-1).sum(0)
         sums[layer] = sums.get(layer, 0) + found.cpu()
-        weights_of[layer] = weights_of.get(layer, 0) + weights.double().sum(0).cpu()
+        if mean_weights:
+            weights_of[layer] = weights_of.get(layer, 0) + weights.sum(0, dtype=torch.double).cpu()
 
     maps = AttentionMaps(model, layers, consume=consume, geometry=geometry)
     places = maps.geometry
@@ -80,5 +86,5 @@ def attention_statistics(
         table[place, : len(sums[layer])] = sums[layer] / count
     distance, _, entropy, mass = table.float().unbind(-1)
     spread = (table[..., 1] - table[..., 0].square()).clamp(min=0).sqrt().float()
-    means = {layer: (weights_of[layer] / count).float() for layer in numbers}
+    means = {layer: (total / count).float() for layer, total in weights_of.items()}
     return AttentionStatistics(count, torch.tensor(numbers), distance, spread, entropy, mass, means)

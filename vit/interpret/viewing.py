@@ -22,13 +22,14 @@ from vit.data import NAMES, load_data
 from vit.data.augment import evenly_spaced, to_float
 from vit.data.folder import list_splits
 from vit.encoder import VisionTransformer
+from vit.interpret.capture import Query
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.interpret.layers import AttentionError
-from vit.masking import num_keep
+from vit.masking import Mask, num_keep
 from vit.training.device import Compute
 
 CPU = Compute(torch.device("cpu"))
-MOST_TOKENS_AT_ONCE = 16_384  # of a batch: more only takes memory
+MOST_TOKENS, MOST_WEIGHTS = 8192, 8 << 20  # of a batch, and of a layer's attention to it: more only takes memory
 DATA_SETS = tuple(name for name in get_args(Source) if name != "folder")
 
 
@@ -56,6 +57,8 @@ class Pictures:
 
 def pictures_of_files(origin: Origin, paths: Sequence[str]) -> Pictures:
     """Image files."""
+    if "" in paths:
+        raise AttentionError("'' is no image file")
     names = [Path(path).stem for path in paths]
     return Pictures(names, "image files", lambda numbers: origin.read_images([paths[i] for i in numbers]))
 
@@ -80,6 +83,8 @@ def pictures_of_data(origin: Origin, data: str, root: str, count: int) -> Pictur
         return Pictures(
             names, f"{NAMES[data]}, test images", lambda numbers: origin.fit(test.images[chosen[list(numbers)]])
         )
+    if not os.path.isdir(os.path.expanduser(data)):
+        raise AttentionError(f"--data: {data!r} is neither {', '.join(DATA_SETS)} nor a folder of images")
     _, files = list_splits(Path(data).expanduser())
     some = [files[i] for i in evenly_spaced(len(files), min(count, len(files))).tolist()]
     paths = [Path(data).expanduser() / file.name for file in some]
@@ -181,22 +186,30 @@ class Subject:
         """Model and data, for under a title."""
         return f"{about(self.model)} · {self.pictures.data}"
 
-    def query(self, asked: str | tuple[int, int]) -> str | tuple[int, int]:
-        """The token that asks: of "auto", the class token, or the patch in the middle where there is none.
+    def query(self, asked: str | tuple[int, int], mask: Mask | None = None) -> Query:
+        """The token that asks: of "auto", the class token; where there is none, the patch in the middle.
+
+        Args:
+            asked: "auto", or what `AttentionMaps.to_grid` takes.
+            mask: under which the encoder runs: then the visible patch nearest to the middle, another one in each image.
 
         Raises:
             AttentionError: there is no such token.
         """
+        if asked == "auto" and self.geometry.class_token:
+            return "cls"
+        if asked == "auto" and mask is not None:
+            return nearest_to_middle(self.geometry.grid_size, mask.mask == 0)
         if asked == "auto":
-            asked = "cls" if self.geometry.class_token else middle(self.geometry.grid_size)
+            asked = middle(self.geometry.grid_size)
         if asked != "mean":
             self.geometry.token(asked)
         return asked
 
     def batches(self) -> Iterator[Tensor]:
         """The inputs in batches, read one by one, so that memory stays flat over any number."""
-        rows, columns = self.geometry.grid_size
-        size = max(1, MOST_TOKENS_AT_ONCE // (rows * columns))
+        tokens, heads = self.geometry.num_tokens, self.encoder.arguments["num_heads"]
+        size = max(1, min(MOST_TOKENS // tokens, MOST_WEIGHTS // (heads * tokens**2)))
         for start in range(0, len(self.pictures), size):
             pixels = self.pictures.load(range(start, min(start + size, len(self.pictures))))
             yield self.origin.normalize(to_float(pixels, self.origin.image_size))
@@ -233,6 +246,15 @@ def kept_patches(subject: Subject, ratio: float) -> int:
 
 def middle(grid_size: tuple[int, int]) -> tuple[int, int]:
     return grid_size[0] // 2, grid_size[1] // 2
+
+
+def nearest_to_middle(grid_size: tuple[int, int], among: Tensor) -> list[tuple[int, int]]:
+    """In each image the patch nearest to the middle, of some: bool (B, L), at least one in each."""
+    columns, (row, column) = grid_size[1], middle(grid_size)
+    number = torch.arange(among.shape[1])
+    apart = (number // columns - row) ** 2 + (number % columns - column) ** 2
+    nearest = torch.where(among, apart, apart.max() + 1).argmin(1).tolist()
+    return [(place // columns, place % columns) for place in nearest]
 
 
 def require_folder(folder: Path) -> None:
