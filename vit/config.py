@@ -81,6 +81,10 @@ class DataConfig(_Section):
     """crop pad: width of the border in pixels"""
     flip: float = 0.5
     """probability of a horizontal flip"""
+    rand_augment: int = 0
+    """RandAugment: operations drawn for an image, each applied half of the time; 2 for fine-tuning, 0: off"""
+    rand_magnitude: float = 9.0
+    """their mean strength, out of 10"""
 
     def __post_init__(self) -> None:
         self._check_values("data")
@@ -91,6 +95,8 @@ class DataConfig(_Section):
         _require(0 < low <= high, "data.crop_ratio", list(self.crop_ratio), "two ratios, 0 < low <= high")
         _require(self.crop_padding >= 0, "data.crop_padding", self.crop_padding, "0 or a number of pixels")
         _require(0 <= self.flip <= 1, "data.flip", self.flip, "a probability from 0 to 1")
+        _require(0 <= self.rand_augment <= 15, "data.rand_augment", self.rand_augment, "0 (off) to 15 operations")
+        _require(0 <= self.rand_magnitude <= 10, "data.rand_magnitude", self.rand_magnitude, "from 0 to 10")
 
 
 @dataclass(frozen=True)

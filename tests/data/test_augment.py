@@ -17,6 +17,7 @@ from vit.data.augment import (
     sample_boxes,
     to_float,
 )
+from vit.data.randaugment import draw, rand_augment
 
 CROPS = ["resized", "pad", "none"]
 
@@ -204,3 +205,20 @@ def test_evenly_spaced_indices_are_distinct_and_equally_far_apart(count, most):
     assert indices[0] == 0
     assert gaps.min() >= 1
     assert gaps.max() - gaps.min() <= 1
+
+
+@pytest.mark.parametrize("crop", CROPS)
+def test_randaugment_is_drawn_for_the_whole_batch_and_comes_first(crop):
+    images = random_images(24)
+    config = DataConfig(crop=crop, rand_augment=2, rand_magnitude=7)
+    whole = augment(images, config, (12, 16), seeded())
+    parts = [augment(images[part], config, (12, 16), seeded(), 24, part) for part in (slice(0, 10), slice(10, 24))]
+    assert torch.equal(torch.cat(parts), whole)  # as several processes vary their parts of a batch
+    generator = seeded()
+    flip = torch.rand(24, generator=generator) < config.flip
+    varied = rand_augment(images, draw(24, generator, 2, 7))
+    if crop == "none":
+        expected = torch.where(flip[:, None, None, None], varied.flip(-1), varied).float() / 255
+        torch.testing.assert_close(whole, expected, rtol=0, atol=1e-6)
+    off = augment(images, DataConfig(crop=crop), (12, 16), seeded())
+    assert not torch.equal(whole, off)

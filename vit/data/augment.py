@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from vit.config import DataConfig
+from vit.data import randaugment
 from vit.data.batches import to_device
 
 
@@ -23,11 +24,12 @@ def augment(
     batch: int | None = None,
     part: slice = slice(None),
 ) -> Tensor:
-    """Vary a batch: crop and flip as `config` says.
+    """Vary a batch: RandAugment on whole images where it is on, then crop and flip, as `config` says.
 
     Args:
         images: uint8 (B, C, h, w).
-        config: `crop`, `crop_scale`, `crop_ratio`, `crop_padding` and `flip` are read.
+        config: `crop`, `crop_scale`, `crop_ratio`, `crop_padding`, `flip`, `rand_augment` and
+            `rand_magnitude` are read.
         image_size: (H, W) to give back.
         generator: a CPU generator, the only source of chance.
         batch, part: the images are this part of a batch of so many, and are varied as they would be within it.
@@ -37,6 +39,9 @@ def augment(
     """
     batch = len(images) if batch is None else batch
     flip = (torch.rand(batch, generator=generator) < config.flip)[part]
+    if config.rand_augment:
+        draws = randaugment.draw(batch, generator, config.rand_augment, config.rand_magnitude)
+        images = randaugment.rand_augment(images, draws.of(part))
     if config.crop == "resized":
         boxes = crop_boxes(batch, images.shape[-2:], config.crop_scale, config.crop_ratio, generator)
         return sample_boxes(images, boxes[part], flip, image_size)

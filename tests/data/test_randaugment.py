@@ -1,0 +1,139 @@
+"""RandAugment: each operation against Pillow's as timm calls them, and the batch against its images one by one."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from timm.data import auto_augment
+from torch import Tensor
+
+from vit.data import randaugment
+from vit.data.randaugment import OPERATIONS, Draws, draw, rand_augment
+
+SOFT = {  # resampled, and by another rounding
+    "rotate", "shear x", "shear y", "translate x", "translate y",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def pictures(count: int = 4, size: tuple[int, int] = (20, 32)) -> Tensor:
+    """Smooth pictures, with a corner of noise, and of little contrast in one."""
+    y, x = torch.meshgrid(torch.linspace(0, 1, size[0]), torch.linspace(0, 1, size[1]), indexing="ij")
+    waves = torch.rand(count, 3, 3, 1, 1) * 6
+    images = 127 + 110 * torch.sin(waves[:, :, 0] * x + waves[:, :, 1] * y + waves[:, :, 2])
+    images[:, :, :6, :6] = 255 * torch.rand(count, 3, 6, 6)
+    images[0] = 100 + 0.2 * images[0]
+    return images.to(torch.uint8)
+
+
+def theirs(name: str, image: Tensor, strength: float) -> Tensor:
+    """timm's operation by Pillow, at the same strength and sign."""
+    picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+    size = abs(strength)
+    call = {
+        "auto contrast": lambda: auto_augment.auto_contrast(picture),
+        "equalize": lambda: auto_augment.equalize(picture),
+        "invert": lambda: auto_augment.invert(picture),
+        "posterize": lambda: auto_augment.posterize(picture, 4 - int(size * 4)) if size < 1 else picture.point(lambda _: 0),
+        "solarize": lambda: auto_augment.solarize(picture, 256 - int(size * 256)),
+        "solarize add": lambda: auto_augment.solarize_add(picture, int(size * 110)),
+        "color": lambda: auto_augment.color(picture, max(0.1, 1 + 0.9 * strength)),
+        "contrast": lambda: auto_augment.contrast(picture, max(0.1, 1 + 0.9 * strength)),
+        "brightness": lambda: auto_augment.brightness(picture, max(0.1, 1 + 0.9 * strength)),
+        "sharpness": lambda: auto_augment.sharpness(picture, max(0.1, 1 + 0.9 * strength)),
+        "rotate": lambda: auto_augment.rotate(picture, 30 * strength, resample=Image.Resampling.BILINEAR, fillcolor=(128,) * 3),
+        "shear x": lambda: picture.transform(picture.size, Image.Transform.AFFINE, _about(picture, 1, 0.3 * strength, 0, 1),
+                                             Image.Resampling.BILINEAR, fillcolor=(128,) * 3),
+        "shear y": lambda: picture.transform(picture.size, Image.Transform.AFFINE, _about(picture, 1, 0, 0.3 * strength, 1),
+                                             Image.Resampling.BILINEAR, fillcolor=(128,) * 3),
+        "translate x": lambda: auto_augment.translate_x_rel(picture, 0.45 * strength, resample=Image.Resampling.BILINEAR,
+                                                            fillcolor=(128,) * 3),
+        "translate y": lambda: auto_augment.translate_y_rel(picture, 0.45 * strength, resample=Image.Resampling.BILINEAR,
+                                                            fillcolor=(128,) * 3),
+    }[name]  # fmt: skip
+    return torch.from_numpy(np.array(call())).permute(2, 0, 1)
+
+
+def _about(picture: Image.Image, a: float, b: float, d: float, e: float) -> tuple[float, ...]:
+    """Pillow shears about a corner; ours about the middle, as a camera would."""
+    x, y = picture.width / 2, picture.height / 2
+    return a, b, x - a * x - b * y, d, e, y - d * x - e * y
+
+
+@pytest.mark.parametrize("strength", [0.9, -0.9, 0.35, -0.35, 0.0, 1.0, -1.0])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_operation_is_pillows(name, strength):
+    images = pictures()
+    ours = OPERATIONS[name](images, torch.full((len(images), 1, 1, 1), strength))
+    expected = torch.stack([theirs(name, image, strength) for image in images])
+    difference = (ours.int() - expected.int()).abs()
+    if name in SOFT:  # Pillow treats the outermost half pixel in another way
+        assert difference.float().mean() < 2
+        assert (difference > 8).float().mean() < 0.06
+    else:
+        assert difference.max() <= 1
+        assert (difference > 0).float().mean() < 0.2
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_image_by_itself(name):
+    images, strength = pictures(6), (2 * torch.rand(6, 1, 1, 1) - 1)
+    whole = OPERATIONS[name](images, strength)
+    for index in range(6):
+        alone = OPERATIONS[name](images[index : index + 1], strength[index : index + 1])
+        assert torch.equal(whole[index : index + 1], alone)
+
+
+def test_images_without_contrast_stay():
+    flat = torch.full((2, 3, 8, 8), 77, dtype=torch.uint8)
+    for name in ("auto contrast", "equalize", "contrast", "sharpness", "color"):
+        assert torch.equal(OPERATIONS[name](flat, torch.full((2, 1, 1, 1), 0.9)), flat), name
+
+
+def test_a_batch_is_what_its_images_drew():
+    images, draws = pictures(40), draw(40, torch.Generator().manual_seed(1))
+    before = images.clone()
+    found = rand_augment(images, draws)
+    assert torch.equal(images, before)
+    names = list(OPERATIONS.values())
+    for index in range(40):
+        expected = images[index : index + 1]
+        for operation, strength in zip(draws.operation[:, index].tolist(), draws.strength[:, index], strict=True):
+            if operation >= 0:
+                expected = names[operation](expected, strength.view(1, 1, 1, 1))
+        assert torch.equal(found[index : index + 1], expected)
+    assert torch.equal(rand_augment(images[10:25], draws.of(slice(10, 25))), found[10:25])
+    nothing = Draws(torch.full((2, 40), -1), torch.ones(2, 40))
+    assert torch.equal(rand_augment(images, nothing), images)
+
+
+def test_draws_follow_their_distributions():
+    draws = draw(20_000, torch.Generator().manual_seed(0), count=2, magnitude=9, deviation=0.5, probability=0.5)
+    applied = draws.operation >= 0
+    assert applied.float().mean() == pytest.approx(0.5, abs=0.01)
+    counts = torch.bincount(draws.operation[applied], minlength=len(OPERATIONS))
+    assert (counts / counts.sum() - 1 / len(OPERATIONS)).abs().max() < 0.005
+    both = applied.all(0)
+    assert (draws.operation[0] != draws.operation[1])[both].all()  # without repetition
+    size = draws.strength.abs()
+    assert size.mean() == pytest.approx(0.9, abs=0.01)
+    assert size.std() == pytest.approx(0.05, abs=0.01)
+    assert size.max() <= 1
+    assert (draws.strength > 0).float().mean() == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_seed_fixes_the_draws():
+    one, two, other = (draw(50, torch.Generator().manual_seed(seed)) for seed in (3, 3, 4))
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    assert not torch.equal(one.operation, other.operation)
+
+
+def test_nothing_is_read_from_the_device():
+    """On a GPU a read would wait; the device "meta" has nothing to be read."""
+    images = torch.zeros(64, 3, 8, 8, dtype=torch.uint8, device="meta")
+    assert rand_augment(images, draw(64, torch.Generator().manual_seed(0))).shape == images.shape
+    assert randaugment.FILL == 128
