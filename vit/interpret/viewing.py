@@ -232,11 +232,17 @@ def subject_of(
 
 
 def mask_noise(subject: Subject, seed: int) -> Tensor:
+    """What a random mask is drawn from: (B, L), the patches with the smallest noise stay visible."""
     rows, columns = subject.geometry.grid_size
     return torch.rand(len(subject.pictures), rows * columns, generator=torch.Generator().manual_seed(seed))
 
 
 def kept_patches(subject: Subject, ratio: float) -> int:
+    """How many patches stay visible when this share is hidden.
+
+    Raises:
+        AttentionError: none would, or none would be hidden.
+    """
     rows, columns = subject.geometry.grid_size
     try:
         return num_keep(rows * columns, ratio)
@@ -245,6 +251,7 @@ def kept_patches(subject: Subject, ratio: float) -> int:
 
 
 def middle(grid_size: tuple[int, int]) -> tuple[int, int]:
+    """The patch in the middle; of two, the later one."""
     return grid_size[0] // 2, grid_size[1] // 2
 
 
