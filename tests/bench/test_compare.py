@@ -67,6 +67,7 @@ def test_contestants_take_turns_and_switches_reach_them():
     assert results[1].profile is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peer", ["transformers", "transformers eager"])
 def test_peer_does_the_same_job(peer):
     """The same number of weights, but for the position table that theirs does not count alike."""
@@ -75,6 +76,7 @@ def test_peer_does_the_same_job(peer):
         assert len(theirs.steps(2)["seconds"]) == 2
 
 
+@pytest.mark.slow
 def test_vit_pytorch_does_the_same_job():
     pytest.importorskip("vit_pytorch", reason="comes with pip install -e '.[bench]'")
     with Worker(MICRO) as ours, Worker(Job(**{**MICRO.to_dict(), "contestant": "vit-pytorch"})) as theirs:

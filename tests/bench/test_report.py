@@ -14,6 +14,7 @@ SMALL = ["--preset", "micro", "--patch", "8", "--batch", "4", "--rounds", "2", "
          "--decoder-dim", "24", "--decoder-depth", "1", "--decoder-heads", "2", "--threads", "1"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     few = ("products in bf16", "products in fp32", "freed memory given back to the system")
     monkeypatch.setattr(vit.bench.report, "ABLATIONS", {name: vit.bench.report.ABLATIONS[name] for name in few})

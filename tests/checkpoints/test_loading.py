@@ -312,6 +312,7 @@ def test_images_go_through_what_the_model_was_trained_with(interpolation, tmp_pa
         origin.read_images([tmp_path / "a.png", tmp_path / "c.png"])
 
 
+@pytest.mark.slow
 def test_memory_peaks_below_the_file_above_the_model(tmp_path):
     """A ViT of 200 MB from a Hugging Face folder and from a pickle, where q, k and v are stacked on the way."""
     program = textwrap.dedent("""

@@ -617,6 +617,7 @@ def test_any_flipped_bit_gives_a_line_or_a_checkpoint(kind, tmp_path):
     assert outcomes == {"read", "refused"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zip", "safetensors"])
 def test_reading_takes_no_more_memory_than_the_file(kind, tmp_path):
     program = textwrap.dedent("""

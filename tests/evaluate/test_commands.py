@@ -150,7 +150,7 @@ def test_scenes(vit):
     [
         (["mae"], "arguments are required: --data"),
         (["nowhere", "--data", "images"], "no checkpoint at nowhere"),
-        (["mae", "--data", "nothing"], "nothing: no such folder"),
+        (["mae", "--data", "nothing"], "'nothing' is neither cifar10, cifar100, scenes nor a folder"),
         (
             ["mae", "--data", "images", "--method", "head"],
             "--method head: this model has a head of 0 classes, images 3",

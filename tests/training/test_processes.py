@@ -110,6 +110,7 @@ def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes
     assert printed.count("test loss on hidden patches") == 1
 
 
+@pytest.mark.slow
 def test_stopped_run_of_two_continues_as_one(place, alone):
     """train.py starts both itself; SIGTERM reaches the launcher, as a cluster sends it."""
     process = start(place, "stopped", "--train.processes", "2", "--train.save_every", "1")
