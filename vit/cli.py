@@ -416,6 +416,7 @@ def _attention(argv: Sequence[str]) -> int:
         raise ConfigError("--film: shows whole images on one scale; leave --mask and --scale row out")
     if options.layer == "auto":
         options.layer = None if options.method == "distance" else -1
+    _require_folder(Path(options.out))
 
     from vit.interpret import commands
 
@@ -425,6 +426,18 @@ def _attention(argv: Sequence[str]) -> int:
     )
     shown = (options.checkpoint, options.images, options.data, options.root, options.count)
     return commands.attention(*shown, _asked(options), look)
+
+
+def _require_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be written to, before anything is computed."""
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    except OSError as error:  # a name that is too long
+        raise ConfigError(f"--out: {folder}: {error.strerror}") from error
+    if not there.is_dir():
+        raise ConfigError(f"--out: {there} is not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"--out: {there} cannot be written to; name another folder")
 
 
 def _shown_once(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
@@ -441,11 +454,18 @@ def _explore(argv: Sequence[str]) -> int:
     options = parser.parse_intermixed_args(list(argv))
     _shown_once(options, parser)
 
+    out = Path(options.out)
+    if out.suffix not in (".html", ".htm") or os.path.isdir(out):
+        raise ConfigError(f"--out: {options.out!r} cannot be used; name a page that ends in .html")
+    if len(os.fsencode(out.name)) > 240:  # beside it, a temporary file needs a name too
+        raise ConfigError(f"--out: {out.name[:40]}...: File name too long")
+    _require_folder(out.parent)
+
     from vit.interpret.page import explore
 
     return explore(
         options.checkpoint, options.images, options.data, options.root, options.count, _asked(options),
-        Path(options.out), options.layers, options.mask, options.seed, options.snapshots, options.numbers,
+        out, options.layers, options.mask, options.seed, options.snapshots, options.numbers,
     )  # fmt: skip
 
 
@@ -456,7 +476,11 @@ def _evaluate(argv: Sequence[str]) -> int:
     if source == "folder" and not os.path.isdir(os.path.expanduser(root)):
         raise ConfigError(f"--data: {root!r} is neither {', '.join(known)} nor a folder of images")
     config = DataConfig(source=source, root=root, name=options.name, limit=options.limit)  # type: ignore[arg-type]
+    if options.out == "":
+        raise ConfigError("--out: '' cannot be used; name a folder")
     out = Path(options.out) if options.out else None
+    if out is not None:
+        _require_folder(out)
 
     from vit.evaluate import commands
 
@@ -464,8 +488,6 @@ def _evaluate(argv: Sequence[str]) -> int:
         **{field.name: getattr(options, field.name) for field in fields(commands.Measure) if field.name != "methods"},
         methods=() if options.method == "all" else (options.method,),
     )
-    if out is not None and out.exists() and not out.is_dir():
-        raise ConfigError(f"--out: {options.out!r} is a file; name a folder")
     outcome = commands.evaluate(options.checkpoint, config, _asked(options), measure)
     print("\n".join(commands.describe(outcome.results)))
     if out is not None:
@@ -625,13 +647,13 @@ def _numbers(text: str) -> list[int]:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or len(text) > 18 or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be used; a number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be used; a number from 1 to below 10^18")
     return int(text)
 
 
 def _natural(text: str) -> int:
     if not text.isdecimal() or len(text) > 18:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be used; a number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be used; a number from 0 to below 10^18")
     return int(text)
 
 

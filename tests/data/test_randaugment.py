@@ -7,7 +7,6 @@ from PIL import Image
 from timm.data import auto_augment
 from torch import Tensor
 
-from vit.data import randaugment
 from vit.data.randaugment import OPERATIONS, Draws, draw, rand_augment
 
 SOFT = {  # resampled, and by another rounding
@@ -76,7 +75,7 @@ def test_each_operation_is_pillows(name, strength):
         assert (difference > 8).float().mean() < 0.06
     else:
         assert difference.max() <= 1
-        assert (difference > 0).float().mean() < 0.2
+        assert (difference > 0).float().mean() < 0.02
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -116,9 +115,9 @@ def test_draws_follow_their_distributions():
     applied = draws.operation >= 0
     assert applied.float().mean() == pytest.approx(0.5, abs=0.01)
     counts = torch.bincount(draws.operation[applied], minlength=len(OPERATIONS))
-    assert (counts / counts.sum() - 1 / len(OPERATIONS)).abs().max() < 0.005
-    both = applied.all(0)
-    assert (draws.operation[0] != draws.operation[1])[both].all()  # without repetition
+    assert (counts / counts.sum() - 1 / len(OPERATIONS)).abs().max() < 0.008
+    twice = (draws.operation[0] == draws.operation[1])[applied.all(0)].float().mean()
+    assert twice == pytest.approx(1 / len(OPERATIONS), abs=0.01)  # independent of each other, as timm's
     size = draws.strength.abs()
     assert size.mean() == pytest.approx(0.9, abs=0.01)
     assert size.std() == pytest.approx(0.05, abs=0.01)
@@ -136,4 +135,3 @@ def test_nothing_is_read_from_the_device():
     """On a GPU a read would wait; the device "meta" has nothing to be read."""
     images = torch.zeros(64, 3, 8, 8, dtype=torch.uint8, device="meta")
     assert rand_augment(images, draw(64, torch.Generator().manual_seed(0))).shape == images.shape
-    assert randaugment.FILL == 128

@@ -10,11 +10,12 @@ from torch import nn
 
 from vit.checkpoints import load_model, save_model
 from vit.cli import main
-from vit.data.augment import Normalization, to_float
+from vit.data.augment import Normalization, evenly_spaced, to_float
 from vit.encoder import VisionTransformer
 from vit.evaluate.features import encoder_features, pixel_features
 from vit.evaluate.neighbours import neighbour_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
+from vit.evaluate.subsets import spread_over_classes
 from vit.mae import build_autoencoder
 from vit.training.device import Compute
 
@@ -92,9 +93,11 @@ def test_all_that_applies_to_an_autoencoder(place, vit, tmp_path):
     assert results["linear"]["held_out"] == 12
     assert np.sum(results["linear"]["confusion"]) == 3 * TEST
     assert np.trace(results["linear"]["confusion"]) / (3 * TEST) == pytest.approx(results["linear"]["accuracy"])
-    assert len(results["reconstruction"]) == 9
+    rows = {(row["mask"], row["ratio"]) for row in results["reconstruction"]}
+    assert rows == {(kind, ratio) for kind in ("random", "block", "grid") for ratio in (0.5, 0.75)}  # of four patches
+    assert results["linear"]["layer"] == 2
     row = next(row for row in results["reconstruction"] if (row["mask"], row["ratio"]) == ("random", 0.75))
-    scores = score_reconstruction(model, test.images, NORMALIZE, "random", 0.75, CPU)
+    scores = score_reconstruction(model, test.images, prepare, "random", 0.75, CPU)
     assert (row["loss"], row["nearest_visible_patch"]) == (scores.model, scores.nearest_visible)
     assert "head" not in results
     for name in ("confusion", "reliability"):
@@ -133,6 +136,60 @@ def test_the_same_again(vit, tmp_path):
     assert figures() == figures()
 
 
+def test_neighbours_search_the_labels_that_may_be_used(place, vit, tmp_path):
+    def found(*argv):
+        assert vit("mae", "--data", "images", "--method", "knn", "--out", tmp_path, *argv)[0] == 0
+        return json.loads((tmp_path / "results.json").read_text())["knn"]
+
+    whole, some, bank = found(), found("--labels", 0.25), found("--bank", 10)
+    assert (whole["bank"], some["bank"], bank["bank"]) == (72, 18, 10)
+    train, test = images(place, "train"), images(place, "test")
+    model = load_model(place / "mae")
+    features, queries = (
+        encoder_features(model.encoder, part.images, lambda batch: NORMALIZE(to_float(batch, (8, 8))), CPU)[0]
+        for part in (train, test)
+    )
+    used = spread_over_classes(train.labels, 18, 0, "labels")
+    assert some["accuracy"] == neighbour_accuracy(features[used], train.labels[used], queries, test.labels)
+    chosen = evenly_spaced(72, 10)
+    assert bank["accuracy"] == neighbour_accuracy(features[chosen], train.labels[chosen], queries, test.labels)
+    other = found("--labels", 0.25, "--seed", 1)
+    again = spread_over_classes(train.labels, 18, 1, "labels")
+    assert other["accuracy"] == neighbour_accuracy(features[again], train.labels[again], queries, test.labels)
+    assert not torch.equal(used, again)
+
+
+def test_neighbours_are_of_the_last_layer_also_when_every_layer_is_probed(vit, tmp_path):
+    argv = ["mae", "--data", "images", "--out", tmp_path]
+    assert vit(*argv)[0] == 0
+    one = json.loads((tmp_path / "results.json").read_text())["knn"]
+    assert vit(*argv, "--every-layer")[0] == 0
+    assert json.loads((tmp_path / "results.json").read_text())["knn"] == one
+
+
+@pytest.mark.parametrize("argv", [["--labels", "0.03"], ["--limit", "2"], ["--limit", "3", "--labels", "0.7"]], ids=str)
+def test_hardly_any_labels(argv, vit, tmp_path):
+    code, said, error = vit("mae", "--data", "images", "--out", tmp_path, *argv)
+    assert (code, error) == (0, "")
+    assert "nan" not in said
+    assert np.shape(json.loads((tmp_path / "results.json").read_text())["linear"]["confusion"]) == (3, 3)
+
+
+def test_a_grey_autoencoder_fills_in_grey(place, vit, tmp_path):
+    model = build_autoencoder(SIZES | dict(channels=1), dict(dim=16, depth=1, num_heads=2), False)
+    save_model(tmp_path / "grey", model, Normalization([0.5], [0.2]))
+    assert vit(tmp_path / "grey", "--data", "images", "--method", "reconstruction", "--out", tmp_path)[0] == 0
+    (row, *_) = json.loads((tmp_path / "results.json").read_text())["reconstruction"]
+    origin = load_model(tmp_path / "grey").origin
+
+    def prepare(batch):
+        return origin.normalize(to_float(origin.fit(batch), (8, 8)))
+
+    test = images(place, "test")
+    scores = score_reconstruction(load_model(tmp_path / "grey"), test.images, prepare, row["mask"], row["ratio"], CPU)
+    assert row["loss"] == scores.model
+
+
 def test_a_grey_model_sees_grey(vit):
     code, said, _ = vit("grey", "--data", "images", "--method", "knn")
     assert code == 0
@@ -168,8 +225,11 @@ def test_scenes(vit):
         (["mae", "--data", "images", "--labels", "0"], "--labels: '0' cannot be used"),
         (["mae", "--data", "images", "--holdout", "-1"], "--holdout: '-1' cannot be used"),
         (["mae", "--data", "images", "--bank", "x"], "--bank: 'x' cannot be used"),
-        (["mae", "--data", "images", "--out", "mae/config.json"], "is a file; name a folder"),
+        (["mae", "--data", "images", "--out", "mae/config.json"], "is not a folder"),
         (["mae", "--data", "images", "--method", "linear", "--labels", "0.01"], "of 1 training images are held out"),
+        (["mae", "--data", "images", "--threads", "100000000"], "train.threads: 100000000 cannot be used; at most"),
+        (["mae", "--data", "images", "--seed", "9" * 30], "a number from 0 to below 10^18"),
+        (["mae", "--data", "images", "--out", ""], "--out: '' cannot be used"),
         (["mae", "--data", "images", "--device", "mps"], "'mps' cannot be used"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -66,6 +66,12 @@ def test_features_of_any_layer():
     assert not any(block._forward_hooks for block in encoder.blocks)
 
 
+def test_pixels_of_some_images():
+    images = torch.randint(0, 256, (9, 3, 8, 12), dtype=torch.uint8)
+    chosen = torch.tensor([7, 0, 3])
+    assert torch.equal(pixel_features(images, chosen), pixel_features(images)[chosen])
+
+
 def test_standardised_by_the_banks_statistics():
     bank, other = 3 + 2 * torch.randn(50, 4), torch.randn(7, 4)
     bank[:, 2] = 5.0
@@ -73,5 +79,8 @@ def test_standardised_by_the_banks_statistics():
     one, two = standardised(bank, other)
     assert torch.equal(bank, before)
     torch.testing.assert_close(one[:, [0, 1, 3]].mean(0), torch.zeros(3), rtol=0, atol=1e-5)
-    torch.testing.assert_close(one[:, [0, 1, 3]].std(0), torch.ones(3), rtol=0, atol=1e-5)
-    torch.testing.assert_close(two[:, 0], (other[:, 0] - bank[:, 0].mean()) / bank[:, 0].std())
+    torch.testing.assert_close(one[:, [0, 1, 3]].std(0, correction=0), torch.ones(3), rtol=0, atol=1e-5)
+    torch.testing.assert_close(two[:, 0], (other[:, 0] - bank[:, 0].mean()) / bank[:, 0].std(correction=0))
+    assert not one[:, 2].any()
+    assert not two[:, 2].any()  # whatever it is there, the bank says nothing about it
+    assert not standardised(torch.ones(1, 4))[0].any()

@@ -31,6 +31,10 @@ def _seed():
     torch.manual_seed(0)
 
 
+def prepare(images: Tensor) -> Tensor:
+    return NORMALIZE(to_float(images, SIZE))
+
+
 def small_model(norm_pix_loss: bool = True) -> MaskedAutoencoder:
     encoder = dict(image_size=SIZE, patch_size=PATCH, embed_dim=8, depth=1, num_heads=2)
     return build_autoencoder(encoder, dict(dim=8, depth=1, num_heads=2), norm_pix_loss)
@@ -95,7 +99,7 @@ def test_estimated_statistics_by_loops_over_visible_patches():
 @pytest.mark.parametrize("norm_pix_loss", [True, False])
 def test_predicting_the_target_scores_0_and_the_baselines_more(norm_pix_loss):
     oracle = Oracle(small_model(norm_pix_loss))
-    scores = score_reconstruction(oracle, random_images(), NORMALIZE, "random", 0.75, CPU)
+    scores = score_reconstruction(oracle, random_images(), prepare, "random", 0.75, CPU)
     assert scores.model == 0
     assert scores.mean_visible > 0.1
     assert scores.nearest_visible > 0.1
@@ -104,7 +108,7 @@ def test_predicting_the_target_scores_0_and_the_baselines_more(norm_pix_loss):
 @pytest.mark.parametrize("batch_size", [2, 5, 256])
 def test_scores_are_means_over_images_by_loops(batch_size):
     model, images = small_model(norm_pix_loss=False).eval(), random_images()
-    scores = score_reconstruction(model, images, NORMALIZE, "grid", 0.5, CPU, batch_size)
+    scores = score_reconstruction(model, images, prepare, "grid", 0.5, CPU, batch_size)
     losses = []
     for start in range(0, 5, batch_size):
         masks = fixed_mask("grid", start, min(batch_size, 5 - start), GRID, 0.5)
@@ -170,7 +174,7 @@ def test_images_of_another_size_are_resized():
 @pytest.mark.parametrize("training", [True, False])
 def test_mode_of_the_model_is_restored(training):
     model = small_model().train(training)
-    score_reconstruction(model, random_images(), NORMALIZE, "random", 0.75, CPU)
+    score_reconstruction(model, random_images(), prepare, "random", 0.75, CPU)
     reconstruct_small(model, random_images(), random_mask(5))
     assert all(module.training == training for module in model.modules())
 
@@ -179,7 +183,7 @@ def test_stochastic_depth_is_off_while_measuring():
     encoder = dict(image_size=SIZE, patch_size=PATCH, embed_dim=8, depth=2, num_heads=2, drop_path=0.9)
     model = build_autoencoder(encoder, dict(dim=8, depth=1, num_heads=2), norm_pix_loss=True).train()
     images, mask = random_images(), random_mask(5)
-    scores = [score_reconstruction(model, images, NORMALIZE, "random", 0.75, CPU) for _ in range(2)]
+    scores = [score_reconstruction(model, images, prepare, "random", 0.75, CPU) for _ in range(2)]
     pictures = [reconstruct_small(model, images, mask).filled for _ in range(2)]
     assert scores[0] == scores[1]
     assert torch.equal(*pictures)
@@ -187,7 +191,7 @@ def test_stochastic_depth_is_off_while_measuring():
 
 def test_scores_compare_in_the_space_of_the_targets():
     images, model = random_images(), small_model(norm_pix_loss=True)
-    scores = score_reconstruction(model, images, NORMALIZE, "random", 0.75, CPU)
+    scores = score_reconstruction(model, images, prepare, "random", 0.75, CPU)
     targets = patch_targets(patchify(NORMALIZE(images.float() / 255), PATCH), norm_pix=True)
     mask = fixed_mask("random", 0, 5, GRID, 0.75)
     expected = masked_patch_loss(nearest_visible(targets, mask, GRID), targets, mask.mask).item()

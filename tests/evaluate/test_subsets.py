@@ -17,6 +17,14 @@ def test_as_many_as_asked_and_of_each_class_its_share(count):
         assert abs(int((chosen & members).sum()) - count * int(members.sum()) / 100) <= 1
 
 
+def test_the_only_image_of_a_class_is_not_taken_by_a_few():
+    labels = torch.tensor([0] * 500 + [1] + [2, 2])
+    for seed in range(8):
+        few = spread_over_classes(labels, 50, seed, "holdout")
+        assert not few[500]
+        assert not few[501:].all()
+
+
 def test_a_seed_fixes_them_and_a_larger_one_holds_the_smaller():
     ten, forty = (spread_over_classes(LABELS, count, 3, "labels") for count in (10, 40))
     assert torch.equal(ten, spread_over_classes(LABELS, 10, 3, "labels"))

@@ -5,7 +5,14 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from vit.figures import curves_figure, reconstruction_figure, save_figure, sheet_figure
+from vit.figures import (
+    confusion_figure,
+    curves_figure,
+    reconstruction_figure,
+    reliability_figure,
+    save_figure,
+    sheet_figure,
+)
 from vit.figures.curves import smoothed
 from vit.figures.style import HIDDEN, fitted, plain, text_width, titled_figure, wrapped
 
@@ -90,3 +97,27 @@ def test_text_is_cut_and_wrapped_by_its_width(text):
     lines = wrapped(text, 60, 8)
     assert all(text_width(line, 8) <= 60 for line in lines)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "").replace("\u202e", "\N{REPLACEMENT CHARACTER}")
+
+
+def test_confusion_is_drawn_with_labels_in_rows_and_mistakes_in_colour():
+    table = torch.tensor([[8, 2, 0], [0, 10, 0], [5, 0, 5]])
+    figure = confusion_figure(table, ["cat", "dog", "$cow$"], "Title", "subtitle")
+    axes = figure.axes[0]
+    drawn = axes.images[0].get_array()
+    assert drawn[0, 1] == pytest.approx(0.2)
+    assert drawn[2, 0] == pytest.approx(0.5)
+    assert np.isnan(np.asarray(drawn.filled(np.nan) if np.ma.isMaskedArray(drawn) else drawn).diagonal()).all()
+    written = {(round(t.get_position()[0]), round(t.get_position()[1])): t.get_text() for t in axes.texts}
+    assert (written[1, 0], written[0, 2], written[0, 0]) == ("20", "50", "80")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("taken for", "is")
+
+
+def test_reliability_is_drawn_at_its_values():
+    nan = float("nan")
+    confidence, accuracy = torch.tensor([nan, 0.4, 0.9]), torch.tensor([nan, 0.5, 0.6])
+    figure = reliability_figure(confidence, accuracy, torch.tensor([0, 3, 1]), 0.15, "Title", "subtitle")
+    line = figure.axes[0].lines[1]
+    np.testing.assert_allclose(line.get_xydata()[1:], [[0.4, 0.5], [0.9, 0.6]], atol=1e-6)
+    heights = [bar.get_height() for bar in figure.axes[1].patches]
+    assert heights == pytest.approx([0, 0.75, 0.25])
+    assert "15.0%" in figure.axes[0].get_legend().get_title().get_text()

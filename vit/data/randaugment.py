@@ -1,8 +1,11 @@
 """RandAugment (Cubuk et al. 2020) for whole batches on any device, each image by its own draws.
 
-The fifteen operations, their strengths and their arithmetic are those that the usual fine-tuning recipe, rand-m9-mstd0.5-inc1,
-applies image by image with Pillow. Here each operation runs once over the images of the batch that drew it. Draws are made on
-the CPU and say which images those are, so a GPU is never waited for.
+The fifteen operations, their strengths and how they are drawn are those of timm's rand-m9-mstd0.5-inc1, which works image by
+image with Pillow. Here each operation runs once over the images of the batch that drew it. Draws are made on the CPU and say
+which images those are, so a GPU is never waited for.
+
+What differs: shears are about the middle of the image, not its corner; moved images are sampled bilinearly, not by a kernel
+that is drawn too; grey comes in from outside, not the data's mean; and all of it comes before the crop, not after.
 """
 
 from __future__ import annotations
@@ -49,12 +52,12 @@ def draw(
     Args:
         batch: B.
         generator: on the CPU, the only source of chance.
-        count: n, operations drawn for an image, without repetition.
+        count: n, operations drawn for an image; one may come twice.
         magnitude: mean strength, out of 10.
         deviation: of the strength, which is normally distributed and kept between 0 and 10.
         probability: of each operation that is drawn being applied.
     """
-    order = torch.rand(batch, len(OPERATIONS), generator=generator).argsort(dim=1)[:, :count].T  # (n, B)
+    order = torch.randint(len(OPERATIONS), (count, batch), generator=generator)
     applied = torch.rand(count, batch, generator=generator) < probability
     strength = (magnitude + deviation * torch.randn(count, batch, generator=generator)).clamp(0, 10) / 10
     sign = 1 - 2 * (torch.rand(count, batch, generator=generator) < 0.5).float()

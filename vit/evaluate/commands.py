@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -22,13 +23,13 @@ from vit.data.augment import evenly_spaced, to_float
 from vit.encoder import eval_mode
 from vit.errors import UserError, one_line
 from vit.evaluate.classification import accuracy, confusion, reliability
-from vit.evaluate.features import encoder_features, pixel_features
+from vit.evaluate.features import Prepare, encoder_features, pixel_features
 from vit.evaluate.neighbours import TEMPERATURE, K, neighbour_accuracy
 from vit.evaluate.probe import linear_probe
 from vit.evaluate.reconstruction import score_reconstruction
 from vit.evaluate.subsets import spread_over_classes
 from vit.mae import MaskedAutoencoder
-from vit.masking import NOISE
+from vit.masking import NOISE, num_keep
 from vit.training.device import Compute, choose_compute, device_name
 
 METHODS = ("knn", "linear", "reconstruction", "head")
@@ -46,9 +47,9 @@ class Measure:
     Attributes:
         methods: of METHODS; empty for all that apply.
         every_layer: probe each layer, and choose the best one on held-out training images.
-        labels: share of the training images whose labels may be used, above 0 and at most 1.
+        labels: share of the training images whose labels may be used, by neighbours and probe, above 0 and at most 1.
         holdout: training images that choose the probe's layer and regularisation; at most half of those with labels.
-        bank: training images that nearest neighbours search, spread evenly; 0: all.
+        bank: of those, images that nearest neighbours search, spread evenly; 0: all.
         seed: of the two subsets.
         device: "auto", "cpu", "cuda" or "mps".
         threads: on the CPU; 0: torch's choice.
@@ -121,19 +122,22 @@ def evaluate(checkpoint: str, config: DataConfig, asked: dict[str, Any], measure
         layers = list(range(depth)) if measure.every_layer else [depth - 1]
         features = [encoder_features(encoder, part.images, prepare, compute, layers) for part in (train, test)]
         seconds["features"] = time.perf_counter() - since
+        count = max(1, round(measure.labels * len(train)))
+        used = spread_over_classes(train.labels, count, measure.seed, "labels").nonzero()[:, 0]
     for method in methods:
         since = time.perf_counter()
         if method == "knn":
-            results["knn"] = _neighbours(features[0][-1], features[1][-1], data, measure.bank)
+            bank = used[evenly_spaced(len(used), measure.bank)]
+            results["knn"] = _neighbours(features[0][-1], features[1][-1], bank, data)
         elif method == "linear":
-            results["linear"], logits = _probe(features[0], features[1], data, layers, measure)
+            results["linear"], logits = _probe(features[0], features[1], used, data, layers, measure)
             classifier = "a linear probe of frozen features"
         elif method == "reconstruction":
             assert isinstance(model, MaskedAutoencoder)
-            results["reconstruction"] = _reconstruction(model, data, compute)
+            results["reconstruction"] = _reconstruction(model, data, prepare, compute)
         else:
             logits = head_logits(model, test.images, prepare, compute)
-            results["head"] = _worth(logits, test.labels)
+            results["head"] = _worth(logits, test.labels) | {"classes_named": bool(origin.class_names)}
             classifier = "the model's own head"
         seconds[method] = time.perf_counter() - since
     results |= {
@@ -167,10 +171,11 @@ def describe(results: dict[str, Any]) -> list[str]:
             lines.append("                    its fit has not converged")
     if found := results.get("head"):
         error = found["expected_calibration_error"]
-        lines.append(f"its own head        {found['accuracy']:.2%}   (calibration error {error:.1%})")
+        named = "" if found["classes_named"] else "; its classes have no names: taken in the data's order"
+        lines.append(f"its own head        {found['accuracy']:.2%}   (calibration error {error:.1%}{named})")
     for row in results.get("reconstruction", []):
         lines.append(
-            f"hidden patches      {row['loss']:.4f}   ({row['mask']} mask, {row['ratio']:.0%}; mean of the visible "
+            f"hidden patches      {row['loss']:.4f}   ({row['mask']} mask, {row['ratio']:.0%} hidden; mean of the visible "
             f"{row['mean_of_visible_patches']:.4f}, nearest visible {row['nearest_visible_patch']:.4f})"
         )
     spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results["seconds"].items())
@@ -199,10 +204,13 @@ def _applicable(model: Model, data: Dataset, asked: Sequence[str]) -> list[str]:
         head, theirs = "", model.origin.class_names
         if theirs and theirs != data.test.class_names:
             head = f"the classes of this model ({', '.join(theirs[:3])}, ...) are not those of {data.name}"
+    missing = "" if isinstance(model, MaskedAutoencoder) else "this model has no decoder"
+    if not missing and math.prod(encoder_of(model).patch_embed.grid_size) < 2:
+        missing = "this model has one patch: none to hide and one to see"
     hindrance = {
         "knn": "" if labelled else f"{data.name} has no labels",
         "linear": "" if labelled else f"{data.name} has no labels",
-        "reconstruction": "" if isinstance(model, MaskedAutoencoder) else "this model has no decoder",
+        "reconstruction": missing,
         "head": head,
     }
     for method in asked:
@@ -214,13 +222,12 @@ def _applicable(model: Model, data: Dataset, asked: Sequence[str]) -> list[str]:
     return methods
 
 
-def _neighbours(bank: Tensor, queries: Tensor, data: Dataset, most: int) -> dict[str, Any]:
-    chosen = evenly_spaced(len(data.train), most)
-    labels, images = data.train.labels[chosen], data.train.images[chosen]
-    pixels = pixel_features(images), pixel_features(data.test.images)
+def _neighbours(bank: Tensor, queries: Tensor, chosen: Tensor, data: Dataset) -> dict[str, Any]:
+    labels, truth = data.train.labels[chosen], data.test.labels
+    pixels = pixel_features(data.train.images, chosen), pixel_features(data.test.images)
     return {
-        "accuracy": neighbour_accuracy(bank[chosen], labels, queries, data.test.labels),
-        "raw_pixel_accuracy": neighbour_accuracy(pixels[0], labels, pixels[1], data.test.labels),
+        "accuracy": neighbour_accuracy(bank[chosen], labels, queries, truth),
+        "raw_pixel_accuracy": neighbour_accuracy(pixels[0], labels, pixels[1], truth),
         "k": K,
         "temperature": TEMPERATURE,
         "bank": len(chosen),
@@ -228,17 +235,16 @@ def _neighbours(bank: Tensor, queries: Tensor, data: Dataset, most: int) -> dict
 
 
 def _probe(
-    train: Tensor, test: Tensor, data: Dataset, layers: Sequence[int], measure: Measure
+    train: Tensor, test: Tensor, used: Tensor, data: Dataset, layers: Sequence[int], measure: Measure
 ) -> tuple[dict[str, Any], Tensor]:
-    labels = data.train.labels
-    count = max(1, round(measure.labels * len(labels)))
-    used = spread_over_classes(labels, count, measure.seed, "labels")
-    holdout = min(measure.holdout, count // 2)
-    held_out = spread_over_classes(labels[used], holdout, measure.seed, "holdout")
-    found = linear_probe(train[:, used], labels[used], test, held_out)
+    labels, classes = data.train.labels[used], len(data.train.class_names)
+    holdout = min(measure.holdout, len(used) // 2)
+    held_out = spread_over_classes(labels, holdout, measure.seed, "holdout")
+    features = train if len(used) == train.shape[1] else train[:, used]  # all of them need no copy
+    found = linear_probe(features, labels, test, held_out, classes)
     return {
         **_worth(found.logits, data.test.labels),
-        "labels": count,
+        "labels": len(used),
         "held_out": holdout,
         "layer": layers[found.layer],
         "strength": found.strength,
@@ -248,6 +254,8 @@ def _probe(
 
 
 def _worth(logits: Tensor, labels: Tensor) -> dict[str, Any]:
+    if not bool(logits.isfinite().all()):
+        raise EvaluationError("the logits of some test images are nan or infinite: these weights cannot classify")
     found = reliability(logits, labels)
     return {
         "accuracy": accuracy(logits, labels),
@@ -256,22 +264,25 @@ def _worth(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     }
 
 
-def _reconstruction(model: MaskedAutoencoder, data: Dataset, compute: Compute) -> list[dict[str, Any]]:
+def _reconstruction(
+    model: MaskedAutoencoder, data: Dataset, prepare: Prepare, compute: Compute
+) -> list[dict[str, Any]]:
     """The masked loss by kind and ratio of the mask, beside the baselines that learn nothing."""
-    images, normalize = data.test.images, model.origin.normalize
-    if images.shape[1] != model.origin.channels:
-        images = model.origin.fit(images)
-    rows = []
+    rows, columns = encoder_of(model).patch_embed.grid_size
+    # On a small grid, some ratios hide equally many patches: each number of hidden ones once, by its own share.
+    hidden = {rows * columns - num_keep(rows * columns, ratio) for ratio in RATIOS}
+    found = []
     for kind in NOISE:
-        for ratio in RATIOS:
-            scores = score_reconstruction(model, images, normalize, kind, ratio, compute)
-            rows.append({"mask": kind, "ratio": ratio, "loss": scores.model, "mean_of_visible_patches": scores.mean_visible,
-                         "nearest_visible_patch": scores.nearest_visible})  # fmt: skip
-    return rows
+        for share in sorted(count / (rows * columns) for count in hidden):
+            scores = score_reconstruction(model, data.test.images, prepare, kind, share, compute)
+            found.append({"mask": kind, "ratio": share, "loss": scores.model,
+                          "mean_of_visible_patches": scores.mean_visible,
+                          "nearest_visible_patch": scores.nearest_visible})  # fmt: skip
+    return found
 
 
 @torch.no_grad()
-def head_logits(model: Model, images: Tensor, prepare: Any, compute: Compute, batch_size: int = 256) -> Tensor:
+def head_logits(model: Model, images: Tensor, prepare: Prepare, compute: Compute, batch_size: int = 256) -> Tensor:
     """The logits of a model's own head: uint8 (N, C, h, w) -> float32 (N, classes) on the CPU."""
     encoder = encoder_of(model)
     with eval_mode(encoder):

@@ -43,10 +43,13 @@ def encoder_features(
     """
     depth = len(encoder.blocks)
     numbers = [layer % depth for layer in layers]
-    pooled: dict[int, list[Tensor]] = {number: [] for number in numbers}
+    found = torch.empty(len(numbers), len(images), encoder.embed_dim)  # whole at once: parts to be joined take it twice
+    done = 0
 
     def keep(number: int, tokens: Tensor) -> None:
-        pooled[number].append(tokens[:, encoder.num_prefix_tokens :].float().mean(dim=1).cpu())
+        mean = tokens[:, encoder.num_prefix_tokens :].float().mean(dim=1)
+        for place in (place for place, wanted in enumerate(numbers) if wanted == number):
+            found[place, done : done + len(mean)] = mean
 
     def hook(number: int, block: nn.Module, inputs: object, tokens: Tensor) -> None:
         keep(number, tokens)
@@ -58,25 +61,32 @@ def encoder_features(
             inputs = prepare(batch.to(compute.device))
             with compute.autocast():
                 tokens = encoder(inputs)
-            if depth - 1 in pooled:
-                keep(depth - 1, tokens)
-    return torch.stack([torch.cat(pooled[number]) for number in numbers])
+            keep(depth - 1, tokens)
+            done += len(batch)
+    return found
 
 
-def pixel_features(images: Tensor) -> Tensor:
+def pixel_features(images: Tensor, chosen: Tensor | None = None) -> Tensor:
     """The baseline's features: the pixels themselves, uint8 (N, C, h, w) -> float32 (N, C h w).
 
     Images larger than 32 x 32 are shrunk to it: that keeps the bank small and helps the baseline.
+
+    Args:
+        images: may be mapped from a disk: they are read in parts.
+        chosen: int64 (M,), only these; None for all.
     """
     size = (min(images.shape[-2], 32), min(images.shape[-1], 32))
-    return torch.cat([to_float(batch, size).flatten(1) for batch in images.split(1024)])
+    numbers = torch.arange(len(images)) if chosen is None else chosen
+    return torch.cat([to_float(images[part], size).flatten(1) for part in numbers.split(1024)])
 
 
 def standardised(bank: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     """Features (N, D) with mean 0 and deviation 1 in every dimension of the bank, and others by the bank's statistics.
 
     As a BatchNorm without weights does in front of a probe: else the common part and a few large dimensions make all
-    features alike.
+    features alike. A dimension that does not change in the bank says nothing, and is 0 in all of them.
     """
-    centre, spread = bank.mean(0), bank.std(0).clamp(min=1e-6)
-    return tuple((features - centre).div_(spread) for features in (bank, *others))
+    centre, spread = bank.mean(0), bank.std(0, correction=0)
+    says = spread > 1e-5 * centre.abs().clamp(min=1)
+    scale = torch.where(says, 1 / spread.clamp(min=1e-12), 0)
+    return tuple((features - centre).mul_(scale) for features in (bank, *others))

@@ -11,9 +11,10 @@ from torch import Tensor
 from vit.errors import UserError
 from vit.evaluate.features import standardised
 
-STRENGTHS = tuple(10.0**power for power in range(-1, -7, -1))
+STRENGTHS = tuple(10.0**power for power in range(-1, -6, -1))
 """L2 strengths that are tried, the strongest first: each fit starts where the one before ended."""
-MOST_STEPS, TOLERANCE = 500, 1e-5  # of L-BFGS; the largest part of the gradient where a fit counts as converged
+MOST_STEPS, TOLERANCE = 1000, 1e-2
+"""Of L-BFGS: steps, and the gradient's length where a fit counts as converged, as a share of the regularisation's own."""
 
 
 class ProbeError(UserError):
@@ -25,8 +26,8 @@ class Probe:
     """A linear classifier of standardised features.
 
     Attributes:
-        weight: (classes, D).
-        bias: (classes,).
+        weight: float64 (classes, D).
+        bias: float64 (classes,).
         converged: whether the fit ended because the gradient vanished, not because the steps were used up.
     """
 
@@ -36,7 +37,7 @@ class Probe:
 
     def __call__(self, features: Tensor) -> Tensor:
         """Standardised features (N, D) -> logits (N, classes)."""
-        return features @ self.weight.T + self.bias
+        return (features.double() @ self.weight.T + self.bias).float()
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,12 @@ def fit_probe(features: Tensor, labels: Tensor, classes: int, strength: float, s
         strength: factor of half the squared length of the weights, beside the mean cross-entropy.
         start: where to begin; None for zeros.
     """
-    weight = torch.zeros(classes, features.shape[1]) if start is None else start.weight.clone()
-    bias = torch.zeros(classes) if start is None else start.bias.clone()
+    features = features.double()  # in float32, rounding hides the slope near the optimum of a weak regularisation
+    weight = torch.zeros(classes, features.shape[1], dtype=torch.double) if start is None else start.weight.clone()
+    bias = torch.zeros(classes, dtype=torch.double) if start is None else start.bias.clone()
     parameters = [weight.requires_grad_(), bias.requires_grad_()]
     optimizer = torch.optim.LBFGS(
-        parameters, max_iter=MOST_STEPS, max_eval=2 * MOST_STEPS, tolerance_grad=TOLERANCE, tolerance_change=0.0,
+        parameters, max_iter=MOST_STEPS, max_eval=2 * MOST_STEPS, tolerance_grad=1e-3 * strength, tolerance_change=0.0,
         history_size=20, line_search_fn="strong_wolfe",
     )  # fmt: skip
 
@@ -85,12 +87,18 @@ def fit_probe(features: Tensor, labels: Tensor, classes: int, strength: float, s
 
     optimizer.step(loss)
     loss()
-    largest = max(float(parameter.grad.abs().max()) for parameter in parameters if parameter.grad is not None)
-    return Probe(weight.detach(), bias.detach(), largest <= 10 * TOLERANCE)  # its line search ends a little before
+    length = torch.cat([parameter.grad.flatten() for parameter in parameters if parameter.grad is not None]).norm()
+    pull = strength * weight.detach().norm()
+    return Probe(weight.detach(), bias.detach(), bool(length <= max(TOLERANCE * float(pull), 1e-9)))
 
 
 def linear_probe(
-    train: Tensor, labels: Tensor, test: Tensor, held_out: Tensor, strengths: tuple[float, ...] = STRENGTHS
+    train: Tensor,
+    labels: Tensor,
+    test: Tensor,
+    held_out: Tensor,
+    classes: int,
+    strengths: tuple[float, ...] = STRENGTHS,
 ) -> ProbeResult:
     """Choose layer and strength on held-out training images, fit to all training images, and look at the test images once.
 
@@ -99,12 +107,13 @@ def linear_probe(
         labels: int64 (N,).
         test: float32 (layers, M, D).
         held_out: bool (N,), training images that choose and do not fit at first.
-        strengths: to choose from, the strongest first.
+        classes: their number; some may have no label here.
+        strengths: to choose from, the strongest first; of equally good ones the strongest is taken, of equally good layers the
+            first.
 
     Raises:
         ProbeError: there is nothing to fit or nothing held out.
     """
-    classes = int(labels.max()) + 1
     fitted_on, chosen_on = ~held_out, held_out
     if not bool(fitted_on.any()) or not bool(chosen_on.any()):
         raise ProbeError(
@@ -122,8 +131,5 @@ def linear_probe(
     layer = max(range(len(best)), key=lambda index: best[index][0])
     strength = best[layer][1]
     bank, queries = standardised(train[layer], test[layer])
-    probe = None
-    for step in strengths[: strengths.index(strength) + 1]:
-        probe = fit_probe(bank, labels, classes, step, probe)
-    assert probe is not None
+    probe = fit_probe(bank, labels, classes, strength)
     return ProbeResult(layer, strength, best, probe(queries), probe.converged)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -42,7 +43,7 @@ class ReconstructionScores:
 def score_reconstruction(
     model: MaskedAutoencoder,
     images: Tensor,
-    normalize: Normalization,
+    prepare: Callable[[Tensor], Tensor],
     kind: str,
     mask_ratio: float,
     compute: Compute,
@@ -53,7 +54,7 @@ def score_reconstruction(
     Args:
         model: on the device of `compute`; put into eval mode and back.
         images: uint8 (N, C, h, w).
-        normalize: the input's normalisation.
+        prepare: uint8 (B, C, h, w) -> the model's input (B, C, H, W).
         kind: of the mask.
         mask_ratio: share of hidden patches.
         compute: device and precision.
@@ -63,7 +64,7 @@ def score_reconstruction(
     sums = torch.zeros(3, dtype=torch.float64)
     for start in range(0, len(images), batch_size):
         batch = images[start : start + batch_size].to(compute.device)
-        inputs = normalize(to_float(batch, embed.image_size))
+        inputs = prepare(batch)
         mask = fixed_mask(kind, start, len(batch), embed.grid_size, mask_ratio).to(compute.device)
         with eval_mode(model), compute.autocast():
             prediction = model(inputs, mask)

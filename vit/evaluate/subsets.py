@@ -25,7 +25,7 @@ def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> 
     rank = torch.empty(len(labels))  # of each image within its class, as a share of the class: from 0 to below 1
     for label in labels.unique():
         members = order[labels[order] == label]
-        rank[members] = torch.arange(len(members)) / len(members)
+        rank[members] = (torch.arange(len(members)) + 0.5) / len(members)
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order))
     chosen = sorted(range(len(labels)), key=lambda i: (float(rank[i]), int(place[i])))[:count]

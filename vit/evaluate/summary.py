@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ def summarize(run: TrainingRun, metrics: Sequence[Mapping[str, Any]]) -> dict[st
     """
     config, data = run.config, run.data
     kind, ratio = config.mask.kind, config.mask.ratio
-    scores = score_reconstruction(run.model, data.test.images, run.normalize, kind, ratio, run.compute)
+    scores = score_reconstruction(run.model, data.test.images, preparation(run), kind, ratio, run.compute)
     last_epoch = [line["loss"] for line in metrics if line["epoch"] > config.train.epochs - 1]
     return {
         "data": {
@@ -71,6 +71,11 @@ def summarize(run: TrainingRun, metrics: Sequence[Mapping[str, Any]]) -> dict[st
     }
 
 
+def preparation(run: TrainingRun) -> Callable[[Tensor], Tensor]:
+    """From images uint8 (B, C, h, w) to the input of the run's model (B, C, H, W)."""
+    return lambda batch: run.normalize(to_float(batch, run.config.model.image_size_2d))
+
+
 def score_neighbours(run: TrainingRun) -> dict[str, Any]:
     """Nearest neighbours by the frozen encoder's features, and by the pixels themselves, on the same images."""
     train, test = run.data.train, run.data.test
@@ -80,9 +85,7 @@ def score_neighbours(run: TrainingRun) -> dict[str, Any]:
     def accuracy(bank_features: torch.Tensor, query_features: torch.Tensor) -> float:
         return neighbour_accuracy(bank_features, labels, query_features, test.labels)
 
-    def prepare(batch: Tensor) -> Tensor:
-        return run.normalize(to_float(batch, run.config.model.image_size_2d))
-
+    prepare = preparation(run)
     learned = [encoder_features(run.model.encoder, images, prepare, run.compute)[0] for images in (bank, test.images)]
     return {
         "k": K,

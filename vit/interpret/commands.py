@@ -27,7 +27,6 @@ from vit.interpret.viewing import (
     mask_noise,
     moments_of,
     nearest_to_middle,
-    require_folder,
     subject_of,
     write_numbers,
 )
@@ -108,7 +107,6 @@ def attention(
     """
     from vit.figures import save_figure, save_film
 
-    require_folder(look.out)
     moments = moments_of(checkpoint) if look.film else []
     subject = subject_of(checkpoint, files, data, root, count, asked)
     draw = {"weights": draw_weights, "rollout": draw_rollout, "relevance": draw_relevance, "distance": draw_distances}

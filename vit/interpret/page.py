@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from vit.encoder import eval_mode
 from vit.errors import one_line
 from vit.evaluate.reconstruction import reconstruct
 from vit.interpret.capture import AttentionMaps
-from vit.interpret.layers import AttentionError
 from vit.interpret.viewing import (
     CPU,
     Subject,
@@ -26,7 +24,6 @@ from vit.interpret.viewing import (
     kept_patches,
     mask_noise,
     moments_of,
-    require_folder,
     subject_of,
     write_numbers,
 )
@@ -71,11 +68,6 @@ def explore(
     """
     from vit.figures import Moment, PageError, explore_page
 
-    if out.suffix not in (".html", ".htm") or os.path.isdir(out):
-        raise AttentionError(f"--out: {str(out)!r} cannot be used; name a page that ends in .html")
-    if len(os.fsencode(out.name)) > 240:  # beside it, a temporary file needs a name too
-        raise AttentionError(f"--out: {out.name[:40]}...: File name too long")
-    require_folder(out.parent)
     subject = subject_of(checkpoint, files, data, root, count, asked)
     places = moments_of(checkpoint) if snapshots else [("", None)]
     tokens = subject.geometry.num_tokens - round((mask_ratio or 0) * subject.geometry.num_tokens)

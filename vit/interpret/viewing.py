@@ -264,22 +264,6 @@ def nearest_to_middle(grid_size: tuple[int, int], among: Tensor) -> list[tuple[i
     return [(place // columns, place % columns) for place in nearest]
 
 
-def require_folder(folder: Path) -> None:
-    """Refuse a folder that cannot be written to, before anything is computed.
-
-    Raises:
-        AttentionError: a file stands there, or it is not ours to write to.
-    """
-    try:
-        there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-        if not there.is_dir():
-            raise AttentionError(f"--out: {there} is not a folder")
-    except OSError as error:  # a name that is too long
-        raise AttentionError(f"--out: {folder}: {error.strerror}") from error
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise AttentionError(f"--out: {there} cannot be written to; name another folder")
-
-
 def write_numbers(path: Path, numbers: dict[str, Any]) -> None:
     """Arrays by name, for `numpy.load`; equal ones give equal files."""
     arrays = {key: value.numpy() if isinstance(value, Tensor) else np.array(value) for key, value in numbers.items()}

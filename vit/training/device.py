@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -71,6 +72,9 @@ def choose_compute(config: TrainConfig, precision: str | None = None, steps: int
     if config.device != "auto" and config.device not in there:
         raise ConfigError(f"train.device: {config.device!r} cannot be used; torch finds {', '.join(there)} here")
     device = torch.device(there[0] if config.device == "auto" else config.device)
+    most = 4 * (os.cpu_count() or 1)
+    if config.threads > most:  # torch does not survive millions
+        raise ConfigError(f"train.threads: {config.threads} cannot be used; at most {most} here")
     if config.threads:
         torch.set_num_threads(config.threads)
     pays = device.type == "cuda" and steps >= COMPILE_FROM_STEPS
