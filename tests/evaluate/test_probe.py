@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from vit.evaluate.features import standardised
@@ -46,9 +47,8 @@ def test_where_a_fit_starts_does_not_matter():
 
 
 def test_the_probe_is_scikit_learns():
-    sklearn = pytest.importorskip("sklearn.linear_model", reason="pip install scikit-learn compares with it")
     features, labels = blobs(300, 1.5)
-    theirs = sklearn.LogisticRegression(C=1 / (1e-2 * len(labels)), max_iter=2000, tol=1e-8).fit(features, labels)
+    theirs = LogisticRegression(C=1 / (1e-2 * len(labels)), max_iter=2000, tol=1e-8).fit(features, labels)
     ours = fit_probe(features, labels, 4, 1e-2)(features).softmax(1)
     torch.testing.assert_close(ours, torch.from_numpy(theirs.predict_proba(features)).float(), rtol=0, atol=2e-3)
 

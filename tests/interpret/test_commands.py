@@ -588,6 +588,15 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(argv, said, place, vit
     assert sorted(path.name for path in place.iterdir()) == before
 
 
+def test_a_page_far_too_large_is_refused_before_anything_is_computed(place, vit, monkeypatch):
+    monkeypatch.setattr("vit.interpret.page.MOST_CODES", 3 * 2 * 15**2 - 1)
+    monkeypatch.setattr("vit.interpret.page.AttentionMaps", None)  # it would be called
+    code, _, error = vit("explore", "encoder", "one.png", "--out", "p.html")
+    assert code == 2
+    assert "the page would hold 1,350 weights, far too many for one; --layers and --count choose" in error
+    assert not (place / "p.html").exists()
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
