@@ -539,7 +539,10 @@ def evaluate_parser() -> argparse.ArgumentParser:
         "--holdout", type=_count, default=5000, metavar="N", help="training images that choose (default: 5000)"
     )
     parser.add_argument("--bank", type=_natural, default=0, metavar="N", help="training images for neighbours; 0: all")
-    parser.add_argument("--seed", type=_natural, default=0, metavar="N", help="of the subsets (default: 0)")
+    parser.add_argument(
+        "--seeds", type=_naturals, default=(0,), metavar="N,N",
+        help="of the label subset and the held-out images; of several, the mean and the spread (default: 0)",
+    )  # fmt: skip
     parser.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], default="auto", help="where")
     parser.add_argument("--threads", type=_natural, default=0, metavar="N", help="on the CPU; 0: torch's choice")
     parser.add_argument("--out", metavar="DIR", help="folder for results.json, confusion.png and reliability.png")
@@ -655,6 +658,10 @@ def _natural(text: str) -> int:
     if not text.isdecimal() or len(text) > 18:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be used; a number from 0 to below 10^18")
     return int(text)
+
+
+def _naturals(text: str) -> tuple[int, ...]:
+    return tuple(_natural(part) for part in text.split(","))
 
 
 def _share(text: str) -> float:

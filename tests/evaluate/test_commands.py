@@ -129,7 +129,7 @@ def test_every_layer_and_few_labels(vit, tmp_path):
 
 def test_the_same_again(vit, tmp_path):
     def figures():
-        vit("mae", "--data", "images", "--method", "linear", "--labels", 0.3, "--seed", 5, "--out", tmp_path)
+        vit("mae", "--data", "images", "--method", "linear", "--labels", 0.3, "--seeds", 5, "--out", tmp_path)
         results = json.loads((tmp_path / "results.json").read_text())
         return results["linear"]
 
@@ -153,10 +153,27 @@ def test_neighbours_search_the_labels_that_may_be_used(place, vit, tmp_path):
     assert some["accuracy"] == neighbour_accuracy(features[used], train.labels[used], queries, test.labels)
     chosen = evenly_spaced(72, 10)
     assert bank["accuracy"] == neighbour_accuracy(features[chosen], train.labels[chosen], queries, test.labels)
-    other = found("--labels", 0.25, "--seed", 1)
+    other = found("--labels", 0.25, "--seeds", 1)
     again = spread_over_classes(train.labels, 18, 1, "labels")
     assert other["accuracy"] == neighbour_accuracy(features[again], train.labels[again], queries, test.labels)
     assert not torch.equal(used, again)
+
+
+def test_several_seeds_have_a_mean_and_a_spread(vit, tmp_path):
+    argv = ["mae", "--data", "images", "--labels", 0.2, "--out", tmp_path]
+    alone = []
+    for seed in (0, 4, 5):
+        assert vit(*argv, "--seeds", seed)[0] == 0
+        alone.append(json.loads((tmp_path / "results.json").read_text()))
+    code, said, _ = vit(*argv, "--seeds", "0,4,5")
+    assert code == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    for method in ("knn", "linear"):
+        each = [result[method]["accuracy"] for result in alone]
+        assert results[method]["accuracy_by_seed"] == each
+        assert results[method]["accuracy"] == pytest.approx(np.mean(each))
+        assert results[method]["spread"] == pytest.approx(np.std(each, ddof=1))
+    assert said.count("over 3 seeds") == 2
 
 
 def test_neighbours_are_of_the_last_layer_also_when_every_layer_is_probed(vit, tmp_path):
@@ -228,7 +245,7 @@ def test_scenes(vit):
         (["mae", "--data", "images", "--out", "mae/config.json"], "is not a folder"),
         (["mae", "--data", "images", "--method", "linear", "--labels", "0.01"], "of 1 training images are held out"),
         (["mae", "--data", "images", "--threads", "100000000"], "train.threads: 100000000 cannot be used; at most"),
-        (["mae", "--data", "images", "--seed", "9" * 30], "a number from 0 to below 10^18"),
+        (["mae", "--data", "images", "--seeds", "9" * 30], "a number from 0 to below 10^18"),
         (["mae", "--data", "images", "--out", ""], "--out: '' cannot be used"),
         (["mae", "--data", "images", "--device", "mps"], "'mps' cannot be used"),
     ],

@@ -50,7 +50,7 @@ class Measure:
         labels: share of the training images whose labels may be used, by neighbours and probe, above 0 and at most 1.
         holdout: training images that choose the probe's layer and regularisation; at most half of those with labels.
         bank: of those, images that nearest neighbours search, spread evenly; 0: all.
-        seed: of the two subsets.
+        seeds: of the two subsets; with several, figures are means over them.
         device: "auto", "cpu", "cuda" or "mps".
         threads: on the CPU; 0: torch's choice.
     """
@@ -60,7 +60,7 @@ class Measure:
     labels: float = 1.0
     holdout: int = 5000
     bank: int = 0
-    seed: int = 0
+    seeds: tuple[int, ...] = (0,)
     device: str = "auto"
     threads: int = 0
 
@@ -123,14 +123,20 @@ def evaluate(checkpoint: str, config: DataConfig, asked: dict[str, Any], measure
         features = [encoder_features(encoder, part.images, prepare, compute, layers) for part in (train, test)]
         seconds["features"] = time.perf_counter() - since
         count = max(1, round(measure.labels * len(train)))
-        used = spread_over_classes(train.labels, count, measure.seed, "labels").nonzero()[:, 0]
+        used = [spread_over_classes(train.labels, count, seed, "labels").nonzero()[:, 0] for seed in measure.seeds]
     for method in methods:
         since = time.perf_counter()
         if method == "knn":
-            bank = used[evenly_spaced(len(used), measure.bank)]
-            results["knn"] = _neighbours(features[0][-1], features[1][-1], bank, data)
+            banks = [part[evenly_spaced(len(part), measure.bank)] for part in used]
+            rows = [_neighbours(features[0][-1], features[1][-1], bank, data) for bank in banks]
+            results["knn"] = over_seeds(rows, measure.seeds)
         elif method == "linear":
-            results["linear"], logits = _probe(features[0], features[1], used, data, layers, measure)
+            probes = [
+                _probe(features[0], features[1], part, data, layers, measure.holdout, seed)
+                for part, seed in zip(used, measure.seeds, strict=True)
+            ]
+            results["linear"] = over_seeds([row for row, _ in probes], measure.seeds)
+            logits = probes[0][1]  # the pictures are of the first seed
             classifier = "a linear probe of frozen features"
         elif method == "reconstruction":
             assert isinstance(model, MaskedAutoencoder)
@@ -160,13 +166,13 @@ def describe(results: dict[str, Any]) -> list[str]:
     if data["warning"]:
         lines.append(f"WARNING: {one_line(data['warning'])}")
     if found := results.get("knn"):
-        lines.append(
-            f"nearest neighbours  {found['accuracy']:.2%}   (raw pixels {found['raw_pixel_accuracy']:.2%}; k {found['k']}, "
-            f"{found['bank']:,} training images)"
-        )
+        searched = f"raw pixels {found['raw_pixel_accuracy']:.2%}; k {found['k']}, {found['bank']:,} training images"
+        lines.append(f"nearest neighbours  {found['accuracy']:.2%}{_spread(found)}   ({searched})")
     if found := results.get("linear"):
         chosen = f"layer {found['layer']}, L2 {found['strength']:.0e}, chosen on {found['held_out']:,} held-out training images"
-        lines.append(f"linear probe        {found['accuracy']:.2%}   ({found['labels']:,} labels; {chosen})")
+        lines.append(
+            f"linear probe        {found['accuracy']:.2%}{_spread(found)}   ({found['labels']:,} labels; {chosen})"
+        )
         if not found["converged"]:
             lines.append("                    its fit has not converged")
     if found := results.get("head"):
@@ -180,6 +186,10 @@ def describe(results: dict[str, Any]) -> list[str]:
         )
     spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results["seconds"].items())
     return [*lines, f"on {results['device']}, {results['threads']} threads: {spent}"]
+
+
+def _spread(found: dict[str, Any]) -> str:
+    return f" +- {found['spread']:.2%} over {len(found['seeds'])} seeds" if "spread" in found else ""
 
 
 def caption(outcome: Outcome) -> str:
@@ -222,6 +232,20 @@ def _applicable(model: Model, data: Dataset, asked: Sequence[str]) -> list[str]:
     return methods
 
 
+def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
+    """The figures of the first seed; with several, `accuracy` is their mean, beside the spread and each one's.
+
+    Args:
+        rows: of each seed, with "accuracy".
+        seeds: as many.
+    """
+    if len(rows) == 1:
+        return rows[0]
+    found = torch.tensor([row["accuracy"] for row in rows], dtype=torch.double)
+    several = {"accuracy": float(found.mean()), "spread": float(found.std()), "accuracy_by_seed": found.tolist()}
+    return rows[0] | several | {"seeds": list(seeds), "figures_of_seed": seeds[0]}
+
+
 def _neighbours(bank: Tensor, queries: Tensor, chosen: Tensor, data: Dataset) -> dict[str, Any]:
     labels, truth = data.train.labels[chosen], data.test.labels
     pixels = pixel_features(data.train.images, chosen), pixel_features(data.test.images)
@@ -235,11 +259,11 @@ def _neighbours(bank: Tensor, queries: Tensor, chosen: Tensor, data: Dataset) ->
 
 
 def _probe(
-    train: Tensor, test: Tensor, used: Tensor, data: Dataset, layers: Sequence[int], measure: Measure
+    train: Tensor, test: Tensor, used: Tensor, data: Dataset, layers: Sequence[int], most_held_out: int, seed: int
 ) -> tuple[dict[str, Any], Tensor]:
     labels, classes = data.train.labels[used], len(data.train.class_names)
-    holdout = min(measure.holdout, len(used) // 2)
-    held_out = spread_over_classes(labels, holdout, measure.seed, "holdout")
+    holdout = min(most_held_out, len(used) // 2)
+    held_out = spread_over_classes(labels, holdout, seed, "holdout")
     features = train if len(used) == train.shape[1] else train[:, used]  # all of them need no copy
     found = linear_probe(features, labels, test, held_out, classes)
     return {
