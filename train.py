@@ -18,7 +18,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vit.cli import TrainCommand, parse_train_command, to_yaml
+from vit.cli.settings import TrainCommand, parse_train_command, to_yaml
 from vit.errors import exit_code_of, one_line
 
 if TYPE_CHECKING:

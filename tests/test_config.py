@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from jsonargparse import ArgumentParser
 
-from vit.cli import SECTIONS, TrainCommand, config_parser, parse_config, parse_train_command, to_yaml
+from vit.cli.settings import SECTIONS, TrainCommand, config_parser, parse_config, parse_train_command, to_yaml
 from vit.config import Config, ConfigError, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
 from vit.errors import one_line
 

@@ -14,7 +14,9 @@ from PIL import Image
 from torch import nn
 
 from vit.checkpoints import load_model, save_model
-from vit.cli import attention_parser, explore_parser, main
+from vit.cli import main
+from vit.cli.attention import attention_parser
+from vit.cli.explore import explore_parser
 from vit.data.augment import Normalization, to_float
 from vit.data.folder import list_splits
 from vit.encoder import VisionTransformer

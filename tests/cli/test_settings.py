@@ -1,4 +1,4 @@
-"""The commands as a shell calls them: light to start, honest about every field, one line for a mistake."""
+"""Settings as train.py takes them from a shell: light to ask about, honest about every field, one line for a mistake."""
 
 from __future__ import annotations
 
@@ -6,66 +6,14 @@ import ast
 import dataclasses
 import inspect
 import re
-import subprocess
-import sys
-import tomllib
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-import vit
-from vit.cli import SECTIONS
+from vit.cli.settings import SECTIONS
 
-ROOT = Path(__file__).resolve().parents[1]
-TRAIN = ROOT / "train.py"
-HEAVY = ("torch", "torchvision", "matplotlib", "timm", "PIL")
-
-
-def shell(*command: object, cwd: Path = ROOT) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, *map(str, command)], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
-def vit_command(*argv: str) -> subprocess.CompletedProcess:
-    """`vit argv`, with the names of the heavy modules that it imported as the last line of stdout."""
-    code = (
-        "import sys\n"
-        "try:\n"
-        f"    from vit.cli import main; code = main({list(argv)!r})\n"
-        "except SystemExit as end:\n"
-        "    code = end.code\n"
-        f"print('imported:', *[name for name in {HEAVY!r} if name in sys.modules])\n"
-        "sys.exit(code)"
-    )
-    return shell("-c", code)
-
-
-@pytest.mark.parametrize(("argv", "said"), [(["--version"], f"vit {vit.__version__}\n"), (["--help"], "usage: vit")])
-def test_vit_answers_without_heavy_imports(argv, said):
-    done = vit_command(*argv)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(said)
-    assert done.stdout.endswith("imported:\n")
-    assert not done.stderr
-
-
-def test_vit_help_names_its_commands():
-    assert re.search(r"^\s+data\s+\w", vit_command("--help").stdout, re.MULTILINE)
-
-
-def test_version_is_the_package_s():
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == vit.__version__
-
-
-@pytest.mark.parametrize("argv", [["fly"], [], ["--fly"], ["data", "--fly"], ["data"]])
-def test_vit_refuses_what_it_does_not_know(argv):
-    done = vit_command(*argv)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "error:" in done.stderr.splitlines()[-1]
-    assert done.stdout == "imported:\n"
+TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 
 
 def field_explanations(kind: type) -> dict[str, str]:
@@ -78,14 +26,10 @@ def field_explanations(kind: type) -> dict[str, str]:
     }
 
 
-def test_train_help_explains_every_field_without_heavy_imports():
-    code = f"""import runpy, sys
-sys.argv = ["train.py", "--help"]
-try:
-    runpy.run_path({str(TRAIN)!r}, run_name="__main__")
-finally:
-    print("imported:", *[name for name in {HEAVY!r} if name in sys.modules])"""
-    done = shell("-c", code)
+def test_train_help_explains_every_field_without_heavy_imports(weighed):
+    done = weighed(
+        f"import runpy; sys.argv = ['train.py', '--help']; runpy.run_path({str(TRAIN)!r}, run_name='__main__')"
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("imported:\n")
     entries = {}
@@ -119,7 +63,7 @@ finally:
     ],
     ids=lambda value: " ".join(value)[:40].encode("unicode_escape").decode() if isinstance(value, list) else "",
 )
-def test_bad_setting_is_one_line_and_leaves_no_trace(argv, key, tmp_path):
+def test_bad_setting_is_one_line_and_leaves_no_trace(argv, key, shell, tmp_path):
     (tmp_path / "twice.yaml").write_text("train: {epochs: 1, epochs: 2}")
     small = ["--data.source", "scenes", "--data.limit", "8"] if "model.freeze" in key else []
     done = shell(TRAIN, *small, *argv, cwd=tmp_path)

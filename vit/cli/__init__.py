@@ -1,0 +1,45 @@
+"""The command `vit`. Light: a command's module is imported when it is called, and what is heavy where it is used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from vit import __version__
+from vit.cli.options import CommandParser
+from vit.errors import exit_code_of
+
+COMMANDS = {
+    "data": "show the images that a configuration would train on",
+    "bench": "time the training step, beside peers and the machine's limit",
+    "checkpoint": "inspect, convert, export or publish a pretrained model",
+    "attention": "draw what a model's attention looks at",
+    "explore": "write a page to look around in a model's attention",
+    "evaluate": "measure what a pretrained model is worth",
+}
+"""What each command is for. Each is a module here, of the same name, with a function `run`."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console command `vit`."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    return exit_code_of("vit", lambda: _run(argv))
+
+
+def _run(argv: Sequence[str]) -> int:
+    parser = CommandParser(prog="vit", description="What stands around train.py. Each command has a --help.")
+    parser.add_argument("--version", action="version", version=f"vit {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
+    for name, what in COMMANDS.items():
+        commands.add_parser(name, help=what, add_help=False)
+    arguments, rest = parser.parse_known_args(list(argv))
+
+    from vit.training.stopping import Stopped, StopRequests
+
+    try:
+        with StopRequests():
+            return import_module(f"vit.cli.{arguments.command}").run(rest)
+    except Stopped as stopped:
+        print(f"vit: stopped by {stopped}", file=sys.stderr)
+        return stopped.exit_code

@@ -1,0 +1,175 @@
+"""Configurations, read from files and the command line, and written again."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from jsonargparse import ArgumentParser, set_parsing_settings
+
+from vit.config import Config, ConfigError, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.errors import one_line
+
+SECTIONS = {"data": DataConfig, "model": ModelConfig, "mask": MaskConfig, "optim": OptimConfig, "train": TrainConfig}
+RUN_CONFIG = "config.yaml"
+
+
+def config_parser(program: str, description: str, more: dict[str, str]) -> ArgumentParser:
+    """A parser for `--config FILE` (any number, the later wins), every field of every section, and `--print_config`.
+
+    Args:
+        program: name of the command.
+        description: for `--help`.
+        more: the command's own options, which it reads itself, and what they do.
+    """
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    usage = f"{program} [--config FILE ...] [--SECTION.FIELD VALUE ...] {' '.join(f'[{option}]' for option in more)}"
+    parser = ArgumentParser(prog=program, description=description, exit_on_error=False, usage=usage, allow_abbrev=False)
+    parser.epilog = "; ".join(f"{option}: {text}" for option, text in more.items())
+    parser.add_argument("--config", action="config", help="YAML file with settings; of several, the later wins")
+    for name, section in SECTIONS.items():
+        group = parser.add_argument_group((section.__doc__ or name).rstrip("."), name=name)
+        group.add_class_arguments(section, name, as_group=False)  # as a group, it would take files past `check_file`
+    return parser
+
+
+def parse_config(parser: ArgumentParser, argv: Sequence[str]) -> Config:
+    """The settings in `argv` and the files it names, checked.
+
+    What stands on the command line wins over the files, before or after them.
+
+    Raises:
+        ConfigError: a key or value that cannot be used, in one line.
+    """
+    try:
+        (files,), settings = take_options(argv, "--config")
+        for path in files:
+            check_file(Path(path))
+        parsed = parser.parse_args([*(f"--config={path}" for path in files), *settings])
+        return Config(**{name: section(**parsed[name].as_dict()) for name, section in SECTIONS.items()})
+    except argparse.ArgumentError as error:
+        message = one_line(str(error.message)).replace("Parser key ", "").replace("typing.", "")
+        raise ConfigError(f"{message.rstrip('.')}. All keys are listed by --help") from error
+
+
+def check_file(path: Path) -> None:
+    """What the parser would let pass, or say less well: a file that is no YAML, is not made of sections, or names a key twice.
+
+    YAML lets a key stand twice and forgets the first: a setting that silently does nothing.
+
+    Raises:
+        ConfigError: one of these, or the file cannot be read.
+    """
+
+    seen: set[str] = set()
+    visited: list[yaml.Node] = []
+
+    def walk(node: yaml.Node, name: str) -> Iterator[str]:
+        where = f"in {path}, line {node.start_mark.line + 1}"
+        if not node.tag.startswith("tag:yaml.org,2002:") or "python" in node.tag:
+            yield f"{name or 'config'}: the tag {node.tag} {where}, cannot be used; only plain values can"
+        if name in ("", *SECTIONS) and not isinstance(node, yaml.MappingNode):
+            yield f"{name or 'config'}: must hold `key: value` {where}" + ("" if name else ", in sections")
+        if any(node is other for other in visited):
+            yield f"{name}: the alias {where}, cannot be used; write out what it stands for"
+        if isinstance(node, yaml.CollectionNode):
+            visited.append(node)
+        if isinstance(node, yaml.SequenceNode):
+            for value in node.value:
+                yield from walk(value, name)
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                inner = f"{name}.{key.value}".lstrip(".")
+                if inner in seen:
+                    yield f"{inner}: stands twice in {path}, the second time in line {key.start_mark.line + 1}; keep one"
+                seen.add(inner)
+                yield from walk(value, inner)
+
+    try:
+        tree = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config: cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"config: {path} is not YAML: {one_line(str(error))}") from error
+    if tree is None:
+        raise ConfigError(f"config: {path} is empty")
+    for problem in walk(tree, ""):
+        raise ConfigError(problem)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes a text like 1e3 or 1.5e3, which is a number to the parser but not to YAML 1.1."""
+
+
+_FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
+
+
+def to_yaml(config: Config) -> str:
+    """A complete configuration file."""
+    return yaml.dump(config.to_dict(), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120)
+
+
+@dataclass(frozen=True)
+class TrainCommand:
+    """What train.py was asked to do: train with `config` in the run folder `out`, from where it stopped if `resume`."""
+
+    config: Config
+    out: Path
+    resume: bool
+
+
+def parse_train_command(argv: Sequence[str], default_config: Path) -> TrainCommand:
+    """Read train.py's command line.
+
+    Without `--config`, `default_config` is taken. With `--resume`, the run's own config.yaml is, and the settings that the
+    command line adds must agree with it.
+
+    Raises:
+        ConfigError: in one line.
+    """
+    what = f"Pretrain by filling in hidden patches. Without --config: {default_config.name}."
+    own = {
+        "--out DIR": "folder for the run, by default runs/ and the configuration's name",
+        "--resume": "continue the run in its folder from its last saved state",
+    }
+    parser = config_parser("train.py", what, own)
+    resume = "--resume" in argv
+    argv = [argument for argument in argv if argument != "--resume"]
+    (files, outs), _ = take_options(argv, "--config", "--out")
+    _, argv = take_options(argv, "--out")
+    last = Path(files[-1]).resolve() if files else default_config
+    out = Path(outs[-1] if outs else f"runs/{last.parent.name if last.name == RUN_CONFIG else last.stem}")
+    if outs and not outs[-1]:
+        raise ConfigError("--out: '' cannot be used; name a folder for the run")
+    if not resume:
+        return TrainCommand(
+            parse_config(parser, argv if files else ["--config", str(default_config), *argv]), out, False
+        )
+    saved = out / RUN_CONFIG
+    if not os.path.exists(saved):  # unlike Path.exists, False for a name that no file can have
+        raise ConfigError(f"--resume: there is no run in {out}; leave --resume out to begin one, or name it by --out")
+    before = parse_config(parser, ["--config", str(saved)])
+    for key, old, new in parse_config(parser, ["--config", str(saved), *argv]).conflicts(before.to_dict()):
+        ways = "leave it out (--config too: the run has its own), or begin another with --out"
+        raise ConfigError(f"{key}: the run in {out} has {old!r}, not {new!r}; {ways}")
+    _, settings = take_options(argv, "--config")  # where the data is, say, a file does not change: the command line may
+    config = parse_config(parser, ["--config", str(saved), *settings])
+    return TrainCommand(config, out, resume=True)
+
+
+def take_options(argv: Sequence[str], *options: str) -> tuple[list[list[str]], list[str]]:
+    """The values of each of `options` in `argv`, and `argv` without them."""
+    scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for option in options:
+        scan.add_argument(option, action="append", default=[])
+    try:
+        found, rest = scan.parse_known_args(list(argv))
+    except argparse.ArgumentError as error:
+        raise ConfigError(f"{error.argument_name}: {error.message}") from error
+    return [vars(found)[option.removeprefix("--")] for option in options], rest
