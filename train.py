@@ -1,12 +1,13 @@
-"""Pretrain a vision transformer by masked patch reconstruction.
+"""Pretrain a vision transformer by masked patch reconstruction, or teach it to classify.
 
     python train.py                                            # configs/quickstart.yaml
     python train.py --config configs/cifar10_tiny_p4.yaml
     python train.py --config configs/folder.yaml --data.root my_images --out runs/mine
     python train.py --config configs/cifar10_tiny_p4.yaml --resume
+    python train.py --config configs/finetune_cifar10_tiny_p4.yaml --model.init runs/cifar10_tiny_p4
 
 The run folder, runs/<config> or --out, gets config.yaml, metrics.jsonl, checkpoints/, model.safetensors and config.json,
-reconstructions.png, attention.png, curves.png, summary.json.
+attention.png, curves.png, summary.json, and reconstructions.png, or confusion.png and reliability.png.
 """
 
 from __future__ import annotations
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from vit.training.stopping import StopRequests
 
 QUICKSTART = Path(__file__).resolve().parent / "configs" / "quickstart.yaml"
-PICTURES = 10  # test images in reconstructions.png
-MAPS = 6  # test images in attention.png
 
 
 def main() -> int:
@@ -90,7 +89,10 @@ def prepare(command: TrainCommand, folder: RunFolder, processes: Processes) -> T
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     rows, columns = config.model.grid_size
     print(f"data     {one_line(data.description)}")
-    print(f"model    {parameters / 1e6:.2f}M parameters, {rows} x {columns} patches, {config.mask.ratio:.0%} hidden")
+    what = f"{config.mask.ratio:.0%} hidden"
+    if config.train.task == "classify":
+        what = f"{len(data.train.class_names)} classes; from {one_line(config.model.init) or 'random weights'}"
+    print(f"model    {parameters / 1e6:.2f}M parameters, {rows} x {columns} patches, {what}")
     print(f"compute  {run.compute}; {run.how}")
     print(f"run      {folder.path}, {run.total_steps:,} steps" + (f", from step {run.step:,}" if run.step else ""))
     for note in [*run.notes, *(f"unreadable, left out: {path}" for path in data.train.skipped + data.test.skipped)]:
@@ -100,9 +102,10 @@ def prepare(command: TrainCommand, folder: RunFolder, processes: Processes) -> T
 
 def train(run: TrainingRun, folder: RunFolder, stop: StopRequests) -> None:
     """All remaining steps; a signal ends them after the one under way, with its state saved."""
+    from vit.evaluate.summary import measure_held_out
     from vit.training.metrics import MetricsLog
     from vit.training.progress import Progress
-    from vit.training.run_folder import snapshot_steps
+    from vit.training.run_folder import held_out_steps, snapshot_steps
 
     settings, processes = run.config.train, run.processes
     stop.hold(True)
@@ -113,6 +116,7 @@ def train(run: TrainingRun, folder: RunFolder, stop: StopRequests) -> None:
         stop.hold(False)
         return
     kept = snapshot_steps(run.total_steps, settings.snapshots)
+    tested = held_out_steps(run.total_steps, settings.epochs, settings.holdout_every)
     if run.step == 0 and 0 in kept:
         take_snapshot(run, folder)
     log = MetricsLog(folder.metrics, run.step, folder.tensorboard if settings.tensorboard else None)
@@ -128,6 +132,8 @@ def train(run: TrainingRun, folder: RunFolder, stop: StopRequests) -> None:
                 images, since = 0, run.seconds
             if step.step == began + 1 and run.compute.compile:
                 print(f"compiled and made the first step in {run.first_step_seconds:.0f} s", flush=True)
+            if step.step in tested:
+                log.write({"step": step.step, "epoch": step.epoch, **measure_held_out(run)})
             if step.step in kept:
                 step.check()
                 take_snapshot(run, folder)
@@ -151,95 +157,78 @@ def take_snapshot(run: TrainingRun, folder: RunFolder) -> None:
     from vit.checkpoints import save_model
 
     data, place = run.data, folder.snapshots / f"step-{run.step:08d}"
-    save_model(place, run.model, run.normalize, data.train.class_names, data.name, dtype=torch.float16)
+    save_model(place, run.result, run.normalize, data.train.class_names, data.name, dtype=torch.float16)
 
 
 def finish(run: TrainingRun, folder: RunFolder) -> None:
     """The model, the summary and the pictures, and a word on each."""
     from vit.atomic import write_json
     from vit.checkpoints import save_model
-    from vit.evaluate.summary import summarize
+    from vit.evaluate.summary import measure_classification, measure_reconstruction, summarize
+    from vit.report.pictures import draw_attention, draw_classes, draw_curves, draw_reconstructions
     from vit.training.metrics import read_metrics
 
-    save_model(folder.path, run.model, run.normalize, run.data.train.class_names, run.data.name)
+    save_model(folder.path, run.result, run.normalize, run.data.train.class_names, run.data.name)
     print("measuring what was learned ...", flush=True)
     metrics = read_metrics(folder.metrics)
-    summary = summarize(run, metrics)
-    draw(run, folder, metrics, summary)
+    if run.config.train.task == "classify":
+        measured, logits = measure_classification(run)
+        draw_classes(run, folder, logits)
+        found, pictures = told_of_classes(measured), list(OF_CLASSES)
+    else:
+        measured = measure_reconstruction(run)
+        draw_reconstructions(run, folder)
+        found, pictures = told_of_patches(measured), list(OF_PATCHES)
+    draw_attention(run, folder)
+    draw_curves(run, folder, metrics, measured)
+    summary = summarize(run, metrics, measured)
     write_json(folder.summary, summary)  # last: a folder with a summary holds a finished run
 
     warn(run.data)
-    baselines, neighbours = summary["test_loss_of_baselines"], summary["neighbours"]
-    print(
-        f"\n{one_line(run.data.name)}: {run.step:,} steps in {run.seconds:,.0f} s, {summary['images_per_second']:,.0f} images/s"
-    )
-    print(f"test loss on hidden patches  {summary['test_loss']:.4f}")
-    print(f"  guessing the visible mean  {baselines['mean_of_visible_patches']:.4f}")
-    print(f"  copying the nearest patch  {baselines['nearest_visible_patch']:.4f}")
+    speed = f"{run.step:,} steps in {run.seconds:,.0f} s, {summary['images_per_second']:,.0f} images/s"
+    print(f"\n{one_line(run.data.name)}: {speed}")
+    for line in (*found, "", f"In {folder.path}:", *pictures, *OF_ALL):
+        print(line, flush=True)
+
+
+OF_PATCHES = ("  reconstructions.png  test images, what the model sees of them, and how it fills in the rest",)
+OF_CLASSES = (
+    "  confusion.png        which classes it takes for which",
+    "  reliability.png      how sure it is, and how often it is right",
+)
+OF_ALL = (
+    "  attention.png        where the last layer's attention looks, head by head",
+    "  curves.png           how the run went: what it measured, learning rate and gradient norm over the epochs",
+    "  summary.json         these figures and what they came from",
+    "  model.safetensors    the weights, with config.json: vit.checkpoints.load_model reads them",
+)
+
+
+def told_of_patches(measured: dict[str, Any]) -> list[str]:
+    """The figures of a pretraining in lines for people."""
+    baselines, neighbours = measured["test_loss_of_baselines"], measured["neighbours"]
+    lines = [
+        f"test loss on hidden patches  {measured['test_loss']:.4f}",
+        f"  guessing the visible mean  {baselines['mean_of_visible_patches']:.4f}",
+        f"  copying the nearest patch  {baselines['nearest_visible_patch']:.4f}",
+    ]
     if neighbours:
-        print(f"nearest-neighbour accuracy   {neighbours['encoder_accuracy']:.1%} by the encoder's features")
-        print(f"                             {neighbours['raw_pixel_accuracy']:.1%} by raw pixels")
-    print(f"\nIn {folder.path}:")
-    print(f"  {folder.reconstructions.name}  test images, what the model sees of them, and how it fills in the rest")
-    print(f"  {folder.attention.name}        where the last layer's attention looks, head by head")
-    print(f"  {folder.curves.name}           loss, learning rate and gradient norm over the epochs")
-    print(f"  {folder.summary.name}         these figures and what they came from")
-    print("  model.safetensors    the weights, with config.json: vit.checkpoints.load_model reads them", flush=True)
+        lines += [
+            f"nearest-neighbour accuracy   {neighbours['encoder_accuracy']:.1%} by the encoder's features",
+            f"                             {neighbours['raw_pixel_accuracy']:.1%} by raw pixels",
+        ]
+    return lines
 
 
-def draw(run: TrainingRun, folder: RunFolder, metrics: list[dict[str, Any]], summary: dict[str, Any]) -> None:
-    """reconstructions.png, attention.png and curves.png."""
-    import torch
-
-    from vit.data.augment import to_float
-    from vit.encoder import eval_mode
-    from vit.evaluate.reconstruction import fixed_mask, reconstruct
-    from vit.figures import attention_figure, curves_figure, reconstruction_figure, save_figure
-    from vit.interpret import AttentionMaps
-
-    config, test, encoder = run.config, run.data.test, run.model.encoder
-    about = f"{run.data.name}, test images · {config.train.epochs} epochs on {len(run.data.train):,} images"
-    grid = config.model.grid_size
-
-    some = test.subset(test.showcase(PICTURES))
-    mask = fixed_mask(config.mask.kind, 0, len(some), grid, config.mask.ratio)
-    result = reconstruct(run.model, some.images, run.normalize, mask, run.compute)
-    how = f"{config.mask.kind} mask, {int(mask.mask[0].sum())} of {mask.mask.shape[1]} patches hidden"
-    if result.from_normalized:
-        how += (
-            " · the model predicts normalised patches: their brightness and contrast are estimated from the visible"
-            " patches around, not taken from the original"
-        )
-    title = "Filled in from what is visible"
-    figure = reconstruction_figure(
-        result.original, result.filled, result.hidden, some.label_names, title, f"{about} · {how}"
-    )
-    save_figure(figure, folder.reconstructions)
-
-    some = test.subset(test.showcase(MAPS))
-    images = to_float(some.images, config.model.image_size_2d)
-    with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as attention:
-        encoder(run.normalize(images).to(run.compute.device))
-    centre = (grid[0] // 2, grid[1] // 2)
-    by_class = config.model.class_token
-    asks = "the class token" if by_class else f"the patch in row {centre[0]}, column {centre[1]} (outlined)"
-    maps, prefix_mass = (part.float().cpu() for part in attention.to_grid(query="cls" if by_class else centre))
-    heads = maps.shape[1]
-    # The mean stands first: it is what the heads amount to.
-    maps, prefix_mass = (torch.cat([part.mean(dim=1, keepdim=True), part], dim=1) for part in (maps, prefix_mass))
-    figure = attention_figure(
-        images, maps, ["mean of heads", *(f"head {head}" for head in range(heads))], some.label_names,
-        f"Where {asks} looks", f"{about} · layer {len(encoder.blocks) - 1} of 0 to {len(encoder.blocks) - 1}, whole images",
-        masses=prefix_mass, query=None if by_class else centre,
-    )  # fmt: skip
-    save_figure(figure, folder.attention)
-
-    lines = {
-        "test loss at the end": summary["test_loss"],
-        "guessing the mean of the visible": summary["test_loss_of_baselines"]["mean_of_visible_patches"],
-        "copying the nearest visible": summary["test_loss_of_baselines"]["nearest_visible_patch"],
-    }
-    save_figure(curves_figure(metrics, lines, "How the run went", f"{about} · seed {config.train.seed}"), folder.curves)
+def told_of_classes(measured: dict[str, Any]) -> list[str]:
+    """The figures of a classifier in lines for people."""
+    lines = [
+        f"test accuracy      {measured['test_accuracy']:.2%}",
+        f"calibration error  {measured['test_calibration_error']:.2%}",
+    ]
+    if "test_accuracy_with_flip" in measured:
+        lines.insert(1, f"  and mirror images together  {measured['test_accuracy_with_flip']:.2%}")
+    return lines
 
 
 def warn(data: Dataset) -> None:

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = [
     ["cli"],
     ["bench"],
+    ["report"],
     ["interpret"],
     ["figures"],
     ["evaluate"],

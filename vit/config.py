@@ -24,7 +24,8 @@ PRESETS: dict[str, dict[str, int]] = {
 # What a resumed run may be given anew: where and how it runs and what it writes. Moved data is known again by its stamp.
 FREE_ON_RESUME = frozenset(
     {"data.root", "data.cache", "data.download", "data.name", "train.device", "train.threads", "train.save_every"}
-    | {"train.log_every", "train.knn_images", "train.tensorboard", "train.snapshots"}
+    | {"train.log_every", "train.knn_images", "train.tensorboard", "train.snapshots", "train.holdout_every"}
+    | {"classify.test_flip"}
     | {"train.accumulate", "train.processes", "train.attention", "train.compile"}  # the result, but for its last bits
 )
 
@@ -67,6 +68,12 @@ class DataConfig(_Section):
     """when CIFAR is neither on disk nor to be downloaded: stop, or warn and train on Scenes"""
     limit: int = 0
     """use only this many training images and at most as many test images, spread evenly; 0: all"""
+    holdout: int = 0
+    """test on this many training images instead, which are then not trained on: to choose settings by; 0: off"""
+    labels: float = 1.0
+    """classification: share of the training images whose labels are known, and which are trained on"""
+    subset_seed: int = 0
+    """draws holdout and labels, of each class its share"""
     on_bad_image: Literal["stop", "skip"] = "stop"
     """folder source, an image that cannot be read: stop with its path, or leave it out and list it"""
     cache: str = "~/.cache/vit-patch-trainer"
@@ -85,6 +92,8 @@ class DataConfig(_Section):
     """RandAugment: operations drawn for an image, each applied half of the time; 2 for fine-tuning, 0: off"""
     rand_magnitude: float = 9.0
     """their mean strength, out of 10"""
+    erasing: float = 0.0
+    """probability of covering a random rectangle with one colour (random erasing)"""
 
     def __post_init__(self) -> None:
         self._check_values("data")
@@ -97,12 +106,18 @@ class DataConfig(_Section):
         _require(0 <= self.flip <= 1, "data.flip", self.flip, "a probability from 0 to 1")
         _require(0 <= self.rand_augment <= 15, "data.rand_augment", self.rand_augment, "0 (off) to 15 operations")
         _require(0 <= self.rand_magnitude <= 10, "data.rand_magnitude", self.rand_magnitude, "from 0 to 10")
+        _require(0 <= self.erasing <= 1, "data.erasing", self.erasing, "a probability from 0 to 1")
+        _require(self.holdout >= 0, "data.holdout", self.holdout, "0 (off) or a number of training images")
+        _require(0 < self.labels <= 1, "data.labels", self.labels, "a share above 0 and at most 1")
+        _require(self.subset_seed >= 0, "data.subset_seed", self.subset_seed, "0 or more")
 
 
 @dataclass(frozen=True)
 class ModelConfig(_Section):
     """The encoder, the decoder, and which of their parts learn."""
 
+    init: str = ""
+    """checkpoint to begin with: whatever `vit.checkpoints.load_model` reads; empty: random weights"""
     preset: Literal["micro", "tiny", "small", "base"] = "tiny"
     """width, depth and heads of encoder and decoder, as far as they are not given below"""
     image_size: int | tuple[int, int] = 32
@@ -131,6 +146,8 @@ class ModelConfig(_Section):
     """initial value of a learned scale on each residual branch of the encoder; null: none"""
     drop_path: float = 0.0
     """probability of leaving out the encoder's last residual branch, growing linearly from 0 at the first"""
+    global_pool: Literal["avg", "token"] = "avg"
+    """what a classifier reads: the mean of the patches, or the class token"""
     decoder_dim: int | None = None
     """width of the decoder's tokens, a multiple of 4 and of decoder_heads; null: the preset's"""
     decoder_depth: int | None = None
@@ -161,6 +178,8 @@ class ModelConfig(_Section):
         _require(self.mlp_ratio * self.dimensions["embed_dim"] >= 1, "model.mlp_ratio", self.mlp_ratio, "positive")
         _require(self.registers >= 0, "model.registers", self.registers, "0 or more")
         _require(0 <= self.drop_path < 1, "model.drop_path", self.drop_path, "from 0 to below 1")
+        token = self.global_pool == "token" and not self.class_token
+        _require(not token, "model.global_pool", self.global_pool, "there is no class token (model.class_token)")
 
     @property
     def image_size_2d(self) -> tuple[int, int]:
@@ -191,7 +210,7 @@ class ModelConfig(_Section):
             "image_size": self.image_size_2d,
             "patch_size": self.patch_size_2d,
             **{key: self.dimensions[key] for key in ("embed_dim", "depth", "num_heads")},
-            **{key: getattr(self, key) for key in given},
+            **{key: getattr(self, key) for key in (*given, "global_pool")},
         }
 
     def decoder_arguments(self) -> dict[str, int]:
@@ -210,7 +229,7 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class MaskConfig(_Section):
-    """Which patches are hidden, and what is to be predicted of them."""
+    """Pretraining: which patches are hidden, and what is to be predicted of them."""
 
     kind: Literal["random", "block", "grid"] = "random"
     """each patch by itself, one rectangle an image, or a regular pattern"""
@@ -218,17 +237,45 @@ class MaskConfig(_Section):
     """share of the patches that is hidden, above 0 and below 1; rounded, at least one is hidden and one seen"""
     norm_pix_loss: bool = True
     """predict each patch normalised by its own mean and deviation, instead of its colours"""
+    uniformity: float = 0.0
+    """weight of a second loss that keeps the images of a batch apart (U-MAE, 0.01 there); 0: off"""
 
     def __post_init__(self) -> None:
         self._check_values("mask")
         allowed = "above 0 (nothing hidden) and below 1 (all hidden)"
         _require(0 < self.ratio < 1, "mask.ratio", self.ratio, allowed)
+        _require(self.uniformity >= 0, "mask.uniformity", self.uniformity, "0 or more")
+
+
+@dataclass(frozen=True)
+class ClassifyConfig(_Section):
+    """Classification, of a pretrained encoder or from scratch: what is done to images and labels in training."""
+
+    label_smoothing: float = 0.0
+    """share of each label that is spread over all classes"""
+    mixup: float = 0.0
+    """alpha of Mixup, which blends two images and their labels; 0: off"""
+    cutmix: float = 0.0
+    """alpha of CutMix, which puts a rectangle of one image into another; 0: off; with both, each for half of the images"""
+    drop_patches: float = 0.0
+    """share of the patches that are left out of each training image (PatchDropout): cheaper steps; tests see all"""
+    test_flip: bool = False
+    """also test on images and their mirror images together, reported apart"""
+
+    def __post_init__(self) -> None:
+        self._check_values("classify")
+        _require(0 <= self.label_smoothing < 1, "classify.label_smoothing", self.label_smoothing, "0 to below 1")
+        for key in ("mixup", "cutmix"):
+            _require(getattr(self, key) >= 0, f"classify.{key}", getattr(self, key), "0 (off) or more")
+        _require(0 <= self.drop_patches < 1, "classify.drop_patches", self.drop_patches, "from 0 to below 1")
 
 
 @dataclass(frozen=True)
 class OptimConfig(_Section):
-    """AdamW and its schedule: linear warm-up, then a cosine."""
+    """The optimizer and its schedule: linear warm-up, then a cosine."""
 
+    name: Literal["adamw", "muon"] = "adamw"
+    """muon: the blocks' matrices by orthogonalised momentum, all else by AdamW, at AdamW's learning rate"""
     blr: float = 1.5e-4
     """base learning rate, for 256 images a step: lr = blr x train.batch_size / 256"""
     min_lr: float = 0.0
@@ -239,6 +286,10 @@ class OptimConfig(_Section):
     """decoupled weight decay of the matrices; norms, biases, tokens and positions have none"""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's averaging of the gradient and of its square"""
+    layer_decay: float = 1.0
+    """factor of the learning rate from each block to the one before it, for fine-tuning; 1: all learn alike"""
+    ema: float = 0.0
+    """also average the weights over the steps, with this decay (0.9995, say), and keep the average; 0: off"""
     clip_grad: float = 1.0
     """largest gradient norm, longer ones are shortened to it; 0: off"""
 
@@ -247,13 +298,17 @@ class OptimConfig(_Section):
         _require(self.blr > 0, "optim.blr", self.blr, "a positive learning rate")
         for key in ("min_lr", "warmup_epochs", "weight_decay", "clip_grad"):
             _require(getattr(self, key) >= 0, f"optim.{key}", getattr(self, key), "0 or more")
+        _require(0 < self.layer_decay <= 1, "optim.layer_decay", self.layer_decay, "above 0 and at most 1")
+        _require(0 <= self.ema < 1, "optim.ema", self.ema, "from 0 (off) to below 1")
         _require(all(0 <= b < 1 for b in self.betas), "optim.betas", list(self.betas), "two numbers from 0 to below 1")
 
 
 @dataclass(frozen=True)
 class TrainConfig(_Section):
-    """How long, on what, and what is written down."""
+    """What is learned, how long, on what, and what is written down."""
 
+    task: Literal["reconstruct", "classify"] = "reconstruct"
+    """fill in hidden patches (pretraining), or name the class of whole images (fine-tuning, or from scratch)"""
     epochs: int = 100
     """how often every training image is seen"""
     batch_size: int = 256
@@ -280,6 +335,8 @@ class TrainConfig(_Section):
     """moments of the run whose weights are kept for good, in half precision, the first more often: for films and sliders"""
     log_every: int = 10
     """steps between two lines of metrics.jsonl"""
+    holdout_every: int = 0
+    """epochs between two tests on data.holdout, for the curves; 0: only at the end"""
     knn_images: int = 50_000
     """training images searched by the nearest-neighbour evaluation at the end, spread evenly; 0: all"""
     tensorboard: bool = False
@@ -289,7 +346,7 @@ class TrainConfig(_Section):
         self._check_values("train")
         for key in ("epochs", "batch_size", "processes", "save_every", "log_every"):
             _require(getattr(self, key) >= 1, f"train.{key}", getattr(self, key), "1 or more")
-        for key in ("seed", "accumulate", "threads", "knn_images", "snapshots"):
+        for key in ("seed", "accumulate", "threads", "knn_images", "snapshots", "holdout_every"):
             _require(getattr(self, key) >= 0, f"train.{key}", getattr(self, key), "0 or more")
         _require(self.seed < 2**64, "train.seed", self.seed, "below 2**64")
         allowed = f"at most train.batch_size, which is {self.batch_size}"
@@ -306,6 +363,7 @@ class Config:
     mask: MaskConfig = field(default_factory=MaskConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    classify: ClassifyConfig = field(default_factory=ClassifyConfig)
 
     def __post_init__(self) -> None:
         rows, columns = self.model.grid_size
@@ -313,6 +371,18 @@ class Config:
         _require(rows * columns >= 2, "model.patch_size", self.model.patch_size, allowed)
         warmup, epochs = self.optim.warmup_epochs, self.train.epochs
         _require(warmup <= epochs, "optim.warmup_epochs", warmup, f"at most train.epochs, which is {epochs}")
+        train, data = self.train, self.data
+        alone = not self.mask.uniformity or (train.accumulate <= 1 and train.processes == 1)
+        allowed = "it compares a batch's images with each other: leave train.accumulate and train.processes out"
+        _require(alone, "mask.uniformity", self.mask.uniformity, allowed)
+        allowed = "the test images are looked at once, at the end; hold some training images out with data.holdout"
+        _require(not train.holdout_every or data.holdout > 0, "train.holdout_every", train.holdout_every, allowed)
+        other, means = ("mask", "reconstruct") if train.task == "classify" else ("classify", "classify")
+        for item in fields(getattr(self, other)):  # a setting of the other task would do nothing
+            value = getattr(getattr(self, other), item.name)
+            _require(value == item.default, f"{other}.{item.name}", value, f"it is of train.task {means}")
+        allowed = "pretraining needs none; data.limit takes fewer images"
+        _require(data.labels == 1 or train.task == "classify", "data.labels", data.labels, allowed)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, as they stand in YAML and JSON."""

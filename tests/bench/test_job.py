@@ -10,7 +10,7 @@ from vit.bench.job import Job, flops_per_image, linears
 from vit.config import ConfigError
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
-from vit.training.loop import MaskedLoss
+from vit.training.tasks import Reconstruction
 
 
 @pytest.mark.parametrize(("patch", "gflop"), [(4, 1.286), (2, 5.545)])
@@ -27,7 +27,7 @@ def test_arithmetic_is_what_torch_counts(patch, ratio):
     inputs = torch.randn(job.batch, 3, 32, 32)
     mask = make_mask("random", job.batch, config.model.grid_size, ratio, torch.Generator())
     with FlopCounterMode(display=False) as counter:
-        MaskedLoss(model)(inputs, mask).backward()
+        Reconstruction(model, config)(inputs, *mask)[0].backward()
     assert flops_per_image(config) * job.batch == counter.get_total_flops()
 
 

@@ -350,6 +350,7 @@ def test_memory_peaks_below_the_file_above_the_model(tmp_path):
 
 
 def test_a_state_of_a_run_loads_with_its_settings(tmp_path):
+    from vit.checkpoints.native import architecture
     from vit.config import Config, ModelConfig
 
     config = Config(
@@ -357,7 +358,7 @@ def test_a_state_of_a_run_loads_with_its_settings(tmp_path):
     )
     model = build_autoencoder(config.model.encoder_arguments(), config.model.decoder_arguments(), True)
     state = {"step": 3, "model": model.state_dict(), "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}},
-             "config": config.to_dict()}  # fmt: skip
+             **architecture(model), "mean": [0.5] * 3, "std": [0.5] * 3, "class_names": []}  # fmt: skip
     torch.save(state, tmp_path / "step-00000003.pt")
     loaded = load_model(tmp_path / "step-00000003.pt")
     assert isinstance(loaded, MaskedAutoencoder)

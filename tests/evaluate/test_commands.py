@@ -11,11 +11,11 @@ from torch import nn
 from vit.checkpoints import load_model, save_model
 from vit.cli import main
 from vit.data.augment import Normalization, evenly_spaced, to_float
+from vit.data.subsets import spread_over_classes
 from vit.encoder import VisionTransformer
 from vit.evaluate.features import encoder_features, pixel_features
 from vit.evaluate.neighbours import neighbour_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
-from vit.evaluate.subsets import spread_over_classes
 from vit.mae import build_autoencoder
 from vit.training.device import Compute
 

@@ -6,6 +6,7 @@ import torch
 from matplotlib.image import imread
 
 from vit.figures import (
+    Curve,
     confusion_figure,
     curves_figure,
     reconstruction_figure,
@@ -18,6 +19,8 @@ from vit.figures.style import HIDDEN, fitted, plain, text_width, titled_figure, 
 
 HOSTILE = ["$x^", "<script>", "a\nb", "\udcff", "", "$$ {"]
 METRICS = [{"epoch": i / 10, "loss": 1 / (i + 1), "lr": 1e-3 * i, "grad_norm": 1.0} for i in range(30)]
+METRICS += [{"epoch": 1.0, "held": 0.3}, {"epoch": 3.0, "held": 0.1}]
+LOSS = Curve("loss", "loss", "held", {"a $ line": 0.5, "another": 0.2})
 
 
 def images(count: int, height: int = 16, width: int = 16) -> torch.Tensor:
@@ -42,8 +45,9 @@ FIGURES = {
     "wide reconstruction": lambda: reconstruction(["one"], 8, 32),
     "sheet": lambda: sheet(HOSTILE),
     "sheet with parts": lambda: sheet(HOSTILE, with_parts=True),
-    "curves": lambda: curves_figure(METRICS, {"a $ line": 0.5, "another": 0.2}, "Title", "subtitle"),
-    "curves of one step": lambda: curves_figure(METRICS[:1], {}, "Title", "subtitle"),
+    "curves": lambda: curves_figure(METRICS, [LOSS], "Title", "subtitle"),
+    "two curves": lambda: curves_figure(METRICS, [LOSS, Curve("accuracy", "loss", "held", {})], "Title", "subtitle"),
+    "curves of one step": lambda: curves_figure(METRICS[:1], [LOSS], "Title", "subtitle"),
 }
 
 

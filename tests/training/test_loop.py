@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import vit.training.loop
+import vit.training.tasks
 from vit.attention import set_kernel
 from vit.config import Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
 from vit.data.augment import Normalization
@@ -19,7 +19,6 @@ from vit.masking import make_mask
 from vit.training.device import Compute
 from vit.training.loop import (
     CPU_TOKENS,
-    MaskedLoss,
     NonFiniteError,
     Step,
     accumulate_gradient,
@@ -28,6 +27,7 @@ from vit.training.loop import (
     train_steps,
 )
 from vit.training.optimizer import learning_rate, make_optimizer
+from vit.training.tasks import Reconstruction
 
 CPU = Compute(torch.device("cpu"))
 TINY = ModelConfig(
@@ -55,7 +55,8 @@ def model_of(settings: Config) -> MaskedAutoencoder:
 def start(settings: Config, images: Tensor, compute: Compute = CPU) -> tuple[MaskedAutoencoder, Iterator[Step]]:
     model = model_of(settings)
     optimizer = make_optimizer(model, settings.optim)
-    return model, train_steps(model, optimizer, images, Normalization.of(images), settings, compute)
+    task = Reconstruction(model, settings)
+    return model, train_steps(task, optimizer, images, Normalization.of(images), compute)
 
 
 def weights(model: torch.nn.Module) -> list[Tensor]:
@@ -103,7 +104,7 @@ def gradient(count: int, parts: int) -> tuple[float, list[Tensor]]:
     model = model_of(settings)
     inputs = torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(2))
     mask = make_mask("random", count, (4, 4), 0.75, torch.Generator().manual_seed(3))
-    loss = accumulate_gradient(MaskedLoss(model), inputs, mask, parts, CPU).item()
+    loss = accumulate_gradient(Reconstruction(model, settings), inputs, mask, parts, CPU)[0].item()
     return loss, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
@@ -174,7 +175,7 @@ def way_losses(**train: object) -> list[float]:
     model = model_of(settings)
     set_kernel(model, settings.train.attention)
     optimizer = make_optimizer(model, settings.optim)
-    steps = train_steps(model, optimizer, images, Normalization.of(images), settings, compute)
+    steps = train_steps(Reconstruction(model, settings), optimizer, images, Normalization.of(images), compute)
     return [step.loss for step in steps]
 
 
@@ -208,7 +209,7 @@ def test_no_step_reads_from_the_device(crop, kind):
     model = model_of(settings).to("meta")
     optimizer = Descent(model.parameters(), {})  # AdamW's fused kernel does not know this device
     normalize = Normalization([0.5] * 3, [0.5] * 3)
-    steps = train_steps(model, optimizer, noise(20), normalize, settings, Compute(torch.device("meta")))
+    steps = train_steps(Reconstruction(model, settings), optimizer, noise(20), normalize, Compute(torch.device("meta")))
     done = [next(steps) for _ in range(5)]
     assert [step.images for step in done] == [8, 8, 4, 8, 8]
     with pytest.raises((RuntimeError, NotImplementedError)):
@@ -252,7 +253,7 @@ def test_step_that_is_not_finite_changes_nothing(spoil, clip_grad):
     images = noise(20)
     model = model_of(settings)
     optimizer = make_optimizer(model, settings.optim)
-    steps = train_steps(model, optimizer, images, Normalization.of(images), settings, CPU)
+    steps = train_steps(Reconstruction(model, settings), optimizer, images, Normalization.of(images), CPU)
     done = [next(steps) for _ in range(AT - 1)]
     before = weights(model)
     moments = [value.clone() for state in optimizer.state.values() for value in state.values()]
@@ -273,11 +274,11 @@ def test_what_is_not_finite_is_kept_out_also_where_nobody_looks_until_later(monk
     model = model_of(settings)
     optimizer = make_optimizer(model, settings.optim)
     monkeypatch.setattr(Step, "check", lambda step: None)
-    steps = train_steps(model, optimizer, images, Normalization.of(images), settings, CPU)
+    steps = train_steps(Reconstruction(model, settings), optimizer, images, Normalization.of(images), CPU)
     done = [next(steps) for _ in range(AT - 1)]
     before = weights(model)
     with monkeypatch.context() as spoilt:
-        spoilt.setattr(vit.training.loop, "masked_patch_loss", lambda *_: next(model.parameters()).sum() * math.nan)
+        spoilt.setattr(vit.training.tasks, "masked_patch_loss", lambda *_: next(model.parameters()).sum() * math.nan)
         done.append(next(steps))
     done.append(next(steps))
     assert math.isnan(done[AT - 1].loss)
@@ -313,7 +314,7 @@ def test_yielded_rate_is_the_one_that_was_used():
     settings = config()
     model = model_of(settings)
     optimizer = make_optimizer(model, settings.optim)
-    for step in train_steps(model, optimizer, noise(20), Normalization.of(noise(20)), settings, CPU):
+    for step in train_steps(Reconstruction(model, settings), optimizer, noise(20), Normalization.of(noise(20)), CPU):
         assert {group["lr"] for group in optimizer.param_groups} == {step.lr}
 
 

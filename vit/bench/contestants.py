@@ -17,8 +17,9 @@ from vit.mae import build_autoencoder
 from vit.masking import make_mask
 from vit.training.allocator import keep_freed_memory
 from vit.training.device import Compute, choose_compute
-from vit.training.loop import MaskedLoss, accumulate_gradient, choose_parts, train_steps
+from vit.training.loop import accumulate_gradient, choose_parts, train_steps
 from vit.training.optimizer import make_optimizer, parameter_groups
+from vit.training.tasks import Reconstruction
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def _ours(job: Job) -> Contestant:
     device = compute.device
     model = build_autoencoder(config.model.encoder_arguments(), config.model.decoder_arguments(), True).to(device)
     set_kernel(model, config.train.attention)
+    task = Reconstruction(model, config)
     optimizer: torch.optim.Optimizer = make_optimizer(model, OptimConfig())
     if not job.fused_adamw:
         optimizer = torch.optim.AdamW(parameter_groups(model, 0.05), lr=1e-4)
@@ -71,10 +73,10 @@ def _ours(job: Job) -> Contestant:
     about = f"{compute.precision}, attention {config.train.attention}, {parts} parts{', compiled' if compute.compile else ''}"
     if job.with_data:
         images = torch.randint(0, 256, (job.images, 3, job.image_size, job.image_size), dtype=torch.uint8)
-        steps = train_steps(model, optimizer, images, Normalization([0.5] * 3, [0.25] * 3), config, compute)
+        steps = train_steps(task, optimizer, images, Normalization([0.5] * 3, [0.25] * 3), compute)
         return Contestant(lambda: next(steps), model, compute, about)
     model.train()
-    forward = compute.compiled(MaskedLoss(model))
+    forward = compute.compiled(task)
     inputs = torch.randn(job.batch, 3, job.image_size, job.image_size).to(device)
     generator = torch.Generator().manual_seed(0)
     mask = make_mask("random", job.batch, config.model.grid_size, job.mask_ratio, generator, device=device)
@@ -82,11 +84,11 @@ def _ours(job: Job) -> Contestant:
         group["lr"] = 1e-4
 
     def step() -> Tensor:
-        loss = accumulate_gradient(forward, inputs, mask, parts, compute)
+        measures = accumulate_gradient(forward, inputs, mask, parts, compute)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return loss
+        return measures[0]
 
     return Contestant(step, model, compute, about)
 

@@ -42,9 +42,7 @@ def save_model(
     tensors = {name: value.detach().cpu().to(dtype).contiguous() for name, value in model.state_dict().items()}
     details = {
         "format": FORMAT,
-        "encoder": encoder_of(model).arguments,
-        "decoder": model.decoder.arguments if isinstance(model, MaskedAutoencoder) else None,
-        "norm_pix_loss": model.norm_pix_loss if isinstance(model, MaskedAutoencoder) else None,
+        **architecture(model),
         "mean": normalize.mean,
         "std": normalize.std,
         "interpolation": interpolation,
@@ -52,6 +50,15 @@ def save_model(
         "data": data,
     }
     write_weights(folder, tensors, details)
+
+
+def architecture(model: Model) -> dict[str, Any]:
+    """What is needed to build a model again, as plain values: its encoder's arguments, its decoder's, its target."""
+    return {
+        "encoder": encoder_of(model).arguments,
+        "decoder": model.decoder.arguments if isinstance(model, MaskedAutoencoder) else None,
+        "norm_pix_loss": model.norm_pix_loss if isinstance(model, MaskedAutoencoder) else None,
+    }
 
 
 def write_weights(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:

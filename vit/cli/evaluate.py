@@ -41,6 +41,11 @@ def evaluate_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--holdout", type=count, default=5000, metavar="N", help="training images that choose (default: 5000)"
     )
+    parser.add_argument(
+        "--tuning", type=natural, default=0, metavar="N",
+        help="to choose settings: measure on so many training images, held out as data.holdout does, not on the test images",
+    )  # fmt: skip
+    parser.add_argument("--flip", action="store_true", help="its head also on images and mirror images together")
     parser.add_argument("--bank", type=natural, default=0, metavar="N", help="training images for neighbours; 0: all")
     parser.add_argument(
         "--seeds", type=_naturals, default=(0,), metavar="N,N",
@@ -59,7 +64,10 @@ def run(argv: Sequence[str]) -> int:
     source, root = (options.data, options.root) if options.data in known else ("folder", options.data)
     if source == "folder" and not os.path.isdir(os.path.expanduser(root)):
         raise ConfigError(f"--data: {root!r} is neither {', '.join(known)} nor a folder of images")
-    config = DataConfig(source=source, root=root, name=options.name, limit=options.limit)  # type: ignore[arg-type]
+    config = DataConfig(
+        source=source, root=root, name=options.name, limit=options.limit, holdout=options.tuning,  # type: ignore[arg-type]
+        subset_seed=options.seeds[0],
+    )  # fmt: skip
     if options.out == "":
         raise ConfigError("--out: '' cannot be used; name a folder")
     out = Path(options.out) if options.out else None

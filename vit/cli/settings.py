@@ -12,10 +12,22 @@ from pathlib import Path
 import yaml
 from jsonargparse import ArgumentParser, set_parsing_settings
 
-from vit.config import Config, ConfigError, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.config import (
+    ClassifyConfig,
+    Config,
+    ConfigError,
+    DataConfig,
+    MaskConfig,
+    ModelConfig,
+    OptimConfig,
+    TrainConfig,
+)
 from vit.errors import one_line
 
-SECTIONS = {"data": DataConfig, "model": ModelConfig, "mask": MaskConfig, "optim": OptimConfig, "train": TrainConfig}
+SECTIONS = {
+    "data": DataConfig, "model": ModelConfig, "mask": MaskConfig, "optim": OptimConfig, "train": TrainConfig,
+    "classify": ClassifyConfig,
+}  # fmt: skip
 RUN_CONFIG = "config.yaml"
 
 

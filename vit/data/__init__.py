@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vit.config import DataConfig, Source
+from vit.config import ConfigError, DataConfig, Source
 from vit.data.augment import evenly_spaced
 from vit.data.images import DataError, ImageSet
+from vit.data.subsets import spread_over_classes
 
 __all__ = ["SCENES_SEED", "DataError", "Dataset", "ImageSet", "load_data"]
 
@@ -24,6 +25,7 @@ class Dataset:
         source: where it came from: cifar10, cifar100, folder or scenes.
         train, test: the two splits.
         warning: what the user must not overlook, or None: the data is not what was asked for.
+        held_out: `test` is a part of the training images, set aside to choose settings by; the test images are not there.
     """
 
     name: str
@@ -31,11 +33,17 @@ class Dataset:
     train: ImageSet
     test: ImageSet
     warning: str | None = None
+    held_out: bool = False
 
     @property
     def description(self) -> str:
         """Name, counts and stamps in a line."""
-        return f"{self.name}: {len(self.train):,} training and {len(self.test):,} test images, stamp {self.stamp}"
+        return f"{self.name}: {len(self.train):,} training and {len(self.test):,} {self.tested_on}, stamp {self.stamp}"
+
+    @property
+    def tested_on(self) -> str:
+        """What `test` is, in words."""
+        return "held-out training images" if self.held_out else "test images"
 
     @property
     def stamp(self) -> str:
@@ -52,6 +60,7 @@ def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
 
     Raises:
         DataError: the data is not there or cannot be read; one line with the ways out.
+        ConfigError: more is to be held out than can be.
     """
     source: Source = config.source
     warning = None
@@ -80,7 +89,16 @@ def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
         train = train.subset(evenly_spaced(len(train), config.limit))
     if config.limit and config.limit < len(test):
         test = test.subset(evenly_spaced(len(test), config.limit))
-    return Dataset(name, source, train, test, warning)
+    if config.holdout:
+        if config.holdout > len(train) // 2:
+            allowed = f"at most half of the {len(train):,} training images"
+            raise ConfigError(f"data.holdout: {config.holdout} cannot be used; {allowed}")
+        aside = spread_over_classes(train.labels, config.holdout, config.subset_seed, "holdout")
+        train, test = train.subset(~aside), train.subset(aside)
+    if config.labels < 1:
+        count = max(1, round(config.labels * len(train)))
+        train = train.subset(spread_over_classes(train.labels, count, config.subset_seed, "labels"))
+    return Dataset(name, source, train, test, warning, held_out=config.holdout > 0)
 
 
 def _scenes(config: DataConfig) -> tuple[ImageSet, ImageSet]:

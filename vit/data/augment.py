@@ -15,6 +15,9 @@ from vit.config import DataConfig
 from vit.data import randaugment
 from vit.data.batches import to_device
 
+ERASED_AREA, ERASED_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
+"""Of random erasing, as in timm: share of the area, and width / height."""
+
 
 def augment(
     images: Tensor,
@@ -22,17 +25,18 @@ def augment(
     image_size: tuple[int, int],
     generator: Generator,
     batch: int | None = None,
-    part: slice = slice(None),
+    part: slice | Tensor = slice(None),
 ) -> Tensor:
-    """Vary a batch: RandAugment on whole images where it is on, then crop and flip, as `config` says.
+    """Vary a batch: RandAugment on whole images where it is on, then crop and flip, then erasing, as `config` says.
 
     Args:
         images: uint8 (B, C, h, w).
-        config: `crop`, `crop_scale`, `crop_ratio`, `crop_padding`, `flip`, `rand_augment` and
-            `rand_magnitude` are read.
+        config: `crop`, `crop_scale`, `crop_ratio`, `crop_padding`, `flip`, `rand_augment`, `rand_magnitude` and `erasing`
+            are read.
         image_size: (H, W) to give back.
         generator: a CPU generator, the only source of chance.
-        batch, part: the images are this part of a batch of so many, and are varied as they would be within it.
+        batch, part: the images are this part (a slice, or int64 (B,)) of a batch of so many, and are varied as they would be
+            within it.
 
     Returns:
         float32 (B, C, H, W) from 0 to 1.
@@ -44,12 +48,18 @@ def augment(
         images = randaugment.rand_augment(images, draws.of(part))
     if config.crop == "resized":
         boxes = crop_boxes(batch, images.shape[-2:], config.crop_scale, config.crop_ratio, generator)
-        return sample_boxes(images, boxes[part], flip, image_size)
-    if config.crop == "pad":
-        shifts = torch.randint(0, 2 * config.crop_padding + 1, (2, batch), generator=generator)
-        images = pad_and_crop(images, config.crop_padding, shifts[:, part])
-    images = torch.where(to_device(flip, images.device)[:, None, None, None], images.flip(-1), images)
-    return to_float(images, image_size)
+        varied = sample_boxes(images, boxes[part], flip, image_size)
+    else:
+        if config.crop == "pad":
+            shifts = torch.randint(0, 2 * config.crop_padding + 1, (2, batch), generator=generator)
+            images = pad_and_crop(images, config.crop_padding, shifts[:, part])
+        images = torch.where(to_device(flip, images.device)[:, None, None, None], images.flip(-1), images)
+        varied = to_float(images, image_size)
+    if config.erasing:
+        erased = torch.rand(batch, generator=generator) < config.erasing
+        boxes = crop_boxes(batch, image_size, ERASED_AREA, ERASED_RATIO, generator) * erased[:, None]
+        varied = erase(varied, boxes[part], torch.rand(batch, varied.shape[1], generator=generator)[part])
+    return varied
 
 
 def crop_boxes(
@@ -72,6 +82,30 @@ def crop_boxes(
     height = (area / aspect).sqrt().clamp(max=1)
     width = (area * aspect).sqrt().clamp(max=1)
     return torch.stack([draws[:, 2] * (1 - height), draws[:, 3] * (1 - width), height, width], dim=1)
+
+
+def erase(images: Tensor, boxes: Tensor, colours: Tensor) -> Tensor:
+    """Cover a box of each image with one colour (random erasing, Zhong et al. 2020; timm's mode "rand").
+
+    Args:
+        images: float32 (B, C, H, W).
+        boxes: (B, 4) as from `crop_boxes`; of height and width 0 where nothing is covered.
+        colours: (B, C).
+
+    Returns:
+        float32 (B, C, H, W).
+    """
+    device, sides = images.device, torch.tensor(images.shape[-2:])
+    low = (boxes[:, :2] * sides).round()  # (B, 2), in pixels
+    high = ((boxes[:, :2] + boxes[:, 2:]) * sides).round()
+    inside = []
+    for axis, length in enumerate(images.shape[-2:]):
+        places = torch.arange(length, device=device)
+        inside.append(
+            (places >= to_device(low[:, axis, None], device)) & (places < to_device(high[:, axis, None], device))
+        )
+    box = inside[0][:, None, :, None] & inside[1][:, None, None, :]  # (B, 1, H, W)
+    return torch.where(box, to_device(colours, device)[:, :, None, None], images)
 
 
 def sample_boxes(images: Tensor, boxes: Tensor, flip: Tensor, image_size: tuple[int, int]) -> Tensor:

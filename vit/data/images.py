@@ -53,7 +53,7 @@ class ImageSet:
         return self.labels.argsort(stable=True)[middles]  # on the edges between classes, and miss some
 
     def subset(self, indices: Tensor) -> ImageSet:
-        """The images at ``indices`` (int64, (M,)) as a set of their own, with a stamp of their own."""
+        """The images at ``indices`` (int64 (M,), or bool (N,)) as a set of their own, with a stamp of their own."""
         images, labels = self.images[indices], self.labels[indices]
         return ImageSet(images, labels, self.class_names, content_stamp(images, labels), self.skipped)
 

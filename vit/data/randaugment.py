@@ -34,7 +34,7 @@ class Draws(NamedTuple):
     operation: Tensor
     strength: Tensor
 
-    def of(self, part: slice) -> Draws:
+    def of(self, part: slice | Tensor) -> Draws:
         """The draws of some of the images."""
         return Draws(self.operation[:, part], self.strength[:, part])
 

@@ -3,9 +3,69 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from vit.encoder import VisionTransformer, eval_mode
+from vit.errors import UserError
+from vit.evaluate.features import Prepare
+from vit.training.device import Compute
+
+
+class NoClassifierError(UserError):
+    """Logits that cannot be judged; the message is one line."""
+
+
+@torch.no_grad()
+def head_logits(
+    encoder: VisionTransformer,
+    images: Tensor,
+    prepare: Prepare,
+    compute: Compute,
+    flip: bool = False,
+    batch_size: int = 256,
+) -> Tensor:
+    """The logits of a model's own head.
+
+    Args:
+        encoder: with a head, on the device of `compute`; put into eval mode and back.
+        images: uint8 (N, C, h, w).
+        prepare: for the encoder.
+        compute: device and precision.
+        flip: take the mean over each image and its mirror image.
+        batch_size: images at a time.
+
+    Returns:
+        float32 (N, classes) on the CPU.
+    """
+    parts = []
+    with eval_mode(encoder), compute.autocast():
+        for batch in images.split(batch_size):
+            inputs = prepare(batch.to(compute.device))
+            logits = encoder.forward_head(encoder(inputs)).float()
+            if flip:
+                logits = (logits + encoder.forward_head(encoder(inputs.flip(-1))).float()) / 2
+            parts.append(logits.cpu())
+    return torch.cat(parts)
+
+
+def worth(logits: Tensor, labels: Tensor) -> dict[str, Any]:
+    """Accuracy, cross-entropy, expected calibration error and confusion of logits (N, classes), as plain values.
+
+    Raises:
+        NoClassifierError: a logit is nan or infinite.
+    """
+    if not bool(logits.isfinite().all()):
+        raise NoClassifierError("the logits of some test images are nan or infinite: these weights cannot classify")
+    return {
+        "accuracy": accuracy(logits, labels),
+        "cross_entropy": float(F.cross_entropy(logits, labels)),
+        "expected_calibration_error": reliability(logits, labels).error,
+        "confusion": confusion(logits, labels).tolist(),
+    }
 
 
 @dataclass(frozen=True)

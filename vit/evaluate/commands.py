@@ -20,14 +20,13 @@ from vit.checkpoints.formats.outgoing import Model, encoder_of
 from vit.config import DataConfig, TrainConfig
 from vit.data import Dataset, load_data
 from vit.data.augment import evenly_spaced, to_float
-from vit.encoder import eval_mode
+from vit.data.subsets import spread_over_classes
 from vit.errors import UserError, one_line
-from vit.evaluate.classification import accuracy, confusion, reliability
+from vit.evaluate.classification import accuracy, head_logits, worth
 from vit.evaluate.features import Prepare, encoder_features, pixel_features
 from vit.evaluate.neighbours import TEMPERATURE, K, neighbour_accuracy
 from vit.evaluate.probe import linear_probe
 from vit.evaluate.reconstruction import score_reconstruction
-from vit.evaluate.subsets import spread_over_classes
 from vit.mae import MaskedAutoencoder
 from vit.masking import NOISE, num_keep
 from vit.training.device import Compute, choose_compute, device_name
@@ -51,6 +50,7 @@ class Measure:
         holdout: training images that choose the probe's layer and regularisation; at most half of those with labels.
         bank: of those, images that nearest neighbours search, spread evenly; 0: all.
         seeds: of the two subsets; with several, figures are means over them.
+        flip: the head sees each image and its mirror image too; reported apart.
         device: "auto", "cpu", "cuda" or "mps".
         threads: on the CPU; 0: torch's choice.
     """
@@ -61,6 +61,7 @@ class Measure:
     holdout: int = 5000
     bank: int = 0
     seeds: tuple[int, ...] = (0,)
+    flip: bool = False
     device: str = "auto"
     threads: int = 0
 
@@ -111,7 +112,7 @@ def evaluate(checkpoint: str, config: DataConfig, asked: dict[str, Any], measure
         "checkpoint": origin.source,
         "trained_on": origin.data,
         "data": {"name": data.name, "source": data.source, "train_images": len(train), "test_images": len(test),
-                 "stamp": data.stamp, "warning": data.warning},
+                 "tested_on": data.tested_on, "stamp": data.stamp, "warning": data.warning},
         "settings": asdict(measure),
     }  # fmt: skip
     seconds: dict[str, float] = {}
@@ -142,8 +143,11 @@ def evaluate(checkpoint: str, config: DataConfig, asked: dict[str, Any], measure
             assert isinstance(model, MaskedAutoencoder)
             results["reconstruction"] = _reconstruction(model, data, prepare, compute)
         else:
-            logits = head_logits(model, test.images, prepare, compute)
-            results["head"] = _worth(logits, test.labels) | {"classes_named": bool(origin.class_names)}
+            logits = head_logits(encoder, test.images, prepare, compute)
+            results["head"] = worth(logits, test.labels) | {"classes_named": bool(origin.class_names)}
+            if measure.flip:
+                flipped = head_logits(encoder, test.images, prepare, compute, flip=True)
+                results["head"]["accuracy_with_flip"] = accuracy(flipped, test.labels)
             classifier = "the model's own head"
         seconds[method] = time.perf_counter() - since
     results |= {
@@ -161,7 +165,7 @@ def evaluate(checkpoint: str, config: DataConfig, asked: dict[str, Any], measure
 def describe(results: dict[str, Any]) -> list[str]:
     """The figures in lines for people."""
     data = results["data"]
-    count = f"{data['train_images']:,} training and {data['test_images']:,} test images"
+    count = f"{data['train_images']:,} training and {data['test_images']:,} {data['tested_on']}"
     lines = [f"{one_line(data['name'])}: {count}, stamp {data['stamp']}"]
     if data["warning"]:
         lines.append(f"WARNING: {one_line(data['warning'])}")
@@ -178,7 +182,8 @@ def describe(results: dict[str, Any]) -> list[str]:
     if found := results.get("head"):
         error = found["expected_calibration_error"]
         named = "" if found["classes_named"] else "; its classes have no names: taken in the data's order"
-        lines.append(f"its own head        {found['accuracy']:.2%}   (calibration error {error:.1%}{named})")
+        flipped = f"; with mirror images {found['accuracy_with_flip']:.2%}" if "accuracy_with_flip" in found else ""
+        lines.append(f"its own head        {found['accuracy']:.2%}   (calibration error {error:.1%}{flipped}{named})")
     for row in results.get("reconstruction", []):
         lines.append(
             f"hidden patches      {row['loss']:.4f}   ({row['mask']} mask, {row['ratio']:.0%} hidden; mean of the visible "
@@ -196,7 +201,8 @@ def caption(outcome: Outcome) -> str:
     """What the pictures show, for under a title."""
     data = outcome.results["data"]
     found = outcome.results.get("head") or outcome.results["linear"]
-    name, images = Path(outcome.results["checkpoint"]).name, f"{data['name']}, {data['test_images']:,} test images"
+    images = f"{data['name']}, {data['test_images']:,} {data['tested_on']}"
+    name = Path(outcome.results["checkpoint"]).name
     return f"{name} · {outcome.classifier} · {images} · accuracy {found['accuracy']:.2%}"
 
 
@@ -267,7 +273,7 @@ def _probe(
     features = train if len(used) == train.shape[1] else train[:, used]  # all of them need no copy
     found = linear_probe(features, labels, test, held_out, classes)
     return {
-        **_worth(found.logits, data.test.labels),
+        **worth(found.logits, data.test.labels),
         "labels": len(used),
         "held_out": holdout,
         "layer": layers[found.layer],
@@ -275,17 +281,6 @@ def _probe(
         "converged": found.converged,
         "held_out_accuracy_by_layer": [accuracy for accuracy, _ in found.held_out],
     }, found.logits
-
-
-def _worth(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    if not bool(logits.isfinite().all()):
-        raise EvaluationError("the logits of some test images are nan or infinite: these weights cannot classify")
-    found = reliability(logits, labels)
-    return {
-        "accuracy": accuracy(logits, labels),
-        "expected_calibration_error": found.error,
-        "confusion": confusion(logits, labels).tolist(),
-    }
 
 
 def _reconstruction(
@@ -303,15 +298,3 @@ def _reconstruction(
                           "mean_of_visible_patches": scores.mean_visible,
                           "nearest_visible_patch": scores.nearest_visible})  # fmt: skip
     return found
-
-
-@torch.no_grad()
-def head_logits(model: Model, images: Tensor, prepare: Prepare, compute: Compute, batch_size: int = 256) -> Tensor:
-    """The logits of a model's own head: uint8 (N, C, h, w) -> float32 (N, classes) on the CPU."""
-    encoder = encoder_of(model)
-    with eval_mode(encoder):
-        parts = [
-            encoder.forward_head(encoder(prepare(batch.to(compute.device)))).float().cpu()
-            for batch in images.split(batch_size)
-        ]
-    return torch.cat(parts)

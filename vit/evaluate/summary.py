@@ -4,56 +4,55 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torchvision
 from torch import Tensor
 
 from vit import __version__
+from vit.checkpoints.formats.outgoing import encoder_of
 from vit.data.augment import evenly_spaced, to_float
+from vit.evaluate.classification import accuracy, head_logits, worth
 from vit.evaluate.features import encoder_features, pixel_features
 from vit.evaluate.neighbours import K, neighbour_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
+from vit.mae import MaskedAutoencoder
 from vit.training.device import device_name
 from vit.training.run import TrainingRun
 
 
-def summarize(run: TrainingRun, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Measure a finished run on its test images.
+def summarize(run: TrainingRun, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]) -> dict[str, Any]:
+    """All there is to know about a finished run.
 
     Args:
         run: at its last step.
         metrics: lines of metrics.jsonl.
+        measured: from `measure_reconstruction` or `measure_classification`.
 
     Returns:
-        Plain values for JSON. Losses are means over the hidden patches, in the space of the model's targets, the training
-        loss over the last epoch's lines of `metrics`; accuracies go from 0 to 1; `neighbours` is None without labels.
+        Plain values for JSON. The training loss is the mean over the last epoch's lines of `metrics`.
     """
     config, data = run.config, run.data
-    kind, ratio = config.mask.kind, config.mask.ratio
-    scores = score_reconstruction(run.model, data.test.images, preparation(run), kind, ratio, run.compute)
-    last_epoch = [line["loss"] for line in metrics if line["epoch"] > config.train.epochs - 1]
+    last_epoch = [line["loss"] for line in metrics if "loss" in line and line["epoch"] > config.train.epochs - 1]
     return {
+        "task": config.train.task,
+        "init": config.model.init,
         "data": {
             "name": data.name,
             "source": data.source,
             "warning": data.warning,
             "train_images": len(data.train),
             "test_images": len(data.test),
+            "tested_on": data.tested_on,
             "skipped": len(data.train.skipped) + len(data.test.skipped),
             "stamp": data.stamp,
         },
         "steps": run.step,
         "epochs": config.train.epochs,
         "final_train_loss": sum(last_epoch) / len(last_epoch) if last_epoch else None,
-        "test_loss": scores.model,
-        "test_loss_of_baselines": {
-            "mean_of_visible_patches": scores.mean_visible,
-            "nearest_visible_patch": scores.nearest_visible,
-        },
-        "test_mask": {"kind": kind, "ratio": ratio, "fixed": True},
-        "neighbours": score_neighbours(run) if data.train.labelled and data.test.labelled else None,
+        **measured,
+        "weights": "the average over the steps" if run.average else "those of the last step",
         "images_per_second": config.train.epochs * len(data.train) / run.seconds,
         "seconds": run.seconds,
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
@@ -71,6 +70,60 @@ def summarize(run: TrainingRun, metrics: Sequence[Mapping[str, Any]]) -> dict[st
     }
 
 
+def measure_reconstruction(run: TrainingRun) -> dict[str, Any]:
+    """What a pretraining came to on its test images.
+
+    Returns:
+        Plain values. Losses are means over the hidden patches, in the space of the model's targets; accuracies go from 0 to
+        1; `neighbours` is None without labels.
+    """
+    config, data = run.config, run.data
+    kind, ratio = config.mask.kind, config.mask.ratio
+    model = cast(MaskedAutoencoder, run.result)
+    scores = score_reconstruction(model, data.test.images, preparation(run), kind, ratio, run.compute)
+    return {
+        "test_loss": scores.model,
+        "test_loss_of_baselines": {
+            "mean_of_visible_patches": scores.mean_visible,
+            "nearest_visible_patch": scores.nearest_visible,
+        },
+        "test_mask": {"kind": kind, "ratio": ratio, "fixed": True},
+        "neighbours": score_neighbours(run) if data.train.labelled and data.test.labelled else None,
+    }
+
+
+def measure_classification(run: TrainingRun) -> tuple[dict[str, Any], Tensor]:
+    """What a classifier came to on its test images: plain values, accuracies from 0 to 1, and its logits (N, classes).
+
+    Raises:
+        NoClassifierError: a logit is nan or infinite.
+    """
+    test, encoder = run.data.test, encoder_of(run.result)
+    logits = head_logits(encoder, test.images, preparation(run), run.compute)
+    found = worth(logits, test.labels)
+    measured = {
+        "test_accuracy": found["accuracy"],
+        "test_loss": found["cross_entropy"],
+        "test_calibration_error": found["expected_calibration_error"],
+        "test_confusion": found["confusion"],
+    }
+    if run.config.classify.test_flip:
+        flipped = head_logits(encoder, test.images, preparation(run), run.compute, flip=True)
+        measured["test_accuracy_with_flip"] = accuracy(flipped, test.labels)
+    return measured, logits
+
+
+def measure_held_out(run: TrainingRun) -> dict[str, float]:
+    """What the run has come to so far, on the training images that are held out, for metrics.jsonl."""
+    if run.config.train.task == "classify":
+        logits = head_logits(encoder_of(run.result), run.data.test.images, preparation(run), run.compute)
+        found = worth(logits, run.data.test.labels)
+        return {"held_out_loss": found["cross_entropy"], "held_out_accuracy": found["accuracy"]}
+    mask, model = run.config.mask, cast(MaskedAutoencoder, run.result)
+    scores = score_reconstruction(model, run.data.test.images, preparation(run), mask.kind, mask.ratio, run.compute)
+    return {"held_out_loss": scores.model}
+
+
 def preparation(run: TrainingRun) -> Callable[[Tensor], Tensor]:
     """From images uint8 (B, C, h, w) to the input of the run's model (B, C, H, W)."""
     return lambda batch: run.normalize(to_float(batch, run.config.model.image_size_2d))
@@ -85,8 +138,8 @@ def score_neighbours(run: TrainingRun) -> dict[str, Any]:
     def accuracy(bank_features: torch.Tensor, query_features: torch.Tensor) -> float:
         return neighbour_accuracy(bank_features, labels, query_features, test.labels)
 
-    prepare = preparation(run)
-    learned = [encoder_features(run.model.encoder, images, prepare, run.compute)[0] for images in (bank, test.images)]
+    prepare, encoder = preparation(run), encoder_of(run.result)
+    learned = [encoder_features(encoder, images, prepare, run.compute)[0] for images in (bank, test.images)]
     return {
         "k": K,
         "bank": len(bank),

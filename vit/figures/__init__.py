@@ -2,7 +2,7 @@
 
 from vit.figures.attention import attention_figure
 from vit.figures.classification import confusion_figure, reliability_figure
-from vit.figures.curves import curves_figure
+from vit.figures.curves import Curve, curves_figure
 from vit.figures.distance import distance_figure
 from vit.figures.explore import ExploredImage, Moment, PageError, explore_page
 from vit.figures.film import film_frames, save_film
@@ -13,6 +13,7 @@ from vit.figures.strongest import strongest_figure
 from vit.figures.style import save_figure
 
 __all__ = [
+    "Curve",
     "ExploredImage",
     "Moment",
     "PageError",

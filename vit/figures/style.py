@@ -19,7 +19,12 @@ from matplotlib.textpath import text_to_path
 from vit.atomic import replacing
 
 INK, QUIET, HIDDEN = "#1b1f24", "#5b6470", (0.80, 0.82, 0.85)
-BLUE, ORANGE, GREEN = "#2166ac", "#d95f02", "#1b7837"  # told apart in the common kinds of colour blindness
+BLUE, ORANGE, GREEN, PURPLE = (
+    "#2166ac",
+    "#d95f02",
+    "#1b7837",
+    "#762a83",
+)  # told apart in the common kinds of colour blindness
 COLOURS = "magma"  # perceptually uniform
 DPI = 150
 ELLIPSIS = "…"

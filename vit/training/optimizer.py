@@ -1,39 +1,85 @@
-"""AdamW, its parameter groups and its schedule."""
+"""The optimizer, its parameter groups and its schedule."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
 
+from vit.attention import MultiHeadSelfAttention
 from vit.config import ConfigError, OptimConfig
+from vit.encoder import VisionTransformer
+from vit.training.muon import Muon
 
 TOKENS_AND_POSITIONS = ("cls_token", "reg_token", "mask_token", "pos_embed")
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
-    """The parameters that learn, in two groups: matrices decay; norms, biases, scales, tokens and positions do not."""
-    matrices: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
+def parameter_groups(
+    model: nn.Module, weight_decay: float, layer_decay: float = 1.0, muon: bool = False
+) -> list[dict[str, Any]]:
+    """The parameters that learn, in groups of the same treatment.
+
+    Matrices decay; norms, biases, scales, tokens and positions do not. With layer decay, a parameter's learning rate is to be
+    multiplied by its group's "lr_scale": 1 for head, last norm and decoder, less for each block further from them, least for
+    embedding, tokens and positions (Clark et al. 2020, ELECTRA; Bao et al. 2022, BEiT). With Muon, the matrices within
+    blocks, of encoder and decoder, say "muon".
+
+    Args:
+        model: a `VisionTransformer`, or a model that holds one.
+        weight_decay: of matrices.
+        layer_decay: factor from a block to the one before it.
+        muon: whether Muon is to have its own groups.
+    """
+    scales = _scales(model, layer_decay)
+    fused = {m.qkv.weight for m in model.modules() if isinstance(m, MultiHeadSelfAttention) and m.qkv is not None}
+    groups: dict[tuple, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            plain = parameter.ndim < 2 or name.rpartition(".")[2] in TOKENS_AND_POSITIONS
-            (others if plain else matrices).append(parameter)
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+        if not parameter.requires_grad:
+            continue
+        plain = parameter.ndim < 2 or name.rpartition(".")[2] in TOKENS_AND_POSITIONS
+        group: dict[str, Any] = {"weight_decay": 0.0 if plain else weight_decay}
+        if layer_decay != 1:
+            group["lr_scale"] = scales.get(parameter, 1.0)
+        if muon and not plain and ".blocks." in f".{name}":
+            group |= {"muon": True, "matrices": 3 if parameter in fused else 1}
+        groups.setdefault(tuple(group.items()), {"params": [], **group})["params"].append(parameter)
+    return sorted(groups.values(), key=lambda group: -group["weight_decay"])
 
 
-def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW over `parameter_groups`; its learning rate is set at every step from `learning_rate`.
+def _scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
+    """What the learning rate of an encoder's parameters is multiplied by; 1 where a parameter is not named."""
+    encoder = next((m for m in model.modules() if isinstance(m, VisionTransformer)), None)
+    if encoder is None:
+        return {}
+    depth = len(encoder.blocks)
+    scales = {parameter: 1.0 for parameter in encoder.parameters()}
+    embedding = (encoder.cls_token, encoder.reg_token, encoder.pos_embed, *encoder.patch_embed.parameters())
+    scales |= {parameter: decay ** (depth + 1) for parameter in embedding if parameter is not None}
+    for number, block in enumerate(encoder.blocks):
+        scales |= {parameter: decay ** (depth - number) for parameter in block.parameters()}
+    return scales
+
+
+def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
+    """AdamW or Muon over `parameter_groups`; its learning rate is set at every step by `set_learning_rate`.
 
     Raises:
         ConfigError: every parameter is frozen.
     """
-    groups = parameter_groups(model, config.weight_decay)
+    groups = parameter_groups(model, config.weight_decay, config.layer_decay, config.name == "muon")
     if not groups:
         raise ConfigError("model.freeze: every part is frozen; leave one out, so that something can learn")
+    if config.name == "muon":
+        return Muon(groups, lr=0.0, betas=config.betas)
     return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=True)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give every group the rate `lr`, times its "lr_scale" where it has one."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("lr_scale", 1.0)
 
 
 def learning_rate(step: int, total_steps: int, warmup_steps: int, peak: float, end: float = 0.0) -> float:

@@ -12,18 +12,23 @@ from typing import Any
 import torch
 
 from vit.attention import choose_kernel, set_kernel
+from vit.checkpoints.formats.outgoing import Model
+from vit.checkpoints.native import architecture
 from vit.config import Config
 from vit.data import Dataset
 from vit.data.augment import Normalization
 from vit.data.batches import stream_seed
-from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.mae import MaskedAutoencoder
 from vit.masking import num_keep
+from vit.training.average import WeightAverage
 from vit.training.device import Compute, choose_compute
 from vit.training.freeze import freeze, keep_rows
 from vit.training.loop import Step, choose_parts, total_steps, train_steps
+from vit.training.model import begin_model, build_model
 from vit.training.optimizer import make_optimizer
 from vit.training.processes import ALONE, Processes
 from vit.training.state import StateError, load_latest_state, save_state, saved_states
+from vit.training.tasks import Classification, Reconstruction, Task
 
 
 @dataclass
@@ -35,8 +40,9 @@ class TrainingRun:
         data: what it trains on.
         compute: device and precision.
         normalize: of the input, measured on the training images.
-        model: on the device.
+        task: with the model, on the device.
         optimizer: over the parts that learn.
+        average: of the weights over the steps, where `optim.ema` asks for it.
         step: steps done.
         seconds: of training, all sessions together.
         notes: lines that the user should see: what was damaged, what differs from the session before.
@@ -48,13 +54,24 @@ class TrainingRun:
     data: Dataset
     compute: Compute
     normalize: Normalization
-    model: MaskedAutoencoder
+    task: Task
     optimizer: torch.optim.Optimizer
+    average: WeightAverage | None
     step: int
     seconds: float
     notes: list[str]
     processes: Processes = ALONE
     first_step_seconds: float = 0.0
+
+    @property
+    def model(self) -> Model:
+        """The model that learns."""
+        return self.task.model  # type: ignore[return-value]
+
+    @property
+    def result(self) -> Model:
+        """What the run is for: the model, or the average of its weights."""
+        return self.model if self.average is None else self.average.model  # type: ignore[return-value]
 
     @property
     def total_steps(self) -> int:
@@ -65,7 +82,7 @@ class TrainingRun:
         """Train from where the run is to its end, a step at a time; `step` and `seconds` follow."""
         images = self.data.train.images
         steps = train_steps(
-            self.model, self.optimizer, images, self.normalize, self.config, self.compute, self.step, self.processes
+            self.task, self.optimizer, images, self.normalize, self.compute, self.step, self.processes, self.average
         )
         since = time.perf_counter()
         for done in steps:
@@ -82,9 +99,12 @@ class TrainingRun:
         images = self.processes.largest_part(train.batch_size)
         parts = choose_parts(self.config, images, self.compute.device)
         patches = math.prod(model.grid_size)
-        lengths = (num_keep(patches, self.config.mask.ratio), patches)
+        dropped = self.config.classify.drop_patches
+        lengths = {"encoder": num_keep(patches, self.config.mask.ratio), "decoder": patches}
+        if train.task == "classify":
+            lengths = {"encoder": num_keep(patches, dropped) if dropped else patches}
         kernels = []
-        for name, length in zip(("encoder", "decoder"), lengths, strict=True):
+        for name, length in lengths.items():
             length += model.class_token + model.registers
             dtype = torch.bfloat16 if self.compute.precision == "bf16" else torch.float32
             kernel = choose_kernel(self.compute.device, dtype, length) if train.attention == "auto" else train.attention
@@ -97,6 +117,8 @@ class TrainingRun:
         state = {
             "step": self.step,
             "model": dict(self.model.state_dict()),
+            **({} if self.average is None else {"model_ema": dict(self.average.model.state_dict())}),
+            **architecture(self.model),
             "optimizer": self.optimizer.state_dict(),
             "seconds": self.seconds,
             "precision": self.compute.precision,
@@ -126,7 +148,7 @@ def begin_run(config: Config, data: Dataset, states: Path | None = None, process
 
     Raises:
         StateError: no saved state is whole, or it belongs to other data or settings.
-        ConfigError: a device, precision or frozen part that does not exist.
+        ConfigError: a device, precision or frozen part that does not exist, or what `begin_model` raises.
     """
     state: dict[str, Any] | None = None
     notes: list[str] = []
@@ -146,20 +168,27 @@ def begin_run(config: Config, data: Dataset, states: Path | None = None, process
     compute = choose_compute(config.train, state["precision"] if state else None, steps)
     compute = replace(compute, precision=processes.from_first(lambda: compute.precision))
     torch.manual_seed(stream_seed(config.train.seed, "weights", 0))
-    model = build_autoencoder(
-        config.model.encoder_arguments(), config.model.decoder_arguments(), config.mask.norm_pix_loss
-    ).to(compute.device)
-    set_kernel(model, config.train.attention)
-    if state is not None:
+    if state is None:
+        model, normalize = begin_model(config, data)
+    else:
+        model, normalize = build_model(config, state["encoder"]), Normalization(state["mean"], state["std"])
         model.load_state_dict(state["model"])
+    model.to(compute.device)
+    set_kernel(model, config.train.attention)
     frozen = freeze(model, config.model.freeze)
     optimizer = make_optimizer(model, config.optim)
     keep_rows(optimizer, frozen)
     if state is not None:
         optimizer.load_state_dict(state["optimizer"])
-    normalize = Normalization.of(data.train.images)
+    average = WeightAverage(model, config.optim.ema) if config.optim.ema else None
+    if state is not None and average is not None:
+        average.model.load_state_dict(state["model_ema"])
+    if isinstance(model, MaskedAutoencoder):
+        task: Task = Reconstruction(model, config)
+    else:
+        task = Classification(model, config, data.train.labels, len(data.train.class_names))
     step, seconds = (state["step"], state["seconds"]) if state else (0, 0.0)
-    run = TrainingRun(config, data, compute, normalize, model, optimizer, step, seconds, notes, processes)
+    run = TrainingRun(config, data, compute, normalize, task, optimizer, average, step, seconds, notes, processes)
     if state is not None and (state["computed_on"], state["torch"]) != (f"{compute}, {run.how}", torch.__version__):
         before = f"{state['computed_on']}, torch {state['torch']}"
         notes.append(f"the run began on {before}; from here its last bits may differ")

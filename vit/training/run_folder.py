@@ -30,6 +30,8 @@ class RunFolder:
         self.tensorboard = path / "tensorboard"
         self.summary = path / "summary.json"
         self.reconstructions = path / "reconstructions.png"
+        self.confusion = path / "confusion.png"
+        self.reliability = path / "reliability.png"
         self.attention = path / "attention.png"
         self.curves = path / "curves.png"
         self._lock: IO[str] | None = None
@@ -47,7 +49,8 @@ class RunFolder:
         """
         ours = (
             self.config, self.metrics, self.checkpoints, self.snapshots, self.tensorboard, self.summary, self.curves,
-            self.reconstructions, self.attention, self.path / "model.safetensors", self.path / "config.json",
+            self.reconstructions, self.confusion, self.reliability, self.attention,
+            self.path / "model.safetensors", self.path / "config.json",
         )  # fmt: skip
         try:
             taken = [path.name for path in ours if path.exists()]
@@ -90,3 +93,8 @@ class RunFolder:
 def snapshot_steps(total: int, count: int) -> list[int]:
     """The steps at which weights are kept: `count` of them from 0 to `total`, closer at first, where most changes."""
     return sorted({round(total * (i / (count - 1)) ** 2) for i in range(count)}) if count > 1 else [total] * count
+
+
+def held_out_steps(total: int, epochs: int, every: int) -> set[int]:
+    """The steps after which held-out images are tested: the last of every `every`-th of `epochs` epochs; none where it is 0."""
+    return {total // epochs * epoch for epoch in range(every, epochs + 1, every)} if every else set()

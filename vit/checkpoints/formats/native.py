@@ -9,7 +9,6 @@ from vit.checkpoints.formats.format import Format, Hints
 from vit.checkpoints.formats.timm import ANCHOR, BLOCK, ENCODER
 from vit.checkpoints.names import row, within
 from vit.checkpoints.reading import CheckpointError, Source
-from vit.config import ConfigError, ModelConfig
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedDecoder
 
@@ -23,18 +22,21 @@ DECODER = (
 
 
 def native_hints(source: Source) -> Hints:
-    """All of config.json; for a state of a run, the settings in it.
+    """All of config.json; of a state of a run, what stands in it under the same names.
 
     Raises:
         CheckpointError: a setting is missing, or makes no model.
     """
-    config = source.config
-    if not config:
-        return _state_hints(source)
-    if config.get("format") != FORMAT:
+    config, where = source.config, "config.json"
+    if config and config.get("format") != FORMAT:
         raise CheckpointError(f"{source.path}: its config.json is not of the format {FORMAT}, its weights are")
+    if not config:
+        config, where = _of_state(source.other), "its state"
+        if not config["encoder"]:
+            return Hints({}, {})
     try:
-        config["sha256"]  # compared in reading, where it is there
+        if source.config:
+            config["sha256"]  # compared in reading, where it is there
         encoder = {key: tuple(v) if isinstance(v, list) else v for key, v in config["encoder"].items()}
         decoder = config["decoder"]
         if decoder is not None:
@@ -48,27 +50,19 @@ def native_hints(source: Source) -> Hints:
             tuple(map(float, config["std"])), config.get("interpolation"), tuple(map(str, config["class_names"])),
         )  # fmt: skip
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{source.path}: config.json is damaged: {type(error).__name__}: {error}") from error
+        raise CheckpointError(f"{source.path}: {where} is damaged: {type(error).__name__}: {error}") from error
 
 
-def _state_hints(source: Source) -> Hints:
-    """The settings within a state of a run (see `vit.training.state`); nothing, where there are none."""
-    settings = {
-        key.removeprefix("config.model."): v for key, v in source.other.items() if key.startswith("config.model.")
+def _of_state(values: dict[str, Any]) -> dict[str, Any]:
+    """What a state of a run (see `vit.training.run`) says of its model, as config.json has it."""
+    parts = {
+        name: {key.removeprefix(f"{name}."): value for key, value in values.items() if key.startswith(f"{name}.")}
+        for name in ("encoder", "decoder")
     }
-    if not settings:
-        return Hints({}, {})
-    known = {key: value for key, value in settings.items() if key in ModelConfig.__dataclass_fields__}
-    try:
-        model = ModelConfig(**known)
-    except (ConfigError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{source.path}: the settings in this state are damaged: {error}") from error
-    encoder: dict[str, Any] = model.encoder_arguments()
-    decoder = {"qkv": model.qkv, "qkv_bias": model.qkv_bias, **model.decoder_arguments()}
-    said = source.other
-    mean, std = (tuple(said[key]) if isinstance(said.get(key), list) else None for key in ("mean", "std"))
-    names = tuple(map(str, said.get("class_names") or ()))
-    return Hints(encoder, decoder, said.get("config.mask.norm_pix_loss"), mean, std, "bicubic", names)
+    known: dict[str, Any] = {
+        key: values[key] for key in ("norm_pix_loss", "mean", "std", "class_names") if key in values
+    }
+    return known | {"encoder": parts["encoder"], "decoder": parts["decoder"] or None, "interpolation": "bicubic"}
 
 
 AUTOENCODER = Format(
@@ -82,7 +76,7 @@ AUTOENCODER = Format(
 ENCODER_ALONE = Format(
     name="vit-patch-trainer",
     anchor=ANCHOR,
-    marks=(r"config\.json says vit-patch-trainer/1",),
+    marks=(r"config\.json says vit-patch-trainer/1", r"encoder\.embed_dim"),
     rows=ENCODER,
     hints=native_hints,
 )

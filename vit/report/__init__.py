@@ -1,0 +1,1 @@
+"""What a finished run shows: its pictures."""
