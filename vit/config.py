@@ -259,6 +259,8 @@ class ClassifyConfig(_Section):
     """alpha of CutMix, which puts a rectangle of one image into another; 0: off; with both, each for half of the images"""
     drop_patches: float = 0.0
     """share of the patches that are left out of each training image (PatchDropout): cheaper steps; tests see all"""
+    whole_epochs: float = 0.0
+    """epochs at the end in which none are left out, so that the model has seen whole images"""
     test_flip: bool = False
     """also test on images and their mirror images together, reported apart"""
 
@@ -268,6 +270,9 @@ class ClassifyConfig(_Section):
         for key in ("mixup", "cutmix"):
             _require(getattr(self, key) >= 0, f"classify.{key}", getattr(self, key), "0 (off) or more")
         _require(0 <= self.drop_patches < 1, "classify.drop_patches", self.drop_patches, "from 0 to below 1")
+        whole = self.whole_epochs
+        _require(whole >= 0, "classify.whole_epochs", whole, "0 or more")
+        _require(not whole or self.drop_patches > 0, "classify.whole_epochs", whole, "it goes with drop_patches")
 
 
 @dataclass(frozen=True)

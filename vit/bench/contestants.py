@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from vit.attention import set_kernel
 from vit.bench.ceiling import product_step
-from vit.bench.job import Job
+from vit.bench.job import CLASSES, Job
 from vit.config import ConfigError, OptimConfig
 from vit.data.augment import Normalization
-from vit.mae import build_autoencoder
-from vit.masking import make_mask
+from vit.mae import MaskedAutoencoder
 from vit.training.allocator import keep_freed_memory
 from vit.training.device import Compute, choose_compute
 from vit.training.loop import accumulate_gradient, choose_parts, train_steps
+from vit.training.model import build_model
 from vit.training.optimizer import make_optimizer, parameter_groups
-from vit.training.tasks import Reconstruction
+from vit.training.tasks import Classification, Reconstruction, Task
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,14 @@ def _ours(job: Job) -> Contestant:
     config = job.config()
     compute = choose_compute(config.train)
     device = compute.device
-    model = build_autoencoder(config.model.encoder_arguments(), config.model.decoder_arguments(), True).to(device)
+    heads = {"num_classes": CLASSES} if job.task == "classify" else {}
+    model = build_model(config, config.model.encoder_arguments() | heads).to(device)
     set_kernel(model, config.train.attention)
-    task = Reconstruction(model, config)
+    task: Task
+    if isinstance(model, MaskedAutoencoder):
+        task = Reconstruction(model, config)
+    else:
+        task = Classification(model, config, torch.randint(0, CLASSES, (job.images,)), CLASSES)
     optimizer: torch.optim.Optimizer = make_optimizer(model, OptimConfig())
     if not job.fused_adamw:
         optimizer = torch.optim.AdamW(parameter_groups(model, 0.05), lr=1e-4)
@@ -77,14 +82,14 @@ def _ours(job: Job) -> Contestant:
         return Contestant(lambda: next(steps), model, compute, about)
     model.train()
     forward = compute.compiled(task)
-    inputs = torch.randn(job.batch, 3, job.image_size, job.image_size).to(device)
-    generator = torch.Generator().manual_seed(0)
-    mask = make_mask("random", job.batch, config.model.grid_size, job.mask_ratio, generator, device=device)
+    rows = task.rows(job.batch, slice(0, job.batch))
+    pictures = torch.randn(len(rows), 3, job.image_size, job.image_size).to(device)
+    inputs, others = task.pose(pictures, rows, 0, job.batch, slice(0, job.batch))
     for group in optimizer.param_groups:
         group["lr"] = 1e-4
 
     def step() -> Tensor:
-        measures = accumulate_gradient(forward, inputs, mask, parts, compute)
+        measures = accumulate_gradient(forward, inputs, others, parts, compute)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -1,11 +1,12 @@
-"""The job that is timed: one masked pretraining step, the same for every contestant, and what it costs in arithmetic."""
+"""The job that is timed: one training step, the same for every contestant, and what it costs in arithmetic."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vit.config import Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.config import ClassifyConfig, Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
 from vit.masking import num_keep
 
 
@@ -15,6 +16,7 @@ class Job:
 
     Attributes:
         contestant: "ours", "vit-pytorch", "transformers", "transformers eager", or "ceiling": the products alone.
+        task: "reconstruct", or ours only: "classify", on whole images with every augmentation on.
         patch: patch size in pixels.
         precision: "auto", "bf16" or "fp32".
         batch: images a step.
@@ -31,6 +33,7 @@ class Job:
     """
 
     contestant: str = "ours"
+    task: str = "reconstruct"
     patch: int = 4
     precision: str = "auto"
     batch: int = 256
@@ -54,9 +57,12 @@ class Job:
         Raises:
             ConfigError: they cannot be used.
         """
-        train: dict[str, Any] = {"batch_size": self.batch, "precision": self.precision} | self.train
+        train: dict[str, Any] = {"batch_size": self.batch, "precision": self.precision, "task": self.task} | self.train
+        classify = self.task == "classify"
+        every: dict[str, Any] = {"crop": "pad", "rand_augment": 2, "erasing": 0.25} if classify else {}
+        mixed = ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0)
         return Config(
-            DataConfig(source="scenes"),
+            DataConfig(source="scenes", **every),
             ModelConfig(
                 preset=self.preset,  # type: ignore[arg-type]
                 image_size=self.image_size,
@@ -67,9 +73,10 @@ class Job:
                 decoder_depth=self.decoder_depth,
                 decoder_heads=self.decoder_heads,
             ),
-            MaskConfig(ratio=self.mask_ratio),
+            MaskConfig() if classify else MaskConfig(ratio=self.mask_ratio),
             OptimConfig(),
             TrainConfig(**train),
+            mixed if classify else ClassifyConfig(),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,36 +107,43 @@ class Linear:
         return 2 * self.count * self.tokens * self.inputs * self.outputs * (2 if self.first else 3)
 
 
-def linears(config: Config) -> list[Linear]:
-    """All matrix products with weights in a masked autoencoder's step."""
-    model = config.model
-    size = model.dimensions
-    patches = model.grid_size[0] * model.grid_size[1]
+CLASSES = 10  # of Scenes
+
+
+def _stacks(config: Config) -> list[tuple[int, int, int]]:
+    """Tokens, depth and width of the encoder, and of the decoder where there is one."""
+    model, size = config.model, config.model.dimensions
+    patches, prefix = math.prod(model.grid_size), model.class_token + model.registers
+    if config.train.task == "classify":
+        return [(patches + prefix, size["depth"], size["embed_dim"])]
     visible = num_keep(patches, config.mask.ratio)
+    return [
+        (visible + prefix, size["depth"], size["embed_dim"]),
+        (patches + prefix, size["decoder_depth"], size["decoder_dim"]),
+    ]
+
+
+def linears(config: Config) -> list[Linear]:
+    """All matrix products with weights in a step."""
+    model, stacks = config.model, _stacks(config)
     prefix = model.class_token + model.registers
-    values = 3 * model.patch_size_2d[0] * model.patch_size_2d[1]
-    found = [Linear(1, visible, values, size["embed_dim"], first=True)]
-    for dim, depth, tokens in (
-        (size["embed_dim"], size["depth"], visible + prefix),
-        (size["decoder_dim"], size["decoder_depth"], patches + prefix),
-    ):
+    values = 3 * math.prod(model.patch_size_2d)
+    tokens, _, width = stacks[0]
+    found = [Linear(1, tokens - prefix, values, width, first=True)]
+    for length, depth, dim in stacks:
         hidden = round(dim * model.mlp_ratio)
-        found += [Linear(depth, tokens, *shape) for shape in ((dim, 3 * dim), (dim, dim), (dim, hidden), (hidden, dim))]
-    found.append(Linear(1, visible + prefix, size["embed_dim"], size["decoder_dim"]))
-    found.append(Linear(1, patches, size["decoder_dim"], values))
+        found += [Linear(depth, length, *shape) for shape in ((dim, 3 * dim), (dim, dim), (dim, hidden), (hidden, dim))]
+    if config.train.task == "classify":
+        return [*found, Linear(1, 1, width, CLASSES)]
+    whole, _, decoder_width = stacks[1]
+    found.append(Linear(1, tokens, width, decoder_width))
+    found.append(Linear(1, whole - prefix, decoder_width, values))
     return found
 
 
 def attention_flops(config: Config) -> int:
     """Both products of attention, forward and backward, for one image."""
-    model, size = config.model, config.model.dimensions
-    patches = model.grid_size[0] * model.grid_size[1]
-    prefix = model.class_token + model.registers
-    stacks = (
-        (num_keep(patches, config.mask.ratio) + prefix, size["depth"], size["embed_dim"]),
-        (patches + prefix, size["decoder_depth"], size["decoder_dim"]),
-    )
-    return sum(3 * depth * 4 * tokens * tokens * dim for tokens, depth, dim in stacks)
+    return sum(3 * depth * 4 * tokens * tokens * dim for tokens, depth, dim in _stacks(config))
 
 
 def flops_per_image(config: Config) -> int:

@@ -53,7 +53,7 @@ def bench(options: Namespace) -> dict[str, Any]:
         ConfigError: a job cannot be done.
     """
     base = Job(
-        preset=options.preset, image_size=options.image_size, mask_ratio=options.mask_ratio,
+        task=options.task, preset=options.preset, image_size=options.image_size, mask_ratio=options.mask_ratio,
         decoder_dim=options.decoder_dim, decoder_depth=options.decoder_depth, decoder_heads=options.decoder_heads,
         train={"threads": options.threads, "device": options.device, "compile": options.compile},
     )  # fmt: skip
@@ -87,10 +87,12 @@ def bench_step(job: Job, rounds: int, peers: list[str], ablation: bool) -> dict[
     job = replace(job, precision=compute.precision)  # "auto" is timed: each process might find something else
     flops = flops_per_image(config)
     size = config.model.dimensions
+    what = f"decoder {job.decoder_dim} x {job.decoder_depth}, {job.mask_ratio:.0%} hidden"
+    if job.task == "classify":
+        what = "classification of whole images, every augmentation"
     print(
         f"\npatch {job.patch}, {job.precision}, batch {job.batch}: {job.image_size} x {job.image_size} pixels, encoder "
-        f"{size['embed_dim']} x {size['depth']} x {size['num_heads']}, decoder {job.decoder_dim} x {job.decoder_depth},"
-        f" {job.mask_ratio:.0%} hidden, {flops / 1e9:.3f} GFLOP an image"
+        f"{size['embed_dim']} x {size['depth']} x {size['num_heads']}, {what}, {flops / 1e9:.3f} GFLOP an image"
     )
     jobs = [job, replace(job, with_data=True), replace(job, contestant="ceiling")]
     jobs += [replace(job, contestant=name, train={**job.train, "compile": "off"}) for name in peers]

@@ -19,6 +19,9 @@ def bench_parser() -> argparse.ArgumentParser:
         description="Time the training step, in alternating rounds, beside the machine's own matrix products, with --peers"
         " beside other libraries on the same job, and with --ablation beside itself without each technique.",
     )  # fmt: skip
+    parser.add_argument(
+        "--task", choices=["reconstruct", "classify"], default="reconstruct", help="pretraining, or fine-tuning"
+    )
     parser.add_argument("--preset", choices=[*PRESETS], default="tiny", help="encoder")
     parser.add_argument("--patch", type=int, nargs="+", default=[4], help="patch sizes in pixels")
     parser.add_argument(
@@ -59,6 +62,8 @@ def run(argv: Sequence[str]) -> int:
             _positive(key, value)
     if options.threads < 0:
         raise ConfigError(f"--threads: {options.threads} cannot be used; 0 or a number of threads")
+    if options.task == "classify" and (options.peers or options.scaling):
+        raise ConfigError("--task: classify is timed alone; leave --peers and --scaling out")
     if options.plot and (not options.scaling or Path(options.plot).suffix not in (".png", ".svg", ".pdf")):
         raise ConfigError(f"--plot: {options.plot!r} cannot be used; give --scaling, and a name in .png, .svg or .pdf")
     for path in (options.json, options.plot):

@@ -107,7 +107,7 @@ def choose_parts(config: Config, images: int, device: torch.device) -> int:
         return 1
     rows, columns = config.model.grid_size
     patches = rows * columns
-    if config.classify.drop_patches:
+    if config.classify.drop_patches and not config.classify.whole_epochs:
         patches = num_keep(patches, config.classify.drop_patches)
     tokens = images * (patches + config.model.class_token + config.model.registers)
     return min(max(math.ceil(tokens / CPU_TOKENS), 1), images)

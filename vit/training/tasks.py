@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.config import Config
-from vit.data.batches import stream, to_device
+from vit.data.batches import steps_per_epoch, stream, to_device
 from vit.data.mixing import draw_mixing, mix, mixed_labels
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, masked_patch_loss, uniformity
@@ -110,6 +110,8 @@ class Classification(Task):
         self.labels = labels
         self.classes = classes
         self.mixes = config.classify.mixup > 0 or config.classify.cutmix > 0
+        per_epoch = steps_per_epoch(len(labels), config.train.batch_size)
+        self.whole_from = round((config.train.epochs - config.classify.whole_epochs) * per_epoch)
 
     def rows(self, whole: int, part: slice) -> Tensor:
         """Those of the part; with mixing, also the one after them."""
@@ -129,7 +131,7 @@ class Classification(Task):
             labels, following, share = labels[:-1], labels[1:], mixing.share
         said = mixed_labels(labels, following, share, self.classes, settings.label_smoothing)
         targets = to_device(said, images.device)
-        if not settings.drop_patches:
+        if not settings.drop_patches or step >= self.whole_from:
             return images, (targets,)
         return images, (targets, *self._mask(settings.drop_patches, step, whole, part, images.device))
 

@@ -1,0 +1,78 @@
+"""Runs side by side: who shares a row, what is shown of each, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vit.cli import main
+from vit.config import Config, TrainConfig
+from vit.report.comparison import ComparisonError, as_table, compare_runs, read_run
+
+
+def finished(folder: Path, accuracy: float, linear: float | None = None, stamp: str = "a", **train: object) -> Path:
+    """A run folder as train.py leaves it, without what is not compared."""
+    folder.mkdir()
+    config = Config(train=TrainConfig(**train))
+    (folder / "config.yaml").write_text("# a comment\n" + yaml.safe_dump(config.to_dict()))
+    summary = {"data": {"stamp": stamp, "train_images": 1000}, "test_accuracy": accuracy, "seconds": 60.0}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    if linear is not None:
+        (folder / "probe").mkdir()
+        (folder / "probe" / "results.json").write_text(json.dumps({"linear": {"accuracy": linear}}))
+    return folder
+
+
+def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
+    folders = [
+        finished(tmp_path / "one", 0.5, seed=0),
+        finished(tmp_path / "two", 0.6, seed=1),
+        finished(tmp_path / "three", 0.7, seed=2, log_every=3, threads=1),  # how it was watched and computed
+        finished(tmp_path / "longer", 0.8, epochs=200),
+        finished(tmp_path / "other data", 0.9, stamp="b"),
+    ]
+    rows = compare_runs([read_run(folder) for folder in folders])
+    assert [row["run"] for row in rows] == ["one, two, three", "longer", "other data"]
+    assert [row["accuracy"] for row in rows] == ["60.00% ± 10.00%", "80.00%", "90.00%"]
+    assert rows[0]["seeds"] == "0, 1, 2"
+    assert [row["train.epochs"] for row in rows] == ["100", "200", "100"]
+    assert not any(key.startswith(("data.", "model.", "optim.")) for key in rows[0])  # alike everywhere
+
+
+def test_columns_that_nobody_fills_are_left_out_and_a_probe_is_found(tmp_path):
+    runs = [finished(tmp_path / "probed", 0.5, linear=0.61), finished(tmp_path / "not", 0.4, epochs=3)]
+    rows = compare_runs([read_run(folder) for folder in runs])
+    assert [row["linear probe"] for row in rows] == ["61.00%", ""]
+    assert "neighbours" not in rows[0]
+    assert "test loss" not in rows[0]
+
+
+def test_tables_are_aligned_and_markdown_cells_stay_cells():
+    rows = [{"run": "a|b", "x": "1"}, {"run": "longer name", "x": "22"}]
+    text = as_table(rows)
+    assert {line.index(value) for line, value in zip(text, ("x", "1", "22"), strict=True)} == {13}
+    assert as_table(rows, markdown=True)[2] == "| a\\|b | 1 |"
+
+
+@pytest.mark.parametrize("spoil", ["summary.json", "config.yaml"])
+@pytest.mark.parametrize("content", [None, "{", "[1]", ""])
+def test_what_is_no_finished_run_is_one_line(tmp_path, spoil, content, capsys):
+    folder = finished(tmp_path / "run", 0.5)
+    (folder / spoil).unlink()
+    if content is not None:
+        (folder / spoil).write_text(content)
+    with pytest.raises(ComparisonError, match="run"):
+        read_run(folder)
+    assert main(["compare", str(folder)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.strip().splitlines()) == 1
+
+
+def test_command_prints_a_row_a_run(tmp_path, capsys):
+    folders = [finished(tmp_path / "one", 0.5), finished(tmp_path / "two", 0.25, batch_size=3)]
+    assert main(["compare", *map(str, folders), "--markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| run | train.batch_size | images | seeds | accuracy | seconds |"
+    assert lines[2:] == ["| one | 256 | 1,000 | 0 | 50.00% | 60 |", "| two | 3 | 1,000 | 0 | 25.00% | 60 |"]

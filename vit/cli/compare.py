@@ -1,0 +1,33 @@
+"""`vit compare`: its options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from vit.cli.options import CommandParser
+
+
+def compare_parser() -> argparse.ArgumentParser:
+    """The options of `vit compare`."""
+    parser = CommandParser(
+        prog="vit compare", allow_abbrev=False,
+        description="Finished runs side by side: the settings in which they differ, and what they came to. Runs that differ in"
+        " the seed alone share a row, with the mean and the standard deviation. A linear probe is shown of a run in whose"
+        " folder `vit evaluate RUN --out RUN/NAME` has left its results.",
+    )  # fmt: skip
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    parser.add_argument("--markdown", action="store_true", help="as a Markdown table")
+    return parser
+
+
+def run(argv: Sequence[str]) -> int:
+    """Read the runs and print the table."""
+    options = compare_parser().parse_args(list(argv))
+
+    from vit.report.comparison import as_table, compare_runs, read_run
+
+    rows = compare_runs([read_run(Path(folder)) for folder in options.runs])
+    print("\n".join(as_table(rows, options.markdown)))
+    return 0
