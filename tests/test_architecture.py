@@ -24,7 +24,7 @@ FLOORS = [
     ["encoder"],
     ["attention", "masking", "patches"],
     ["data"],
-    ["config"],
+    ["config", "pretrained"],
     ["atomic", "errors"],
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -89,7 +89,9 @@ def test_every_module_is_named_after_its_work():
     assert not words & {"utils", "util", "helpers", "misc", "common"}
 
 
-@pytest.mark.parametrize("module", ["vit.config", *(module for module in MODULES if room(module) == "cli")])
+@pytest.mark.parametrize(
+    "module", ["vit.config", "vit.pretrained", *(module for module in MODULES if room(module) == "cli")]
+)
 def test_settings_and_commands_are_light_to_import(module):
     program = f"import sys, {module}; print({{'torch', 'torchvision', 'timm', 'matplotlib'}} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -281,3 +281,39 @@ def test_two_classes_of_one_name_stay_two_for_transformers(tmp_path):
     assert theirs.config.id2label == dict(enumerate(names))
     assert sorted(theirs.config.label2id.values()) == [0, 1, 2]
     assert load_model(tmp_path / "out").origin.class_names == names
+
+
+# --- half precision ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("save", [saved_encoder, saved_autoencoder])
+def test_half_precision_is_half_the_file_and_loads_as_float32(save, tmp_path):
+    ours = save(tmp_path / "ours")
+    (note,) = convert_model(ours, "safetensors", tmp_path / "half", half=True)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("half", "ours")]
+    assert sizes[0] < 0.6 * sizes[1]
+    again = load_model(tmp_path / "half")
+    most = 0.0
+    for name, value in ours.state_dict().items():
+        got = again.state_dict()[name]
+        assert got.dtype == torch.float32
+        assert torch.equal(got, value.half().float()), name
+        torch.testing.assert_close(got, value, rtol=2**-11, atol=2**-25)
+        most = max(most, float((got - value).abs().max()))
+    assert note.endswith(f"{most:.1e}")
+    assert (again.origin.normalize.mean, again.origin.normalize.std) == (NORMALIZE.mean, NORMALIZE.std)
+    assert again.origin.interpolation == ours.origin.interpolation
+    convert_model(again, "safetensors", tmp_path / "again", half=True)  # rounded once, it stays as it is
+    same(load_model(tmp_path / "again"), again)
+
+
+def test_what_half_precision_cannot_hold_is_refused(tmp_path):
+    ours = saved_encoder(tmp_path / "ours")
+    with torch.no_grad():
+        ours.blocks[1].mlp.fc1.weight[2, 3] = 7e4
+    with pytest.raises(CheckpointError, match=r"blocks\.1\.mlp\.fc1\.weight holds values above 65,504"):
+        convert_model(ours, "safetensors", tmp_path / "out", half=True)
+    assert not (tmp_path / "out").exists()
+    for to in ("timm", "mae", "huggingface"):
+        with pytest.raises(CheckpointError, match=f"are for safetensors, not for {to}"):
+            convert_model(ours, to, tmp_path / "out.pth", half=True)

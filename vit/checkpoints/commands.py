@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vit.checkpoints.card import read_run
 from vit.checkpoints.convert import convert_model
 from vit.checkpoints.inspection import describe, facts
 from vit.checkpoints.loading import find, load_model
@@ -33,16 +36,37 @@ def inspect(checkpoint: str, asked: dict[str, Any], every: bool, as_json: bool) 
     return 2 if known["problems"] else 0
 
 
-def write(checkpoint: str, asked: dict[str, Any], command: str, to: str, out: Path) -> int:
+@dataclass(frozen=True)
+class Beside:
+    """What of `convert --to safetensors` is asked for beside the format.
+
+    Attributes:
+        half: weights in half precision.
+        card: a model card, from the files of the run.
+        results: folders of `vit evaluate --out`, for the card.
+        note: a sentence on the data, for the card.
+    """
+
+    half: bool = False
+    card: bool = False
+    results: Sequence[str] = ()
+    note: str = ""
+
+
+def write(
+    checkpoint: str, asked: dict[str, Any], command: str, to: str, out: Path, beside: Beside | None = None
+) -> int:
     """Load a checkpoint and write it in another format (`convert`) or as a program (`export`).
 
     Returns:
         the exit code.
     """
+    beside = beside or Beside()
+    run = read_run(checkpoint, beside.results, beside.note) if beside.card else None
     model = load_model(checkpoint, **asked)
     origin = model.origin
     if command == "convert":
-        notes = convert_model(model, to, out)
+        notes = convert_model(model, to, out, beside.half, run)
     else:
         from vit.checkpoints.export import export_program
 

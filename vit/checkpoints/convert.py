@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from pathlib import Path
 
 import torch
 
-from vit.atomic import replacing, write_json
+from vit.atomic import replacing, write_json, write_text
+from vit.checkpoints.card import Run, card_of, damage_named, figures_of
 from vit.checkpoints.formats.huggingface import to_huggingface
 from vit.checkpoints.formats.mae import to_mae
 from vit.checkpoints.formats.outgoing import Model, origin_of
 from vit.checkpoints.formats.timm import to_timm
-from vit.checkpoints.native import save_model, write_weights
-from vit.checkpoints.reading import CheckpointError
+from vit.checkpoints.native import architecture, save_model, settings_of, write_weights
+from vit.checkpoints.origin import Origin
+from vit.checkpoints.reading import CheckpointError, check_finite
+from vit.pretrained import CARD
 
 FOLDERS = {"timm": to_timm, "huggingface": to_huggingface}
 
 
-def convert_model(model: Model, to: str, out: str | Path) -> list[str]:
+def convert_model(model: Model, to: str, out: str | Path, half: bool = False, run: Run | None = None) -> list[str]:
     """Write a model that `load_model` gave.
 
     Args:
@@ -27,12 +31,16 @@ def convert_model(model: Model, to: str, out: str | Path) -> list[str]:
         to: "timm" (a folder for `timm.create_model("local-dir:FOLDER")`), "huggingface" (a folder for `from_pretrained`),
             "mae" (a .pth for facebookresearch/mae), or "safetensors" (a folder in the project's own format).
         out: the folder or file; it must not exist yet, a folder may be empty.
+        half: of "safetensors": write the weights in half precision, for a file of half the size. They load as float32.
+        run: of "safetensors": the finished run that trained the model, whose card is written too, as README.md, and whose
+            figures stand in config.json.
 
     Returns:
         What was left out, or will be computed otherwise there, a line each.
 
     Raises:
-        CheckpointError: the format cannot hold the model, or `out` is taken; nothing is written then.
+        CheckpointError: the format cannot hold the model, a value is too large for half precision, the run trained another
+            model, or `out` is taken; nothing is written then.
     """
     out = Path(out)
     origin = origin_of(model)
@@ -41,8 +49,9 @@ def convert_model(model: Model, to: str, out: str | Path) -> list[str]:
     if os.path.lexists(out) and (out.is_symlink() or not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out} exists; name another place, what is there is not replaced")
     if to == "safetensors":
-        save_model(out, model, origin.normalize, origin.class_names, origin.data, origin.interpolation)
-        return []
+        return _write_own(model, origin, out, half, run)
+    if half or run is not None:
+        raise CheckpointError(f"half precision and the card of a run are for safetensors, not for {to}")
     if to == "mae":
         if out.suffix != ".pth":
             raise CheckpointError(f"{out}: for MAE's code, name a file that ends in .pth")
@@ -57,3 +66,40 @@ def convert_model(model: Model, to: str, out: str | Path) -> list[str]:
     if outgoing.preprocessor:
         write_json(out / "preprocessor_config.json", outgoing.preprocessor)
     return outgoing.notes
+
+
+def _write_own(model: Model, origin: Origin, out: Path, half: bool, run: Run | None) -> list[str]:
+    """The project's own format, with what was asked for beside it."""
+    notes = [f"rounded to half precision, no value by more than {_rounding(model):.1e}"] if half else []
+    known = (origin.normalize, origin.class_names, origin.data, origin.interpolation)
+    if run is None:
+        save_model(out, model, *known, dtype=torch.float16 if half else torch.float32)
+        return notes
+    said, before = json.loads(json.dumps(architecture(model))), origin.details
+    changed = said["encoder"] != before.get("encoder") or said["decoder"] not in (None, before.get("decoder"))
+    if changed or origin.report.missing:
+        raise CheckpointError(
+            f"{origin.source}: its run trained another model than this: load it as it is for its card"
+        )
+    with damage_named(f"{origin.source}: its config.yaml, summary.json or results.json"):
+        card = card_of(settings_of(model, *known), run, out.resolve().name, half)
+        figures = figures_of(run)
+    save_model(out, model, *known, dtype=torch.float16 if half else torch.float32, figures=figures)
+    write_text(out / CARD, card)
+    return notes
+
+
+def _rounding(model: Model) -> float:
+    """By how much half precision changes a model's values at most.
+
+    Raises:
+        CheckpointError: it cannot hold one of them.
+    """
+    most = 0.0
+    for name, value in model.state_dict().items():
+        half = value.half()
+        if check_finite(half) > check_finite(value):
+            raise CheckpointError(f"{name} holds values above 65,504, which half precision cannot hold")
+        if value.numel():
+            most = max(most, float((half.float() - value).nan_to_num().abs().max()))
+    return most

@@ -6,20 +6,20 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from vit.checkpoints.card import mapping, model_card, read_json, without_places
 from vit.checkpoints.formats.native import FORMAT
 from vit.checkpoints.reading import FOLDER_FILES, CheckpointError, read_checkpoint
 from vit.errors import one_line
+from vit.pretrained import CARD
 
-CARD = "README.md"
 # What of a run is for others: never its states, which hold the optimizer too and are many times as large.
 PUBLISHED = ("model.safetensors", "config.json", "config.yaml", "summary.json", "metrics.jsonl",
              "reconstructions.png", "attention.png", "curves.png")  # fmt: skip
-# Within `data` of those: what says where things lie on the machine, which is nobody else's business.
-PLACES = {"config.yaml": ("root", "cache"), "summary.json": ("warning",)}
+# Of those, what may say where things lie on the machine, which is nobody else's business.
+TOLD = ("config.yaml", "summary.json")
 
 
 def download(name: str) -> Path:
@@ -105,7 +105,7 @@ def push_to_hub(folder: str | Path, repository: str, private: bool = False) -> s
     if repository.count("/") != 1:
         raise CheckpointError(f"{repository!r} is no name of a model on the hub: ORGANISATION/NAME")
     files: dict[str, Path | bytes] = {name: folder / name for name in PUBLISHED if (folder / name).is_file()}
-    files |= {name: _without_places(folder / name) for name in PLACES if name in files}
+    files |= {name: _public(folder / name) for name in TOLD if name in files}
     card = folder / CARD
     files[CARD] = card if card.is_file() else model_card(folder, repository).encode()
     with _explained(repository):
@@ -121,105 +121,10 @@ def push_to_hub(folder: str | Path, repository: str, private: bool = False) -> s
         return f"{api.endpoint}/{repository}"
 
 
-def model_card(folder: str | Path, repository: str) -> str:
-    """A model card (Mitchell et al. 2019) in the hub's form: what is known from the run's own files, and nothing else.
-
-    Args:
-        folder: of the run, with config.json and, where it is a run, config.yaml and summary.json.
-        repository: its name on the hub.
-
-    Raises:
-        CheckpointError: one of these files is damaged, or there is no config.json.
-    """
-    folder = Path(folder)
-    config = _mapping(folder / "config.json", json.loads)
-    run = _mapping(folder / "config.yaml", yaml.safe_load)
-    summary = _mapping(folder / "summary.json", json.loads)
-    if not config:
-        raise CheckpointError(f"no config.json in {folder}: there is nothing to describe")
-    try:
-        return _card(config, run, summary, repository)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        names = "config.json, config.yaml or summary.json"
-        raise CheckpointError(f"{folder}: {names} is damaged: {type(error).__name__}: {error}") from error
-
-
-def _card(config: dict[str, Any], run: dict[str, Any], summary: dict[str, Any], repository: str) -> str:
-    """The text of a card; `run` and `summary` are empty of a model that is no run of ours."""
-    encoder, decoder = config["encoder"], config.get("decoder")
-    p, q = encoder["patch_size"]
-    height, width = encoder["image_size"]
-    kind = "masked autoencoder (He et al. 2022)" if decoder else "vision transformer (Dosovitskiy et al. 2021)"
-    what = [
-        f"A {kind}: width {encoder['embed_dim']}, {encoder['depth']} blocks, {encoder['num_heads']} heads, "
-        f"patches of {p} x {q} pixels on images of {height} x {width}."
-    ]
-    if decoder:
-        target = "normalised pixels" if config.get("norm_pix_loss") else "pixels"
-        size = f"width {decoder['dim']}, {decoder['depth']} blocks, {decoder['num_heads']} heads"
-        what.append(f"Its decoder ({size}) predicts the {target} of hidden patches.")
-    front = {
-        **({"license": "apache-2.0"} if run else {}),  # a converted model is under the terms of those who trained it
-        "library_name": "vit-patch-trainer",
-        "pipeline_tag": "image-classification" if encoder.get("num_classes") else "image-feature-extraction",
-        "tags": ["vision-transformer", *(["masked-autoencoder", "self-supervised"] if decoder else [])],
-    }
-    sections = [" ".join(what)]
-    code = "from vit.checkpoints import load_model\n\nmodel = load_model(" + json.dumps(f"hf/{repository}") + ")"
-    sections.append(f"## Use\n\n```python\n{code}\ninputs = model.origin.normalize(images)  # images from 0 to 1\n```")
-    data = [f"Trained on {_text(config['data'])}." if config.get("data") else ""]
-    mean, std = (", ".join(f"{v:.4f}" for v in config[key]) for key in ("mean", "std"))
-    data.append(f"Input is normalised by mean ({mean}) and standard deviation ({std}), channel by channel.")
-    details = summary.get("data") or {}
-    if details:
-        data.append(f"{details['train_images']:,} training and {details['test_images']:,} test images.")
-    if config.get("class_names"):
-        data.append(f"Classes: {_text(', '.join(config['class_names']))}.")
-    sections.append("## Data\n\n" + " ".join(filter(None, data)))
-    if run:
-        hidden = {("data", key) for key in (*PLACES["config.yaml"], "download", "name")}
-        rows = [f"| {_text(section)}.{_text(key)} | {_text(value)} |" for section, values in run.items()
-                for key, value in values.items() if value is not None and (section, key) not in hidden]  # fmt: skip
-        sections.append("\n".join(["## Recipe\n", "| setting | value |", "|---|---|", *rows]))
-    figures = list(_figures(summary))
-    if figures:
-        sections.append("\n".join(["## Figures\n", "| figure | value |", "|---|---|", *figures]))
-    limits = "For study and comparison; no judgement about people should rest on it."
-    sections.append(f"## Limits\n\n{limits}" + (" The figures above are of one run, with one seed." if figures else ""))
-    if run:
-        sections.append(
-            "## Licence\n\nThe weights are under Apache-2.0; the images they were trained on have terms of their own."
-        )
-    title = repository.rpartition("/")[2]
-    return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n# {_text(title)}\n\n" + "\n\n".join(sections) + "\n"
-
-
-def _figures(summary: dict[str, Any]) -> Iterator[str]:
-    """Lines of the table of what a run came to."""
-    baselines, neighbours = summary.get("test_loss_of_baselines") or {}, summary.get("neighbours") or {}
-    known = (
-        ("loss on hidden patches of test images", summary.get("test_loss"), "{:.4f}"),
-        ("the same by the mean of what is visible", baselines.get("mean_of_visible_patches"), "{:.4f}"),
-        ("the same by the nearest visible patch", baselines.get("nearest_visible_patch"), "{:.4f}"),
-        ("nearest-neighbour accuracy of the encoder's features", neighbours.get("encoder_accuracy"), "{:.1%}"),
-        ("nearest-neighbour accuracy of raw pixels", neighbours.get("raw_pixel_accuracy"), "{:.1%}"),
-        ("epochs", summary.get("epochs"), "{}"),
-        ("seconds of training", summary.get("seconds"), "{:,.0f}"),
-        ("device", summary.get("device"), "{}"),
-        ("precision", summary.get("precision"), "{}"),
-        ("seed", summary.get("seed"), "{}"),
-    )
-    for name, value, form in known:
-        if value is not None:
-            yield f"| {name} | {_text(form.format(value))} |"
-
-
-def _without_places(path: Path) -> bytes:
+def _public(path: Path) -> bytes:
     """config.yaml or summary.json without what says where things lie on this machine; a run's files stay as they are."""
     as_json = path.suffix == ".json"
-    values = _mapping(path, json.loads if as_json else yaml.safe_load)
-    if isinstance(data := values.get("data"), dict):
-        values["data"] = {key: value for key, value in data.items() if key not in PLACES[path.name]}
+    values = without_places(mapping(path, read_json if as_json else yaml.safe_load))
     return (json.dumps(values, indent=2) + "\n" if as_json else yaml.safe_dump(values, sort_keys=False)).encode()
 
 
@@ -229,35 +134,13 @@ def _parts(index: Path) -> list[str]:
     Raises:
         CheckpointError: the index is damaged, or names what is no file beside it.
     """
-    names = _mapping(index, json.loads).get("weight_map")
+    names = mapping(index, read_json).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise CheckpointError(f"{index} is damaged: no weight_map")
     for part in names.values():
         if not isinstance(part, str) or Path(part).name != part or part == "..":
             raise CheckpointError(f"{index} names the part {part!r}, which is not a file beside it")
     return sorted(set(names.values()))
-
-
-def _mapping(path: Path, parse: Any) -> dict[str, Any]:
-    """A mapping from a file; empty where there is none.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    if not path.is_file():
-        return {}
-    try:
-        value = parse(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise CheckpointError(f"{path} is damaged: {one_line(str(error))}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} is damaged: keys and values are expected")
-    return value
-
-
-def _text(value: Any) -> str:
-    """A value from a file within Markdown: on one line, and no markup of its own."""
-    return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|!" else c for c in one_line(str(value)))
 
 
 @contextmanager

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from vit.checkpoints.formats import timm
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.plan import Plan, plan_model
 from vit.checkpoints.reading import (
+    SUFFIXES,
     CheckpointError,
     Source,
     check_finite,
@@ -28,8 +31,10 @@ from vit.checkpoints.resize import adapt_statistics
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder
+from vit.pretrained import shipped_models
 
 INTERPOLATIONS = ("bicubic", "bilinear")
+SHIPPED = "the model of that name that comes with the package"
 
 
 def load_model(
@@ -54,8 +59,9 @@ def load_model(
     """Load a pretrained vision transformer, whoever trained it.
 
     Args:
-        source: a run folder or another folder with weights; a .safetensors, .pth, .pt or .bin file; "timm/NAME", fetched
-            by timm; "hf/ORGANISATION/NAME", fetched by huggingface_hub; or a state dict in memory.
+        source: a run folder or another folder with weights; a .safetensors, .pth, .pt or .bin file; the name of a model
+            that comes with the package (`vit models` lists them), unless a file or folder here is called so; "timm/NAME",
+            fetched by timm; "hf/ORGANISATION/NAME", fetched by huggingface_hub; or a state dict in memory.
         part: "encoder" leaves a decoder out; None takes all that is there.
         image_size: pixels, a number for squares or (H, W): the position table is resized.
         patch_size: pixels, likewise: patch kernels are resized, and positions with them.
@@ -132,7 +138,23 @@ def find(source: str | Path | Mapping[str, Tensor]) -> Source:
         from vit.checkpoints.hub import download
 
         return read_checkpoint(download(name.removeprefix("hf/")))
-    return read_checkpoint(source)
+    named = isinstance(source, str) and not re.search(r"[/\\]", name)
+    there = shipped_models() if named else {}
+    if fetched and name in there:
+        return replace(read_checkpoint(there[name]), path=Path(name))
+    try:
+        found = read_checkpoint(source)
+    except CheckpointError as error:
+        if name in there:
+            raise CheckpointError(
+                f"{error}; it stands before {SHIPPED}, rename it or call that from elsewhere"
+            ) from error
+        if fetched and there and Path(name).suffix not in SUFFIXES:
+            raise CheckpointError(f"{error}; with the package come {', '.join(there)}") from error
+        raise
+    if name in there:
+        return replace(found, notes=(f"this is what is called {name} here, not {SHIPPED}",))
+    return found
 
 
 @torch.no_grad()

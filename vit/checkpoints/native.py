@@ -27,6 +27,7 @@ def save_model(
     data: str = "",
     interpolation: str = "bicubic",
     dtype: torch.dtype = torch.float32,
+    figures: dict[str, Any] | None = None,
 ) -> None:
     """Write model.safetensors and config.json into `folder`, for `vit.checkpoints.load_model`.
 
@@ -38,9 +39,18 @@ def save_model(
         data: what the training data is called.
         interpolation: of resizing images to the model's size.
         dtype: of the weights on disk; they are loaded as float32 whatever it is.
+        figures: what was measured (see `vit.checkpoints.card.figures_of`), for config.json.
     """
     tensors = {name: value.detach().cpu().to(dtype).contiguous() for name, value in model.state_dict().items()}
-    details = {
+    details = settings_of(model, normalize, class_names, data, interpolation)
+    write_weights(folder, tensors, details | ({"figures": figures} if figures else {}))
+
+
+def settings_of(
+    model: Model, normalize: Normalization, class_names: tuple[str, ...], data: str, interpolation: str
+) -> dict[str, Any]:
+    """What config.json says of a model, as `save_model` takes it."""
+    return {
         "format": FORMAT,
         **architecture(model),
         "mean": normalize.mean,
@@ -49,7 +59,6 @@ def save_model(
         "class_names": class_names,
         "data": data,
     }
-    write_weights(folder, tensors, details)
 
 
 def architecture(model: Model) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def plan_model(source: Source, request: Request) -> Plan:
     Raises:
         CheckpointError: no format fits, or the tensors make no model; in one line.
     """
-    report = Report()
+    report = Report(notes=list(source.notes))
     source = _unwrapped(source)
     format, prefix, copies = recognise(source, request.branch)
     shapes = {key.removeprefix(prefix): tuple(t.shape) for key, t in source.tensors.items() if key.startswith(prefix)}

@@ -70,6 +70,7 @@ class Source:
         config: config.json beside the weights; empty where there is none.
         preprocessor: preprocessor_config.json, likewise.
         verified: whether config.json has a SHA-256, and the weights are those.
+        notes: for the user, of how it was found.
     """
 
     path: Path
@@ -79,6 +80,7 @@ class Source:
     config: dict[str, Any]
     preprocessor: dict[str, Any]
     verified: bool
+    notes: tuple[str, ...] = ()
 
 
 def read_checkpoint(path: str | Path) -> Source:

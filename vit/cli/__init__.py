@@ -14,6 +14,7 @@ COMMANDS = {
     "data": "show the images that a configuration would train on",
     "bench": "time the training step, beside peers and the machine's limit",
     "checkpoint": "inspect, convert, export or publish a pretrained model",
+    "models": "list the models that come with the package",
     "attention": "draw what a model's attention looks at",
     "explore": "write a page to look around in a model's attention",
     "evaluate": "measure what a pretrained model is worth",

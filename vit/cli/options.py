@@ -22,7 +22,7 @@ def loading_parser() -> CommandParser:
     """What names a checkpoint and says how it is read."""
     loading = CommandParser(add_help=False)
     loading.add_argument(
-        "checkpoint", help="run folder, other folder, file, timm/NAME or hf/ORGANISATION/NAME"
+        "checkpoint", help="run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"
     )  # fmt: skip
     group = loading.add_argument_group("how it is read; by default as it is")
     group.add_argument("--part", choices=["encoder"], help="leave a decoder out")

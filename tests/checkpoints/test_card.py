@@ -1,0 +1,273 @@
+"""Model cards: all that is known of a run, nothing that is not, nothing of the machine, and text stays text."""
+
+import dataclasses
+import json
+import re
+import shlex
+
+import pytest
+import torch
+import yaml
+
+from vit.atomic import write_json
+from vit.checkpoints import CheckpointError, load_model, save_model
+from vit.checkpoints.card import Run, card_of, figures_of, model_card, read_run, without_places
+from vit.checkpoints.native import settings_of
+from vit.cli import main
+from vit.cli.settings import config_parser, parse_config, to_yaml
+from vit.config import ClassifyConfig, Config, DataConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.data import Dataset, ImageSet
+from vit.data.augment import Normalization
+from vit.data.images import content_stamp
+from vit.encoder import VisionTransformer
+from vit.evaluate.summary import measure_classification, measure_reconstruction, summarize
+from vit.training.run import begin_run
+
+HOME = "/home/somebody"
+MODEL = ModelConfig(
+    image_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2
+)
+CONFIG = Config(
+    DataConfig(source="folder", root=f"{HOME}/images", cache=f"{HOME}/cache", name="Noise (JPEG q75)"),
+    MODEL,
+    optim=OptimConfig(blr=0.02, warmup_epochs=0),
+    train=TrainConfig(epochs=2, batch_size=8, precision="fp32", threads=1, seed=7),
+)
+FINE = dataclasses.replace(
+    CONFIG,
+    train=dataclasses.replace(CONFIG.train, task="classify"),
+    classify=ClassifyConfig(label_smoothing=0.1, test_flip=True),
+)
+
+
+def image_set(count: int, seed: int) -> ImageSet:
+    draws = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=draws)
+    labels = torch.arange(count) % 2
+    return ImageSet(images, labels, ("one", "other"), content_stamp(images, labels))
+
+
+DATA = Dataset("Noise (JPEG q75)", "folder", image_set(24, 0), image_set(12, 1))
+
+
+def finish(folder, config):
+    """A run of a few steps, and what train.py leaves of one."""
+    run = begin_run(config, DATA)
+    metrics = [{"loss": step.loss, "epoch": step.epoch} for step in run.steps()]
+    save_model(folder, run.result, run.normalize, DATA.train.class_names, DATA.name)
+    measured = measure_classification(run)[0] if config.train.task == "classify" else measure_reconstruction(run)
+    write_json(folder / "summary.json", summarize(run, metrics, measured))
+    (folder / "config.yaml").write_text(f"# trained on {HOME}\n{to_yaml(config)}")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A pretraining and its fine-tuning, both finished, and what `vit evaluate` would have left about each."""
+    place = tmp_path_factory.mktemp("runs")
+    finish(place / "pre", CONFIG)
+    init = str(place / "pre")
+    finish(place / "fine", dataclasses.replace(FINE, model=dataclasses.replace(MODEL, init=init)))
+    data = {"name": "Noise (JPEG q75)", "test_images": 12, "tested_on": "test images", "stamp": "1-2", "warning": HOME}
+    knn = {"accuracy": 0.5, "raw_pixel_accuracy": 0.25, "k": 20, "temperature": 0.07, "bank": 24}
+    linear = {
+        "accuracy": 0.625,
+        "spread": 0.0125,
+        "seeds": [0, 1],
+        "layer": 1,
+        "labels": 24,
+        "confusion": [[1, 0], [0, 1]],
+    }
+    rows = [
+        {"mask": "block", "ratio": 0.5, "loss": 0.75, "mean_of_visible_patches": 0.875, "nearest_visible_patch": 1.5}
+    ]
+    command = f"vit evaluate {HOME}/pre --data={HOME}/images --root ~/data --method all --out ../measured"
+    found = {"checkpoint": f"{HOME}/pre", "data": data, "knn": knn, "linear": linear, "reconstruction": rows}
+    write_json(place / "of pre" / "results.json", found | {"command": command})
+    head = {"accuracy": 0.9375, "expected_calibration_error": 0.0312, "accuracy_with_flip": 0.9444, "confusion": [[1]]}
+    write_json(place / "of fine" / "results.json", {"data": data, "head": head, "command": "vit evaluate fine"})
+    return place
+
+
+def vit(*argv: object) -> int:
+    return main(["checkpoint", "convert", *map(str, argv)])
+
+
+def block(card: str, language: str) -> str:
+    return re.search(rf"^(`{{3,}}){language}\n(.*?)\n\1$", card, re.DOTALL | re.MULTILINE)[2]
+
+
+def test_a_pretraining_is_told_with_its_figures_and_how_to_make_it_again(runs, tmp_path):
+    out = tmp_path / "tiny"
+    note = "Its images are JPEG files, quality 75"
+    asked = ["--half", "--card", "--note", note, "--results", runs / "of pre"]
+    assert vit(runs / "pre", "--to", "safetensors", *asked, "--out", out) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    card = (out / "README.md").read_text()
+    summary = json.loads((runs / "pre" / "summary.json").read_text())
+    neighbours, baselines = summary["neighbours"], summary["test_loss_of_baselines"]
+    for part in (
+        "# tiny\n", 'load_model("tiny")', "vit attention tiny photo.jpg", "width 16, 2 blocks, 2 heads",
+        "stored in half precision", "those of the last step", "Trained on Noise (JPEG q75). " + note + ". ",
+        "24 training and 12 test images", DATA.stamp, "Classes: one, other",
+        "python train.py --config config.yaml --data.root IMAGES\n",
+        f"| loss on hidden patches of test images (75% hidden, random) | {summary['test_loss']:.4f} |",
+        f"| the same by the nearest visible patch | {baselines['nearest_visible_patch']:.4f} |",
+        f"features | {neighbours['encoder_accuracy']:.1%} |", "| epochs | 2 |", "| steps | 6 |", "| seed | 7 |",
+        f"| torch | {summary['versions']['torch']} |", "| device | ", "| seconds of training | ",
+        "vit evaluate pre --data=images --root data --method all --out measured",
+        "| nearest neighbours (k 20, 24 training images) | 50.00% |",
+        "| linear probe of frozen features (layer 1 of 0 to 1, 24 labels) | 62.50% +- 1.25% over 2 seeds |",
+        "(50% hidden, block) | 0.7500 (mean of the visible 0.8750, nearest 1.5000) |",
+        "It names nothing", "one seed", "before its weights were rounded", "under Apache-2.0",
+    ):  # fmt: skip
+        assert part in card, part
+    config = json.loads((out / "config.json").read_text())
+    figures = config["figures"]
+    assert (figures["test_loss"], figures["seed"], figures["neighbours"]) == (summary["test_loss"], 7, neighbours)
+    assert figures["measured"][0]["linear"]["layer"] == 1
+    assert "confusion" not in str(figures)
+    for text in (card, str(config)):
+        assert HOME not in text
+        assert "somebody" not in text
+        assert str(runs) not in text
+    model = load_model(out)
+    assert model.origin.details["figures"] == figures
+    assert model.origin.report.notes == []
+
+
+def test_the_settings_in_a_card_are_the_run_s(runs, tmp_path):
+    for name, config in (("pre", CONFIG), ("fine", FINE)):
+        (tmp_path / f"{name}.yaml").write_text(block(model_card(runs / name, "me/tiny"), "yaml"))
+        again = parse_config(config_parser("train.py", "", {}), ["--config", str(tmp_path / f"{name}.yaml")])
+        assert dataclasses.replace(again.data, root=config.data.root, cache=config.data.cache) == config.data
+        assert again.model == dataclasses.replace(MODEL, init="pre" if name == "fine" else "")
+        assert (again.optim, again.mask) == (config.optim, config.mask)
+        assert (again.train, again.classify) == (config.train, config.classify)
+
+
+def test_a_fine_tuning_is_told_with_its_figures(runs, tmp_path):
+    out = tmp_path / "tiny-finetuned"
+    assert vit(runs / "fine", "--to", "safetensors", "--card", "--results", runs / "of fine", "--out", out) == 0
+    card = (out / "README.md").read_text()
+    summary = json.loads((runs / "fine" / "summary.json").read_text())
+    for part in (
+        "pipeline_tag: image-classification", "Its head tells 2 classes apart",
+        "--data.root IMAGES --model.init CHECKPOINT\n", "CHECKPOINT is what it began with, pre:",
+        f"| accuracy on test images | {summary['test_accuracy']:.2%} |",
+        f"| expected calibration error | {summary['test_calibration_error']:.2%} |",
+        f"mirror image together | {summary['test_accuracy_with_flip']:.2%} |",
+        "| its own head | 93.75% |", "| its calibration error | 3.12% |", "| its own head, with mirror images | 94.44% |",
+        "one of its 2 classes",
+    ):  # fmt: skip
+        assert part in card, part
+    for part in ("half precision", "rounded", "hidden patches", "decoder, which", str(runs)):
+        assert part not in card, part
+    figures = load_model(out).origin.details["figures"]
+    assert (figures["test_accuracy"], figures["init"]) == (summary["test_accuracy"], "pre")
+    assert "test_confusion" not in figures
+
+
+def test_the_encoder_alone_keeps_its_card_and_says_what_it_lacks(runs, tmp_path):
+    assert vit(runs / "pre", "--to", "safetensors", "--card", "--part", "encoder", "--out", tmp_path / "out") == 0
+    assert "trained with a decoder, which is left out" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["{runs}/pre", "--card", "--image-size", "16"], "its run trained another model"),
+        (["{runs}/pre", "--card", "--num-classes", "3"], "its run trained another model"),
+        (["{runs}/fine", "--card", "--num-classes", "0"], "its run trained another model"),
+        (["{runs}/pre/model.safetensors", "--card"], "is no finished run"),
+        (["{runs}/pre", "--card", "--results", "{runs}/fine"], "no results.json in"),
+        (["{runs}/pre", "--results", "{runs}/of pre"], "--results: is for the card; add --card"),
+        (["{runs}/pre", "--note", "x"], "--note: is for the card; add --card"),
+        (["{runs}/pre", "--half", "--to", "timm"], "--half: is for --to safetensors"),
+        (["{runs}/pre", "--card", "--to", "mae"], "--card: is for --to safetensors"),
+    ],
+)
+def test_what_cannot_be_told_is_one_line_and_writes_nothing(argv, said, runs, tmp_path, capsys):
+    argv = [part.replace("{runs}", str(runs)) for part in argv]
+    to = [] if "--to" in argv else ["--to", "safetensors"]
+    assert vit(*argv, *to, "--out", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("summary.json", '{"data": {"name": "x"}, "test_loss": 1}'),
+        ("summary.json", '{"test_loss": NaN}'),
+        ("summary.json", '{"test_loss": "low"}'),
+        ("config.yaml", "train: 3"),
+        ("results.json", '{"command": "vit"}'),
+        ("results.json", '{"command": "it\'s", "data": {}}'),
+        ("results.json", '{"command": "vit", "data": {"name": "", "test_images": 1, "tested_on": ""}, "knn": 3}'),
+        ("results.json", "[]"),
+    ],
+)
+def test_damaged_files_make_no_card(file, content, runs, tmp_path, capsys):
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("model.safetensors", "config.json", "config.yaml", "summary.json"):
+        (run / name).write_bytes((runs / "pre" / name).read_bytes())
+    (run / "results.json").write_bytes((runs / "of pre" / "results.json").read_bytes())
+    (run / file).write_text(content)
+    assert vit(run, "--to", "safetensors", "--card", "--results", run, "--out", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert "damaged" in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+ODD = "x\n---\nlicense: other\n# heading | *bold* <b>![i](u)\n```\n~~~\n<script>"
+
+
+def test_odd_names_stay_text(tmp_path):
+    model = VisionTransformer(**MODEL.encoder_arguments())
+    config = settings_of(model, Normalization([0.5] * 3, [0.5] * 3), ("a|b", ODD), ODD, "bicubic")
+    settings = {"data": {"source": "folder", "name": ODD}, "model": {"init": ODD}, "train": {ODD: [ODD]}}
+    summary = {
+        "task": "classify", "test_accuracy": 0.5, "device": ODD, "seed": ODD, "weights": ODD, "versions": {ODD: ODD},
+        "data": {"train_images": 1, "test_images": 1, "tested_on": ODD, "stamp": ODD},
+    }  # fmt: skip
+    found = {
+        "command": f"vit evaluate {shlex.quote(ODD)}",
+        "data": {"name": ODD, "test_images": 1, "tested_on": ODD, "stamp": ODD},
+    }
+    card = card_of(json.loads(json.dumps(config)), Run(settings, summary, (found,), ODD), ODD.replace("/", ""))
+    _, front, text = card.split("---\n", 2)
+    assert yaml.safe_load(front)["license"] == "apache-2.0"
+    fence = None  # what a reader of Markdown takes for code
+    for line in text.splitlines():
+        if match := re.match(r" {0,3}(`{3,}|~{3,})", line):
+            fence = match[1] if fence is None else None if line.strip() == fence else fence
+        elif fence is None:
+            assert "<script>" not in line.replace("\\<", "")
+            assert "![" not in line
+            assert not line.startswith(("---", "~~~", "# heading", "license"))
+    assert fence is None
+    assert yaml.safe_load(block(card, "yaml")) == settings
+    assert figures_of(Run(settings, summary, (found,)))["device"] == ODD  # data, not text
+
+
+@pytest.mark.parametrize(
+    ("init", "left"),
+    [("", ""), ("runs/tiny", "runs/tiny"), ("timm/vit_tiny", "timm/vit_tiny"), ("hf/me/tiny", "hf/me/tiny"),
+     ("/home/somebody/tiny", "tiny"), ("~/runs/tiny", "tiny"), ("../somebody/tiny/", "tiny"),
+     ("C:\\Users\\somebody\\tiny", "tiny"), ("/", ""), (3, 3), (None, None)],
+)  # fmt: skip
+def test_of_a_place_the_name_stays(init, left):
+    settings = {"data": {"root": HOME, "cache": HOME, "flip": 0.5}, "model": {"init": init, "depth": 2}}
+    assert without_places(settings) == {"data": {"flip": 0.5}, "model": {"init": left, "depth": 2}}
+    assert without_places({"init": init, "data": {"warning": HOME}}) == {"init": left, "data": {}}
+    assert settings["data"]["root"] == HOME  # what is given is not changed
+
+
+def test_a_run_that_has_not_ended_has_no_card(runs, tmp_path):
+    (tmp_path / "config.yaml").write_bytes((runs / "pre" / "config.yaml").read_bytes())
+    with pytest.raises(CheckpointError, match="is no finished run"):
+        read_run(tmp_path)

@@ -1,0 +1,83 @@
+"""`vit models`: what comes with the package, in a table or as JSON, without anything heavy."""
+
+import json
+
+import pytest
+import torch
+
+import vit.pretrained
+from vit.checkpoints import save_model
+from vit.cli import main
+from vit.data.augment import Normalization
+from vit.encoder import VisionTransformer
+from vit.mae import build_autoencoder
+
+SIZES = dict(image_size=(8, 16), patch_size=(4, 4), embed_dim=16, depth=2, num_heads=2)
+NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
+PROBED = {"linear": {"accuracy": 0.612}, "knn": {"accuracy": 0.5}, "tested_on": "test images"}
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    mae = build_autoencoder(SIZES, dict(dim=16, depth=1, num_heads=2), True)
+    figures = {"test_loss": 0.50219, "neighbours": {"encoder_accuracy": 0.4}, "tested_on": "test images"}
+    figures["measured"] = [PROBED | {"data": "other images", "linear": {"accuracy": 0.99}}, PROBED | {"data": "noise"}]
+    save_model(tmp_path / "a", mae, NORMALIZE, (), "noise", dtype=torch.float16, figures=figures)
+    figures = {"test_accuracy": 0.9312, "tested_on": "held-out training images"}
+    classifier = VisionTransformer(**SIZES | dict(image_size=(8, 8)), num_classes=3)
+    save_model(tmp_path / "b", classifier, NORMALIZE, (), "noise", figures=figures)
+    save_model(tmp_path / "c", VisionTransformer(**SIZES), NORMALIZE, (), "odd\n\x1b[2Jname")
+    monkeypatch.setattr(vit.pretrained, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def test_the_table_says_what_there_is(package, capsys):
+    assert main(["models"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split()[0] == "name"
+    assert [row.split()[0] for row in rows] == ["a", "b", "c"]
+    for row, parts in zip(rows, (
+        ("width 16 x 2 blocks, patch 4, image 8 x 16, decoder 16 x 1", "noise",
+         "loss 0.502, linear probe 61.2%, neighbours 50.0%"),
+        ("image 8, 3 classes", "accuracy 93.1% on held-out training images"),
+        ("odd \\x1b[2Jname", "-"),
+    ), strict=True):  # fmt: skip
+        for part in parts:
+            assert part in row, part
+
+
+def test_json_has_all_of_it(package, capsys):
+    assert main(["models", "--json"]) == 0
+    known = json.loads(capsys.readouterr().out)
+    assert [model["name"] for model in known] == ["a", "b", "c"]
+    assert known[0]["figures"]["test_loss"] == 0.50219
+    assert known[1]["decoder"] is None
+    for model in known:
+        files = (package / model["name"]).iterdir()
+        assert model["bytes"] == sum(path.stat().st_size for path in files)
+    assert known[0]["bytes"] < 3 * known[0]["parameters"] + 8000  # two bytes each, and the settings
+
+
+def test_nothing_there_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(vit.pretrained, "FOLDER", tmp_path)
+    assert main(["models"]) == 0
+    assert capsys.readouterr().out == "no models come with this installation\n"
+    assert main(["models", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_a_damaged_model_is_one_line(package, capsys):
+    (package / "b" / "config.json").write_text("{")
+    assert main(["models"]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("vit: error: ")
+    assert len(said.err.splitlines()) == 1
+    assert not said.out
+
+
+def test_it_answers_without_heavy_imports(package, weighed):
+    code = f"import vit.pretrained, pathlib; vit.pretrained.FOLDER = pathlib.Path({str(package)!r}); "
+    done = weighed(code + "from vit.cli import main; sys.exit(main(['models']))")
+    assert done.returncode == 0, done.stderr
+    assert "61.2%" in done.stdout
+    assert done.stdout.endswith("imported:\n")

@@ -1,0 +1,173 @@
+"""Models that come with the package: found by name, whole, small, and not in the way of what is called so elsewhere."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vit.pretrained
+from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
+from vit.cli import main
+from vit.data.augment import Normalization
+from vit.encoder import VisionTransformer
+from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.pretrained import FILES, ShippedError, shipped, shipped_models
+
+SIZES = dict(image_size=(8, 8), patch_size=(4, 4), embed_dim=16, depth=2, num_heads=2)
+NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
+MOST = 30e6  # bytes, all of them together
+OF_A_MACHINE = re.compile(r"(?:^|[\s\"'=(])(?:/(?!/)[\w.-]+/|~/|[A-Z]:\\)")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A package that comes with an autoencoder, `small-mae`, and a classifier, `small-classifier`; an empty folder to be in."""
+    torch.manual_seed(0)
+    for name, model in (
+        ("small-mae", build_autoencoder(SIZES, dict(dim=16, depth=1, num_heads=2), True)),
+        ("small-classifier", VisionTransformer(**SIZES, num_classes=2)),
+    ):
+        save_model(tmp_path / "own" / name, model, NORMALIZE, ("dark", "light"), "noise")
+        folder = tmp_path / "package" / name
+        assert convert_model(load_model(tmp_path / "own" / name), "safetensors", folder, half=True)
+        (folder / "README.md").write_text("a card")
+    (tmp_path / "package" / "__pycache__").mkdir()
+    monkeypatch.setattr(vit.pretrained, "FOLDER", tmp_path / "package")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path))  # the folder cache
+    return tmp_path
+
+
+def images(folder):
+    generator = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for label, name in enumerate(("dark", "light")):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(6):
+                pixels = generator.integers(0, 120, (8, 8, 3)) + 120 * label
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / split / name / f"{number}.png")
+    return folder
+
+
+# --- what is committed --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", shipped_models())
+def test_what_comes_with_the_package_is_whole(name):
+    folder = shipped_models()[name]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    model = load_model(name)
+    assert model.origin.report.notes == model.origin.report.problems == []
+    config = model.origin.details
+    assert len(config["sha256"]) == 64  # compared when it is loaded
+    assert all(value.dtype == torch.float32 and value.isfinite().all() for value in model.state_dict().values())
+    known = shipped(name)
+    assert known["parameters"] == sum(value.numel() for value in model.state_dict().values())
+    assert known["data"] == model.origin.data
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for part in (
+        f"# {name}",
+        f'load_model("{name}")',
+        "## Figures",
+        "seed",
+        "python train.py",
+        "## Limits",
+        "Apache-2.0",
+    ):
+        assert part in card, part
+    assert known["figures"]
+    for text in (card, (folder / "config.json").read_text()):
+        assert not OF_A_MACHINE.search(text)
+
+
+def test_all_that_comes_with_the_package_is_small():
+    assert sum(path.stat().st_size for path in vit.pretrained.FOLDER.rglob("*") if path.suffix != ".pyc") < MOST
+
+
+# --- by name ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_is_enough_and_the_weights_are_those_within_half_precision(place):
+    for name, kind in (("small-mae", MaskedAutoencoder), ("small-classifier", VisionTransformer)):
+        model, own = load_model(name), load_model(place / "own" / name)
+        assert isinstance(model, kind)
+        assert (model.origin.source, model.origin.class_names) == (name, ("dark", "light"))
+        assert model.origin.report.notes == []
+        for key, value in own.state_dict().items():
+            got = model.state_dict()[key]
+            assert got.dtype == torch.float32
+            torch.testing.assert_close(got, value, rtol=2**-11, atol=2**-25)
+
+
+def test_what_is_called_so_here_comes_first_and_is_said(place):
+    torch.manual_seed(1)
+    save_model(place / "here" / "small-mae", VisionTransformer(**SIZES), NORMALIZE)
+    model = load_model("small-mae")
+    assert isinstance(model, VisionTransformer)
+    (note,) = model.origin.report.notes
+    assert "not the model of that name that comes with the package" in note
+    assert load_model("./small-mae").origin.report.notes == []  # a path is no name
+
+
+def test_what_is_called_so_here_and_is_no_model_is_said(place):
+    (place / "here" / "small-mae").mkdir()
+    with pytest.raises(CheckpointError, match=r"no model in small-mae: .*it stands before the model of that name"):
+        load_model("small-mae")
+
+
+def test_a_name_that_is_nearly_one_is_one_line_with_those_that_are(place):
+    for name in ("small-mea", "Small-MAE", "small"):
+        with pytest.raises(CheckpointError) as error:
+            load_model(name)
+        assert str(error.value).startswith(f"no checkpoint at {name}: ")
+        assert str(error.value).endswith("; with the package come small-classifier, small-mae")
+
+
+@pytest.mark.parametrize(
+    "name", ["runs/small-mae", "./small-mae", "small-mae.pth", "../package/small", "a\\small-mae", "small-mae/"]
+)
+def test_a_path_is_no_name(name, place):
+    with pytest.raises(CheckpointError) as error:
+        load_model(name)
+    assert "package come" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "__pycache__", "../own/small-mae", "small-mae/../small-mae", "x\0y"])
+def test_nothing_but_a_name_is_one(name, place):
+    with pytest.raises(ShippedError, match="no model called"):
+        shipped(name)
+
+
+def test_a_damaged_one_is_one_line(place):
+    weights = place / "package" / "small-mae" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(CheckpointError, match="SHA-256"):
+        load_model("small-mae")
+    for broken in (b"", b"\xff" * 20, b"\2\0\0\0\0\0\0\0[]", content[:40]):
+        weights.write_bytes(broken)
+        with pytest.raises(ShippedError, match="is damaged, install the package again") as error:
+            shipped("small-mae")
+        assert "\n" not in str(error.value)
+
+
+def test_commands_take_a_name(place, capsys):
+    folder = images(place / "here" / "pictures")
+    photo = next(folder.rglob("*.png"))
+    assert main(["attention", "small-mae", str(photo), "--out", "look"]) == 0
+    assert (place / "here" / "look" / "attention.png").is_file()
+    asked = ["--data", "pictures", "--method", "head", "--threads", "1", "--out", "measured"]
+    assert main(["evaluate", "small-classifier", *asked]) == 0
+    results = json.loads((place / "here" / "measured" / "results.json").read_text())
+    assert (results["checkpoint"], results["data"]["test_images"]) == ("small-classifier", 12)
+    capsys.readouterr()
+    assert main(["checkpoint", "inspect", "small-mae", "--json"]) == 0
+    known = json.loads(capsys.readouterr().out)
+    assert (known["path"], known["checksum"], known["dtypes"]) == ("small-mae", "verified", ["float16"])
+    assert main(["attention", "small-mea", str(photo), "--out", "look"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
