@@ -151,13 +151,15 @@ def train(run: TrainingRun, folder: RunFolder, stop: StopRequests) -> None:
 
 
 def take_snapshot(run: TrainingRun, folder: RunFolder) -> None:
-    """The weights as they are now, for `vit attention --film` and `vit explore`."""
+    """The weights as they are now, or their average as it is, for `vit attention --film` and `vit explore`."""
     import torch
 
     from vit.checkpoints import save_model
 
     data, place = run.data, folder.snapshots / f"step-{run.step:08d}"
-    save_model(place, run.result, run.normalize, data.train.class_names, data.name, dtype=torch.float16)
+    save_model(
+        place, run.result, run.normalize, data.train.class_names, data.name, data_stamp=data.stamp, dtype=torch.float16
+    )
 
 
 def finish(run: TrainingRun, folder: RunFolder) -> None:
@@ -168,17 +170,19 @@ def finish(run: TrainingRun, folder: RunFolder) -> None:
     from vit.report.pictures import draw_attention, draw_classes, draw_curves, draw_reconstructions
     from vit.training.metrics import read_metrics
 
-    save_model(folder.path, run.result, run.normalize, run.data.train.class_names, run.data.name)
+    save_model(
+        folder.path, run.result, run.normalize, run.data.train.class_names, run.data.name, data_stamp=run.data.stamp
+    )
     print("measuring what was learned ...", flush=True)
     metrics = read_metrics(folder.metrics)
     if run.config.train.task == "classify":
         measured, logits = measure_classification(run)
         draw_classes(run, folder, logits)
-        found, pictures = told_of_classes(measured), list(OF_CLASSES)
+        figures, pictures = told_of_classes(measured), list(OF_CLASSES)
     else:
         measured = measure_reconstruction(run)
         draw_reconstructions(run, folder)
-        found, pictures = told_of_patches(measured), list(OF_PATCHES)
+        figures, pictures = told_of_patches(measured), list(OF_PATCHES)
     draw_attention(run, folder)
     draw_curves(run, folder, metrics, measured)
     summary = summarize(run, metrics, measured)
@@ -187,11 +191,12 @@ def finish(run: TrainingRun, folder: RunFolder) -> None:
     warn(run.data)
     speed = f"{run.step:,} steps in {run.seconds:,.0f} s, {summary['images_per_second']:,.0f} images/s"
     print(f"\n{one_line(run.data.name)}: {speed}")
-    for line in (*found, "", f"In {folder.path}:", *pictures, *OF_ALL):
+    print(f"measured on {len(run.data.test):,} {run.data.tested_on}:")
+    for line in (*figures, "", f"In {folder.path}:", *pictures, *OF_ALL):
         print(line, flush=True)
 
 
-OF_PATCHES = ("  reconstructions.png  test images, what the model sees of them, and how it fills in the rest",)
+OF_PATCHES = ("  reconstructions.png  images, what the model sees of them, and how it fills in the rest",)
 OF_CLASSES = (
     "  confusion.png        which classes it takes for which",
     "  reliability.png      how sure it is, and how often it is right",
@@ -208,7 +213,7 @@ def told_of_patches(measured: dict[str, Any]) -> list[str]:
     """The figures of a pretraining in lines for people."""
     baselines, neighbours = measured["test_loss_of_baselines"], measured["neighbours"]
     lines = [
-        f"test loss on hidden patches  {measured['test_loss']:.4f}",
+        f"loss on hidden patches       {measured['test_loss']:.4f}",
         f"  guessing the visible mean  {baselines['mean_of_visible_patches']:.4f}",
         f"  copying the nearest patch  {baselines['nearest_visible_patch']:.4f}",
     ]
@@ -223,8 +228,8 @@ def told_of_patches(measured: dict[str, Any]) -> list[str]:
 def told_of_classes(measured: dict[str, Any]) -> list[str]:
     """The figures of a classifier in lines for people."""
     lines = [
-        f"test accuracy      {measured['test_accuracy']:.2%}",
-        f"calibration error  {measured['test_calibration_error']:.2%}",
+        f"accuracy                     {measured['test_accuracy']:.2%}",
+        f"calibration error            {measured['test_calibration_error']:.2%}",
     ]
     if "test_accuracy_with_flip" in measured:
         lines.insert(1, f"  and mirror images together  {measured['test_accuracy_with_flip']:.2%}")

@@ -343,7 +343,7 @@ class TrainConfig(_Section):
     holdout_every: int = 0
     """epochs between two tests on data.holdout, for the curves; 0: only at the end"""
     knn_images: int = 50_000
-    """training images searched by the nearest-neighbour evaluation at the end, spread evenly; 0: all"""
+    """reconstruction: training images searched by the nearest-neighbour evaluation at the end, spread evenly; 0: all"""
     tensorboard: bool = False
     """also write the metrics for TensorBoard (pip install -e '.[tensorboard]')"""
 
@@ -382,6 +382,11 @@ class Config:
         _require(alone, "mask.uniformity", self.mask.uniformity, allowed)
         allowed = "the test images are looked at once, at the end; hold some training images out with data.holdout"
         _require(not train.holdout_every or data.holdout > 0, "train.holdout_every", train.holdout_every, allowed)
+        allowed = f"at most train.epochs, which is {epochs}"
+        _require(train.holdout_every <= epochs, "train.holdout_every", train.holdout_every, allowed)
+        allowed = f"below train.epochs, which is {epochs}, or drop_patches would do nothing"
+        whole = self.classify.whole_epochs
+        _require(whole < epochs, "classify.whole_epochs", whole, allowed)
         other, means = ("mask", "reconstruct") if train.task == "classify" else ("classify", "classify")
         for item in fields(getattr(self, other)):  # a setting of the other task would do nothing
             value = getattr(getattr(self, other), item.name)

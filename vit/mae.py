@@ -166,7 +166,8 @@ def uniformity(features: Tensor) -> Tensor:
     Returns:
         A scalar from 0, all images at right angles, to 1, all on one line.
     """
-    unit = F.normalize(features.float(), dim=1)
-    cosines = unit @ unit.T  # (B, B)
+    with torch.autocast(features.device.type, enabled=False):
+        unit = F.normalize(features.float(), dim=1)
+        cosines = unit @ unit.T  # (B, B)
     pairs = max(len(features) * (len(features) - 1), 1)
     return (cosines.square().sum() - cosines.diagonal().square().sum()) / pairs

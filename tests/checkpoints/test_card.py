@@ -228,7 +228,7 @@ ODD = "x\n---\nlicense: other\n# heading | *bold* <b>![i](u)\n```\n~~~\n<script>
 
 def test_odd_names_stay_text(tmp_path):
     model = VisionTransformer(**MODEL.encoder_arguments())
-    config = settings_of(model, Normalization([0.5] * 3, [0.5] * 3), ("a|b", ODD), ODD, "bicubic")
+    config = settings_of(model, Normalization([0.5] * 3, [0.5] * 3), ("a|b", ODD), ODD, "bicubic", "")
     settings = {"data": {"source": "folder", "name": ODD}, "model": {"init": ODD}, "train": {ODD: [ODD]}}
     summary = {
         "task": "classify", "test_accuracy": 0.5, "device": ODD, "seed": ODD, "weights": ODD, "versions": {ODD: ODD},

@@ -113,7 +113,7 @@ def test_confusion_is_drawn_with_labels_in_rows_and_mistakes_in_colour():
     assert np.isnan(np.asarray(drawn.filled(np.nan) if np.ma.isMaskedArray(drawn) else drawn).diagonal()).all()
     written = {(round(t.get_position()[0]), round(t.get_position()[1])): t.get_text() for t in axes.texts}
     assert (written[1, 0], written[0, 2], written[0, 0]) == ("20", "50", "80")
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("taken for", "is")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("taken for", "true class")
 
 
 def test_reliability_is_drawn_at_its_values():

@@ -16,11 +16,16 @@ def finished(folder: Path, accuracy: float, linear: float | None = None, stamp: 
     folder.mkdir()
     config = Config(train=TrainConfig(**train))
     (folder / "config.yaml").write_text("# a comment\n" + yaml.safe_dump(config.to_dict()))
-    summary = {"data": {"stamp": stamp, "train_images": 1000}, "test_accuracy": accuracy, "seconds": 60.0}
+    summary = {
+        "data": {"stamp": stamp, "train_images": 1000, "test_images": 100, "tested_on": "test images"},
+        "test_accuracy": accuracy,
+        "seconds": 60.0,
+    }
     (folder / "summary.json").write_text(json.dumps(summary))
     if linear is not None:
         (folder / "probe").mkdir()
-        (folder / "probe" / "results.json").write_text(json.dumps({"linear": {"accuracy": linear}}))
+        results = {"linear": {"accuracy": linear}, "data": {"stamp": stamp}, "settings": {"labels": 1.0}}
+        (folder / "probe" / "results.json").write_text(json.dumps(results))
     return folder
 
 
@@ -33,7 +38,9 @@ def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
         finished(tmp_path / "other data", 0.9, stamp="b"),
     ]
     rows = compare_runs([read_run(folder) for folder in folders])
-    assert [row["run"] for row in rows] == ["one, two, three", "longer", "other data"]
+    assert [[Path(name).name for name in row["run"].split(", ")] for row in rows] == [
+        ["one", "two", "three"], ["longer"], ["other data"],
+    ]  # fmt: skip
     assert [row["accuracy"] for row in rows] == ["60.00% ± 10.00%", "80.00%", "90.00%"]
     assert rows[0]["seeds"] == "0, 1, 2"
     assert [row["train.epochs"] for row in rows] == ["100", "200", "100"]
@@ -45,7 +52,7 @@ def test_columns_that_nobody_fills_are_left_out_and_a_probe_is_found(tmp_path):
     rows = compare_runs([read_run(folder) for folder in runs])
     assert [row["linear probe"] for row in rows] == ["61.00%", ""]
     assert "neighbours" not in rows[0]
-    assert "test loss" not in rows[0]
+    assert "loss" not in rows[0]
 
 
 def test_tables_are_aligned_and_markdown_cells_stay_cells():
@@ -74,5 +81,22 @@ def test_command_prints_a_row_a_run(tmp_path, capsys):
     folders = [finished(tmp_path / "one", 0.5), finished(tmp_path / "two", 0.25, batch_size=3)]
     assert main(["compare", *map(str, folders), "--markdown"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "| run | train.batch_size | images | seeds | accuracy | seconds |"
-    assert lines[2:] == ["| one | 256 | 1,000 | 0 | 50.00% | 60 |", "| two | 3 | 1,000 | 0 | 25.00% | 60 |"]
+    assert lines[0] == "| run | train.batch_size | images | measured on | seeds | accuracy | seconds |"
+    assert lines[2].endswith("/one | 256 | 1,000 | 100 test images | 0 | 50.00% | 60 |")
+    assert lines[3].endswith("/two | 3 | 1,000 | 100 test images | 0 | 25.00% | 60 |")
+
+
+def test_a_run_twice_is_refused_and_a_seed_twice_is_no_spread(tmp_path):
+    one, again = (finished(tmp_path / name, value) for name, value in (("one", 0.5), ("again", 0.6)))
+    rows = compare_runs([read_run(one), read_run(again)])
+    assert [row["accuracy"] for row in rows] == ["50.00%", "60.00%"]
+    with pytest.raises(ComparisonError, match="twice"):
+        compare_runs([read_run(one), read_run(tmp_path / "again" / ".." / "one")])
+
+
+def test_a_probe_of_other_images_is_not_shown(tmp_path):
+    folder = finished(tmp_path / "run", 0.5, linear=0.6)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["data"]["stamp"] = "another"
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert "linear probe" not in compare_runs([read_run(folder)])[0]

@@ -70,7 +70,7 @@ def _ours(job: Job) -> Contestant:
     if isinstance(model, MaskedAutoencoder):
         task = Reconstruction(model, config)
     else:
-        task = Classification(model, config, torch.randint(0, CLASSES, (job.images,)), CLASSES)
+        task = Classification(model, config, torch.randint(0, CLASSES, (max(job.images, job.batch),)), CLASSES)
     optimizer: torch.optim.Optimizer = make_optimizer(model, OptimConfig())
     if not job.fused_adamw:
         optimizer = torch.optim.AdamW(parameter_groups(model, 0.05), lr=1e-4)

@@ -71,7 +71,7 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False, ru
 def _write_own(model: Model, origin: Origin, out: Path, half: bool, run: Run | None) -> list[str]:
     """The project's own format, with what was asked for beside it."""
     notes = [f"rounded to half precision, no value by more than {_rounding(model):.1e}"] if half else []
-    known = (origin.normalize, origin.class_names, origin.data, origin.interpolation)
+    known = (origin.normalize, origin.class_names, origin.data, origin.interpolation, origin.data_stamp)
     if run is None:
         save_model(out, model, *known, dtype=torch.float16 if half else torch.float32)
         return notes

@@ -239,6 +239,7 @@ def plan_origin(plan: Plan) -> Origin:
         channels=channels,
         class_names=hints.class_names if plan.encoder["num_classes"] in (0, len(hints.class_names)) else (),
         data=str(details.get("data") or plan.source.other.get("data", "")),
+        data_stamp=str(details.get("data_stamp") or plan.source.other.get("data_stamp", "")),
         report=report,
         details=details,
     )

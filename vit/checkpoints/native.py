@@ -26,6 +26,7 @@ def save_model(
     class_names: tuple[str, ...] = (),
     data: str = "",
     interpolation: str = "bicubic",
+    data_stamp: str = "",
     dtype: torch.dtype = torch.float32,
     figures: dict[str, Any] | None = None,
 ) -> None:
@@ -38,16 +39,17 @@ def save_model(
         class_names: of the head, or of the training data.
         data: what the training data is called.
         interpolation: of resizing images to the model's size.
+        data_stamp: of the training data's images (`vit.data.Dataset.stamp`).
         dtype: of the weights on disk; they are loaded as float32 whatever it is.
         figures: what was measured (see `vit.checkpoints.card.figures_of`), for config.json.
     """
     tensors = {name: value.detach().cpu().to(dtype).contiguous() for name, value in model.state_dict().items()}
-    details = settings_of(model, normalize, class_names, data, interpolation)
+    details = settings_of(model, normalize, class_names, data, interpolation, data_stamp)
     write_weights(folder, tensors, details | ({"figures": figures} if figures else {}))
 
 
 def settings_of(
-    model: Model, normalize: Normalization, class_names: tuple[str, ...], data: str, interpolation: str
+    model: Model, normalize: Normalization, class_names: tuple[str, ...], data: str, interpolation: str, data_stamp: str
 ) -> dict[str, Any]:
     """What config.json says of a model, as `save_model` takes it."""
     return {
@@ -58,6 +60,7 @@ def settings_of(
         "interpolation": interpolation,
         "class_names": class_names,
         "data": data,
+        "data_stamp": data_stamp,
     }
 
 

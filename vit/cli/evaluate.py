@@ -73,6 +73,12 @@ def run(argv: Sequence[str]) -> int:
     out = Path(options.out) if options.out else None
     if out is not None:
         require_folder(out)
+        if os.path.exists(out / "summary.json"):
+            raise ConfigError(
+                f"--out: {out} is a run, whose own pictures would be lost; name {out / 'evaluation'}, say"
+            )
+    if options.flip and options.method not in ("all", "head"):
+        raise ConfigError(f"--flip: is about a model's own head, not --method {options.method}; leave it out")
 
     from vit.evaluate import commands
 

@@ -145,7 +145,7 @@ def parse_train_command(argv: Sequence[str], default_config: Path) -> TrainComma
     Raises:
         ConfigError: in one line.
     """
-    what = f"Pretrain by filling in hidden patches. Without --config: {default_config.name}."
+    what = f"Pretrain by filling in hidden patches, or teach classes. Without --config: {default_config.name}."
     own = {
         "--out DIR": "folder for the run, by default runs/ and the configuration's name",
         "--resume": "continue the run in its folder from its last saved state",

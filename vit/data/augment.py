@@ -85,7 +85,7 @@ def crop_boxes(
 
 
 def erase(images: Tensor, boxes: Tensor, colours: Tensor) -> Tensor:
-    """Cover a box of each image with one colour (random erasing, Zhong et al. 2020; timm's mode "rand").
+    """Cover a box of each image with one colour (random erasing, Zhong et al. 2020; much as timm's mode "rand").
 
     Args:
         images: float32 (B, C, H, W).

@@ -59,7 +59,7 @@ def worth(logits: Tensor, labels: Tensor) -> dict[str, Any]:
         NoClassifierError: a logit is nan or infinite.
     """
     if not bool(logits.isfinite().all()):
-        raise NoClassifierError("the logits of some test images are nan or infinite: these weights cannot classify")
+        raise NoClassifierError("the logits of some images are nan or infinite: these weights cannot classify")
     return {
         "accuracy": accuracy(logits, labels),
         "cross_entropy": float(F.cross_entropy(logits, labels)),

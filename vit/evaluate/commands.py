@@ -215,6 +215,9 @@ def _applicable(model: Model, data: Dataset, asked: Sequence[str]) -> list[str]:
     classes = encoder_of(model).arguments["num_classes"]
     labelled = data.train.labelled and data.test.labelled
     names = len(data.test.class_names)
+    if data.held_out and classes and not model.origin.was_tested_on(data.test.stamp):
+        ways = "train it with data.holdout, as many and with the same data.subset_seed"
+        raise EvaluationError(f"this model may have been taught these {len(data.test):,} images' classes; {ways}")
     head = f"this model has a head of {classes} classes, {data.name} {names}"
     if classes and classes == names:
         head, theirs = "", model.origin.class_names

@@ -54,7 +54,7 @@ def confusion_figure(table: Tensor, class_names: Sequence[str], title: str, subt
         axes.set_yticks([])
     axes.tick_params(labelsize=7.5, colors=QUIET, length=0)
     axes.set_xlabel("taken for", fontsize=8.5, color=INK)
-    axes.set_ylabel("is", fontsize=8.5, color=INK)
+    axes.set_ylabel("true class", fontsize=8.5, color=INK)
     for spine in axes.spines.values():
         spine.set_visible(False)
     place = ((left + side + 0.15) / width, free - side / height, 0.13 / width, side / height)

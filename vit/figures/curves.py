@@ -49,7 +49,7 @@ def curves_figure(metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve],
         axes = figure.add_subplot(grid[:, column])
         epoch, values = _series(metrics, curve.key)
         axes.plot(epoch, values, color=BLUE, alpha=0.25, linewidth=0.8)
-        axes.plot(epoch, smoothed(values), color=BLUE, linewidth=1.8, label="in training, running mean")
+        axes.plot(epoch, smoothed(values), color=BLUE, linewidth=1.8, label="in training, on varied images")
         if curve.held_out:
             epoch, values = _series(metrics, curve.held_out)
             if len(values):

@@ -77,17 +77,21 @@ def draw_attention(run: TrainingRun, folder: RunFolder) -> None:
         encoder(run.normalize(images).to(run.compute.device))
     rows, columns = config.model.grid_size
     centre = (rows // 2, columns // 2)
-    by_class = config.model.class_token
-    asks = "the class token" if by_class else f"the patch in row {centre[0]}, column {centre[1]} (outlined)"
-    maps, prefix_mass = (part.float().cpu() for part in attention.to_grid(query="cls" if by_class else centre))
+    query: str | tuple[int, int] = "cls"
+    asks, verb = "the class token", "looks"
+    if config.train.task == "classify" and config.model.global_pool == "avg":
+        query, asks, verb = "mean", "all patches together, which the head reads,", "look"
+    elif not config.model.class_token:
+        query, asks = centre, f"the patch in row {centre[0]}, column {centre[1]} (outlined)"
+    maps, prefix_mass = (part.float().cpu() for part in attention.to_grid(query=query))
     heads = maps.shape[1]
     # The mean stands first: it is what the heads amount to.
     maps, prefix_mass = (torch.cat([part.mean(dim=1, keepdim=True), part], dim=1) for part in (maps, prefix_mass))
     last = len(encoder.blocks) - 1
     figure = attention_figure(
         images, maps, ["mean of heads", *(f"head {head}" for head in range(heads))], some.label_names,
-        f"Where {asks} looks", f"{caption(run)} · layer {last} of 0 to {last}, whole images",
-        masses=prefix_mass, query=None if by_class else centre,
+        f"Where {asks} {verb}", f"{caption(run)} · layer {last} of 0 to {last}, whole images",
+        masses=prefix_mass, query=centre if query == centre else None,
     )  # fmt: skip
     save_figure(figure, folder.attention)
 

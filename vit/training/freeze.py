@@ -30,6 +30,8 @@ def freeze(model: nn.Module, names: list[str]) -> list[Tensor]:
     """
     rows = []
     for name in names:
+        if not hasattr(model, "encoder"):  # an encoder alone, a classifier's, is called as within an autoencoder
+            name = name.removeprefix("encoder.")
         scope, _, last = name.rpartition(".")
         if last in THIRDS:
             layers = [m.qkv for key, m in model.named_modules() if _fused(m) and (not scope or _contains(key, scope))]

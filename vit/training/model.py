@@ -16,8 +16,8 @@ from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
 
 
-def begin_model(config: Config, data: Dataset) -> tuple[Model, Normalization]:
-    """The model of a run at its first step, and the normalisation of its input.
+def begin_model(config: Config, data: Dataset) -> tuple[Model, Normalization, list[str]]:
+    """The model of a run at its first step, the normalisation of its input, and what the user should know of both.
 
     Args:
         config: all settings. With `model.init`, they must agree with the checkpoint's, but for drop path and pooling.
@@ -26,23 +26,26 @@ def begin_model(config: Config, data: Dataset) -> tuple[Model, Normalization]:
 
     Returns:
         A `MaskedAutoencoder`, or for classification a `VisionTransformer` with a head; of the checkpoint it has encoder,
-        decoder where there is one, head where its classes have the same names, and normalisation.
+        decoder where there is one of the same shape, head where its classes have the same names and it reads the same, and
+        normalisation.
 
     Raises:
         CheckpointError: `model.init` cannot be loaded.
         ConfigError: it is another model than the settings say.
-        DataError: images without labels are to be classified.
+        DataError: images without labels, or of a single class, are to be classified.
     """
     classes = data.train.class_names
     if config.train.task == "classify" and not (data.train.labelled and data.test.labelled):
         raise DataError(f"train.task: {data.name} has no labels to learn; a folder has them as <class>/<image>")
+    if config.train.task == "classify" and len(classes) < 2:
+        raise DataError(f"train.task: {data.name} has one class, {classes[0]!r}: there is nothing to tell apart")
     heads = {"num_classes": len(classes)} if config.train.task == "classify" else {}
     arguments = config.model.encoder_arguments() | heads
     if not config.model.init:
-        return build_model(config, arguments), Normalization.of(data.train.images)
+        return build_model(config, arguments), Normalization.of(data.train.images), []
     with warnings.catch_warnings(action="ignore"):  # a decoder or head that begins anew
         loaded = load_model(
-            config.model.init, channels=3,
+            config.model.init, channels=3, part="encoder" if heads else None,
             image_size=config.model.image_size_2d, patch_size=config.model.patch_size_2d,
         )  # fmt: skip
     source = encoder_of(loaded)
@@ -52,15 +55,25 @@ def begin_model(config: Config, data: Dataset) -> tuple[Model, Normalization]:
     _agree(config.model, source)
     chosen = {key: arguments[key] for key in ("drop_path", "global_pool")}
     model = build_model(config, source.arguments | {"num_classes": 0} | chosen | heads)
-    state = source.state_dict()
-    if not (heads and loaded.origin.class_names == classes and source.arguments["num_classes"] == len(classes)):
+    state, origin = source.state_dict(), loaded.origin
+    notes = [f"model.init: {note}" for note in origin.report.notes]
+    alike = origin.class_names == classes and source.arguments["num_classes"] == len(classes)
+    kept = bool(heads) and alike and source.arguments["global_pool"] == config.model.global_pool
+    if not kept:
         state = {key: value for key, value in state.items() if not key.startswith("head.")}
     encoder_of(model).load_state_dict(state, strict=False)
-    if isinstance(model, MaskedAutoencoder) and isinstance(loaded, MaskedAutoencoder):
-        decoder, found = model.decoder, loaded.decoder
-        if decoder.arguments == found.arguments:
-            decoder.load_state_dict(found.state_dict())
-    return model, loaded.origin.normalize
+    if heads:
+        notes.append(f"model.init: its encoder goes on, with {'its' if kept else 'a new'} head")
+    if isinstance(model, MaskedAutoencoder):
+        taken = isinstance(loaded, MaskedAutoencoder) and model.decoder.arguments == loaded.decoder.arguments
+        if isinstance(loaded, MaskedAutoencoder) and taken:
+            model.decoder.load_state_dict(loaded.decoder.state_dict())
+        notes.append(f"model.init: its encoder goes on, with {'its' if taken else 'a new'} decoder")
+    if data.held_out and source.arguments["num_classes"] and not origin.was_tested_on(data.test.stamp):
+        notes.append(
+            "model.init: it has been taught classes, perhaps of the held-out images: their figures may flatter it"
+        )
+    return model, origin.normalize, notes
 
 
 def build_model(config: Config, encoder: dict[str, Any]) -> Model:

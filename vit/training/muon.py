@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 NEWTON_SCHULZ = (3.4445, -4.775, 2.0315)
 """Coefficients of the quintic iteration, by its author: singular values end between 0.7 and 1.2, after five steps."""
@@ -31,6 +31,9 @@ class Muon(AdamW):
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float, betas: tuple[float, float]):
         super().__init__(groups, lr=lr, betas=betas, fused=True)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Optimizer.__setstate__(self, state)  # AdamW's wants a count of steps in every state, and Muon's have none
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]

@@ -10,7 +10,7 @@ from torch import nn
 
 from vit.attention import MultiHeadSelfAttention
 from vit.config import ConfigError, OptimConfig
-from vit.encoder import VisionTransformer
+from vit.encoder import GatedMlp, VisionTransformer
 from vit.training.muon import Muon
 
 TOKENS_AND_POSITIONS = ("cls_token", "reg_token", "mask_token", "pos_embed")
@@ -33,7 +33,8 @@ def parameter_groups(
         muon: whether Muon is to have its own groups.
     """
     scales = _scales(model, layer_decay)
-    fused = {m.qkv.weight for m in model.modules() if isinstance(m, MultiHeadSelfAttention) and m.qkv is not None}
+    packed = {m.qkv.weight: 3 for m in model.modules() if isinstance(m, MultiHeadSelfAttention) and m.qkv is not None}
+    packed |= {m.fc1.weight: 2 for m in model.modules() if isinstance(m, GatedMlp)}
     groups: dict[tuple, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -43,7 +44,7 @@ def parameter_groups(
         if layer_decay != 1:
             group["lr_scale"] = scales.get(parameter, 1.0)
         if muon and not plain and ".blocks." in f".{name}":
-            group |= {"muon": True, "matrices": 3 if parameter in fused else 1}
+            group |= {"muon": True, "matrices": packed.get(parameter, 1)}
         groups.setdefault(tuple(group.items()), {"params": [], **group})["params"].append(parameter)
     return sorted(groups.values(), key=lambda group: -group["weight_decay"])
 

@@ -14,7 +14,7 @@ import torch
 from vit.attention import choose_kernel, set_kernel
 from vit.checkpoints.formats.outgoing import Model
 from vit.checkpoints.native import architecture
-from vit.config import Config
+from vit.config import Config, ConfigError
 from vit.data import Dataset
 from vit.data.augment import Normalization
 from vit.data.batches import stream_seed
@@ -88,9 +88,10 @@ class TrainingRun:
         for done in steps:
             now = time.perf_counter()
             self.first_step_seconds = self.first_step_seconds or now - since
-            self.seconds, since = self.seconds + now - since, now
+            self.seconds += now - since
             self.step = done.step
             yield done
+            since = time.perf_counter()  # what the caller does meanwhile (saving, testing) is no training
 
     @property
     def how(self) -> str:
@@ -150,12 +151,16 @@ def begin_run(config: Config, data: Dataset, states: Path | None = None, process
         StateError: no saved state is whole, or it belongs to other data or settings.
         ConfigError: a device, precision or frozen part that does not exist, or what `begin_model` raises.
     """
+    if config.mask.uniformity and processes.count > 1:
+        raise ConfigError("mask.uniformity: it compares a batch's images with each other: train in one process")
     state: dict[str, Any] | None = None
     notes: list[str] = []
     if states is not None:
         latest = processes.from_first(lambda: load_latest_state(states) if saved_states(states) else None)
         state, notes = latest or (None, [])
     if state is not None:
+        if "encoder" not in state:
+            raise StateError(f"the states in {states} are an earlier version's; finish the run with that one")
         if state["data_stamp"] != data.stamp:
             found = f"the data has the stamp {data.stamp}, the run began with {state['data_stamp']}"
             raise StateError(
@@ -169,7 +174,7 @@ def begin_run(config: Config, data: Dataset, states: Path | None = None, process
     compute = replace(compute, precision=processes.from_first(lambda: compute.precision))
     torch.manual_seed(stream_seed(config.train.seed, "weights", 0))
     if state is None:
-        model, normalize = begin_model(config, data)
+        model, normalize, notes = begin_model(config, data)
     else:
         model, normalize = build_model(config, state["encoder"]), Normalization(state["mean"], state["std"])
         model.load_state_dict(state["model"])
@@ -186,7 +191,10 @@ def begin_run(config: Config, data: Dataset, states: Path | None = None, process
     if isinstance(model, MaskedAutoencoder):
         task: Task = Reconstruction(model, config)
     else:
-        task = Classification(model, config, data.train.labels, len(data.train.class_names))
+        names, labels = data.train.class_names, data.train.labels
+        task = Classification(model, config, labels, len(names))
+        if absent := [names[number] for number in set(range(len(names))) - set(labels.tolist())]:
+            notes.append(f"no training image of {', '.join(sorted(absent))}")
     step, seconds = (state["step"], state["seconds"]) if state else (0, 0.0)
     run = TrainingRun(config, data, compute, normalize, task, optimizer, average, step, seconds, notes, processes)
     if state is not None and (state["computed_on"], state["torch"]) != (f"{compute}, {run.how}", torch.__version__):

@@ -32,6 +32,8 @@ def native_hints(source: Source) -> Hints:
         raise CheckpointError(f"{source.path}: its config.json is not of the format {FORMAT}, its weights are")
     if not config:
         config, where = _of_state(source.other), "its state"
+        if not config["encoder"] and any(key.startswith("config.model.") for key in source.other):
+            raise CheckpointError(f"{source.path} was saved by an earlier version: it lacks its model's settings")
         if not config["encoder"]:
             return Hints({}, {})
     try:
