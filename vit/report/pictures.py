@@ -80,7 +80,7 @@ def draw_attention(run: TrainingRun, folder: RunFolder) -> None:
     query: str | tuple[int, int] = "cls"
     asks, verb = "the class token", "looks"
     if config.train.task == "classify" and config.model.global_pool == "avg":
-        query, asks, verb = "mean", "all patches together, which the head reads,", "look"
+        query, asks, verb = "mean", "the patches", "look, on average"  # whose mean the head reads
     elif not config.model.class_token:
         query, asks = centre, f"the patch in row {centre[0]}, column {centre[1]} (outlined)"
     maps, prefix_mass = (part.float().cpu() for part in attention.to_grid(query=query))
