@@ -11,7 +11,16 @@ import pytest
 from jsonargparse import ArgumentParser
 
 from vit.cli.settings import SECTIONS, TrainCommand, config_parser, parse_config, parse_train_command, to_yaml
-from vit.config import Config, ConfigError, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.config import (
+    ClassifyConfig,
+    Config,
+    ConfigError,
+    DataConfig,
+    MaskConfig,
+    ModelConfig,
+    OptimConfig,
+    TrainConfig,
+)
 from vit.errors import one_line
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
@@ -132,7 +141,16 @@ UNUSUAL = Config(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("config", [Config(), UNUSUAL], ids=["defaults", "unusual"])
+CLASSIFY = Config(
+    DataConfig(holdout=500, labels=0.1, subset_seed=3, erasing=0.25),
+    ModelConfig(init="runs/mine: #1", global_pool="token", drop_path=0.1),
+    optim=OptimConfig(name="muon", layer_decay=0.65, ema=0.9999),
+    train=TrainConfig(task="classify", holdout_every=5),
+    classify=ClassifyConfig(0.1, 0.8, 1.0, 0.5, 2.5, True),
+)
+
+
+@pytest.mark.parametrize("config", [Config(), UNUSUAL, CLASSIFY], ids=["defaults", "unusual", "classify"])
 def test_yaml_holds_all_of_a_config(config):
     assert parse("--config", config_file(to_yaml(config))) == config
 
@@ -298,6 +316,33 @@ BAD_VALUES = [
     ("optim.clip_grad", "-1", "0 or more"),
     ("optim.betas", "[0.9, 1.0]", "below 1"),
     ("optim.betas", "[-0.1, 0.9]", "from 0"),
+    ("optim.name", "sgd", "'muon'"),
+    ("optim.layer_decay", "0", "above 0"),
+    ("optim.layer_decay", "1.1", "at most 1"),
+    ("optim.ema", "1", "below 1"),
+    ("optim.ema", "-0.1", "from 0"),
+    ("data.erasing", "1.1", "0 to 1"),
+    ("data.erasing", "-0.1", "0 to 1"),
+    ("data.holdout", "-1", "number of training images"),
+    ("data.labels", "0", "above 0"),
+    ("data.labels", "1.1", "at most 1"),
+    ("data.subset_seed", "-1", "0 or more"),
+    ("mask.uniformity", "-0.01", "0 or more"),
+    ("classify.label_smoothing", "1", "below 1"),
+    ("classify.label_smoothing", "-0.1", "0 to"),
+    ("classify.mixup", "-0.8", "or more"),
+    ("classify.cutmix", "-1", "or more"),
+    ("classify.drop_patches", "1", "below 1"),
+    ("classify.drop_patches", "-0.5", "from 0"),
+    ("classify.whole_epochs", "-1", "0 or more"),
+    ("classify.whole_epochs", "2", "drop_patches"),
+    ("train.task", "segment", "'classify'"),
+    ("train.holdout_every", "-1", "0 or more"),
+    ("train.holdout_every", "1", "data.holdout"),
+    # of the other task
+    ("classify.mixup", "0.8", "train.task classify"),
+    ("classify.test_flip", "true", "train.task classify"),
+    ("data.labels", "0.1", "data.limit"),
 ]  # fmt: skip
 
 
@@ -346,6 +391,18 @@ def test_null_only_where_it_means_something(section):
         ("model: {image_size: [32, 48], patch_size: [32, 48]}", "model.patch_size", "2 patches"),
         ("{train: {epochs: 2}, optim: {warmup_epochs: 2.5}}", "optim.warmup_epochs", "which is 2"),
         ("train: {batch_size: 2, accumulate: 3}", "train.accumulate", "which is 2"),
+        ("model: {class_token: false, global_pool: token}", "model.global_pool", "model.class_token"),
+        ("{train: {accumulate: 2}, mask: {uniformity: 0.01}}", "mask.uniformity", "train.accumulate"),
+        ("{train: {processes: 2}, mask: {uniformity: 0.01}}", "mask.uniformity", "train.processes"),
+        ("{train: {task: classify}, mask: {ratio: 0.5}}", "mask.ratio", "train.task reconstruct"),
+        ("{train: {task: classify}, mask: {uniformity: 0.1}}", "mask.uniformity", "train.task reconstruct"),
+        ("{train: {task: classify}, classify: {whole_epochs: 1}}", "classify.whole_epochs", "drop_patches"),
+        (
+            "{train: {task: classify, epochs: 3}, classify: {drop_patches: 0.5, whole_epochs: 3}}",
+            "classify.whole_epochs",
+            "below train.epochs",
+        ),
+        ("{train: {epochs: 3, holdout_every: 4}, data: {holdout: 5}}", "train.holdout_every", "which is 3"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(content, key, allowed):
@@ -362,6 +419,9 @@ def test_settings_that_do_not_go_together_are_refused(content, key, allowed):
         "{train: {epochs: 2}, optim: {warmup_epochs: 2}}",
         "train: {batch_size: 2, accumulate: 2}",
         "mask: {ratio: 0.999}",
+        "{train: {accumulate: 1}, mask: {uniformity: 0.01}}",
+        "{train: {task: classify}, data: {labels: 0.001}, classify: {drop_patches: 0.99}}",
+        "{train: {epochs: 3, holdout_every: 3}, data: {holdout: 1}}",
         "optim: {blr: 1}",  # a whole number where a fraction may stand
     ],
 )

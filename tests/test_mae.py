@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers.models.vit_mae.configuration_vit_mae import ViTMAEConfig
 from transformers.models.vit_mae.modeling_vit_mae import ViTMAEDecoder, ViTMAEForPreTraining
 
-from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss, patch_targets
+from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss, patch_targets, uniformity
 from vit.masking import Mask, make_mask, mask_from_noise
 from vit.patches import patchify, position_table
 
@@ -190,3 +190,40 @@ def test_forward_is_pure():
     assert torch.equal(model(images, mask), model(images, mask))
     assert torch.equal(torch.get_rng_state(), random_state)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+# --- uniformity ------------------------------------------------------------------------------------------------------
+
+
+def test_uniformity_is_the_mean_squared_cosine_of_any_two():
+    features = torch.randn(7, 5)
+    squares = [
+        (float(features[i] @ features[j]) / float(features[i].norm() * features[j].norm())) ** 2
+        for i in range(7) for j in range(7) if i != j
+    ]  # fmt: skip
+    assert uniformity(features).item() == pytest.approx(sum(squares) / 42, abs=1e-6)
+    assert uniformity(features * torch.rand(7, 1)).item() == pytest.approx(sum(squares) / 42, abs=1e-6)
+
+
+def test_uniformity_is_0_at_right_angles_and_1_on_one_line():
+    angles, _ = torch.linalg.qr(torch.randn(6, 6))
+    assert uniformity(angles).item() == pytest.approx(0, abs=1e-6)
+    line = torch.tensor([[1.0], [-2.0], [0.1], [-3.0]]) * torch.randn(5)
+    assert uniformity(line).item() == pytest.approx(1, abs=1e-6)
+    assert uniformity(torch.randn(1, 5)).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_uniformity_spreads_images_apart():
+    features = (1 + 0.1 * torch.randn(4, 8)).requires_grad_()
+    before = uniformity(features)
+    before.backward()
+    assert uniformity(features - 0.5 * features.grad) < before
+
+
+def test_uniformity_is_computed_in_float32():
+    features = 10 + torch.randn(64, 32)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = uniformity(features)
+    assert torch.equal(inside, uniformity(features))
+    rounded = features.bfloat16()
+    assert torch.equal(uniformity(rounded), uniformity(rounded.float()))

@@ -38,6 +38,7 @@ PROMISED = {
     "config.yaml", "metrics.jsonl", "checkpoints", "model.safetensors", "config.json", "reconstructions.png",
     "attention.png", "curves.png", "summary.json", "snapshots",
 }  # fmt: skip
+OF_CLASSES = PROMISED - {"reconstructions.png"} | {"confusion.png", "reliability.png"}
 TRAIN_IMAGES, TEST_IMAGES = 20, 6
 STEPS, SAVE_EVERY = 12, 5  # 4 epochs of 20 images in batches of 8, 8 and 4
 
@@ -189,14 +190,7 @@ def timeless(values: dict) -> dict:
 
 def assert_same_run(folder: Path, other: Path) -> None:
     """The same settings, losses, weights, figures and pictures, to the bit."""
-    for name in (
-        "model.safetensors",
-        "config.json",
-        "config.yaml",
-        "reconstructions.png",
-        "attention.png",
-        "curves.png",
-    ):
+    for name in ("model.safetensors", "config.json", "config.yaml", *(path.name for path in other.glob("*.png"))):
         assert (folder / name).read_bytes() == (other / name).read_bytes(), name
     one, two = ([timeless(line) for line in read_metrics(path / "metrics.jsonl")] for path in (folder, other))
     assert one == two
@@ -588,3 +582,116 @@ def test_other_configs_stop_without_cifar_and_name_the_ways_out(tmp_path, run):
     for way in ("--data.source scenes", "--data.source folder", "data.download", "by hand"):
         assert way in error
     assert [path.name for path in tmp_path.iterdir()] == ["cifar.yaml"]
+
+
+# --- classification --------------------------------------------------------------------------------------------------
+
+CLASSIFY = [
+    "--config=mine.yaml", "--train.task=classify", "--model.init=runs/mine", "--model.global_pool=token",
+    "--data.holdout=4", "--train.holdout_every=2", "--optim.ema=0.9", "--optim.layer_decay=0.7", "--classify.mixup=0.8",
+    "--classify.cutmix=1", "--classify.test_flip=true",
+]  # fmt: skip
+EPOCH = 2  # steps, of the 16 images that remain
+
+
+@pytest.fixture(scope="module")
+def classified(whole, place, run) -> tuple[Path, Done]:
+    """The folder and the words of a fine-tuning of the whole run."""
+    done = run(place, *CLASSIFY, "--out", "classified")
+    return place / "classified", done
+
+
+def test_classification_ends_well_and_leaves_what_it_promises(classified):
+    folder, done = classified
+    assert done.code == 0, done.err
+    assert {path.name for path in folder.iterdir()} - {".lock"} == OF_CLASSES
+    for name in OF_CLASSES - {"checkpoints", "config.yaml", "metrics.jsonl", "snapshots"}:
+        assert name.removesuffix(".json") in done.out
+    assert "reconstructions" not in done.out
+    assert "2 classes; from runs/mine" in done.out
+    for text in (done.out, done.err):
+        assert text.replace("\n", "").isprintable()
+        assert "Warning" not in text
+
+
+@pytest.mark.parametrize("name", sorted(name for name in OF_CLASSES if name.endswith(".png")))
+def test_pictures_of_a_classification_show_something(classified, name):
+    with Image.open(classified[0] / name) as picture:
+        picture.load()
+        assert min(picture.size) > 200
+        assert picture.convert("RGB").getcolors(maxcolors=20) is None
+
+
+def test_summary_of_a_classification_fits_together(classified):
+    folder, done = classified
+    summary = json.loads((folder / "summary.json").read_text())
+    lines = read_metrics(folder / "metrics.jsonl")
+    assert (summary["task"], summary["init"], summary["steps"]) == ("classify", "runs/mine", 4 * EPOCH)
+    data = summary["data"]
+    assert (data["train_images"], data["test_images"]) == (TRAIN_IMAGES - 4, 4)
+    assert data["tested_on"] == "held-out training images"
+    table = np.array(summary["test_confusion"])
+    assert table.sum(1).tolist() == [2, 2]  # of each class its share
+    assert summary["test_accuracy"] == pytest.approx(table.trace() / 4)
+    assert summary["test_accuracy_with_flip"] * 4 == pytest.approx(round(summary["test_accuracy_with_flip"] * 4))
+    assert f"{summary['test_accuracy']:.2%}" in done.out
+    assert 0 <= summary["test_calibration_error"] <= 1
+    trained = [line["loss"] for line in lines if "loss" in line]
+    assert summary["final_train_loss"] == pytest.approx(sum(trained[-EPOCH:]) / EPOCH)
+    assert "average" in summary["weights"]
+
+
+def test_metrics_of_a_classification_have_every_step_and_the_held_out_images(classified):
+    lines = read_metrics(classified[0] / "metrics.jsonl")
+    steps = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in steps] == list(range(1, 4 * EPOCH + 1))
+    for line in steps:
+        assert {"train_accuracy", "lr", "grad_norm"} < set(line)
+        assert math.isfinite(line["loss"])
+        assert 0 <= line["train_accuracy"] <= 1
+    held_out = [line for line in lines if "loss" not in line]
+    assert [(line["step"], line["epoch"]) for line in held_out] == [(2 * EPOCH, 2), (4 * EPOCH, 4)]
+    summary = json.loads((classified[0] / "summary.json").read_text())
+    assert held_out[-1]["held_out_loss"] == summary["test_loss"]
+    assert held_out[-1]["held_out_accuracy"] == summary["test_accuracy"]
+
+
+def test_model_of_a_classification_is_the_average_in_its_last_state(classified, whole):
+    folder, _ = classified
+    loaded, state = load_model(folder), load_state(saved_states(folder / "checkpoints")[-1])
+    assert loaded.origin.class_names == ("cat", "dog")
+    assert loaded.head.weight.shape == (2, 16)
+    assert loaded.state_dict().keys() == state["model_ema"].keys()
+    assert all(torch.equal(value, state["model_ema"][name]) for name, value in loaded.state_dict().items())
+    assert loaded.origin.normalize.mean == load_model(whole[0]).origin.normalize.mean
+    assert not torch.equal(loaded.head.weight, state["model"]["head.weight"])
+
+
+def test_killed_classification_goes_on_exactly(classified, place, run):
+    killed = run(place, *CLASSIFY, "--out", "killed_classes", before=at_step(2 * EPOCH + 2, "SIGKILL"))
+    assert killed.code == -signal.SIGKILL
+    resumed = run(place, "--out", "killed_classes", "--resume")
+    assert resumed.code == 0, resumed.err
+    assert f"from step {SAVE_EVERY}" in resumed.out
+    assert_same_run(place / "killed_classes", classified[0])
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--model.init", "no/such/run"], ["no/such/run"]),
+        (["--model.init", "mine.yaml"], ["mine.yaml"]),
+        (["--model.depth", "1"], ["model.init", "--model.depth 2"]),
+        (["--data.root", "nameless", "--data.holdout", "0", "--train.holdout_every", "0"], ["train.task", "labels"]),
+        (["--data.holdout", "0"], ["train.holdout_every", "data.holdout"]),
+        (["--data.holdout", "11"], ["data.holdout", "half of the 20"]),
+        (["--mask.ratio", "0.5"], ["mask.ratio", "train.task"]),
+    ],
+    ids=" ".join,
+)
+def test_classification_that_cannot_be_is_refused(whole, place, run, argv, words):
+    if "nameless" in argv and not (place / "nameless").exists():
+        draw_images(place / "nameless", 8, seed=9)
+    error = run(place, *CLASSIFY, *argv, "--out", "refused").error
+    assert all(word in error for word in words), error
+    assert not (place / "refused").exists()

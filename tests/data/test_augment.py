@@ -12,6 +12,7 @@ from vit.data.augment import (
     Normalization,
     augment,
     crop_boxes,
+    erase,
     evenly_spaced,
     pad_and_crop,
     sample_boxes,
@@ -222,3 +223,56 @@ def test_randaugment_is_drawn_for_the_whole_batch_and_comes_first(crop):
         torch.testing.assert_close(whole, expected, rtol=0, atol=1e-6)
     off = augment(images, DataConfig(crop=crop), (12, 16), seeded())
     assert not torch.equal(whole, off)
+
+
+# --- erasing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("box", [(0, 0, 12, 16), (3, 2, 8, 9), (11, 15, 1, 1), (0, 4, 5, 12), (4, 4, 0, 0)])
+def test_erasing_is_torchvisions(box):
+    images, colours = to_float(random_images(), (12, 16)), torch.rand(4, 3, generator=seeded())
+    ours = erase(images, (torch.tensor(box) / torch.tensor([12, 16, 12, 16])).expand(4, -1), colours)
+    theirs = [
+        torchvision.erase(image, *box, colour[:, None, None]) for image, colour in zip(images, colours, strict=True)
+    ]
+    assert torch.equal(ours, torch.stack(theirs))
+
+
+def erased(images: Tensor, config: DataConfig) -> Tensor:
+    """Where an augmentation with erasing differs from the same without: bool (B, H, W)."""
+    without = DataConfig(crop=config.crop, rand_augment=config.rand_augment)
+    one, other = (augment(images, settings, (24, 24), seeded()) for settings in (config, without))
+    return (one != other).any(1)
+
+
+@pytest.mark.parametrize("crop", CROPS)
+def test_erasing_comes_last_and_covers_one_rectangle_with_one_colour(crop):
+    images = random_images(200)
+    where = erased(images, DataConfig(crop=crop, erasing=1.0))
+    varied = augment(images, DataConfig(crop=crop, erasing=1.0), (24, 24), seeded())
+    areas = where.flatten(1).sum(1)
+    assert (areas > 0).float().mean() > 0.95  # a narrow one may round to nothing
+    assert areas.max() <= 576 / 3 + 24 + 24  # a third of the image, but for the rounding of its edges
+    for image, mask in zip(varied, where, strict=True):
+        if mask.any():
+            height, width = mask.any(1).sum(), mask.any(0).sum()
+            assert mask.sum() >= 0.9 * height * width  # a colour may happen to be that of the image
+            assert (image[:, mask].amax(1) - image[:, mask].amin(1) == 0).all()
+    assert len(varied.flatten(1).unique(dim=0)) == 200
+
+
+def test_erasing_happens_as_often_as_it_says_and_each_image_by_itself():
+    images = random_images(2000, (4, 4))
+    for chance, least, most in ((0.0, 0, 0), (0.25, 430, 570), (1.0, 1900, 2000)):
+        count = erased(images, DataConfig(crop="none", erasing=chance)).flatten(1).any(1).sum()
+        assert least <= count <= most
+
+
+@pytest.mark.parametrize("crop", CROPS)
+def test_erasing_is_drawn_for_the_whole_batch(crop):
+    images = random_images(24)
+    config = DataConfig(crop=crop, rand_augment=2, erasing=0.5)
+    whole = augment(images, config, (12, 16), seeded())
+    rows = [torch.arange(0, 11), torch.arange(10, 25) % 24]  # as mixing asks for them, with one image more
+    for part in rows:
+        assert torch.equal(augment(images[part], config, (12, 16), seeded(), 24, part), whole[part])

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from vit.evaluate.classification import accuracy, confusion, reliability
+from vit.data.augment import to_float
+from vit.encoder import VisionTransformer
+from vit.evaluate.classification import NoClassifierError, accuracy, confusion, head_logits, reliability, worth
+from vit.training.device import Compute
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +54,62 @@ def test_certain_and_right():
     logits = 100.0 * torch.nn.functional.one_hot(labels).float()
     found = reliability(logits, labels)
     assert (found.error, int(found.count[-1]), accuracy(logits, labels)) == (0.0, 40, 1.0)
+
+
+# --- a model's own head ----------------------------------------------------------------------------------------------
+
+CPU = Compute(torch.device("cpu"))
+
+
+def small_classifier() -> VisionTransformer:
+    sizes = dict(image_size=(8, 8), patch_size=(4, 4), embed_dim=8, depth=2, num_heads=2)
+    return VisionTransformer(**sizes, drop_path=0.5, num_classes=3)
+
+
+def images() -> torch.Tensor:
+    return torch.randint(0, 256, (10, 3, 8, 8), dtype=torch.uint8)
+
+
+def prepare(batch: torch.Tensor) -> torch.Tensor:
+    return to_float(batch, (8, 8)) - 0.5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch_size", [1, 4, 256])
+def test_logits_are_the_heads_of_whole_images_in_eval_mode(batch_size):
+    model, given = small_classifier().train(), images()
+    found = head_logits(model, given, prepare, CPU, batch_size=batch_size)
+    assert model.training
+    model.eval()
+    torch.testing.assert_close(found, model.forward_head(model(prepare(given))), rtol=1e-4, atol=1e-6)
+
+
+def test_flip_is_the_mean_of_an_image_and_its_mirror_image():
+    model, given = small_classifier(), images()
+    both = head_logits(model, torch.cat([given, given.flip(-1)]), prepare, CPU).view(2, 10, 3)
+    flipped = head_logits(model, given, prepare, CPU, flip=True)
+    torch.testing.assert_close(flipped, both.mean(0), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        head_logits(model, given.flip(-1), prepare, CPU, flip=True), flipped, rtol=1e-4, atol=1e-6
+    )
+    assert not torch.allclose(both[0], both[1], atol=1e-4)
+
+
+def test_what_logits_are_worth_by_its_definitions():
+    logits, labels = torch.randn(300, 4), torch.randint(0, 4, (300,))
+    found = worth(logits, labels)
+    table = torch.tensor(found["confusion"])
+    assert found["accuracy"] == pytest.approx(int(table.diagonal().sum()) / 300)
+    assert table.sum(1).tolist() == labels.bincount(minlength=4).tolist()
+    chances = logits.softmax(1)[torch.arange(300), labels]
+    assert found["cross_entropy"] == pytest.approx(-chances.log().mean().item(), rel=1e-5)
+    assert found["expected_calibration_error"] == reliability(logits, labels).error
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_are_not_judged(bad):
+    logits = torch.zeros(5, 2)
+    logits[3, 1] = bad
+    with pytest.raises(NoClassifierError, match="nan or infinite") as caught:
+        worth(logits, torch.zeros(5, dtype=torch.long))
+    assert "\n" not in str(caught.value)

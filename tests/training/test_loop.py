@@ -12,10 +12,12 @@ from torch import Tensor
 
 import vit.training.tasks
 from vit.attention import set_kernel
-from vit.config import Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.config import ClassifyConfig, Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
 from vit.data.augment import Normalization
+from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.masking import make_mask
+from vit.training.average import WeightAverage
 from vit.training.device import Compute
 from vit.training.loop import (
     CPU_TOKENS,
@@ -26,8 +28,10 @@ from vit.training.loop import (
     total_steps,
     train_steps,
 )
+from vit.training.muon import Muon
 from vit.training.optimizer import learning_rate, make_optimizer
-from vit.training.tasks import Reconstruction
+from vit.training.processes import ALONE, Processes
+from vit.training.tasks import Classification, Reconstruction, Task
 
 CPU = Compute(torch.device("cpu"))
 TINY = ModelConfig(
@@ -344,3 +348,173 @@ def test_bf16_computes_products_in_bf16_and_gives_about_the_same_loss():
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert rounded == pytest.approx(exact, rel=0.02)
     assert rounded != exact
+
+
+# --- classification --------------------------------------------------------------------------------------------------
+
+EVERYTHING = ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1)
+LABELS = torch.arange(20) % 3
+
+
+def classify(settings: ClassifyConfig = EVERYTHING, **train: object) -> Config:
+    """Two epochs of 8, 8 and 4 images, all that is drawn switched on."""
+    return Config(
+        DataConfig(crop_scale=(0.5, 1.0), rand_augment=2, erasing=0.5), replace(TINY, drop_path=0.5),
+        optim=OptimConfig(blr=0.02, warmup_epochs=0.5, layer_decay=0.7), classify=settings,
+        train=TrainConfig(**{"task": "classify", "epochs": 2, "batch_size": 8} | train),
+    )  # fmt: skip
+
+
+def task_of(settings: Config) -> Task:
+    if settings.train.task == "reconstruct":
+        return Reconstruction(model_of(settings), settings)
+    torch.manual_seed(1)
+    model = VisionTransformer(**settings.model.encoder_arguments(), num_classes=3)
+    return Classification(model, settings, LABELS, 3)
+
+
+def classified(settings: Config, images: Tensor | None = None) -> list[Step]:
+    images, task = noise(20) if images is None else images, task_of(settings)
+    return list(train_steps(task, make_optimizer(task.model, settings.optim), images, Normalization.of(images), CPU))
+
+
+def test_classes_of_few_images_are_learnt_by_heart():
+    data, optim = DataConfig(crop="none", flip=0), OptimConfig(blr=0.2, warmup_epochs=5, weight_decay=0)
+    train = TrainConfig(task="classify", epochs=40, batch_size=20)
+    steps = classified(Config(data, TINY, optim=optim, train=train))
+    assert steps[0].loss == pytest.approx(math.log(3), rel=0.1)
+    assert steps[-1].loss < 0.1
+    assert steps[-1].metrics["train_accuracy"] == 1
+
+
+@pytest.mark.parametrize("accumulate", [3, 7])
+def test_accumulation_does_not_change_what_a_classifier_learns(accumulate):
+    whole, in_parts = classified(classify()), classified(classify(accumulate=accumulate))
+    assert [step.images for step in in_parts] == [8, 8, 4] * 2
+    for one, other in zip(whole, in_parts, strict=True):
+        assert other.loss == pytest.approx(one.loss, rel=1e-4)
+        assert other.grad_norm == pytest.approx(one.grad_norm, rel=1e-3)
+        assert other.metrics["train_accuracy"] == pytest.approx(one.metrics["train_accuracy"])
+
+
+class Unheard(Processes):
+    """One of several that hears nothing of the others."""
+
+    def sum(self, values: Tensor) -> Tensor:
+        return values
+
+    def parallel(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+        return module
+
+
+class Keep(torch.optim.Optimizer):
+    """Keeps all gradients, and changes nothing."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]):
+        super().__init__(parameters, {})
+        self.kept: list[Tensor] = []
+
+    def step(self) -> None:
+        parameters = self.param_groups[0]["params"]
+        self.kept.append(
+            torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in parameters])
+        )
+
+
+def gradients(settings: Config, processes: Processes) -> tuple[Tensor, Tensor]:
+    """Of every step of two epochs, what is measured and the gradient, as a process has them before it hears of others."""
+    task = task_of(settings)
+    task.eval()
+    optimizer = Keep(list(task.parameters()))
+    steps = list(train_steps(task, optimizer, noise(20), Normalization.of(noise(20)), CPU, processes=processes))
+    return torch.stack([step.measured[2:] for step in steps]), torch.stack(optimizer.kept)
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])  # with 8, the last batch of an epoch has fewer images than processes
+@pytest.mark.parametrize("task", ["reconstruct", "classify", "classify, both mixed"])
+def test_processes_add_up_to_one(task, count):
+    settings = config(replace(TINY, drop_path=0.5)) if task == "reconstruct" else classify()
+    if task == "classify, both mixed":
+        settings = classify(replace(EVERYTHING, drop_patches=0.0, whole_epochs=0), accumulate=2)
+    settings = replace(settings, optim=replace(settings.optim, clip_grad=0.0))
+    measured, gradient = gradients(settings, ALONE)
+    several = [gradients(settings, Unheard(rank, count)) for rank in range(count)]
+    torch.testing.assert_close(sum(found for found, _ in several), measured, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(sum(found for _, found in several) / count, gradient, rtol=1e-3, atol=1e-5)
+    assert len(gradient) == 6
+    assert (gradient.abs().amax(1) > 1e-3).all()
+
+
+def test_nothing_of_a_classifiers_step_reads_from_the_device():
+    """Nor does its average. See the same test of reconstruction."""
+    task = task_of(classify(log_every=1000, accumulate=2)).to("meta")
+    optimizer, average = Descent(task.parameters(), {}), WeightAverage(task.model, 0.9)
+    meta, normalize = Compute(torch.device("meta")), Normalization([0.5] * 3, [0.5] * 3)
+    steps = train_steps(task, optimizer, noise(20), normalize, meta, average=average)
+    done = [next(steps) for _ in range(5)]  # the last one is looked at
+    assert [step.images for step in done] == [8, 8, 4, 8, 8]
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        _ = done[-1].metrics
+
+
+def test_nothing_of_muon_reads_from_the_device():
+    settings = config(log_every=1000)
+    model = model_of(settings)
+    weights = {name: value for name, value in model.named_parameters() if ".blocks." in name and value.ndim == 2}
+    optimizer = Muon(
+        [{"params": list(weights.values()), "weight_decay": 0.1, "muon": True, "matrices": 1}], 0.1, (0.9, 0.9)
+    )
+    model.to("meta")
+    optimizer.param_groups[0]["params"] = [model.get_parameter(name) for name in weights]
+    meta, normalize = Compute(torch.device("meta")), Normalization([0.5] * 3, [0.5] * 3)
+    steps = train_steps(Reconstruction(model, settings), optimizer, noise(20), normalize, meta)
+    assert len([next(steps) for _ in range(5)]) == 5
+    assert len(optimizer.state) == len(weights)
+
+
+def test_every_layer_has_its_rate():
+    settings = classify()
+    task = task_of(settings)
+    optimizer = make_optimizer(task.model, settings.optim)
+    for step in train_steps(task, optimizer, noise(20), Normalization.of(noise(20)), CPU):
+        scales = {group["lr_scale"]: group["lr"] for group in optimizer.param_groups}
+        assert scales == {scale: step.lr * scale for scale in scales}
+        assert sorted(scales) == pytest.approx([0.7**3, 0.7**2, 0.7, 1])
+        assert set(step.metrics) == {"step", "epoch", "loss", "train_accuracy", "lr", "grad_norm"}
+
+
+def test_uniformity_is_measured_and_its_weight_is_in_the_loss():
+    settings = replace(config(), mask=MaskConfig(uniformity=0.5, norm_pix_loss=False))
+    for step in start(settings, noise(20))[1]:
+        found = step.metrics
+        assert found["loss"] == pytest.approx(found["masked_loss"] + 0.5 * found["uniformity"], rel=1e-5)
+        assert 0 < found["uniformity"] <= 1
+
+
+def test_average_is_of_the_weights_after_each_step():
+    settings = classify()
+    task, seen = task_of(settings), []
+    average = WeightAverage(task.model, 0.5)
+    expected = [value.detach().clone() for value in task.model.parameters()]
+    optimizer = make_optimizer(task.model, settings.optim)
+    for step in train_steps(task, optimizer, noise(20), Normalization.of(noise(20)), CPU, average=average):
+        decay = min(0.5, step.step / (9 + step.step))
+        expected = [
+            decay * a + (1 - decay) * b.detach() for a, b in zip(expected, task.model.parameters(), strict=True)
+        ]
+        for found, value in zip(average.model.parameters(), expected, strict=True):
+            torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-6)
+        seen.append(step.loss)
+    assert seen == [step.loss for step in classified(settings)]  # it only looks on
+
+
+def test_parts_are_chosen_for_the_longest_sequence_of_a_classifier():
+    model, cpu = ModelConfig(image_size=32, patch_size=2), torch.device("cpu")
+    parts = {
+        name: choose_parts(Config(model=model, classify=ClassifyConfig(**found), train=TrainConfig(task="classify")), 256, cpu)
+        for name, found in {
+            "whole": {}, "dropped": dict(drop_patches=0.75), "whole at the end": dict(drop_patches=0.75, whole_epochs=1),
+        }.items()
+    }  # fmt: skip
+    assert parts["whole"] == parts["whole at the end"] == math.ceil(256 * 257 / CPU_TOKENS)
+    assert parts["dropped"] == math.ceil(256 * 65 / CPU_TOKENS)

@@ -4,10 +4,14 @@ from itertools import pairwise
 
 import pytest
 import torch
+from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from timm.optim import param_groups_layer_decay
 
 from vit.config import OptimConfig
+from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
-from vit.training.optimizer import learning_rate, make_optimizer, parameter_groups
+from vit.training.muon import Muon
+from vit.training.optimizer import learning_rate, make_optimizer, parameter_groups, set_learning_rate
 
 # (total steps, warm-up steps, peak, end): the rate of every step
 SCHEDULES = {
@@ -80,3 +84,59 @@ def test_optimizer_has_the_settings_of_the_configuration():
     assert isinstance(optimizer, torch.optim.AdamW)
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.2, 0.0]
     assert all(group["betas"] == (0.8, 0.9) for group in optimizer.param_groups)
+
+
+def by_name(model: torch.nn.Module, groups: list[dict], key: str) -> dict[str, float]:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {names[id(parameter)]: group[key] for group in groups for parameter in group["params"]}
+
+
+@pytest.mark.parametrize(
+    "settings", [dict(), dict(class_token=False, global_pool="avg"), dict(init_values=0.1)], ids=str
+)
+@pytest.mark.parametrize("depth", [1, 4])
+def test_layer_decay_is_timms(depth, settings):
+    """But for the last norm, which timm counts to the last block, and BEiT, MAE and we to the head."""
+    sizes = dict(patch_size=4, embed_dim=8, depth=depth, num_heads=2, num_classes=3)
+    timms = TimmVisionTransformer(img_size=8, reg_tokens=1, **sizes, **settings)
+    plain = timms.no_weight_decay()
+    expected = param_groups_layer_decay(timms, 0.05, layer_decay=0.7, no_weight_decay_list=plain)
+    same = {("layer_scale" if key == "init_values" else key): value for key, value in settings.items()}
+    ours = VisionTransformer(**sizes | dict(image_size=(8, 8), patch_size=(4, 4), registers=1), **same)
+    groups = parameter_groups(ours, 0.05, layer_decay=0.7)
+    scales, theirs = by_name(ours, groups, "lr_scale"), by_name(timms, expected, "lr_scale")
+    last = ("norm.weight", "norm.bias", "fc_norm.weight", "fc_norm.bias")
+    assert {name: value for name, value in scales.items() if name not in last} == pytest.approx(
+        {name: value for name, value in theirs.items() if name not in last}
+    )
+    assert scales["norm.weight"] == scales["norm.bias"] == 1
+    assert len(set(scales.values())) == depth + 2
+    decays, of_theirs = by_name(ours, groups, "weight_decay"), by_name(timms, expected, "weight_decay")
+    assert {name: value for name, value in decays.items() if name not in last} == {
+        name: value for name, value in of_theirs.items() if name not in last
+    }
+
+
+def test_layer_decay_leaves_the_decoder_alone_and_the_rate_is_multiplied():
+    model = whole_model()
+    optimizer = make_optimizer(model, OptimConfig(layer_decay=0.5))
+    set_learning_rate(optimizer, 0.8)
+    rates = by_name(model, optimizer.param_groups, "lr")
+    expected = {"encoder.pos_embed": 0.2, "encoder.patch_embed.proj.weight": 0.2, "encoder.norm.bias": 0.8}
+    expected |= {f"encoder.blocks.0.{name}": 0.4 for name in ("attn.qkv.weight", "mlp.fc2.bias", "ls1.gamma")}
+    assert {name: rates[name] for name in expected} == pytest.approx(expected)
+    assert {rate for name, rate in rates.items() if name.startswith("decoder")} == {0.8}
+
+
+@pytest.mark.parametrize("layer_decay", [1.0, 0.5])
+def test_muon_has_the_matrices_of_the_blocks_and_nothing_else(layer_decay):
+    model = whole_model()
+    optimizer = make_optimizer(model, OptimConfig(name="muon", weight_decay=0.2, layer_decay=layer_decay))
+    assert isinstance(optimizer, Muon)
+    groups = [group for group in optimizer.param_groups if group.get("muon")]
+    matrices = by_name(model, groups, "matrices")
+    parts = dict.fromkeys(("attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight"), 1) | {"attn.qkv.weight": 3}
+    assert matrices == {f"{part}.blocks.0.{name}": n for part in ("encoder", "decoder") for name, n in parts.items()}
+    assert {group["weight_decay"] for group in groups} == {0.2}
+    all_names = by_name(model, optimizer.param_groups, "lr").keys()
+    assert all_names == {name for name, value in model.named_parameters() if value.requires_grad}

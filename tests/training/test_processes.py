@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,10 +12,15 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 from PIL import Image
 
-from vit.config import ConfigError, TrainConfig
+from vit.config import ClassifyConfig, Config, ConfigError, DataConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.data import Dataset, ImageSet
+from vit.data.images import content_stamp
 from vit.training.processes import ALONE, Processes, joined
+from vit.training.run import begin_run
 from vit.training.state import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,6 +114,49 @@ def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes
     assert {path.name for path in (place / "two").iterdir()} == ALL
     assert printed.count("2 processes, 5 images at once") == 1
     assert printed.count("test loss on hidden patches") == 1
+
+
+# Seven images in batches of three: the last batch of an epoch has one image, fewer than there are processes.
+CLASSIFY = Config(
+    DataConfig(rand_augment=2, erasing=0.5),
+    ModelConfig(image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, drop_path=0.5),
+    optim=OptimConfig(blr=0.5, layer_decay=0.7, ema=0.5),
+    train=TrainConfig(task="classify", epochs=3, batch_size=3, device="cpu", precision="fp32"),
+    classify=ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1),
+)
+
+
+def learn_classes(folder: Path, rank: int, count: int) -> None:
+    """A whole classification, by one of `count` processes; the first leaves its measures and its averaged weights."""
+    torch.set_num_threads(1)
+    if count > 1:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count)
+    draws = torch.Generator().manual_seed(0)
+    images, labels = torch.randint(0, 256, (7, 3, 16, 16), dtype=torch.uint8, generator=draws), torch.arange(7) % 3
+    both = ImageSet(images, labels, ("ape", "bee", "cat"), content_stamp(images, labels))
+    run = begin_run(CLASSIFY, Dataset("Noise", "folder", both, both), None, Processes(rank, count, rank, count))
+    measured = torch.stack([step.measured for step in run.steps()])
+    if rank == 0:
+        torch.save((measured, dict(run.result.state_dict())), folder / f"{count}.pt")
+
+
+def test_two_processes_learn_classes_as_one(tmp_path):
+    """Forked from here, so that no time goes into imports."""
+    context = multiprocessing.get_context("fork")
+    for count in (1, 2):
+        started = [context.Process(target=learn_classes, args=(tmp_path, rank, count)) for rank in range(count)]
+        for process in started:
+            process.start()
+        for process in started:
+            process.join(120)
+            process.kill()
+        assert [process.exitcode for process in started] == [0] * count
+    (alone, weights), (together, others) = (torch.load(tmp_path / f"{count}.pt") for count in (1, 2))
+    assert len(alone) == 9
+    torch.testing.assert_close(together, alone, rtol=1e-3, atol=1e-4)
+    for name, value in weights.items():
+        if not name.endswith("qkv.bias"):  # whose keys' part no softmax feels: its gradient is mere rounding
+            torch.testing.assert_close(others[name], value, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from torch import Tensor
 
 import vit.training.device
 import vit.training.loop
-from vit.config import Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.checkpoints import load_model, save_model
+from vit.config import ClassifyConfig, Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
 from vit.data import Dataset, ImageSet
 from vit.data.images import content_stamp
 from vit.training.loop import NonFiniteError
@@ -38,6 +40,13 @@ CONFIG = Config(
     OptimConfig(blr=0.02, warmup_epochs=1, min_lr=1e-5),
     TrainConfig(epochs=EPOCHS, batch_size=8, accumulate=2, precision="fp32"),
 )  # fmt: skip
+CLASSIFY = dataclasses.replace(
+    CONFIG,
+    data=DataConfig(rand_augment=2, erasing=0.5),
+    optim=OptimConfig(blr=0.02, layer_decay=0.7, ema=0.9),
+    train=dataclasses.replace(CONFIG.train, task="classify"),
+    classify=ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1),
+)
 
 
 def changed(config: Config, **sections: dict) -> Config:
@@ -108,6 +117,7 @@ def assert_resumes(config: Config, cuts: list[int], folder: Path) -> None:
     assert losses_cut == losses
     assert_same(resumed.model.state_dict(), whole.model.state_dict())
     assert_same(resumed.optimizer.state_dict(), whole.optimizer.state_dict())
+    assert_same(resumed.result.state_dict(), whole.result.state_dict())
     assert resumed.step == whole.step == STEPS
 
 
@@ -138,6 +148,37 @@ def test_other_masks_and_crops_continue_too(kind, crop, tmp_path):
 
 def test_bf16_run_continues_too(tmp_path):
     assert_resumes(changed(CONFIG, train={"precision": "bf16"}), [4], tmp_path)
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_cut_classification_continues_as_if_it_had_not_been(ema, tmp_path):
+    assert_resumes(changed(CLASSIFY, optim={"ema": ema}), [1, 5, 6, 8], tmp_path)
+
+
+@pytest.mark.parametrize("config", [CONFIG, CLASSIFY], ids=["reconstruction", "classification"])
+def test_cut_run_of_muon_continues_too(config, tmp_path):
+    assert_resumes(changed(config, optim={"name": "muon"}), [1, 5], tmp_path)
+
+
+def test_run_that_learns_uniformity_continues_too(tmp_path):
+    config = changed(CONFIG, mask={"uniformity": 0.1}, train={"accumulate": 0}, optim={"ema": 0.5})
+    assert_resumes(config, [4], tmp_path)
+
+
+def test_run_from_a_checkpoint_continues_without_it(tmp_path):
+    before = begin_run(CONFIG, dataset(seed=7))
+    save_model(tmp_path / "before", before.model, before.normalize)
+    config = changed(CLASSIFY, model={"init": str(tmp_path / "before")})
+    whole = begin_run(config, dataset())
+    assert torch.equal(whole.model.norm.weight, before.model.encoder.norm.weight)
+    losses, cut = go(whole), begin_run(config, dataset())
+    first = go(cut, 4)
+    cut.save(tmp_path / "states")
+    shutil.rmtree(tmp_path / "before")
+    resumed = begin_run(config, dataset(), tmp_path / "states")
+    assert first + go(resumed) == losses
+    assert_same(resumed.result.state_dict(), whole.result.state_dict())
+    assert (resumed.normalize.mean, resumed.normalize.std) == (before.normalize.mean, before.normalize.std)
 
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
@@ -235,6 +276,11 @@ def test_other_data_is_refused(tmp_path):
         ({"model": {"embed_dim": 32}}, "model.embed_dim: the run began with 16, not 32"),
         ({"model": {"freeze": []}}, r"model.freeze: the run began with \['W_Q'\], not \[\]"),
         ({"optim": {"betas": (0.5, 0.9)}}, "optim.betas"),
+        ({"optim": {"ema": 0.5}}, "optim.ema: the run began with 0.0, not 0.5"),
+        ({"optim": {"layer_decay": 0.5}}, "optim.layer_decay"),
+        ({"optim": {"name": "muon"}}, "optim.name: the run began with 'adamw', not 'muon'"),
+        ({"data": {"erasing": 0.5}}, "data.erasing"),
+        ({"mask": {"uniformity": 0.1}, "train": {"accumulate": 0}}, "mask.uniformity"),
     ],
 )
 def test_other_settings_are_refused(tmp_path, change, key):
@@ -272,6 +318,41 @@ def test_other_machine_is_said(tmp_path, key):
     assert run.step == 3
     assert len(run.notes) == 1
     assert "something else" in run.notes[0]
+
+
+# --- a state is a model ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [CONFIG, CLASSIFY], ids=["reconstruction", "classification"])
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_state_loads_as_the_model_that_its_run_leaves(config, ema, tmp_path):
+    """Where the weights are averaged that is the average."""
+    run = begin_run(changed(config, optim={"ema": ema}), dataset())
+    go(run, 5)
+    run.save(tmp_path / "states")
+    save_model(tmp_path / "model", run.result, run.normalize, run.data.train.class_names, run.data.name)
+    state, model = load_model(state_path(tmp_path / "states", 5)), load_model(tmp_path / "model")
+    assert_same(dict(state.state_dict()), dict(model.state_dict()))
+    assert_same(dict(state.state_dict()), dict(run.result.state_dict()))
+    assert (run.average is None) == (ema == 0)
+    same = all(torch.equal(value, run.model.state_dict()[name]) for name, value in state.state_dict().items())
+    assert same == (ema == 0)
+    for name in ("class_names", "data"):
+        assert getattr(state.origin, name) == getattr(model.origin, name) != ""
+    assert state.origin.normalize.mean == model.origin.normalize.mean == run.normalize.mean
+
+
+def test_frozen_parts_of_a_classifier_stay():
+    run = begin_run(changed(CLASSIFY, model={"freeze": ["patch_embed", "blocks.0.mlp", "W_K"]}), dataset())
+    before = {name: value.clone() for name, value in run.model.state_dict().items()}
+    go(run)
+    for name, value in run.model.state_dict().items():
+        if "qkv" in name:
+            same = [torch.equal(a, b) for a, b in zip(value.chunk(3), before[name].chunk(3), strict=True)]
+            assert same == [False, True, False]
+        else:
+            frozen = name.startswith(("patch_embed", "blocks.0.mlp", "pos_embed"))
+            assert torch.equal(value, before[name]) == frozen, name
 
 
 # --- a run that goes wrong -------------------------------------------------------------------------------------------

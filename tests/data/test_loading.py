@@ -1,0 +1,99 @@
+"""The data of a run: what is held out is not trained on, what has a label is, and the test images are not there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit.config import ConfigError, DataConfig
+from vit.data import Dataset, ImageSet, load_data
+
+COUNTS = {"ape": 30, "bee": 18, "cat": 12}
+TESTS = 3  # of each class
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    """Sixty training images and nine test images, each of a colour of its own, which names it."""
+    root, number = tmp_path_factory.mktemp("loading") / "images", 0
+    for split in ("train", "test"):
+        for name, count in COUNTS.items():
+            (root / split / name).mkdir(parents=True)
+            for index in range(count if split == "train" else TESTS):
+                pixels = np.full((4, 4, 3), number, np.uint8)
+                Image.fromarray(pixels).save(root / split / name / f"{index}.png")
+                number += 1
+    return root
+
+
+def load(root: Path, **settings: object) -> Dataset:
+    return load_data(DataConfig(source="folder", root=str(root), cache=str(root.parent / "cache"), **settings), (4, 4))
+
+
+def numbers(images: ImageSet) -> set[int]:
+    found = images.images[:, 0, 0, 0].tolist()
+    assert len(found) == len(set(found)) == len(images)
+    return set(found)
+
+
+def classes(images: ImageSet) -> list[int]:
+    counts = Counter(images.labels.tolist())
+    return [counts[label] for label in range(3)]
+
+
+def test_without_it_all_is_there(root):
+    data = load(root)
+    assert (numbers(data.train), numbers(data.test)) == (set(range(60)), set(range(60, 69)))
+    assert (data.held_out, data.tested_on) == (False, "test images")
+
+
+@pytest.mark.parametrize("count", [1, 10, 20, 30])
+def test_held_out_images_are_not_trained_on_and_the_test_images_are_not_there(root, count):
+    data = load(root, holdout=count)
+    train, aside = numbers(data.train), numbers(data.test)
+    assert train | aside == set(range(60))
+    assert (len(train), len(aside)) == (60 - count, count)
+    for found, whole in zip(classes(data.test), COUNTS.values(), strict=True):
+        assert abs(found - count * whole / 60) <= 1
+    assert (data.held_out, data.tested_on) == (True, "held-out training images")
+    assert "held-out" in data.description
+    assert data.stamp != load(root).stamp
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.99])
+def test_a_share_of_the_labels_is_a_share_of_the_training_images(root, share):
+    data, whole = load(root, labels=share), load(root)
+    count = max(1, round(share * 60))
+    assert len(data.train) == count
+    assert numbers(data.train) < numbers(whole.train)
+    for found, of_class in zip(classes(data.train), COUNTS.values(), strict=True):
+        assert abs(found - count * of_class / 60) <= 1
+    assert data.test.stamp == whole.test.stamp
+    assert data.train.class_names == ("ape", "bee", "cat")  # also of a class that has no image left
+
+
+def test_labels_are_a_share_of_what_is_not_held_out(root):
+    both, aside = load(root, holdout=20, labels=0.25), load(root, holdout=20)
+    assert both.test.stamp == aside.test.stamp
+    assert numbers(both.train) < numbers(aside.train)
+    assert len(both.train) == 10
+
+
+@pytest.mark.parametrize("settings", [dict(holdout=20), dict(labels=0.5)], ids=str)
+def test_subset_seed_draws_which(root, settings):
+    one, again, other = (load(root, subset_seed=seed, **settings) for seed in (0, 0, 1))
+    assert one.stamp == again.stamp != other.stamp
+    assert classes(one.train) == classes(other.train)
+
+
+@pytest.mark.parametrize(("holdout", "limit"), [(31, 0), (1000, 0), (6, 10)])
+def test_more_than_half_cannot_be_held_out(root, holdout, limit):
+    with pytest.raises(ConfigError, match=r"^data\.holdout: \d+ .*at most half of the \d+ training images$") as caught:
+        load(root, holdout=holdout, limit=limit)
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+    assert len(load(root, holdout=5, limit=10).train) == 5

@@ -1,0 +1,148 @@
+"""Mixup and CutMix: torchvision's pictures, labels as the areas are, each image by its own draws."""
+
+import pytest
+import torch
+from timm.data.mixup import mixup_target
+from torch import Generator, Tensor
+from torchvision.transforms import v2
+
+from vit.data.mixing import Mixing, beta, draw_mixing, mix, mixed_labels
+
+SIZE = (12, 16)
+KINDS = {"mixup": (0.8, 0.0), "cutmix": (0.0, 1.0), "both": (0.8, 1.0)}
+
+
+def seeded(seed: int = 0) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+def drawn(kind: str, batch: int = 500, seed: int = 0) -> Mixing:
+    return draw_mixing(batch, SIZE, *KINDS[kind], seeded(seed))
+
+
+def images(batch: int = 6) -> Tensor:
+    return torch.rand(batch, 3, *SIZE, generator=seeded(1))
+
+
+def same_for_all(share: float, box: tuple[int, int, int, int], batch: int = 6) -> Mixing:
+    return Mixing(torch.full((batch,), share), torch.tensor(box).expand(batch, -1))
+
+
+# --- what is drawn ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_share_is_how_much_an_image_keeps_of_itself(kind):
+    mixing = drawn(kind)
+    lost = mix(torch.zeros(500, 1, *SIZE), torch.ones(500, 1, *SIZE), mixing).mean((1, 2, 3))
+    torch.testing.assert_close(1 - lost, mixing.share, rtol=0, atol=1e-6)
+    assert mixing.share.min() >= 0
+    assert mixing.share.max() <= 1
+    assert mixing.share.std() > 0.1
+
+
+@pytest.mark.parametrize(("kind", "least", "most"), [("mixup", 0, 0), ("cutmix", 480, 500), ("both", 200, 300)])
+def test_each_image_is_cut_or_blended_as_the_settings_say(kind, least, most):
+    cut = drawn(kind).box.any(1)
+    assert least <= cut.sum() <= most
+
+
+def test_rectangle_has_the_images_shape_and_lies_within_it():
+    top, left, bottom, right = drawn("cutmix", 5000).box.unbind(1)
+    inside = (top > 0) & (left > 0) & (bottom < SIZE[0]) & (right < SIZE[1]) & (bottom > top)
+    assert inside.sum() > 500
+    skew = (bottom - top) / SIZE[0] - (right - left) / SIZE[1]
+    assert skew[inside].abs().max() <= 1 / SIZE[0] + 1 / SIZE[1]  # but for the rounding of the edges
+    assert min(top.min(), left.min()) == 0
+    assert (bottom.max(), right.max()) == SIZE
+    middles = torch.stack([top + bottom, left + right], 1)[inside] / torch.tensor(SIZE) / 2
+    torch.testing.assert_close(middles.mean(0), torch.full((2,), 0.5), rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
+def test_shares_have_the_moments_of_beta(alpha):
+    draws = beta(alpha, 40_000, seeded()).double()
+    assert draws.mean() == pytest.approx(0.5, abs=0.01)
+    assert draws.var() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.03)
+    fourth = 3 / (16 * (2 * alpha + 1) * (2 * alpha + 3))  # central
+    assert (draws - 0.5).pow(4).mean() == pytest.approx(fourth, rel=0.05)
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1e3])
+def test_no_alpha_makes_a_share_that_is_no_number(alpha):
+    draws = beta(alpha, 10_000, seeded())
+    assert ((draws >= 0) & (draws <= 1)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seed_is_a_mixing_and_another_is_another(kind):
+    one, again, other = drawn(kind), drawn(kind), drawn(kind, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
+    assert not torch.equal(one.share, other.share)
+    assert len(one.share.unique()) > 50  # each image by its own draws
+
+
+def test_without_either_nothing_is_mixed():
+    mixing = draw_mixing(6, SIZE, 0.0, 0.0, seeded())
+    assert torch.equal(mix(images(), images().flip(0), mixing), images())
+    assert torch.equal(mixing.share, torch.ones(6))
+
+
+# --- what is made of it ----------------------------------------------------------------------------------------------
+
+
+def theirs(kind: type, given: Tensor, labels: Tensor, **params: object) -> tuple[Tensor, Tensor]:
+    """torchvision takes the image before, we the one after: turned round twice."""
+    transform, given, labels = kind(num_classes=5), given.flip(0), labels.flip(0)
+    params |= {"labels": labels, "batch_size": len(labels)}
+    return transform.transform(given, params).flip(0), transform.transform(labels, params).flip(0)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.9, 1.0])
+def test_blend_is_torchvisions(share):
+    labels = torch.tensor([0, 1, 2, 3, 4, 0])
+    expected, said = theirs(v2.MixUp, images(), labels, lam=share)
+    mixing = same_for_all(share, (0, 0, 0, 0))
+    torch.testing.assert_close(mix(images(), images().roll(-1, 0), mixing), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(mixed_labels(labels, labels.roll(-1), mixing.share, 5), said, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("box", [(0, 0, 12, 16), (3, 4, 9, 5), (0, 7, 1, 16), (11, 15, 12, 16)])
+def test_cut_is_torchvisions(box):
+    top, left, bottom, right = box
+    share, labels = 1 - (bottom - top) * (right - left) / 192, torch.tensor([0, 1, 2, 3, 4, 0])
+    expected, said = theirs(v2.CutMix, images(), labels, box=(left, top, right, bottom), lam_adjusted=share)
+    mixing = same_for_all(share, box)
+    assert torch.equal(mix(images(), images().roll(-1, 0), mixing), expected)
+    torch.testing.assert_close(mixed_labels(labels, labels.roll(-1), mixing.share, 5), said, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("box", [(5, 0, 5, 16), (0, 9, 12, 9), (12, 16, 12, 16)])
+def test_rectangle_of_no_area_leaves_the_image(box):
+    assert torch.equal(mix(images(), images().flip(0), same_for_all(1.0, box)), images())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_of_a_batch_are_mixed_as_the_whole(kind):
+    mixing, given = drawn(kind, 6), images()
+    following = given.roll(-1, 0)
+    parts = [mix(given[part], following[part], mixing.of(part)) for part in (slice(0, 1), slice(1, 4), slice(4, 6))]
+    assert torch.equal(torch.cat(parts), mix(given, following, mixing))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_labels_are_timms(share, smoothing):
+    labels = torch.tensor([3, 0, 0, 1])
+    ours = mixed_labels(labels, labels.flip(0), torch.full((4,), share), 5, smoothing)
+    torch.testing.assert_close(ours, mixup_target(labels, 5, share, smoothing), rtol=0, atol=1e-6)
+
+
+def test_labels_are_distributions_that_hold_each_share():
+    share, labels, following = drawn("both").share, torch.arange(500) % 7, torch.arange(500) % 5
+    said = mixed_labels(labels, following, share, 7, 0.1)
+    torch.testing.assert_close(said.sum(1), torch.ones(500), rtol=0, atol=1e-6)
+    assert said.min() > 0
+    for row, own, other, kept in zip(said, labels.tolist(), following.tolist(), share.tolist(), strict=True):
+        expected = [0.1 / 7 + 0.9 * (kept * (k == own) + (1 - kept) * (k == other)) for k in range(7)]
+        assert row.tolist() == pytest.approx(expected, abs=1e-6)

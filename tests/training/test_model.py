@@ -1,0 +1,266 @@
+"""The model that a run begins with: what is taken from a checkpoint, what begins anew, what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+from safetensors.torch import load_file
+from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from torch import Tensor, nn
+
+from vit.checkpoints import CheckpointError, load_model, save_model
+from vit.checkpoints.formats.outgoing import Model, encoder_of
+from vit.checkpoints.native import write_weights
+from vit.cli.settings import config_parser, parse_config
+from vit.config import Config, ConfigError, ModelConfig, TrainConfig
+from vit.data import DataError, Dataset, ImageSet
+from vit.data.augment import Normalization
+from vit.data.images import content_stamp
+from vit.encoder import VisionTransformer
+from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.training.model import begin_model
+
+TINY = ModelConfig(
+    image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2
+)
+NAMES = ("ape", "bee", "cat")
+THEIRS = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def dataset(names: tuple[str, ...] = NAMES) -> Dataset:
+    images = torch.randint(0, 256, (12, 3, 16, 16), dtype=torch.uint8)
+    labels = torch.arange(12) % len(names) if names else torch.full((12,), -1)
+    both = ImageSet(images, labels, names, content_stamp(images, labels))
+    return Dataset("Noise", "folder", both, both)
+
+
+def config(task: str = "classify", init: Path | str = "", **model: object) -> Config:
+    return Config(model=replace(TINY, init=str(init), **model), train=TrainConfig(task=task))
+
+
+def begin(settings: Config, data: Dataset | None = None) -> tuple[Model, Normalization]:
+    return begin_model(settings, data or dataset())[:2]
+
+
+def autoencoder(folder: Path, **settings: object) -> MaskedAutoencoder:
+    """One that a run has left in `folder`."""
+    model = replace(TINY, **settings)
+    made = build_autoencoder(model.encoder_arguments(), model.decoder_arguments(), True)
+    redraw(made)
+    save_model(folder, made, THEIRS, NAMES, "Noise")
+    return made
+
+
+def classifier(folder: Path, names: tuple[str, ...] = NAMES) -> VisionTransformer:
+    made = VisionTransformer(**TINY.encoder_arguments(), num_classes=len(names))
+    redraw(made)
+    save_model(folder, made, THEIRS, names, "Noise")
+    return made
+
+
+def redraw(model: nn.Module) -> None:
+    for value in model.parameters():
+        nn.init.normal_(value, std=0.2)
+
+
+def same_state(one: dict[str, Tensor], other: dict[str, Tensor], but: str = "-") -> bool:
+    keys = [key for key in one if not key.startswith(but)]
+    assert keys == [key for key in other if not key.startswith(but)]
+    return all(torch.equal(one[key], other[key]) for key in keys)
+
+
+# --- from nothing ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["classify", "reconstruct"])
+def test_new_model_fits_the_data_and_measures_it(task):
+    data = dataset()
+    model, normalize = begin(config(task), data)
+    assert (normalize.mean, normalize.std) == vars_of(Normalization.of(data.train.images))
+    if task == "classify":
+        assert model.head.weight.shape == (3, 16)
+    else:
+        assert isinstance(model, MaskedAutoencoder)
+        assert isinstance(model.encoder.head, nn.Identity)
+
+
+def vars_of(normalize: Normalization) -> tuple[list[float], list[float]]:
+    return normalize.mean, normalize.std
+
+
+@pytest.mark.parametrize("init", ["", "folder"])
+def test_images_without_labels_cannot_be_classified(tmp_path, init):
+    if init:
+        autoencoder(tmp_path)
+    with pytest.raises(DataError, match=r"^train\.task: Noise has no labels[^\n]*$") as caught:
+        begin(config(init=tmp_path if init else ""), dataset(()))
+    assert caught.value.exit_code == 2
+    begin(config("reconstruct", init=tmp_path if init else ""), dataset(()))
+
+
+# --- from a run ------------------------------------------------------------------------------------------------------
+
+
+def test_classifier_takes_encoder_and_normalisation_of_a_pretraining(tmp_path):
+    before = autoencoder(tmp_path)
+    model, normalize = begin(config(init=tmp_path))
+    assert same_state(model.state_dict(), before.encoder.state_dict(), but="head.")
+    assert model.head.weight.shape == (3, 16)
+    assert model.head.weight.abs().max() < 0.2  # new, so that it says nearly nothing
+    assert vars_of(normalize) == vars_of(THEIRS)
+    assert all(value.requires_grad for name, value in model.named_parameters() if name != "pos_embed")
+
+
+def test_pretraining_goes_on_with_encoder_and_decoder(tmp_path):
+    before = autoencoder(tmp_path)
+    model, normalize = begin(config("reconstruct", tmp_path))
+    assert same_state(model.state_dict(), before.state_dict())
+    assert vars_of(normalize) == vars_of(THEIRS)
+
+
+@pytest.mark.parametrize("decoder", [dict(decoder_dim=32), dict(decoder_depth=2), dict(decoder_heads=4)], ids=str)
+def test_decoder_of_another_shape_begins_anew(tmp_path, decoder):
+    before = autoencoder(tmp_path)
+    model, _ = begin(config("reconstruct", tmp_path, **decoder))
+    assert same_state(model.encoder.state_dict(), before.encoder.state_dict())
+    assert model.decoder.arguments["dim"] == decoder.get("decoder_dim", 16)
+    weight = model.decoder.blocks[0].mlp.fc1.weight
+    assert weight.shape != (64, 16) or not torch.equal(weight, before.decoder.blocks[0].mlp.fc1.weight)
+
+
+def test_head_is_kept_where_its_classes_are_the_same(tmp_path):
+    before = classifier(tmp_path)
+    model, _ = begin(config(init=tmp_path))
+    assert same_state(model.state_dict(), before.state_dict())
+
+
+@pytest.mark.parametrize("names", [("ape", "cat", "bee"), ("ape", "bee", "dog"), ("ape", "bee")], ids=str)
+def test_head_of_other_classes_begins_anew(tmp_path, names):
+    before = classifier(tmp_path, names)
+    model, _ = begin(config(init=tmp_path))
+    assert same_state(model.state_dict(), before.state_dict(), but="head.")
+    assert model.head.weight.shape == (3, 16)
+    assert names[2:] == () or not torch.equal(model.head.weight, before.head.weight)
+
+
+def test_head_that_read_something_else_begins_anew(tmp_path):
+    before = classifier(tmp_path)
+    model, _ = begin(config(init=tmp_path, global_pool="token"))
+    assert same_state(model.state_dict(), before.state_dict(), but="head.")
+    assert not torch.equal(model.head.weight, before.head.weight)
+
+
+def test_encoder_of_a_classifier_can_be_pretrained(tmp_path):
+    before = classifier(tmp_path)
+    model, _ = begin(config("reconstruct", tmp_path))
+    found = model.encoder.state_dict()
+    assert same_state(found, {key: before.state_dict()[key] for key in found})
+
+
+@pytest.mark.parametrize("task", ["classify", "reconstruct"])
+def test_drop_path_and_pooling_are_the_settings(tmp_path, task):
+    autoencoder(tmp_path)
+    model, _ = begin(config(task, tmp_path, drop_path=0.3, global_pool="token"))
+    assert encoder_of(model).arguments["drop_path"] == encoder_of(model).blocks[-1].drop_path1.rate == 0.3
+    assert encoder_of(model).global_pool == "token"
+
+
+def test_other_image_size_resizes_the_positions(tmp_path):
+    before = autoencoder(tmp_path)
+    model, _ = begin(config(init=tmp_path, image_size=32))
+    assert model.patch_embed.grid_size == (8, 8)
+    assert torch.equal(model.pos_embed, load_model(tmp_path, image_size=32).encoder.pos_embed)
+    assert torch.equal(model.patch_embed.proj.weight, before.encoder.patch_embed.proj.weight)
+
+
+# --- from others -----------------------------------------------------------------------------------------------------
+
+
+@cache
+def parser() -> ArgumentParser:
+    return config_parser("train.py", "", {})
+
+
+WIDE = replace(TINY, embed_dim=64, num_heads=1)
+
+
+def timm_file(folder: Path, **settings: object) -> tuple[TimmVisionTransformer, Path]:
+    sizes = dict(img_size=16, patch_size=4, embed_dim=64, depth=2, num_heads=1, num_classes=5)
+    timms = TimmVisionTransformer(**sizes | settings).eval()
+    redraw(timms)
+    torch.save(timms.state_dict(), folder / "timm.pth")
+    return timms, folder / "timm.pth"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "asked"),
+    [
+        (dict(), {"model.pos_embed"}),
+        (dict(reg_tokens=2), {"model.pos_embed", "model.registers"}),
+        (dict(init_values=0.1), {"model.pos_embed", "model.layer_scale"}),
+        (dict(depth=3, qkv_bias=False), {"model.pos_embed", "model.depth", "model.qkv_bias"}),
+    ],
+    ids=str,
+)
+def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_path, theirs, asked):
+    timms, path = timm_file(tmp_path, **theirs)
+    with pytest.raises(ConfigError, match=r"^model\.init: [^\n]*$") as caught:
+        begin(Config(model=replace(WIDE, init=str(path)), train=TrainConfig(task="classify")))
+    assert caught.value.exit_code == 2
+    options = shlex.split(str(caught.value).rpartition("; add ")[2])
+    assert {option.removeprefix("--") for option in options[::2]} == asked
+    given = ["--train.task=classify", f"--model.init={path}"]
+    for name in ("image_size", "patch_size", "embed_dim", "depth", "num_heads"):
+        given.append(f"--model.{name}={getattr(WIDE, name)}")
+    model, normalize = begin(parse_config(parser(), [*given, *options]))
+    images = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(images), timms.forward_features(images), rtol=1e-4, atol=1e-4)
+    assert vars_of(normalize) == vars_of(load_model(path).origin.normalize)
+
+
+def test_heads_are_the_settings_where_the_checkpoint_does_not_say(tmp_path):
+    """Its width alone would have one head guessed."""
+    timms, path = timm_file(tmp_path, num_heads=4)
+    settings = replace(WIDE, num_heads=4, pos_embed="learned", init=str(path))
+    model, _ = begin(Config(model=settings, train=TrainConfig(task="classify")))
+    images = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(images), timms.forward_features(images), rtol=1e-4, atol=1e-4)
+
+
+def test_scale_that_the_checkpoint_lacks_is_to_be_left_out(tmp_path):
+    autoencoder(tmp_path)
+    with pytest.raises(ConfigError, match=r"add --model\.layer_scale null$"):
+        begin(config(init=tmp_path, layer_scale=0.1))
+
+
+@pytest.mark.parametrize("name", ["encoder.norm.weight", "encoder.blocks.1.attn.proj.bias", "decoder.mask_token"])
+def test_checkpoint_that_lacks_a_part_is_refused(tmp_path, name):
+    autoencoder(tmp_path)
+    state, settings = load_file(tmp_path / "model.safetensors"), json.loads((tmp_path / "config.json").read_text())
+    del state[name]
+    write_weights(tmp_path, state, settings)
+    with pytest.raises(CheckpointError, match=re.escape(name)) as caught:
+        begin(config("reconstruct", tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_checkpoint_is_refused_in_one_line(tmp_path):
+    with pytest.raises(CheckpointError, match="nowhere") as caught:
+        begin(config(init=tmp_path / "nowhere"))
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
