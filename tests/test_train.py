@@ -667,6 +667,7 @@ def test_model_of_a_classification_is_the_average_in_its_last_state(classified, 
     assert not torch.equal(loaded.head.weight, state["model"]["head.weight"])
 
 
+@pytest.mark.slow
 def test_killed_classification_goes_on_exactly(classified, place, run):
     killed = run(place, *CLASSIFY, "--out", "killed_classes", before=at_step(2 * EPOCH + 2, "SIGKILL"))
     assert killed.code == -signal.SIGKILL

@@ -86,7 +86,10 @@ def frozen_pieces(names: list[str], keys: dict[tuple[str, str], Tensor]) -> set[
 
 
 @pytest.mark.parametrize(
-    "names", [[name] for name in PARTS] + [["W_Q", "W_K"], ["W_Q", "W_K", "W_V", "W_O"], ["mlp", "W_V"]], ids="+".join
+    "names",
+    [[name] for name in PARTS]
+    + [["W_Q", "W_K"], ["W_Q", "W_K", "W_V", "W_O"], ["mlp", "W_V"], ["encoder.blocks.0", "W_K"]],
+    ids="+".join,
 )
 def test_frozen_part_keeps_every_bit_and_the_rest_moves(names):
     model = small_model()

@@ -71,7 +71,8 @@ def _freeze_third(parameter: nn.Parameter, third: int) -> Tensor:
         gradient[third * size : (third + 1) * size] = 0
         return gradient
 
-    parameter.register_hook(without_third)
+    if parameter.requires_grad:  # another name may have frozen all of it
+        parameter.register_hook(without_third)
     return parameter.detach()[third * size : (third + 1) * size]
 
 

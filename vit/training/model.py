@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from functools import partial
 from typing import Any
 
 from vit.checkpoints import CheckpointError, load_model
@@ -43,11 +44,7 @@ def begin_model(config: Config, data: Dataset) -> tuple[Model, Normalization, li
     arguments = config.model.encoder_arguments() | heads
     if not config.model.init:
         return build_model(config, arguments), Normalization.of(data.train.images), []
-    with warnings.catch_warnings(action="ignore"):  # a decoder or head that begins anew
-        loaded = load_model(
-            config.model.init, channels=3, part="encoder" if heads else None,
-            image_size=config.model.image_size_2d, patch_size=config.model.patch_size_2d,
-        )  # fmt: skip
+    loaded = _load(config.model, part="encoder" if heads else None)
     source = encoder_of(loaded)
     missing = [name for name in loaded.origin.report.missing if not name.startswith("head.")]
     if missing:
@@ -74,6 +71,18 @@ def begin_model(config: Config, data: Dataset) -> tuple[Model, Normalization, li
             "model.init: it has been taught classes, perhaps of the held-out images: their figures may flatter it"
         )
     return model, origin.normalize, notes
+
+
+def _load(settings: ModelConfig, part: str | None) -> Model:
+    load = partial(
+        load_model, settings.init, part=part, channels=3,
+        image_size=settings.image_size_2d, patch_size=settings.patch_size_2d,
+    )  # fmt: skip
+    with warnings.catch_warnings(action="ignore"):  # a decoder or head that begins anew
+        try:
+            return load(num_heads=settings.dimensions["num_heads"])  # which a bare file of weights does not say
+        except CheckpointError:
+            return load()  # it does say, and something else: all that differs is told together
 
 
 def build_model(config: Config, encoder: dict[str, Any]) -> Model:
