@@ -117,6 +117,42 @@ def test_the_models_own_head(place, vit, tmp_path):
     assert {"knn", "linear", "reconstruction"}.isdisjoint(results)
 
 
+def test_the_head_also_on_mirror_images(place, vit, tmp_path):
+    code, said, _ = vit("classifier", "--data", "images", "--method", "head", "--flip", "--out", tmp_path)
+    assert code == 0
+    found = json.loads((tmp_path / "results.json").read_text())["head"]
+    model, test = load_model(place / "classifier"), images(place, "test")
+    inputs = NORMALIZE(to_float(test.images, (8, 8)))
+    with torch.no_grad():
+        logits = [model.forward_head(model(given)) for given in (inputs, inputs.flip(-1))]
+    right = [float((given.argmax(1) == test.labels).float().mean()) for given in (logits[0], sum(logits))]
+    assert [found["accuracy"], found["accuracy_with_flip"]] == pytest.approx(right)
+    assert f"with mirror images {right[1]:.2%}" in said
+
+
+def test_settings_are_chosen_on_training_images_that_are_held_out(place, vit, tmp_path):
+    code, said, _ = vit("mae", "--data", "images", "--method", "knn", "--tuning", 12, "--seeds", 3, "--out", tmp_path)
+    assert code == 0
+    assert "60 training and 12 held-out training images" in said
+    results = json.loads((tmp_path / "results.json").read_text())
+    train = images(place, "train")
+    aside = spread_over_classes(train.labels, 12, 3, "holdout")
+    bank, queries = (
+        encoder_features(load_model(place / "mae").encoder, train.images[part], lambda x: NORMALIZE(to_float(x, (8, 8))), CPU)
+        for part in (~aside, aside)
+    )  # fmt: skip
+    expected = neighbour_accuracy(bank[0], train.labels[~aside], queries[0], train.labels[aside])
+    assert results["knn"]["accuracy"] == expected
+    assert results["data"]["stamp"] == f"{train.subset(~aside).stamp}-{train.subset(aside).stamp}"
+
+
+def test_pictures_of_a_run_are_not_written_over(vit, tmp_path):
+    (tmp_path / "summary.json").write_text("{}")
+    code, _, error = vit("mae", "--data", "images", "--out", tmp_path)
+    assert code == 2
+    assert str(tmp_path / "evaluation") in error
+
+
 def test_every_layer_and_few_labels(vit, tmp_path):
     argv = ["mae", "--data", "images", "--method", "linear", "--every-layer", "--labels", 0.5, "--out", tmp_path]
     assert vit(*argv)[0] == 0
@@ -248,6 +284,13 @@ def test_scenes(vit):
         (["mae", "--data", "images", "--seeds", "9" * 30], "a number from 0 to below 10^18"),
         (["mae", "--data", "images", "--out", ""], "--out: '' cannot be used"),
         (["mae", "--data", "images", "--device", "mps"], "'mps' cannot be used"),
+        (["mae", "--data", "images", "--tuning", "-1"], "--tuning: '-1' cannot be used"),
+        (
+            ["mae", "--data", "images", "--tuning", "37"],
+            "data.holdout: 37 images cannot be held out; at most half of the 72",
+        ),
+        (["mae", "--data", "images", "--method", "knn", "--flip"], "--flip: is about a model's own head"),
+        (["classifier", "--data", "images", "--tuning", "9"], "may have been taught these 9 images' classes"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

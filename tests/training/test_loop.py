@@ -296,6 +296,20 @@ def test_what_is_not_finite_is_kept_out_also_where_nobody_looks_until_later(monk
             step.check()
 
 
+def test_the_average_takes_in_no_step_that_is_not_finite():
+    settings, images = classify(log_every=1000), noise(20)
+    task = task_of(settings)
+    optimizer, average = make_optimizer(task.model, settings.optim), WeightAverage(task.model, 0.5)
+    steps = train_steps(task, optimizer, images, Normalization.of(images), CPU, average=average)
+    assert len([next(steps) for _ in range(AT - 1)]) == AT - 1
+    before = weights(average.model)
+    assert not same(before, weights(task.model))
+    task.model.head.register_forward_hook(lambda module, inputs, output: output * math.nan)
+    with pytest.raises(NonFiniteError, match=rf"^step {AT}: "):
+        next(steps)
+    assert same(weights(average.model), before)
+
+
 # --- what a step says ------------------------------------------------------------------------------------------------
 
 

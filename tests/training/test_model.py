@@ -264,3 +264,37 @@ def test_missing_checkpoint_is_refused_in_one_line(tmp_path):
         begin(config(init=tmp_path / "nowhere"))
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
+
+
+# --- what is said of it ----------------------------------------------------------------------------------------------
+
+
+def notes(settings: Config, data: Dataset | None = None) -> str:
+    found = begin_model(settings, data or dataset())[2]
+    assert all(note.startswith("model.init: ") for note in found)
+    return "; ".join(found)
+
+
+def test_what_is_new_is_said(tmp_path):
+    autoencoder(tmp_path / "mae")
+    classifier(tmp_path / "same")
+    classifier(tmp_path / "other", ("a", "b", "c"))
+    assert notes(config()) == ""
+    for task, init, said in (
+        ("classify", "mae", "a new head"), ("classify", "other", "a new head"), ("classify", "same", "its head"),
+        ("reconstruct", "mae", "its decoder"), ("reconstruct", "same", "a new decoder"),
+    ):  # fmt: skip
+        assert notes(config(task, tmp_path / init)).endswith(f"with {said}"), (task, init)
+
+
+def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(tmp_path):
+    data = dataset()
+    aside = data.test.subset(torch.tensor([0, 1, 2]))  # another part of the training images is held out now
+    now, whole = replace(data, test=aside, held_out=True), data
+    model, warning = classifier(tmp_path / "unsaid"), "taught classes"
+    save_model(tmp_path / "same", model, THEIRS, NAMES, "Noise", data_stamp=now.stamp)
+    save_model(tmp_path / "other", model, THEIRS, NAMES, "Noise", data_stamp=whole.stamp)
+    autoencoder(tmp_path / "mae")
+    found = {name: warning in notes(config(init=tmp_path / name), now) for name in ("unsaid", "same", "other", "mae")}
+    assert found == {"unsaid": True, "same": False, "other": True, "mae": False}
+    assert warning not in notes(config(init=tmp_path / "unsaid"), whole)

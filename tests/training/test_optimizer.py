@@ -140,3 +140,9 @@ def test_muon_has_the_matrices_of_the_blocks_and_nothing_else(layer_decay):
     assert {group["weight_decay"] for group in groups} == {0.2}
     all_names = by_name(model, optimizer.param_groups, "lr").keys()
     assert all_names == {name for name, value in model.named_parameters() if value.requires_grad}
+
+
+def test_gate_and_value_of_a_gated_mlp_are_two_matrices_to_muon():
+    model = VisionTransformer((8, 8), (4, 4), embed_dim=8, depth=1, num_heads=2, mlp="swiglu")
+    matrices = by_name(model, [g for g in parameter_groups(model, 0.05, muon=True) if g.get("muon")], "matrices")
+    assert (matrices["blocks.0.mlp.fc1.weight"], matrices["blocks.0.mlp.fc2.weight"]) == (2, 1)

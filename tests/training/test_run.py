@@ -15,11 +15,21 @@ from torch import Tensor
 import vit.training.device
 import vit.training.loop
 from vit.checkpoints import load_model, save_model
-from vit.config import ClassifyConfig, Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.config import (
+    ClassifyConfig,
+    Config,
+    ConfigError,
+    DataConfig,
+    MaskConfig,
+    ModelConfig,
+    OptimConfig,
+    TrainConfig,
+)
 from vit.data import Dataset, ImageSet
 from vit.data.images import content_stamp
 from vit.training.loop import NonFiniteError
 from vit.training.metrics import read_metrics
+from vit.training.processes import Processes
 from vit.training.run import TrainingRun, begin_run
 from vit.training.run_folder import RunFolder
 from vit.training.state import StateError, load_state, save_state, saved_states, state_path
@@ -211,6 +221,13 @@ def test_frozen_part_stays_as_it_began_across_cuts(tmp_path):
     _, end = cut_and_continued(CONFIG, [2, 5], tmp_path)
     assert torch.equal(queries(begin), queries(end))
     assert not torch.equal(keys(begin), keys(end))
+
+
+def test_uniformity_is_refused_among_several_processes():
+    """Also of torchrun, of which no setting speaks."""
+    config = changed(CONFIG, mask={"uniformity": 0.1}, train={"accumulate": 0})
+    with pytest.raises(ConfigError, match=r"^mask\.uniformity: [^\n]* one process$"):
+        begin_run(config, dataset(), processes=Processes(0, 2))
 
 
 # --- which state -----------------------------------------------------------------------------------------------------

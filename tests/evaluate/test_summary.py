@@ -1,0 +1,63 @@
+"""What a run has come to: along the way as at its end, on whole images and by the model that is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from vit.config import ClassifyConfig, Config, DataConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.data import Dataset, ImageSet
+from vit.data.augment import to_float
+from vit.data.images import content_stamp
+from vit.evaluate.summary import measure_classification, measure_held_out, measure_reconstruction, summarize
+from vit.training.run import TrainingRun, begin_run
+
+
+def image_set(count: int, seed: int) -> ImageSet:
+    images = torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    labels = torch.arange(count) % 3
+    return ImageSet(images, labels, ("a", "b", "c"), content_stamp(images, labels))
+
+
+def trained(task: str, ema: float) -> TrainingRun:
+    model = ModelConfig(
+        image_size=16, patch_size=4, embed_dim=16, depth=1, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2,
+        drop_path=0.0,
+    )  # fmt: skip
+    config = Config(
+        DataConfig(), model, optim=OptimConfig(blr=0.05, ema=ema),
+        train=TrainConfig(task=task, epochs=2, batch_size=8, precision="fp32"),
+    )  # fmt: skip
+    if task == "classify":
+        config = replace(config, classify=ClassifyConfig(drop_patches=0.5, test_flip=True))
+    run = begin_run(config, Dataset("Noise", "folder", image_set(16, 0), image_set(9, 1), held_out=True))
+    for _ in run.steps():
+        pass
+    return run
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_a_classifier_along_the_way_and_at_the_end(ema):
+    run = trained("classify", ema)
+    measured, logits = measure_classification(run)
+    test = run.data.test
+    inputs = run.normalize(to_float(test.images, (16, 16)))
+    kept = (run.model if not ema else run.average.model).eval()
+    with torch.no_grad():
+        expected = kept.forward_head(kept(inputs))
+        both = expected + kept.forward_head(kept(inputs.flip(-1)))
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
+    assert measured["test_accuracy"] == pytest.approx(float((logits.argmax(1) == test.labels).float().mean()))
+    assert measured["test_accuracy_with_flip"] == pytest.approx(float((both.argmax(1) == test.labels).float().mean()))
+    found = measure_held_out(run)
+    assert found == {"held_out_loss": measured["test_loss"], "held_out_accuracy": measured["test_accuracy"]}
+    summary = summarize(run, [], measured)
+    assert summary["weights"] == ("the average over the steps" if ema else "those of the last step")
+    assert (summary["data"]["tested_on"], summary["task"]) == ("held-out training images", "classify")
+
+
+def test_a_pretraining_along_the_way_and_at_the_end():
+    run = trained("reconstruct", 0.0)
+    assert measure_held_out(run) == {"held_out_loss": measure_reconstruction(run)["test_loss"]}
