@@ -49,6 +49,7 @@ def test_shares_are_of_all_the_time_and_each_operator_counts_once():
     assert shares({"aten::_fused_adamw_": 3.0, "aten::gelu_backward": 1.0})["optimizer"] == 0.75
 
 
+@pytest.mark.slow
 def test_contestants_take_turns_and_switches_reach_them():
     jobs = [
         MICRO,

@@ -42,7 +42,7 @@ def saved_encoder(folder, class_names=(), **settings):
     model = VisionTransformer(**SIZES | settings).eval()
     randomize(model)
     normalize = NORMALIZE if model.arguments["channels"] == 3 else Normalization([0.1], [0.4])
-    save_model(folder, model, normalize, class_names, "some images", "bilinear")
+    save_model(folder, model, normalize, class_names, "some images", interpolation="bilinear")
     return load_model(folder)
 
 

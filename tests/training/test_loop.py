@@ -183,6 +183,7 @@ def way_losses(**train: object) -> list[float]:
     return [step.loss for step in steps]
 
 
+@pytest.mark.slow  # a processor may take minutes for bfloat16
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_of_computing_has_the_losses_of_the_plain_one_over_200_steps(way, plain):
     train, tolerance = WAYS[way]

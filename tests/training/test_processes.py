@@ -113,7 +113,7 @@ def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes
     assert len(alone) == STEPS
     assert {path.name for path in (place / "two").iterdir()} == ALL
     assert printed.count("2 processes, 5 images at once") == 1
-    assert printed.count("test loss on hidden patches") == 1
+    assert printed.count("loss on hidden patches") == 1
 
 
 # Seven images in batches of three: the last batch of an epoch has one image, fewer than there are processes.
@@ -183,6 +183,7 @@ def test_stopped_run_of_two_continues_as_one(place, alone):
     assert losses(place, "stopped") == pytest.approx(alone, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_what_stops_one_stops_all_in_one_line_and_with_its_exit_code(place):
     code, printed, errors = run(place, "bad", "--train.processes", "2", "--data.root", "nowhere")
     assert code == 2, errors

@@ -6,6 +6,7 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -71,9 +72,10 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False, ru
 def _write_own(model: Model, origin: Origin, out: Path, half: bool, run: Run | None) -> list[str]:
     """The project's own format, with what was asked for beside it."""
     notes = [f"rounded to half precision, no value by more than {_rounding(model):.1e}"] if half else []
-    known = (origin.normalize, origin.class_names, origin.data, origin.interpolation, origin.data_stamp)
+    known = (origin.normalize, origin.class_names, origin.data)
+    more: dict[str, Any] = {"interpolation": origin.interpolation, "data_stamp": origin.data_stamp}
     if run is None:
-        save_model(out, model, *known, dtype=torch.float16 if half else torch.float32)
+        save_model(out, model, *known, **more, dtype=torch.float16 if half else torch.float32)
         return notes
     said, before = json.loads(json.dumps(architecture(model))), origin.details
     changed = said["encoder"] != before.get("encoder") or said["decoder"] not in (None, before.get("decoder"))
@@ -82,9 +84,9 @@ def _write_own(model: Model, origin: Origin, out: Path, half: bool, run: Run | N
             f"{origin.source}: its run trained another model than this: load it as it is for its card"
         )
     with damage_named(f"{origin.source}: its config.yaml, summary.json or results.json"):
-        card = card_of(settings_of(model, *known), run, out.resolve().name, half)
+        card = card_of(settings_of(model, *known, **more), run, out.resolve().name, half)
         figures = figures_of(run)
-    save_model(out, model, *known, dtype=torch.float16 if half else torch.float32, figures=figures)
+    save_model(out, model, *known, **more, dtype=torch.float16 if half else torch.float32, figures=figures)
     write_text(out / CARD, card)
     return notes
 

@@ -25,6 +25,7 @@ def save_model(
     normalize: Normalization,
     class_names: tuple[str, ...] = (),
     data: str = "",
+    *,
     interpolation: str = "bicubic",
     data_stamp: str = "",
     dtype: torch.dtype = torch.float32,
