@@ -28,7 +28,6 @@ class Task(nn.Module):
 
     Attributes:
         measures: names of what `forward` gives back; the first is the loss.
-        tokens: in the longest sequence that an image becomes.
     """
 
     measures: tuple[str, ...] = ("loss",)
