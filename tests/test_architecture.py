@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = [
     ["cli"],
     ["bench"],
-    ["report"],
+    ["report", "studies"],
     ["interpret"],
     ["figures"],
     ["evaluate"],

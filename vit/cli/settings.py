@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from jsonargparse import ArgumentParser, set_parsing_settings
@@ -31,27 +32,35 @@ SECTIONS = {
 RUN_CONFIG = "config.yaml"
 
 
-def config_parser(program: str, description: str, more: dict[str, str]) -> ArgumentParser:
+def config_parser(
+    program: str, description: str, more: dict[str, str], sections: dict[str, type] = SECTIONS
+) -> ArgumentParser:
     """A parser for `--config FILE` (any number, the later wins), every field of every section, and `--print_config`.
 
     Args:
         program: name of the command.
         description: for `--help`.
         more: the command's own options, which it reads itself, and what they do.
+        sections: dataclasses by the names of their sections.
     """
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     usage = f"{program} [--config FILE ...] [--SECTION.FIELD VALUE ...] {' '.join(f'[{option}]' for option in more)}"
     parser = ArgumentParser(prog=program, description=description, exit_on_error=False, usage=usage, allow_abbrev=False)
     parser.epilog = "; ".join(f"{option}: {text}" for option, text in more.items())
     parser.add_argument("--config", action="config", help="YAML file with settings; of several, the later wins")
-    for name, section in SECTIONS.items():
+    for name, section in sections.items():
         group = parser.add_argument_group((section.__doc__ or name).rstrip("."), name=name)
         group.add_class_arguments(section, name, as_group=False)  # as a group, it would take files past `check_file`
     return parser
 
 
 def parse_config(parser: ArgumentParser, argv: Sequence[str]) -> Config:
-    """The settings in `argv` and the files it names, checked.
+    """The settings in `argv` and the files it names, checked; see `parse_sections`."""
+    return Config(**parse_sections(parser, argv, SECTIONS))
+
+
+def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[str, type]) -> dict[str, Any]:
+    """The sections in `argv` and the files it names, each checked for itself.
 
     What stands on the command line wins over the files, before or after them.
 
@@ -61,15 +70,15 @@ def parse_config(parser: ArgumentParser, argv: Sequence[str]) -> Config:
     try:
         (files,), settings = take_options(argv, "--config")
         for path in files:
-            check_file(Path(path))
+            check_file(Path(path), sections)
         parsed = parser.parse_args([*(f"--config={path}" for path in files), *settings])
-        return Config(**{name: section(**parsed[name].as_dict()) for name, section in SECTIONS.items()})
+        return {name: section(**parsed[name].as_dict()) for name, section in sections.items()}
     except argparse.ArgumentError as error:
         message = one_line(str(error.message)).replace("Parser key ", "").replace("typing.", "")
         raise ConfigError(f"{message.rstrip('.')}. All keys are listed by --help") from error
 
 
-def check_file(path: Path) -> None:
+def check_file(path: Path, sections: Collection[str] = SECTIONS) -> None:
     """What the parser would let pass, or say less well: a file that is no YAML, is not made of sections, or names a key twice.
 
     YAML lets a key stand twice and forgets the first: a setting that silently does nothing.
@@ -85,7 +94,7 @@ def check_file(path: Path) -> None:
         where = f"in {path}, line {node.start_mark.line + 1}"
         if not node.tag.startswith("tag:yaml.org,2002:") or "python" in node.tag:
             yield f"{name or 'config'}: the tag {node.tag} {where}, cannot be used; only plain values can"
-        if name in ("", *SECTIONS) and not isinstance(node, yaml.MappingNode):
+        if name in ("", *sections) and not isinstance(node, yaml.MappingNode):
             yield f"{name or 'config'}: must hold `key: value` {where}" + ("" if name else ", in sections")
         if any(node is other for other in visited):
             yield f"{name}: the alias {where}, cannot be used; write out what it stands for"

@@ -1,0 +1,9 @@
+"""The learner's questions, answered by measuring: `vit study NAME`. Light: a study's module is imported when it is run."""
+
+from __future__ import annotations
+
+STUDIES = {
+    "embedding-or-not": "Are W_Q and W_K the embedding?",
+    "one-hot": "Is an embedding table a linear map, and a patch embedding a table?",
+}
+"""Each study and its question. Each is a module here, of the same name with underscores, with a function `study`."""

@@ -1,0 +1,119 @@
+"""Are W_Q and W_K the embedding? Their shapes, their places, and the angles between what one writes and the others read."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vit.encoder import Block, VisionTransformer
+from vit.figures.measures import LayerPanel, layers_figure
+from vit.interpret.circuits import chance_angles, principal_angles, share_within
+from vit.studies.finding import Finding, Table, seeds
+from vit.studies.laboratory import Laboratory
+from vit.studies.plan import Plan
+
+MATRICES = ("W_Q", "W_K", "W_V")
+
+
+def study(laboratory: Laboratory, plan: Plan) -> Finding:
+    """See the module."""
+    models = [laboratory.learn(plan.training, seed) for seed in plan.seeds]
+    encoder = models[0].model.encoder
+    read = {name: torch.stack([reading(one.model.encoder, name) for one in models]) for name in MATRICES}
+    at_start = {name: torch.stack([reading(one.initial.encoder, name) for one in models]) for name in MATRICES}
+    after, before = ({name: of[name][..., 0] for name in MATRICES} for of in (read, at_start))  # angles (seeds, layers)
+    shares = {name: read[name][..., 1] for name in MATRICES}
+    width, values = encoder.patch_embed.proj.weight.flatten(1).shape
+    head = width // encoder.attention(0).num_heads
+    rank = min(width - 1, values)  # the norm in front of a layer takes one direction, the mean, away
+    chance = float(chance_angles(head, rank, width - 1).mean())
+
+    places = "the vector of a token, in its layer"
+    gives = ("what it asks for", "what it is found by", "what it hands over")
+    shapes = Table(
+        "What they are",
+        ("matrix", "shape", "how many", "it reads", "it gives"),
+        [
+            ("W_E, the embedding", f"{values} x {width}", 1, "the pixels of a patch", "the patch's first vector"),
+            *(
+                (name, f"{width} x {width}", len(encoder.blocks), places, what)
+                for name, what in zip(MATRICES, gives, strict=True)
+            ),
+        ],
+    )
+    angles = Table(
+        f"Mean angle in degrees between the space that W_E writes ({rank} of {width} dimensions) and a head's ({head})",
+        ("matrix", "first layer, at the start", "first layer, trained", "all layers, trained", "two random spaces"),
+        [
+            (
+                name,
+                *(seeds(of.tolist()) for of in (before[name][:, 0], after[name][:, 0], after[name].mean(1))),
+                f"{chance:.1f}",
+            )
+            for name in MATRICES
+        ],
+    )
+    found = {name: (seeds(before[name][:, 0].tolist()), seeds(after[name][:, 0].tolist())) for name in MATRICES[:2]}
+    nearest = min(ended.mean for _, ended in found.values())
+    judged = "no nearer than chance would" if nearest > chance - 1 else f"nearer to it than chance would ({chance:.1f})"
+    if rank == width - 1:
+        judged = "which says nothing here: W_E reaches every direction of so narrow a model"
+    answer = (
+        f"No. The embedding W_E is one {values} x {width} matrix that turns a patch's pixels into its first vector; W_Q and "
+        f"W_K are {width} x {width}, stand in every layer, and turn a token's vector, whatever it has become there, into what "
+        f"it asks for and what it is found by. In the first layer, W_Q reads at {found['W_Q'][1]} degrees from what W_E "
+        f"writes ({found['W_Q'][0]} before training) and W_K at {found['W_K'][1]} ({found['W_K'][0]}); two random spaces lie "
+        f"at {chance:.1f}: training brings them {judged}."
+    )
+    limits = (
+        "Angles compare spaces, not what is done within them. The positions, which are added to the embedding, are not in W_E."
+        " The norm before each layer is taken into account (its scale and its centring)."
+    )
+    start = {"all three, at the start": float(torch.stack([before[name] for name in MATRICES]).mean())}
+    panels = [
+        LayerPanel(
+            "mean angle between what W_E writes and what a head reads",
+            {name: after[name].numpy() for name in MATRICES},
+            "degrees",
+            {"two random spaces": chance} | start,
+            limits=(0, 90),
+        ),
+        LayerPanel(
+            "how much of the matrix reads what W_E writes",
+            {name: shares[name].numpy() for name in MATRICES},
+            "",
+            {"a random matrix": rank / (width - 1)},
+            share=True,
+            limits=(0, 1),
+        ),
+    ]
+    about = f"{models[0].data.name} · trained models, mean over heads; line: mean over seeds, band: their range"
+    figure = layers_figure(panels, "Do W_Q, W_K and W_V read what the embedding writes?", about)
+    caption = "The angle between the embedding's space and what W_Q, W_K and W_V read, layer by layer"
+    return Finding(answer, limits, [shapes, angles], {"angles": figure}, {"angles": caption})
+
+
+def reading(encoder: VisionTransformer, name: str) -> Tensor:
+    """How a matrix reads what W_E writes, in each layer: (layers, 2).
+
+    The first is the mean principal angle between the two spaces in degrees, over heads; the second is the share of the matrix
+    that lies in the space that W_E writes.
+
+    Args:
+        encoder: with the three matrices.
+        name: "W_Q", "W_K" or "W_V".
+    """
+    written = _centred(encoder.patch_embed.proj.weight.detach().flatten(1).T)  # (P, D)
+    found = []
+    for block in encoder.blocks:
+        assert isinstance(block, Block)
+        matrix = _centred((getattr(block.attn, name).detach() * block.norm1.weight.detach()[:, None]).T)  # (D, D)
+        heads = matrix.unflatten(0, (block.attn.num_heads, -1))  # (h, d, D)
+        angle = torch.stack([principal_angles(written, head).mean() for head in heads]).mean()
+        found.append((float(angle), share_within(matrix, written)))
+    return torch.tensor(found)
+
+
+def _centred(rows: Tensor) -> Tensor:
+    """Rows without their mean over D, which the norm takes away from every token."""
+    return rows - rows.mean(1, keepdim=True)

@@ -1,0 +1,201 @@
+"""Where studies get their models: trained by the trainer itself, once for all studies that ask for the same one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from vit.atomic import write_json
+from vit.checkpoints import load_model, save_model
+from vit.config import Config, DataConfig
+from vit.data import Dataset, load_data
+from vit.data.augment import Normalization, to_float
+from vit.data.batches import stream_seed
+from vit.evaluate.features import encoder_features
+from vit.evaluate.neighbours import neighbour_accuracy
+from vit.evaluate.probe import linear_probe
+from vit.evaluate.reconstruction import score_reconstruction
+from vit.mae import MaskedAutoencoder
+from vit.training.device import Compute, choose_compute
+from vit.training.model import begin_model
+from vit.training.progress import Progress
+from vit.training.run import begin_run
+from vit.training.run_folder import RunFolder
+from vit.training.tasks import Task
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A model that was trained for a study, and how it was before.
+
+    Attributes:
+        config: all settings; `config.train.seed` is its seed.
+        data: what it learned from, and is measured on.
+        model, initial: after and before training, in eval mode, on the device of `compute`.
+        normalize: of the input.
+        compute: device and precision.
+        folder: of the run; `vit.interpret.dynamics` reads what was recorded there.
+        seconds: of training.
+    """
+
+    config: Config
+    data: Dataset
+    model: MaskedAutoencoder
+    initial: MaskedAutoencoder
+    normalize: Normalization
+    compute: Compute
+    folder: Path
+    seconds: float
+
+    def prepare(self, images: torch.Tensor) -> torch.Tensor:
+        """uint8 (B, C, h, w) -> the model's input (B, C, H, W), on its device."""
+        return self.normalize(to_float(images.to(self.compute.device), self.config.model.image_size_2d))
+
+    @cached_property
+    def worth(self) -> Worth:
+        """What the trained model is worth; measured once, and kept in the run's folder."""
+        place = self.folder / "worth.json"
+        if not place.exists():
+            write_json(place, vars(self._measure()))
+        return Worth(**json.loads(place.read_text(encoding="utf-8")))
+
+    def _measure(self) -> Worth:
+        data, config, encoder = self.data, self.config, self.model.encoder
+        kind, ratio = config.mask.kind, config.mask.ratio
+        loss = score_reconstruction(self.model, data.test.images, self.prepare, kind, ratio, self.compute).model
+        train, test = (
+            encoder_features(encoder, part.images, self.prepare, self.compute) for part in (data.train, data.test)
+        )
+        labels = data.train.labels
+        held_out = torch.arange(len(labels)) % 10 == 9  # they choose the regularisation, and are fitted in the end
+        probe = linear_probe(train, labels, test, held_out, len(data.train.class_names))
+        linear = float((probe.logits.argmax(1) == data.test.labels).float().mean())
+        return Worth(loss, neighbour_accuracy(train[0], labels, test[0], data.test.labels), linear)
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a model is worth on test images.
+
+    Attributes:
+        loss: over hidden patches, under the fixed test mask.
+        neighbours: accuracy of the 20 nearest neighbours of its features, from 0 to 1.
+        linear: accuracy of a linear probe of its last layer, from 0 to 1.
+    """
+
+    loss: float
+    neighbours: float
+    linear: float
+
+
+class Laboratory:
+    """Trains the models of studies in a folder, and finds again those that are there.
+
+    Args:
+        folder: for the runs, one each, named after what they are.
+        tell: gets a line when a training begins.
+
+    Attributes:
+        waited: seconds for trainings that were made now.
+    """
+
+    def __init__(self, folder: Path, tell: Callable[[str], None] = print):
+        self.folder = folder
+        self.tell = tell
+        self._data: dict[DataConfig, Dataset] = {}
+        self._seconds: dict[Path, float] = {}
+        self.waited = 0.0
+
+    @property
+    def used(self) -> list[Dataset]:
+        """The data sets that studies asked for so far."""
+        return list(self._data.values())
+
+    @property
+    def training_seconds(self) -> float:
+        """Of training that went into the models that were asked for, now or earlier."""
+        return sum(self._seconds.values())
+
+    def data(self, config: Config) -> Dataset:
+        """The images that `config` names, loaded once."""
+        if config.data not in self._data:
+            self._data[config.data] = load_data(config.data, config.model.image_size_2d)
+        return self._data[config.data]
+
+    def learn(
+        self,
+        config: Config,
+        seed: int,
+        name: str = "as it is",
+        start: Callable[[MaskedAutoencoder], None] | None = None,
+        task: Callable[[MaskedAutoencoder, Config], Task] | None = None,
+    ) -> Learned:
+        """A model of `config`, trained now or found as it was trained before; an interrupted training goes on.
+
+        Args:
+            config: all settings, but for the seed.
+            seed: of weights, order, masks.
+            name: what is special about it: with config, seed and data, it says which model this is.
+            start: changes the new model before the first step; frozen parts stay as it leaves them.
+            task: what it learns, instead of filling in hidden patches of the images as they are.
+        """
+        config = replace(config, train=replace(config.train, seed=seed))
+        data = self.data(config)
+        mark = json.dumps([name, config.to_dict(), data.stamp])
+        place = self.folder / f"{name.replace(' ', '-')}-{hashlib.sha256(mark.encode()).hexdigest()[:8]}-seed{seed}"
+        if not (place / "learned.json").exists():
+            self.tell(f"training: {name}, seed {seed}, {data.name}")
+            since = time.perf_counter()
+            self._train(config, data, place, start, task)
+            self.waited += time.perf_counter() - since
+        learned = self._found(config, data, place)
+        self._seconds[place] = learned.seconds
+        return learned
+
+    def _train(
+        self,
+        config: Config,
+        data: Dataset,
+        place: Path,
+        start: Callable[[MaskedAutoencoder], None] | None,
+        task: Callable[[MaskedAutoencoder, Config], Task] | None,
+    ) -> None:
+        initial, folder = place / "initial", RunFolder(place)
+        if start is not None:
+            if not (initial / "config.json").exists():
+                torch.manual_seed(stream_seed(config.train.seed, "weights", 0))
+                model, normalize, _ = begin_model(config, data)
+                start(cast(MaskedAutoencoder, model))
+                save_model(initial, model, normalize, data_stamp=data.stamp)
+            config = replace(config, model=replace(config.model, init=str(initial)))
+        folder.begin(None if folder.begun else json.dumps(config.to_dict(), indent=2) + "\n")  # JSON is YAML too
+        run = begin_run(config, data, folder.checkpoints)
+        if task is not None:
+            run.task = task(cast(MaskedAutoencoder, run.model), config)
+        if run.step == 0 and start is None:
+            save_model(initial, run.model, run.normalize, data_stamp=data.stamp)
+        progress = Progress(run.total_steps, config.train.epochs, run.step)
+        for step in run.steps():
+            progress.update(step)
+            if step.step % config.train.save_every == 0:
+                run.save(folder.checkpoints)
+        progress.close()
+        save_model(place, run.model, run.normalize, data.train.class_names, data.name, data_stamp=data.stamp)
+        write_json(place / "learned.json", {"seconds": run.seconds, "steps": run.step})
+
+    def _found(self, config: Config, data: Dataset, place: Path) -> Learned:
+        compute = replace(choose_compute(config.train, "fp32"), precision="fp32")
+        model, initial = (cast(MaskedAutoencoder, load_model(str(folder))) for folder in (place, place / "initial"))
+        for part in (model, initial):
+            part.to(compute.device).eval()
+        normalize = model.origin.normalize
+        seconds = json.loads((place / "learned.json").read_text(encoding="utf-8"))["seconds"]
+        return Learned(config, data, model, initial, normalize, compute, place, seconds)

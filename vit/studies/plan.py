@@ -1,0 +1,38 @@
+"""What a study is to be made with. Light: nothing here imports torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vit.config import Config, ConfigError
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """What a study looks at."""
+
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    """one model for each is trained: of several, the mean and the spread"""
+    images: int = 1000
+    """test images that are looked at, where looking at all of them would take long"""
+
+    def __post_init__(self) -> None:
+        whole = all(isinstance(seed, int) and 0 <= seed < 2**64 for seed in self.seeds)
+        if not self.seeds or not whole or len(set(self.seeds)) != len(self.seeds):
+            raise ConfigError(f"study.seeds: {self.seeds!r} cannot be used; different numbers from 0, one at least")
+        if self.images < 1:
+            raise ConfigError(f"study.images: {self.images!r} cannot be used; 1 or more")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a study is to be made with.
+
+    Attributes:
+        training: of the models that it trains, but for the seed.
+        seeds, images: see `StudyConfig`.
+    """
+
+    training: Config
+    seeds: tuple[int, ...]
+    images: int
