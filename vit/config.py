@@ -398,6 +398,11 @@ class Config:
         """Plain dictionaries and lists, as they stand in YAML and JSON."""
         return {name: {k: _plain(v) for k, v in section.items()} for name, section in asdict(self).items()}
 
+    def deciding(self) -> dict[str, Any]:
+        """The settings that decide what a run comes to, by "section.key": not where and how it computes, nor what it tells."""
+        settings = ((f"{section}.{key}", value) for section, of in self.to_dict().items() for key, value in of.items())
+        return {key: value for key, value in settings if key not in FREE_ON_RESUME}
+
     def with_source(self, source: Source) -> Config:
         """These settings with the data source that was used in the end, so that they run again with the same data."""
         if source == self.data.source:

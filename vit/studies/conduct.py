@@ -15,7 +15,6 @@ import torch
 
 from vit import __version__
 from vit.atomic import write_text
-from vit.config import ConfigError
 from vit.studies import STUDIES
 from vit.studies.finding import Finding, StudyError, write_finding
 from vit.studies.laboratory import Laboratory
@@ -39,7 +38,7 @@ def conduct(name: str, plan: Plan, out: Path, command: str, tell: Callable[[str]
         StudyError: it cannot be made with this plan, or another one stands in its place.
     """
     folder, config = out / name, plan.training
-    settings = {"settings": config.to_dict(), "seeds": list(plan.seeds), "images": plan.images}
+    settings = {"settings": config.deciding(), "seeds": list(plan.seeds), "images": plan.images}
     refuse_another(folder, settings)
     since = time.perf_counter()
     laboratory = Laboratory(out / "runs", tell)
@@ -87,5 +86,5 @@ def write_index(out: Path) -> None:
             parts += [f"## {question}", found["answer"], f"[Pictures, tables, limits]({name}/answer.md)"]
     index = out / INDEX
     if index.exists() and not index.read_text(encoding="utf-8").startswith(parts[0] + "\n"):
-        raise ConfigError(f"--out: {index} is not ours and would be lost; name another folder")
+        raise StudyError(f"--out: {index} is not ours and would be lost; name another folder")
     write_text(index, "\n\n".join(parts) + "\n")

@@ -13,7 +13,7 @@ from vit.atomic import write_json, write_text
 from vit.errors import UserError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from vit.figures.style import Figure
 
 
 class StudyError(UserError):

@@ -104,7 +104,7 @@ def table_errors(learned: Learned, images: int) -> list[tuple[float, float]]:
     meant = embed(patches)  # (B, L, D)
     found = []
     for size in SIZES:
-        centres, _ = clusters(known, size)
+        centres, _ = clusters(known, size, rounds=10)
         typical = centres[torch.cdist(patches.flatten(0, 1), centres).argmin(1)].view_as(patches)
         error = (embed(typical) - meant).square().sum((1, 2)).sqrt() / meant.square().sum((1, 2)).sqrt()
         found.append((float(error.mean()), _loss(learned, test, typical)))

@@ -1,0 +1,46 @@
+"""`vit study`: what is refused, in a line and at once."""
+
+import pytest
+
+from vit.cli import main
+from vit.cli.study import study_parser
+from vit.studies import STUDIES
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ([], "name a study first: all, "),
+        (["--quick", "--out", "x"], "name a study first"),
+        (["tyres", "--out", "x"], "'tyres' is none; there is all, "),
+        (["one-hot"], "--out: name a folder"),
+        (["one-hot", "--out", ""], "--out: name a folder"),
+        (["one-hot", "--out", "file"], "file is not a folder"),
+        (["one-hot", "--out", "x", "--study.seeds", "[]"], "study.seeds"),
+        (["one-hot", "--out", "x", "--study.seeds", "[1,1]"], "study.seeds: [1, 1] cannot be used; different numbers"),
+        (["one-hot", "--out", "x", "--study.images", "0"], "study.images: 0 cannot be used; 1 or more"),
+        (["one-hot", "--out", "x", "--study.colour", "0"], "study.colour"),
+        (["one-hot", "--out", "x", "--train.epochs", "0"], "train.epochs: 0 cannot be used"),
+        (["one-hot", "--out", "x", "--train.task", "classify"], "studies look at masked autoencoders"),
+        (["one-hot", "--out", "x", "--config", "none.yaml"], "cannot read none.yaml"),
+        (["one-hot", "--out", "x", "more"], "more"),
+    ],
+)
+def test_bad_commands_are_refused(argv, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert main(["study", *argv]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_help_names_every_study_and_setting(capsys):
+    assert main(["study", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for name in STUDIES:
+        assert name in text
+    for option in ("--quick", "--out DIR", "--study.seeds", "--train.epochs"):
+        assert option in text
+    assert study_parser().prog == "vit study"

@@ -1,0 +1,43 @@
+"""Figures of measures draw what they are given."""
+
+import numpy as np
+import pytest
+
+from vit.figures.measures import ArmPanel, LayerPanel, arms_figure, layers_figure
+
+
+def test_arms_show_every_seed_and_its_mean_and_leave_gaps():
+    panel = ArmPanel("loss", [[0.5, 0.7], [], [0.9]], {"baseline": 1.1})
+    figure = arms_figure(["all $x$", "none", "one"], [panel], "Title", "sub")
+    (axes,) = figure.axes
+    lines = [(line.get_xdata(), line.get_ydata(), line.get_marker()) for line in axes.lines]
+    dots = {int(y[0]): list(x) for x, y, mark in lines if mark == "o"}
+    means = {int(y[0]): float(x[0]) for x, y, mark in lines if mark == "|"}
+    assert dots == {2: [0.5, 0.7], 0: [0.9]}
+    assert means == {2: pytest.approx(0.6), 0: 0.9}
+    assert [label.get_text() for label in axes.get_yticklabels()] == [r"all \$x\$", "none", "one"]
+    upright = [x[0] for x, y, mark in lines if mark not in ("o", "|")]
+    assert upright == pytest.approx([0.6, 1.1])
+    assert axes.get_xlim()[1] > 1.1
+
+
+def test_layers_show_the_mean_over_seeds_and_its_range():
+    values = np.array([[0.0, 1.0, 2.0], [2.0, 3.0, 4.0]])
+    figure = layers_figure([LayerPanel("x", {"a": values, "b": values[0]}, lines={"chance": 0.5})], "Title", "sub")
+    (axes,) = figure.axes
+    mean, alone, chance = axes.lines
+    assert list(mean.get_ydata()) == [1, 2, 3]
+    assert list(alone.get_ydata()) == [0, 1, 2]
+    assert list(chance.get_ydata()) == [0.5, 0.5]
+    (band,) = axes.collections
+    assert band.get_paths()[0].get_extents().intervaly.tolist() == [0, 4]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b", "chance"]
+
+
+def test_long_titles_do_not_run_into_each_other():
+    panels = [LayerPanel("a long title, " * 5, {"a": np.zeros((1, 4))}) for _ in range(4)]
+    figure = layers_figure(panels, "Title", "sub")
+    figure.canvas.draw()
+    boxes = [axes._left_title.get_window_extent() for axes in figure.axes]
+    assert boxes[0].x1 < boxes[1].x0 < boxes[1].x1 < boxes[2].x0
+    assert boxes[3].y1 < figure.axes[0].xaxis.get_tightbbox().y0

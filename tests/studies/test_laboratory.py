@@ -1,0 +1,100 @@
+"""Models for studies: trained once, found again, the same as train.py's, changed where a study says so."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from vit.atomic import PARTIAL
+from vit.studies.laboratory import Laboratory
+from vit.training.run import TrainingRun, begin_run
+from vit.training.tasks import Reconstruction
+
+
+def test_a_model_is_what_the_trainer_makes_of_the_same_settings(laboratory, plan, learned):
+    config = replace(plan.training, train=replace(plan.training.train, seed=0))
+    run = begin_run(config, laboratory.data(config))
+    first = {name: value.clone() for name, value in run.model.state_dict().items()}
+    for _ in run.steps():
+        pass
+    for name, value in learned.model.state_dict().items():
+        assert torch.equal(value, run.model.state_dict()[name]), name
+        assert torch.equal(learned.initial.state_dict()[name], first[name]), name
+    assert not learned.model.training
+
+
+def test_it_is_trained_once_and_found_again_also_where_the_data_has_moved(laboratory, plan, monkeypatch):
+    told: list[str] = []
+    monkeypatch.setattr(laboratory, "tell", told.append)
+    laboratory.learn(plan.training, 0)
+    moved = replace(plan.training, data=replace(plan.training.data, root="elsewhere"))
+    assert laboratory.learn(moved, 0).folder == laboratory.learn(plan.training, 0).folder
+    assert not told
+    other = replace(plan.training, model=replace(plan.training.model, freeze=["W_V"]))
+    assert laboratory.learn(other, 0, "W_V frozen").folder != laboratory.learn(plan.training, 0).folder
+    assert told == ["training: W_V frozen, seed 0, Scenes"]
+
+
+def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path, plan, learned, monkeypatch):
+    config = replace(plan.training, train=replace(plan.training.train, save_every=3))
+    steps = TrainingRun.steps
+
+    def cut(run: TrainingRun):
+        for step in steps(run):
+            yield step
+            if step.step == 5:
+                raise KeyboardInterrupt
+
+    begun: list[int] = []
+
+    def watched(run: TrainingRun):
+        begun.append(run.step)
+        yield from steps(run)
+
+    monkeypatch.setattr(TrainingRun, "steps", cut)
+    with pytest.raises(KeyboardInterrupt):
+        Laboratory(tmp_path).learn(config, 0)
+    monkeypatch.setattr(TrainingRun, "steps", watched)
+    resumed = Laboratory(tmp_path).learn(config, 0)
+    assert begun == [3]
+    for name, value in learned.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], value), name
+    for name, value in learned.initial.state_dict().items():
+        assert torch.equal(resumed.initial.state_dict()[name], value), name
+    assert not list(tmp_path.rglob(f"{PARTIAL}*"))
+
+
+def test_a_study_may_change_the_model_before_the_first_step(laboratory, plan):
+    def silence(model):
+        for block in model.encoder.blocks:
+            block.attn.W_Q.data.zero_()
+
+    config = replace(plan.training, model=replace(plan.training.model, freeze=["encoder.W_Q"]))
+    changed, usual = laboratory.learn(config, 0, "silent", silence), laboratory.learn(plan.training, 0)
+    for one in (changed.initial, changed.model):  # and frozen parts stay as it left them
+        assert all(block.attn.W_Q.abs().max() == 0 for block in one.encoder.blocks)
+    here, there = changed.initial.state_dict(), usual.initial.state_dict()
+    differ = {name for name in there if not torch.equal(here[name], there[name])}
+    assert differ == {f"encoder.blocks.{i}.attn.qkv.weight" for i in range(len(usual.model.encoder.blocks))}
+    assert not torch.equal(changed.model.encoder.attention(0).W_K, usual.model.encoder.attention(0).W_K)
+
+
+def test_a_study_may_give_another_task(laboratory, plan):
+    class Grey(Reconstruction):
+        def pose(self, images, indices, step, whole, part):
+            return super().pose(torch.full_like(images, 0.5), indices, step, whole, part)
+
+    grey = laboratory.learn(plan.training, 0, "grey", task=Grey)
+    usual = laboratory.learn(plan.training, 0)
+    assert torch.equal(grey.initial.encoder.patch_embed.proj.weight, usual.initial.encoder.patch_embed.proj.weight)
+    assert grey.worth.loss > usual.worth.loss  # images were never seen
+
+
+def test_worth_is_measured_once_and_learning_helps(laboratory, plan, learned, monkeypatch):
+    worth = learned.worth
+    assert 0 < worth.loss < 1.1
+    assert 0 <= worth.neighbours <= 1
+    assert 0.1 < worth.linear <= 1
+    again = laboratory.learn(plan.training, 0)
+    monkeypatch.setattr(type(again), "_measure", lambda self: pytest.fail("measured twice"))
+    assert again.worth == worth
