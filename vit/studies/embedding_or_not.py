@@ -23,7 +23,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     at_start = {name: torch.stack([reading(one.initial.encoder, name) for one in models]) for name in MATRICES}
     after, before = ({name: of[name][..., 0] for name in MATRICES} for of in (read, at_start))  # angles (seeds, layers)
     shares = {name: read[name][..., 1] for name in MATRICES}
-    width, values = encoder.patch_embed.proj.weight.flatten(1).shape
+    values, width = encoder.patch_embed.W_E.shape
     head = width // encoder.attention(0).num_heads
     rank = min(width - 1, values)  # the norm in front of a layer takes one direction, the mean, away
     chance = float(chance_angles(head, rank, width - 1).mean())
@@ -103,7 +103,7 @@ def reading(encoder: VisionTransformer, name: str) -> Tensor:
         encoder: with the three matrices.
         name: "W_Q", "W_K" or "W_V".
     """
-    written = _centred(encoder.patch_embed.proj.weight.detach().flatten(1).T)  # (P, D)
+    written = _centred(encoder.patch_embed.W_E.detach())  # (P, D)
     found = []
     for block in encoder.blocks:
         assert isinstance(block, Block)
