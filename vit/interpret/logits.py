@@ -1,0 +1,156 @@
+"""What the logits of attention are made of: exact parts in the first layer, and shares of variance in all of them.
+
+A softmax over keys ignores what is the same for all keys of a query, so that variance is over the keys of each query.
+
+Letters: B batch, h heads, d = D / h, L patches, N tokens (prefix + L).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from vit.encoder import Block, VisionTransformer
+from vit.interpret.circuits import require_bilinear
+from vit.patches import patchify, unpatchify
+
+
+class Asking(NamedTuple):
+    """A layer's normed tokens (B, N, D), and the queries and keys (B, h, N, d) that they become."""
+
+    tokens: Tensor
+    queries: Tensor
+    keys: Tensor
+
+    @property
+    def logits(self) -> Tensor:
+        """(B, h, N, N): batch, head, query, key."""
+        return self.queries @ self.keys.mT * self.queries.shape[-1] ** -0.5
+
+
+@torch.no_grad()
+def asking(encoder: VisionTransformer, images: Tensor) -> list[Asking]:
+    """What the tokens of images (B, C, H, W) ask for and are found by, layer by layer."""
+    found, x = [], encoder.embed(images)
+    for block in encoder.blocks:
+        assert isinstance(block, Block)
+        tokens = block.norm1(x)
+        queries, keys, _ = block.attn.project(tokens)
+        found.append(Asking(tokens, queries, keys))
+        x = block(x)
+    return found
+
+
+FIRST_PARTS = ("content", "position", "rest")
+
+
+@torch.no_grad()
+def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
+    """The logits of the first layer as a sum: what of the query meets what of the key.
+
+    A token is content + position + rest: of a patch, its pixels times W_E, its row of the position table, and the bias of the
+    embedding; of the class token, itself, its row, nothing. The norm's centring is linear and its divisor, one number a
+    token, is applied to all three alike, so that the split is exact. The norm's bias goes to the rest of queries and keys, as
+    do their own.
+
+    Args:
+        encoder: its first layer is looked at.
+        images: (B, C, H, W), normalised.
+
+    Returns:
+        (3, 3, B, h, N, N): part of the query, part of the key, batch, head, query, key, the parts in the order of
+        `FIRST_PARTS`; their sum over the first two is what `attention_weights` takes the softmax of.
+
+    Raises:
+        AttentionError: as `pixel_forms`.
+    """
+    block = encoder.blocks[0]
+    assert isinstance(block, Block)
+    require_bilinear(block)
+    attention, norm = block.attn, block.norm1
+    x = encoder.embed(images)  # (B, N, D)
+    position, rest = torch.zeros_like(x), torch.zeros_like(x)
+    position[:, x.shape[1] - encoder.pos_embed.shape[1] :] = encoder.pos_embed
+    if (bias := encoder.patch_embed.proj.bias) is not None:
+        rest[:, encoder.num_prefix_tokens :] = bias
+    scale = norm.weight / (x.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()  # (B, N, D)
+    parts = torch.stack([x - position - rest, position, rest])  # (3, B, N, D)
+    parts = (parts - parts.mean(-1, keepdim=True)) * scale
+    parts[2] += norm.bias
+    sides = []
+    for third, matrix in enumerate((attention.W_Q, attention.W_K)):
+        side = parts @ matrix
+        if attention.qkv is not None and attention.qkv.bias is not None:
+            side[2] += attention.qkv.bias.chunk(3)[third]
+        sides.append(rearrange(side, "part b n (h d) -> part b h n d", h=attention.num_heads))
+    queries, keys = sides
+    return queries[:, None] @ keys[None].mT * keys.shape[-1] ** -0.5
+
+
+def variance_parts(terms: Tensor) -> Tensor:
+    """The variance over keys of a sum, divided among its terms: each gets its covariance with the sum.
+
+    Args:
+        terms: (terms, B, h, queries, keys).
+
+    Returns:
+        (h, terms), summed over images and queries; their sum over terms is the variance of the whole. A term that works
+        against the others has a negative part.
+    """
+    terms = terms - terms.mean(-1, keepdim=True)
+    return (terms * terms.sum(0)).mean(-1).sum((1, 3)).T
+
+
+KEY_PARTS = ("position", "patch", "context")
+
+
+@torch.no_grad()
+def split_keys(
+    encoder: VisionTransformer, images: Tensor, others: Tensor, contexts: int = 4, together: int = 4, seed: int = 0
+) -> Tensor:
+    """What tells the keys of a query apart, in every layer: the key's position, its own patch, or what it has taken in.
+
+    A patch of an image is put, at its place, into other images, and what its key is there on average is what its patch says.
+    The key at that place, averaged over the other images as they are, is what the position says. So
+
+        q . key = q . (key at that place)  +  q . (key of that patch - key at that place)  +  q . (key - key of that patch)
+
+    and the three share the variance of the logits over the keys of each query. Which other images a patch is put into has
+    nothing to do with its own, so that averaging over few of them leaves the shares unbiased.
+
+    Args:
+        encoder: any; patches ask patches, prefix tokens are left out.
+        images: (B, C, H, W), normalised.
+        others: (A, C, H, W), other images.
+        contexts: into how many of the others each patch is put.
+        together: how many patches of an image, random ones, are put into the same other image at once: of 64, 4 leave 60 of
+            the other's.
+        seed: of the draws.
+
+    Returns:
+        (layers, h, 3): parts of the variance as `variance_parts` gives them, in the order of `KEY_PARTS`; in the first layer
+        a key knows nothing but its patch and position.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    prefix, embed = encoder.num_prefix_tokens, encoder.patch_embed
+    average = [layer.keys[:, :, prefix:].mean(0) for layer in asking(encoder, others)]  # (h, L, d) each
+    own = asking(encoder, images)
+    alone = [torch.zeros_like(layer.keys[:, :, prefix:]) for layer in own]  # (B, h, L, d) each
+    patches, hosts = patchify(images, embed.patch_size), patchify(others, embed.patch_size)
+    for places in torch.randperm(patches.shape[1], generator=generator).split(together):
+        for _ in range(contexts):
+            mixed = hosts[torch.randint(len(hosts), (len(images),), generator=generator)]
+            mixed[:, places] = patches[:, places]
+            for sums, layer in zip(
+                alone, asking(encoder, unpatchify(mixed, embed.patch_size, embed.grid_size)), strict=True
+            ):
+                sums[:, :, places] += layer.keys[:, :, prefix + places] / contexts
+    found = []
+    for layer, position, patch in zip(own, average, alone, strict=True):
+        queries, keys = layer.queries[:, :, prefix:], layer.keys[:, :, prefix:]
+        parts = torch.stack([position.expand_as(keys), patch - position, keys - patch])  # (3, B, h, L, d)
+        found.append(variance_parts(queries @ parts.mT * queries.shape[-1] ** -0.5))
+    return torch.stack(found)
