@@ -4,6 +4,7 @@ from __future__ import annotations
 
 STUDIES = {
     "embedding-or-not": "Are W_Q and W_K the embedding?",
+    "is-it-similarity": "Does q . k measure similarity?",
     "one-hot": "Is an embedding table a linear map, and a patch embedding a table?",
 }
 """Each study and its question. Each is a module here, of the same name with underscores, with a function `study`."""

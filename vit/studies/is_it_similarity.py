@@ -1,0 +1,367 @@
+"""Does q . k measure similarity? The first layer as forms on pixels, what heads prefer, and what tells keys apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor
+
+from vit.encoder import VisionTransformer
+from vit.evaluate.reconstruction import grid_distances
+from vit.figures.measures import LayerPanel, layers_figure
+from vit.figures.pairs import PairsPanel, pairs_figure
+from vit.figures.shares import SharesPanel, shares_figure
+from vit.interpret.circuits import leading_pairs, pixel_forms, positive_share, symmetric_share
+from vit.interpret.correlation import correlation, partial_correlation
+from vit.interpret.logits import Asking, asking, split_first_logits, split_keys, variance_parts
+from vit.patches import patchify, unpatchify
+from vit.studies.finding import Cell, Finding, Seeds, StudyError, Table, seeds
+from vit.studies.laboratory import Laboratory, Learned
+from vit.studies.plan import Plan
+
+if TYPE_CHECKING:
+    from vit.figures.style import Figure
+
+LIKENESS = ("likeness of the tokens", "likeness of their pixels", "likeness of the tokens, nearness held constant")
+MEETINGS = (
+    "pixels ask for pixels",
+    "pixels ask for places",
+    "places ask for pixels",
+    "places ask for places",
+    "biases",
+)
+KEYS = ("its place", "its own patch", "what it took in from others")
+CLEAR = 3.0  # standard errors over images, from which on the preference of a head counts
+BATCH = 32  # images at a time
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What an encoder comes to.
+
+    Attributes:
+        forms: (h, 4), of the first layer: see `form_shares`.
+        liking: (images, layers, h, 3): see `preferences`.
+        first: (h, 5), shares of the first layer's logits, in the order of `MEETINGS`.
+        keys: (layers, h, 3), shares of all layers' logits, in the order of `KEYS`.
+    """
+
+    forms: Tensor
+    liking: Tensor
+    first: Tensor
+    keys: Tensor
+
+
+def study(laboratory: Laboratory, plan: Plan) -> Finding:
+    """See the module.
+
+    Raises:
+        StudyError: the models are to have no W_Q and W_K.
+    """
+    if plan.training.model.qkv == "identity":
+        raise StudyError("is-it-similarity: with model.qkv identity there is no W_Q and W_K to look at; leave it out")
+    models = [laboratory.learn(plan.training, seed) for seed in plan.seeds]
+    trained = [read(one, one.model.encoder, plan.images) for one in models]
+    random = [read(one, one.initial.encoder, plan.images) for one in models]
+    plain = [preferences(one, one.model.encoder, plan.images, identity=True) for one in models]
+    data = models[0].data.name
+    pictures = {
+        "preferences": _preferences_figure(trained, random, plain, data),
+        "split": _split_figure(trained, random, plan.seeds, data),
+        "pairs": _pairs_figure(models[0], data),
+    }
+    captions = {
+        "preferences": "Whether a query's logits are higher for keys that are like it, layer by layer",
+        "split": "What the logits of the first layer are made of, and what tells the keys of a query apart in each layer",
+        "pairs": "What the heads of the first layer ask for, beside what is found by it",
+    }
+    tables = [
+        _forms_table(trained, random), _heads_table(trained, random, plain), _first_table(trained, random),
+        _keys_table(trained, random),
+    ]  # fmt: skip
+    return Finding(_answer(trained, random, plain), LIMITS, tables, pictures, captions)
+
+
+def read(learned: Learned, encoder: VisionTransformer, images: int) -> Reading:
+    """What an encoder comes to on test images.
+
+    Args:
+        learned: the study's model, for its data.
+        encoder: its own, before or after training.
+        images: how many the study is to look at; what takes longer is measured on a part of them.
+    """
+    prefix = encoder.num_prefix_tokens
+    total = torch.zeros(())
+    for part in _batches(learned, images // 4):
+        terms = split_first_logits(encoder, part)[..., prefix:, prefix:]
+        total = total + variance_parts(terms.flatten(0, 1))  # (h, 9)
+    by_parts = total.unflatten(1, (3, 3))
+    meetings = by_parts[:, :2, :2].flatten(1)  # (h, 4)
+    first = torch.cat([meetings, total.sum(1, keepdim=True) - meetings.sum(1, keepdim=True)], 1)
+    others = learned.prepare(learned.data.train.images[:256])
+    keys = sum(split_keys(encoder, part, others, seed=i) for i, part in enumerate(_batches(learned, images // 20)))
+    assert isinstance(keys, Tensor)
+    return Reading(
+        form_shares(encoder, spread(learned)), preferences(learned, encoder, images),
+        (first / first.sum(1, keepdim=True)).cpu(), (keys / keys.sum(-1, keepdim=True)).cpu(),
+    )  # fmt: skip
+
+
+def spread(learned: Learned) -> Tensor:
+    """How patches vary: the symmetric root (P, P) of their covariance, float64."""
+    patches = patchify(learned.prepare(learned.data.train.images[:1000]), learned.model.encoder.patch_embed.patch_size)
+    values, vectors = torch.linalg.eigh(torch.cov(patches.flatten(0, 1).double().cpu().T))
+    return vectors * values.clamp(min=0).sqrt() @ vectors.T
+
+
+def form_shares(encoder: VisionTransformer, root: Tensor) -> Tensor:
+    """How far the first layer's forms on pixels are from a similarity: (h, 4).
+
+    Their symmetric shares and, of the symmetric parts, the positive shares; then both again for the forms weighted by how
+    patches vary, where a direction in which no patch differs from another counts for nothing.
+    """
+    forms = pixel_forms(encoder).double().cpu()
+    weighted = root @ forms @ root
+    return torch.stack([of(form) for form in (forms, weighted) for of in (symmetric_share, positive_share)], -1)
+
+
+def preferences(learned: Learned, encoder: VisionTransformer, images: int, identity: bool = False) -> Tensor:
+    """Whether heads prefer keys that are like the query: (images, layers, h, 3).
+
+    For each patch that asks, the correlation over all other patches of the logit with the cosine of the two tokens (as they
+    enter attention), with that of their pixels, and with that of the tokens while nearness in the image is held constant;
+    its mean over the patches of an image.
+
+    Args:
+        learned: the study's model, for its data.
+        encoder: its own, before or after training.
+        images: how many the study is to look at; a quarter of them is.
+        identity: instead of the queries and keys of the layer, take each head's part of the tokens themselves: q = k = x.
+    """
+    prefix, embed = encoder.num_prefix_tokens, encoder.patch_embed
+    found = []
+    for part in _batches(learned, images // 4):
+        nearness = _others(-grid_distances(embed.grid_size, part.device))  # (L, L - 1)
+        pixels = _cosines(patchify(part, embed.patch_size))
+        layers = []
+        for layer in asking(encoder, part):
+            if identity:
+                sliced = rearrange(layer.tokens, "b n (h d) -> b h n d", h=layer.queries.shape[1])
+                layer = Asking(layer.tokens, sliced, sliced)
+            logits, tokens = _others(layer.logits[..., prefix:, prefix:]), _cosines(layer.tokens[:, prefix:])
+            three = (
+                correlation(logits, tokens),
+                correlation(logits, pixels),
+                partial_correlation(logits, tokens, nearness),
+            )
+            layers.append(torch.stack(three, -1).mean(2))  # (B, h, 3)
+        found.append(torch.stack(layers, 1))
+    return torch.cat(found).cpu()
+
+
+def _batches(learned: Learned, images: int) -> list[Tensor]:
+    """The first test images, two at least, ready for the model."""
+    return [learned.prepare(part) for part in learned.data.test.images[: max(images, 2)].split(BATCH)]
+
+
+def _cosines(vectors: Tensor) -> Tensor:
+    """Between each of (B, L, D) and every other: (B, 1, L, L - 1)."""
+    unit = F.normalize(vectors, dim=-1)
+    return _others(unit @ unit.mT)[:, None]
+
+
+def _others(square: Tensor) -> Tensor:
+    """(..., L, L) -> (..., L, L - 1): rows without what each has for itself."""
+    size = square.shape[-1]
+    after = square.flatten(-2)[..., 1:].unflatten(
+        -1, (size - 1, size + 1)
+    )  # each row begins after an element of the diagonal
+    return after[..., :-1].reshape(*square.shape[:-1], size - 1)
+
+
+# --- in words and tables ------------------------------------------------------------------------------------------------
+
+LIMITS = (
+    "Small models after a short training, looked at with whole images, while they were trained on a quarter of the patches."
+    " The forms are those of contents: positions and biases are in the split of the logits. The divisor of the norm, one"
+    " number a token, is not in the forms; it changes no sign. A head's preference is an average over queries and keys: a"
+    " head may draw like to like in one direction and opposites in another. The logits say what is asked for, not what is"
+    " done with the answer."
+)
+
+
+def _share(found: Sequence[Tensor]) -> Seeds:
+    """A share, from its values for each seed, whose mean is taken."""
+    return seeds([float(one.double().mean()) for one in found], share=True)
+
+
+def _mean(found: Sequence[Tensor]) -> Seeds:
+    """A measure, from its values for each seed, whose mean is taken."""
+    return seeds([float(one.double().mean()) for one in found])
+
+
+def _leaning(liking: Tensor) -> tuple[Tensor, Tensor]:
+    """Which heads clearly prefer like keys, and which unlike ones: bool (layers, h) each, of (images, layers, h, 3)."""
+    tokens = liking[..., 0]
+    error = (tokens.std(0) / math.sqrt(len(tokens))).clamp(min=1e-9)
+    return tokens.mean(0) / error > CLEAR, tokens.mean(0) / error < -CLEAR
+
+
+def _answer(trained: Sequence[Reading], random: Sequence[Reading], plain: Sequence[Tensor]) -> str:
+    all_liking = [[one.liking for one in trained], [one.liking for one in random], plain]
+    agrees, at_random, identity = (_mean([one[..., 0] for one in found]) for found in all_liking)
+    ends = [_mean([one.liking[:, layer, :, 0] for one in trained]) for layer in (0, -1)]
+    like, unlike = (_share([_leaning(one.liking)[i].float() for one in trained]) for i in (0, 1))
+    (symmetric, positive), (symmetric_random, positive_random) = (
+        [_share([one.forms[:, i] for one in found]) for i in (2, 3)] for found in (trained, random)
+    )
+    first, first_random = (_share([one.first[:, 0] for one in found]) for found in (trained, random))
+    own, own_random = (_share([one.keys[-1, :, 1] for one in found]) for found in (trained, random))
+    verdict = "No." if like.mean < 0.6 else "Yes, nearly." if min(like.mean, symmetric.mean) > 0.9 else "Only in part."
+    return (
+        f"{verdict} Over the keys of a query, logit and likeness to the query correlate by {agrees} ({ends[0]} in the first"
+        f" layer, {ends[1]} in the last; {at_random} with random weights, {identity} where q = k = x): {like} of the heads"
+        f" prefer like keys and {unlike} unlike ones, and training {_moved(trained, random)}. A similarity would be symmetric"
+        f" and positive in all directions; weighted by how patches vary, the first layer's forms on pixels are symmetric to"
+        f" {symmetric} and, of that, positive to {positive} ({symmetric_random} and {positive_random} with random weights)."
+        f" Pixels that ask for pixels are {first} of what tells keys apart in the first layer ({first_random}), and the key's"
+        f" own patch, whatever it was asked by, is {own} of it in the last ({own_random})."
+    )
+
+
+def _moved(trained: Sequence[Reading], random: Sequence[Reading]) -> str:
+    """What training does to heads' preferences: each head is compared with itself before."""
+    pairs = zip(trained, random, strict=True)
+    moved = torch.stack([one.liking[..., 0].mean(0) - two.liking[..., 0].mean(0) for one, two in pairs])
+    error = float(moved.std()) / math.sqrt(moved.numel())
+    if abs(float(moved.mean())) < 2 * error:
+        return "does not clearly move them towards either"
+    return f"moves them towards {'like' if moved.mean() > 0 else 'unlike'} keys"
+
+
+def _forms_table(trained: Sequence[Reading], random: Sequence[Reading]) -> Table:
+    names = ("symmetric", "positive, of the symmetric part", "symmetric, weighted", "positive, weighted")
+    rows: list[tuple[Cell, ...]] = [
+        (name, _share([one.forms[:, i] for one in trained]), _share([one.forms[:, i] for one in random]), "100%")
+        for i, name in enumerate(names)
+    ]
+    title = "First layer, W_E W_Q W_K^T W_E^T as a form on pixels; weighted: by how patches vary (mean over heads)"
+    return Table(title, ("share", "trained", "random weights", "a similarity"), rows)
+
+
+def _heads_table(trained: Sequence[Reading], random: Sequence[Reading], plain: Sequence[Tensor]) -> Table:
+    liking = [[one.liking for one in trained], [one.liking for one in random], plain]
+    layers = trained[0].liking.shape[1]
+
+    def cells(which: slice) -> list[Cell]:
+        found = [[one[:, which] for one in variant] for variant in liking]
+        shares = [_share([_leaning(one)[i].float() for one in variant]) for variant in found[:2] for i in (0, 1)]
+        return [*shares, *(_mean([one[..., 0] for one in variant]) for variant in found)]
+
+    rows = [(f"layer {layer}", *cells(slice(layer, layer + 1))) for layer in range(layers)]
+    columns = (
+        "heads", "like, trained", "unlike, trained", "like, random", "unlike, random", "correlation, trained", "random",
+        "q = k = x",
+    )  # fmt: skip
+    title = (
+        "Heads that prefer keys like or unlike the query: the correlation over keys of logit and cosine of the two tokens is"
+        f" above or below 0 by {CLEAR:g} standard errors over images, and its mean"
+    )
+    return Table(title, columns, [*rows, ("all", *cells(slice(None)))])
+
+
+def _first_table(trained: Sequence[Reading], random: Sequence[Reading]) -> Table:
+    rows: list[tuple[Cell, ...]] = [
+        (name, _share([one.first[:, i] for one in trained]), _share([one.first[:, i] for one in random]))
+        for i, name in enumerate(MEETINGS)
+    ]
+    title = "First layer: share of the variance of a query's logits over keys (exact split, mean over heads)"
+    return Table(title, ("what meets what", "trained", "random weights"), rows)
+
+
+def _keys_table(trained: Sequence[Reading], random: Sequence[Reading]) -> Table:
+    rows: list[tuple[Cell, ...]] = [
+        (
+            f"layer {layer}",
+            *(_share([one.keys[layer, :, i] for one in of]) for of in (trained, random) for i in range(len(KEYS))),
+        )
+        for layer in range(len(trained[0].keys))
+    ]
+    title = "What tells the keys of a query apart: share of the variance of its logits over keys (mean over heads)"
+    return Table(title, ("", *(f"{key}, {of}" for of in ("trained", "random") for key in KEYS)), rows)
+
+
+# --- in pictures --------------------------------------------------------------------------------------------------------
+
+
+def _preferences_figure(
+    trained: Sequence[Reading], random: Sequence[Reading], plain: Sequence[Tensor], data: str
+) -> Figure:
+    variants = {
+        "trained": [one.liking for one in trained], "random weights": [one.liking for one in random], "q = k = x": plain,
+    }  # fmt: skip
+    panels = [
+        LayerPanel(
+            f"logit and {name}",
+            {
+                variant: torch.cat([one.mean(0)[..., i].T for one in found]).numpy()  # (seeds x heads, layers)
+                for variant, found in variants.items()
+            },
+            "correlation over keys",
+            {"neither like nor unlike": 0.0},
+            limits=(-1, 1),
+        )
+        for i, name in enumerate(LIKENESS)
+    ]
+    about = f"{data} · each patch asks all others; line: mean over heads and seeds, band: from the lowest head to the highest"
+    return layers_figure(panels, "Are the keys that a query prefers like it?", about)
+
+
+def _split_figure(trained: Sequence[Reading], random: Sequence[Reading], numbers: Sequence[int], data: str) -> Figure:
+    heads = {
+        f"seed {seed}, head {head}": shares.tolist()
+        for seed, one in zip(numbers, trained, strict=True)
+        for head, shares in enumerate(one.first[:4])
+    }
+    heads["random weights, mean"] = torch.stack([one.first.mean(0) for one in random]).mean(0).tolist()
+    mean = torch.stack([one.keys.mean(1) for one in trained]).mean(0)  # (layers, 3)
+    layers = {f"layer {layer}": shares.tolist() for layer, shares in enumerate(mean)}
+    start = torch.stack([one.keys.mean(1) for one in random]).mean(0)
+    layers |= {f"random weights, layer {layer}": start[layer].tolist() for layer in sorted({0, len(start) - 1})}
+    panels = [
+        SharesPanel("first layer: what of the query meets what of the key (exact)", MEETINGS, heads),
+        SharesPanel("what tells the keys of a query apart: the key's …", KEYS, layers),
+    ]
+    about = f"{data} · shares of the variance of a query's logits over keys; left of 0: works against the rest"
+    return shares_figure(panels, "What are logits made of?", about)
+
+
+def _pairs_figure(learned: Learned, data: str) -> Figure:
+    root, embed = spread(learned), learned.model.encoder.patch_embed
+    channels = embed.proj.weight.shape[1]
+    panels = []
+    for name, model in (("trained", learned.model), ("random weights", learned.initial)):
+        forms = root @ pixel_forms(model.encoder).double().cpu()[:4] @ root
+        rows, notes = [], []
+        for form in forms:
+            asked, found, shares = leading_pairs(form, 4)
+            tiles = F.normalize(torch.stack([asked @ root, found @ root], 1), dim=-1)  # (4, 2, P), patches, not filters
+            rows.append(unpatchify(tiles.flatten(0, 1)[:, None], embed.patch_size, (1, 1)).unflatten(0, (-1, 2)))
+            alike = (tiles[:, 0] * tiles[:, 1]).sum(-1)
+            notes.append(
+                [f"{share:.0%} · {cosine:+.2f}".replace("-", "−") for share, cosine in zip(shares, alike, strict=True)]
+            )
+        panels.append(PairsPanel(name, torch.stack(rows)[..., : min(channels, 3), :, :], notes))
+    about = (
+        f"{data}, seed {learned.config.train.seed}, first layer · a patch with more of the left tile (or of its negative) asks"
+        " for patches with more of the right one (or of its negative); below: share of the head's form as patches vary, and"
+        " how alike the tiles are, from −1 to +1"
+    )
+    names = [f"head {head}" for head in range(len(panels[0].pairs))]
+    return pairs_figure(names, panels, ("asks", "is found"), "What do first-layer heads ask for?", about)
