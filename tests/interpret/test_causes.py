@@ -1,0 +1,118 @@
+"""What a hidden patch rests on: what is taken away is what was named, and nothing changes where nothing can."""
+
+import pytest
+import torch
+from torch import nn
+
+from vit.interpret import AttentionMaps
+from vit.interpret.causes import (
+    ATTENTION,
+    GRADIENT,
+    REMOVALS,
+    attended_patches,
+    hide_one_more,
+    removal_effects,
+)
+from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.masking import Mask, make_mask
+from vit.patches import patchify, unpatchify
+
+GRID = (3, 4)
+
+
+def model_of(depth: int = 1) -> MaskedAutoencoder:
+    torch.manual_seed(0)
+    encoder = dict(image_size=(6, 8), patch_size=(2, 2), embed_dim=16, depth=2, num_heads=2)
+    model = build_autoencoder(encoder, dict(dim=16, depth=depth, num_heads=2), norm_pix_loss=True)
+    for name, parameter in model.named_parameters():
+        if not name.endswith("pos_embed"):
+            nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+@pytest.fixture
+def mask() -> Mask:
+    return make_mask("random", 5, GRID, 0.5, torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def inputs() -> torch.Tensor:
+    return torch.randn(5, 3, 6, 8, generator=torch.Generator().manual_seed(1))
+
+
+def test_one_more_is_hidden_and_no_other(mask):
+    for number in range(6):
+        more = hide_one_more(mask, number)
+        expected = mask.mask.scatter(1, mask.ids_keep[:, number : number + 1], 1.0)
+        assert torch.equal(more.mask, expected)
+        kept = [i for i in range(6) if i != number]
+        assert torch.equal(more.ids_keep, mask.ids_keep[:, kept])  # in the same order
+    for number in (-1, 6):
+        with pytest.raises(ValueError, match="visible patch"):
+            hide_one_more(mask, number)
+    with pytest.raises(ValueError, match="one must stay visible"):
+        hide_one_more(make_mask("random", 2, GRID, 0.9, torch.Generator()), 0)
+
+
+@pytest.mark.parametrize("how", REMOVALS)
+def test_effects_by_their_definition(mask, inputs, how):
+    model = model_of()
+    found = removal_effects(model, inputs, mask, how)
+    assert found.change.shape == found.error.shape == (5, 12, 6)
+    patches = patchify(inputs, (2, 2))
+    place = mask.ids_keep[2, 4]
+    if how == "left out":
+        other = model(inputs, hide_one_more(mask, 4))
+    else:
+        patches[2, place] = patches[2, mask.mask[2] == 0].mean(0)
+        other = model(unpatchify(patches, (2, 2), GRID), mask)
+    whole, targets = model(inputs, mask)[2], model.targets(inputs)[2]
+    torch.testing.assert_close(found.change[2, :, 4], (other[2] - whole).square().mean(-1))
+    errors = [(one - targets).square().mean(-1) for one in (other[2], whole)]
+    torch.testing.assert_close(found.error[2, :, 4], errors[0] - errors[1])
+
+
+def test_without_attention_no_patch_rests_on_another(mask, inputs):
+    model = model_of()
+    for part in (*model.encoder.blocks, *model.decoder.blocks):
+        nn.init.zeros_(part.attn.proj.weight)
+    hidden = mask.mask > 0
+    for how in REMOVALS:
+        change = removal_effects(model, inputs, mask, how).change
+        assert change[hidden].max() < 1e-10
+        assert change[~hidden].max() > 1e-3  # but each on itself
+
+
+def test_a_patch_that_is_the_mean_already_is_replaced_by_itself(mask):
+    even = torch.randn(5, 3, 1, 1).expand(-1, -1, 6, 8)
+    assert removal_effects(model_of(), even, mask, "mean patch").change.max() < 1e-9
+    assert removal_effects(model_of(), even, mask).change.max() > 1e-4
+    with pytest.raises(ValueError, match="left out or mean patch"):
+        removal_effects(model_of(), even, mask, "burnt")
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_is_attended_to_is_read_at_the_right_tokens(mask, inputs, depth):
+    model = model_of(depth)
+    hidden = mask.mask.topk(3).indices
+    found = attended_patches(model, inputs, mask, hidden)
+    assert all(one.shape == (5, 3, 6) for one in found.values())
+    assert len(found) == (3 if depth == 1 else 5)
+    with torch.no_grad(), AttentionMaps(model.decoder) as maps:
+        model(inputs, mask)
+    weights = maps.of(-1).mean(1)
+    torch.testing.assert_close(found[ATTENTION][3, 1, 2], weights[3, 1 + hidden[3, 1], 1 + mask.ids_keep[3, 2]])
+    rollout = found["rollout, encoder and decoder"]
+    assert (rollout > 0).all()
+    assert (rollout.sum(-1) < 1).all()
+    assert (found[GRADIENT] >= 0).all()
+
+
+def test_weights_on_values_that_are_nothing_have_no_gradient(mask, inputs):
+    model = model_of()
+    attention = model.decoder.blocks[0].attn
+    nn.init.zeros_(attention.W_V)  # then no weight changes anything, and the gradient of each is 0
+    nn.init.zeros_(attention.qkv.bias)
+    found = attended_patches(model, inputs, mask, mask.mask.topk(2).indices)
+    assert found[GRADIENT].abs().max() == 0
+    assert found[ATTENTION].max() > 0

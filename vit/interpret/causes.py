@@ -1,0 +1,122 @@
+"""What the filling in of a hidden patch rests on: by attention, and by taking visible patches away, one after the other.
+
+Letters: B batch, L patches, K visible patches, J hidden patches that are asked about, N tokens (prefix + L or K).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vit.encoder import eval_mode
+from vit.interpret.capture import AttentionMaps
+from vit.interpret.measures import attention_rollout, relevance
+from vit.mae import MaskedAutoencoder
+from vit.masking import Mask, mask_from_noise
+from vit.patches import patchify, unpatchify
+
+REMOVALS = ("left out", "mean patch")
+
+
+class Effects(NamedTuple):
+    """What happens to each patch when a visible one is taken away, both (B, L, K).
+
+    Attributes:
+        change: mean squared change of what is predicted for the patch.
+        error: by how much its mean squared error grows; negative where it is filled in better without.
+    """
+
+    change: Tensor
+    error: Tensor
+
+
+@torch.no_grad()
+def removal_effects(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, how: str = "left out") -> Effects:
+    """Take away each visible patch in turn, and see what becomes of the reconstruction.
+
+    Args:
+        model: put into eval mode and back.
+        inputs: (B, C, H, W), normalised.
+        mask: for these images, which leaves two patches visible at least.
+        how: "left out": the patch is hidden from the encoder like the others; "mean patch": the mean of the image's visible
+            patches stands in its place, and no token goes missing.
+    """
+    if how not in REMOVALS:
+        raise ValueError(f"a patch is removed by {' or '.join(REMOVALS)}, got {how!r}")
+    embed, targets = model.encoder.patch_embed, model.targets(inputs)
+    patches = patchify(inputs, embed.patch_size)  # (B, L, P)
+    visible = 1 - mask.mask[:, :, None]
+    mean = (patches * visible).sum(1, keepdim=True) / visible.sum(1, keepdim=True)  # (B, 1, P)
+    changes, errors = [], []
+    with eval_mode(model):
+        whole = model(inputs, mask)  # (B, L, P)
+        for number in range(mask.ids_keep.shape[1]):
+            if how == "left out":
+                found = model(inputs, hide_one_more(mask, number))
+            else:
+                place = mask.ids_keep[:, number, None, None].expand_as(mean)
+                found = model(unpatchify(patches.scatter(1, place, mean), embed.patch_size, embed.grid_size), mask)
+            changes.append((found - whole).square().mean(-1))
+            errors.append((found - targets).square().mean(-1) - (whole - targets).square().mean(-1))
+    return Effects(torch.stack(changes, -1), torch.stack(errors, -1))
+
+
+def hide_one_more(mask: Mask, number: int) -> Mask:
+    """The mask that hides a visible patch as well: the one that stands at `number` of 0 to K - 1 in `ids_keep`.
+
+    Raises:
+        ValueError: it is the only one, or there is none at that number.
+    """
+    visible = mask.ids_keep.shape[1]
+    if not 0 <= number < visible or visible < 2:
+        raise ValueError(f"cannot hide visible patch {number} of {visible}: one must stay visible")
+    noise = mask.ids_restore.float()
+    return mask_from_noise(noise.masked_fill(noise == number, visible - 0.5), visible - 1)
+
+
+ATTENTION, GRADIENT = "attention, last decoder layer", "gradient × attention, decoder"
+
+
+def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidden: Tensor) -> dict[str, Tensor]:
+    """How much of each visible patch goes into filling in hidden ones, as attention has it.
+
+    Args:
+        model: encoder and decoder; left as it was.
+        inputs: (B, C, H, W), normalised.
+        mask: for these images.
+        hidden: int64 (B, J), numbers of hidden patches.
+
+    Returns:
+        By name, (B, J, K), visible patches in the mask's order. `ATTENTION`: the weights of the last decoder layer, mean over
+        heads. The rollout through decoder and encoder. `GRADIENT`: relevance through the decoder (Chefer, Gur and Wolf 2021)
+        for how right the patch is filled in. Where the decoder has several layers, also their mean, and its own rollout.
+    """
+    prefix, depth = model.encoder.num_prefix_tokens, len(model.encoder.blocks)
+    every = torch.arange(len(inputs), device=inputs.device)
+    visible = prefix + mask.ids_keep[:, None].expand(-1, hidden.shape[1], -1)  # (B, J, K), as tokens of the decoder
+    at = (every[:, None, None], prefix + hidden[:, :, None], visible)  # of (B, N, N): (B, J, K)
+    with eval_mode(model), torch.no_grad(), AttentionMaps(model) as maps:
+        model(inputs, mask)
+    layers = [maps.weights[number] for number in sorted(maps.weights)]
+    found = {ATTENTION: layers[-1].mean(1)[at]}
+    decoder = attention_rollout(layers[depth:])
+    if len(layers) - depth > 1:  # of one layer, these rank patches alike
+        found["attention, mean of decoder layers"] = torch.stack(layers[depth:]).mean((0, 2))[at]
+        found["rollout, decoder"] = decoder[at]
+    seen = torch.cat([torch.arange(prefix, device=inputs.device).expand(*visible.shape[:2], -1), visible], -1)
+    came = decoder[at[0], at[1], seen] @ attention_rollout(layers[:depth])  # (B, J, prefix + K)
+    found["rollout, encoder and decoder"] = came[..., prefix:]
+    rests = []
+    for patch in hidden.unbind(1):
+        score = partial(_right_at, targets=model.targets(inputs), patch=patch)
+        rests.append(relevance(model.decoder, inputs, score, lambda x: model(x, mask))[every, prefix + patch])
+    found[GRADIENT] = torch.stack(rests, 1).gather(2, visible)
+    return found
+
+
+def _right_at(filled: Tensor, targets: Tensor, patch: Tensor) -> Tensor:
+    """How right the reconstruction (B, L, P) is at one patch of each image: minus its squared error, (B,)."""
+    return -(filled - targets).square().mean(-1)[torch.arange(len(filled), device=filled.device), patch]
