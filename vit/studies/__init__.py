@@ -5,6 +5,7 @@ from __future__ import annotations
 STUDIES = {
     "embedding-or-not": "Are W_Q and W_K the embedding?",
     "is-it-similarity": "Does q . k measure similarity?",
+    "attention-or-cause": "Are strongly attended patches and heads the ones that matter?",
     "one-hot": "Is an embedding table a linear map, and a patch embedding a table?",
 }
 """Each study and its question. Each is a module here, of the same name with underscores, with a function `study`."""
