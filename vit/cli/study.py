@@ -38,9 +38,8 @@ def run(argv: Sequence[str]) -> int:
     (outs,), rest = take_options(argv, "--out")
     quick = "--quick" in rest
     rest = [argument for argument in rest if argument != "--quick"]
-    parser = study_parser()
     if {"-h", "--help"} & set(rest):
-        parser.print_help()
+        study_parser().print_help()
         return 0
     known = ", ".join(STUDIES)
     if not rest or rest[0].startswith("-"):
@@ -52,10 +51,8 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError("--out: name a folder for the answers")
     out = Path(outs[-1])
     require_folder(out)
-    if not BASE.exists():
-        raise ConfigError(f"vit study: {BASE} is missing; run it from the repository (pip install -e .)")
     names = list(STUDIES) if name == "all" else [name]
-    plans = {one: _plan(parser, one, quick, settings) for one in names}
+    plans = {one: study_plan(one, quick, settings) for one in names}
 
     from vit.studies.conduct import conduct
 
@@ -69,10 +66,24 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _plan(parser: ArgumentParser, name: str, quick: bool, settings: Sequence[str]) -> Plan:
+def study_plan(name: str, quick: bool = False, settings: Sequence[str] = ()) -> Plan:
+    """What `vit study NAME` would be made with.
+
+    Args:
+        name: of a study; its configuration in configs/studies/ comes after base.yaml.
+        quick: with quick.yaml after both.
+        settings: as on the command line; they come last, and win.
+
+    Raises:
+        ConfigError: a setting that cannot be used, or the configurations are not there.
+    """
+    if not BASE.exists():
+        raise ConfigError(
+            f"vit study: {BASE} is missing; it is in the repository, install from there (pip install -e .)"
+        )
     files = [BASE, CONFIGS / f"{name}.yaml", *([QUICK] if quick else [])]
-    argv = [*(f"--config={path}" for path in files), *settings]  # the user's own come last, and win
-    sections = parse_sections(parser, argv, SECTIONS | {"study": StudyConfig})
+    argv = [*(f"--config={path}" for path in files), *settings]
+    sections = parse_sections(study_parser(), argv, SECTIONS | {"study": StudyConfig})
     study = sections.pop("study")
     config = Config(**sections)
     if config.train.task != "reconstruct":
