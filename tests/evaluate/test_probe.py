@@ -39,6 +39,15 @@ def test_a_fit_is_at_its_optimum(strength):
         assert there > loss
 
 
+def test_a_fit_of_nearly_collinear_features_converges():
+    mixing = torch.linalg.qr(torch.randn(48, 48))[0] * torch.logspace(0, -3, 48)[:, None]
+    hidden, labels = torch.randn(1000, 48), torch.arange(1000) % 5
+    hidden[torch.arange(1000), labels] += 1
+    (features,) = standardised(hidden @ mixing)
+    assert torch.linalg.cond(features) > 100
+    assert fit_probe(features, labels, 5, 1e-5).converged
+
+
 def test_where_a_fit_starts_does_not_matter():
     features, labels = blobs(200, 1.0)
     cold = fit_probe(features, labels, 4, 1e-3)
