@@ -41,3 +41,21 @@ def test_long_titles_do_not_run_into_each_other():
     boxes = [axes._left_title.get_window_extent() for axes in figure.axes]
     assert boxes[0].x1 < boxes[1].x0 < boxes[1].x1 < boxes[2].x0
     assert boxes[3].y1 < figure.axes[0].xaxis.get_tightbbox().y0
+
+
+def test_panels_of_the_same_series_have_one_legend_and_it_hides_nothing():
+    series = {f"a long name of a series, {number}": np.full((2, 3), number) for number in range(4)}
+    figure = layers_figure([LayerPanel("x", series, lines={"chance": 0.5}), LayerPanel("y", series)], "Title", "sub")
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(series)
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["chance"]
+    assert figure.axes[1].get_legend() is None
+    figure.canvas.draw()
+    box = legend.get_window_extent()
+    assert box.y1 < min(axes.xaxis.get_tightbbox().y0 for axes in figure.axes)
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    other = layers_figure(
+        [LayerPanel("x", series), LayerPanel("y", {"b": np.zeros(3), "c": np.ones(3)})], "Title", "sub"
+    )
+    assert not other.legends

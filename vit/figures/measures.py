@@ -130,6 +130,8 @@ def layers_figure(
 ) -> Figure:
     """Measures from layer to layer: lines for the means over seeds, bands for their range.
 
+    Panels that show the same series have one legend, below them.
+
     Args:
         panels: up to three side by side, then the next row.
         title, subtitle: the heading.
@@ -143,11 +145,15 @@ def layers_figure(
     room = (width - 0.77) / columns - 0.45  # inches for a title
     titles = [wrapped(panel.title, room * 72, 9) for panel in panels]
     above = 0.3 + 0.16 * (max(map(len, titles)) - 1)
-    figure, free = titled_figure(width, (2.7 + above) * rows, title, subtitle, theme)
+    names = list(panels[0].series)
+    shared = len(panels) > 1 and len(names) > 1 and all(list(panel.series) == names for panel in panels)
+    across = min(len(names), max(1, int(width * 72 / (max(text_width(name, 7.5) for name in names) + 48))))
+    below = 0.17 * -(-len(names) // across) + 0.1 if shared else 0.0
+    figure, free = titled_figure(width, (2.7 + above) * rows + below, title, subtitle, theme)
     width, height = figure.get_size_inches()
     grid = figure.add_gridspec(
-        rows, columns, left=0.62 / width, right=1 - 0.15 / width, top=free - above / height, bottom=0.48 / height,
-        wspace=0.24, hspace=(above + 0.6) / 2.2,
+        rows, columns, left=0.62 / width, right=1 - 0.15 / width, top=free - above / height,
+        bottom=(0.48 + below) / height, wspace=0.24, hspace=(above + 0.6) / 2.2,
     )  # fmt: skip
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(grid[number // columns, number % columns])
@@ -174,8 +180,19 @@ def layers_figure(
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.set_xlabel(axis, fontsize=8, color=theme.quiet)
         axes.set_ylabel(panel.unit, fontsize=8, color=theme.quiet)
-        if len(panel.series) + len(panel.lines) > 1:
-            axes.legend(fontsize=7.5, facecolor=theme.paper, edgecolor="none", framealpha=0.85, labelcolor=theme.ink)
+        handles, labels = axes.get_legend_handles_labels()
+        if shared:
+            if number == 0:
+                figure.legend(
+                    handles[: len(names)], labels[: len(names)], loc="lower center", ncols=across, fontsize=7.5,
+                    frameon=False, labelcolor=theme.ink, borderpad=0, borderaxespad=0.3,
+                )  # fmt: skip
+            handles, labels = handles[len(names) :], labels[len(names) :]
+        if len(labels) + shared > 1:
+            axes.legend(
+                handles, labels, fontsize=7.5, facecolor=theme.paper, edgecolor="none", framealpha=0.85,
+                labelcolor=theme.ink,
+            )  # fmt: skip
     return figure
 
 
