@@ -31,8 +31,8 @@ def test_it_is_trained_once_and_found_again_also_where_the_data_has_moved(labora
     assert laboratory.learn(moved, 0).folder == laboratory.learn(plan.training, 0).folder
     assert not told
     other = replace(plan.training, model=replace(plan.training.model, freeze=["W_V"]))
-    assert laboratory.learn(other, 0, "W_V frozen").folder != laboratory.learn(plan.training, 0).folder
-    assert told == ["training: W_V frozen, seed 0, Scenes"]
+    assert laboratory.learn(other, 0, "another").folder != laboratory.learn(plan.training, 0).folder
+    assert told == ["training: another, seed 0, Scenes"]
 
 
 def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path, plan, learned, monkeypatch):
@@ -96,5 +96,7 @@ def test_worth_is_measured_once_and_learning_helps(laboratory, plan, learned, mo
     assert 0 <= worth.neighbours <= 1
     assert 0.1 < worth.linear <= 1
     again = laboratory.learn(plan.training, 0)
-    monkeypatch.setattr(type(again), "_measure", lambda self: pytest.fail("measured twice"))
+    assert worth.loss < learned.worth_at_start.loss
+    monkeypatch.setattr(type(again), "_measure", lambda *_: pytest.fail("measured twice"))
     assert again.worth == worth
+    assert again.worth_at_start == learned.worth_at_start

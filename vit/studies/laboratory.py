@@ -62,17 +62,25 @@ class Learned:
     @cached_property
     def worth(self) -> Worth:
         """What the trained model is worth; measured once, and kept in the run's folder."""
-        place = self.folder / "worth.json"
+        return self._kept(self.model, "worth.json")
+
+    @cached_property
+    def worth_at_start(self) -> Worth:
+        """What the model was worth before it was trained: what its architecture gives without any learning."""
+        return self._kept(self.initial, "worth-at-start.json")
+
+    def _kept(self, model: MaskedAutoencoder, name: str) -> Worth:
+        place = self.folder / name
         if not place.exists():
-            write_json(place, vars(self._measure()))
+            write_json(place, vars(self._measure(model)))
         return Worth(**json.loads(place.read_text(encoding="utf-8")))
 
-    def _measure(self) -> Worth:
-        data, config, encoder = self.data, self.config, self.model.encoder
+    def _measure(self, model: MaskedAutoencoder) -> Worth:
+        data, config = self.data, self.config
         kind, ratio = config.mask.kind, config.mask.ratio
-        loss = score_reconstruction(self.model, data.test.images, self.prepare, kind, ratio, self.compute).model
+        loss = score_reconstruction(model, data.test.images, self.prepare, kind, ratio, self.compute).model
         train, test = (
-            encoder_features(encoder, part.images, self.prepare, self.compute) for part in (data.train, data.test)
+            encoder_features(model.encoder, part.images, self.prepare, self.compute) for part in (data.train, data.test)
         )
         labels = data.train.labels
         held_out = torch.arange(len(labels)) % 10 == 9  # they choose the regularisation, and are fitted in the end
