@@ -35,12 +35,17 @@ def test_layers_show_the_mean_over_seeds_and_its_range():
 
 
 def test_long_titles_do_not_run_into_each_other():
-    panels = [LayerPanel("a long title, " * 5, {"a": np.zeros((1, 4))}) for _ in range(4)]
+    panels = [LayerPanel("a long title, " * 5, {"a": np.zeros((1, 4))}) for _ in range(5)]
     figure = layers_figure(panels, "Title", "sub")
     figure.canvas.draw()
     boxes = [axes._left_title.get_window_extent() for axes in figure.axes]
     assert boxes[0].x1 < boxes[1].x0 < boxes[1].x1 < boxes[2].x0
     assert boxes[3].y1 < figure.axes[0].xaxis.get_tightbbox().y0
+    figure = layers_figure(panels[:4], "Title", "sub")  # in two rows of two
+    figure.canvas.draw()
+    boxes = [axes._left_title.get_window_extent() for axes in figure.axes]
+    assert boxes[0].x1 < boxes[1].x0
+    assert boxes[2].y1 < figure.axes[0].xaxis.get_tightbbox().y0
 
 
 def test_panels_of_the_same_series_have_one_legend_and_it_hides_nothing():

@@ -87,10 +87,10 @@ def arms_figure(
         axes.set_yticks(rows, [plain(name) for name in names] if column == 0 else [])
         axes.tick_params(axis="y", length=0, labelsize=8.5, colors=theme.ink)
         axes.grid(axis="y", alpha=0.12)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 5, 10]))
         axes.margins(x=0.09)
         if panel.share:
-            axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+            axes.xaxis.set_major_formatter(PercentFormatter(1.0))
         if panel.lines:
             axes.legend(
                 loc="upper left", bbox_to_anchor=(-0.02, -0.3 / (0.3 * len(names) + 0.15)), fontsize=7.5, frameon=False,
@@ -110,6 +110,7 @@ class LayerPanel:
         lines: horizontal lines: what they are called, and their value.
         share: whether it is a share of one, written in percent.
         limits: of the vertical axis; None for what the values need.
+        log: whether the vertical axis is logarithmic.
     """
 
     title: str
@@ -118,6 +119,7 @@ class LayerPanel:
     lines: Mapping[str, float] = field(default_factory=dict)
     share: bool = False
     limits: tuple[float, float] | None = None
+    log: bool = False
 
 
 def layers_figure(
@@ -133,13 +135,13 @@ def layers_figure(
     Panels that show the same series have one legend, below them.
 
     Args:
-        panels: up to three side by side, then the next row.
+        panels: up to three side by side, then the next row; four in two rows of two.
         title, subtitle: the heading.
         places: names of what stands along the horizontal axis; None for 0, 1, ....
         axis: what it is.
         theme: the colours.
     """
-    columns = min(len(panels), 3)
+    columns = 2 if len(panels) == 4 else min(len(panels), 3)
     rows = -(-len(panels) // columns)
     width = max(3.4 * columns, 6.2) + 0.2
     room = (width - 0.77) / columns - 0.45  # inches for a title
@@ -174,10 +176,12 @@ def layers_figure(
                 axes.set_xticks(x, [plain(place) for place in places][: len(x)])
         for (name, value), dashes in zip(panel.lines.items(), ((2, 2), (7, 2), (1, 3)), strict=False):
             axes.axhline(value, color=theme.quiet, linewidth=1.2, linestyle=(0, dashes), label=plain(name))
+        if panel.log:
+            axes.set_yscale("log")
         if panel.limits:
             axes.set_ylim(*panel.limits)
         if panel.share:
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_xlabel(axis, fontsize=8, color=theme.quiet)
         axes.set_ylabel(panel.unit, fontsize=8, color=theme.quiet)
         handles, labels = axes.get_legend_handles_labels()
