@@ -14,13 +14,13 @@ from vit.training.tasks import Reconstruction
 def test_a_model_is_what_the_trainer_makes_of_the_same_settings(laboratory, plan, learned):
     config = replace(plan.training, train=replace(plan.training.train, seed=0))
     run = begin_run(config, laboratory.data(config))
-    first = {name: value.clone() for name, value in run.model.state_dict().items()}
-    for _ in run.steps():
-        pass
-    for name, value in learned.model.state_dict().items():
-        assert torch.equal(value, run.model.state_dict()[name]), name
-        assert torch.equal(learned.initial.state_dict()[name], first[name]), name
-    assert not learned.model.training
+    moments = {0: {name: value.clone() for name, value in run.model.state_dict().items()}}
+    for step in run.steps():
+        moments[step.step] = {name: value.clone() for name, value in run.model.state_dict().items()}
+    for one, at in ((learned.initial, 0), (learned.halfway, run.total_steps // 2), (learned.model, run.total_steps)):
+        for name, value in one.state_dict().items():
+            assert torch.equal(value, moments[at][name]), (at, name)
+        assert not one.training
 
 
 def test_it_is_trained_once_and_found_again_also_where_the_data_has_moved(laboratory, plan, monkeypatch):

@@ -60,6 +60,11 @@ class Learned:
         return self.normalize(to_float(images.to(self.compute.device), self.config.model.image_size_2d))
 
     @cached_property
+    def halfway(self) -> MaskedAutoencoder:
+        """The model after half of its steps, likewise."""
+        return _load(self.folder / "halfway", self.compute)
+
+    @cached_property
     def worth(self) -> Worth:
         """What the trained model is worth; measured once, and kept in the run's folder."""
         return self._kept(self.model, "worth.json")
@@ -194,6 +199,8 @@ class Laboratory:
         progress = Progress(run.total_steps, config.train.epochs, run.step)
         for step in run.steps():
             progress.update(step)
+            if step.step == max(run.total_steps // 2, 1):
+                save_model(place / "halfway", run.model, run.normalize, data_stamp=data.stamp)
             if step.step % config.train.save_every == 0:
                 run.save(folder.checkpoints)
         progress.close()
@@ -202,9 +209,12 @@ class Laboratory:
 
     def _found(self, config: Config, data: Dataset, place: Path) -> Learned:
         compute = replace(choose_compute(config.train, "fp32"), precision="fp32")
-        model, initial = (cast(MaskedAutoencoder, load_model(str(folder))) for folder in (place, place / "initial"))
-        for part in (model, initial):
-            part.to(compute.device).eval()
+        model, initial = (_load(folder, compute) for folder in (place, place / "initial"))
         normalize = model.origin.normalize
         seconds = json.loads((place / "learned.json").read_text(encoding="utf-8"))["seconds"]
         return Learned(config, data, model, initial, normalize, compute, place, seconds)
+
+
+def _load(folder: Path, compute: Compute) -> MaskedAutoencoder:
+    """A model of a run, in eval mode, on the device of `compute`."""
+    return cast(MaskedAutoencoder, load_model(str(folder))).to(compute.device).eval()
