@@ -1,0 +1,151 @@
+"""Arms of an experiment: models that differ in one thing each, from the same seeds, on the same data, with the same budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from vit.attention import MultiHeadSelfAttention
+from vit.data import Dataset
+from vit.mae import MaskedAutoencoder
+from vit.studies.finding import Seeds, StudyError, seeds
+from vit.studies.laboratory import Laboratory, Learned, Worth
+from vit.studies.plan import Plan
+from vit.training.freeze import freeze
+from vit.training.loop import total_steps
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What is different in a model.
+
+    Attributes:
+        name: of its runs: studies that name the same arm share its models.
+        label: in tables and pictures.
+        freeze: parts that do not learn, of encoder and decoder; see `vit.training.freeze`.
+        settings: of the model that are others.
+        start: changes the new model before its first step.
+    """
+
+    name: str
+    label: str
+    freeze: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    start: Callable[[MaskedAutoencoder], None] | None = None
+
+
+@torch.no_grad()
+def without_positions(model: MaskedAutoencoder) -> None:
+    """Set the encoder's table of positions to zero."""
+    model.encoder.pos_embed.zero_()
+
+
+@torch.no_grad()
+def without_any_positions(model: MaskedAutoencoder) -> None:
+    """Set both tables of positions to zero: nothing says then where a patch lies."""
+    model.encoder.pos_embed.zero_()
+    model.decoder.pos_embed.zero_()
+
+
+@torch.no_grad()
+def without_queries(model: MaskedAutoencoder) -> None:
+    """Set W_Q and its bias to zero everywhere: q = 0, so all logits are 0, and every token gets the same share."""
+    for module in model.modules():
+        if isinstance(module, MultiHeadSelfAttention) and module.qkv is not None:
+            for parameter in module.qkv.parameters():
+                parameter.chunk(3)[0].zero_()
+
+
+NO_TABLE = {"pos_embed": "learned"}  # a table that starts as zeros, and is frozen
+
+AS_IT_IS = Arm("as it is", "all learn")
+W_E_FROZEN = Arm("W_E frozen", "W_E frozen", ("patch_embed",))
+POSITIONS_LEARNED = Arm("positions learned", "positions learned", (), {"pos_embed": "learned"})
+ENCODER_WITHOUT_POSITIONS = Arm(
+    "no positions in the encoder", "no positions in the encoder", ("encoder.pos_embed",), NO_TABLE, without_positions
+)
+NO_POSITIONS = Arm("no positions", "no positions at all", ("encoder.pos_embed",), NO_TABLE, without_any_positions)
+W_Q_FROZEN = Arm("W_Q frozen", "W_Q frozen", ("W_Q",))
+W_K_FROZEN = Arm("W_K frozen", "W_K frozen", ("W_K",))
+W_V_FROZEN = Arm("W_V frozen", "W_V frozen", ("W_V",))
+W_O_FROZEN = Arm("W_O frozen", "W_O frozen", ("W_O",))
+MLP_FROZEN = Arm("MLP frozen", "MLP frozen", ("mlp",))
+QUERIES_AND_KEYS_FROZEN = Arm("W_Q and W_K frozen", "W_Q and W_K frozen", ("W_Q", "W_K"))
+THREE_FROZEN = Arm("W_Q W_K and W_V frozen", "all three frozen", ("W_Q", "W_K", "W_V"))
+IDENTITY = Arm("identity", "Q = K = V = X", (), {"qkv": "identity"})
+UNIFORM = Arm("uniform attention", "uniform attention", ("W_Q",), {}, without_queries)
+
+
+def learn_arm(laboratory: Laboratory, plan: Plan, arm: Arm) -> list[Learned]:
+    """The models of an arm, one a seed."""
+    model = plan.training.model
+    config = replace(plan.training, model=replace(model, freeze=[*model.freeze, *arm.freeze], **arm.settings))
+    return [laboratory.learn(config, seed, arm.name, arm.start) for seed in plan.seeds]
+
+
+def numbers_that_learn(learned: Learned) -> int:
+    """How many of a model's numbers its training changed: all, but for what was fixed or frozen."""
+    model = deepcopy(learned.initial)
+    rows = freeze(model, learned.config.model.freeze)
+    learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return learning - sum(row.numel() for row in rows)
+
+
+def require_labels(laboratory: Laboratory, plan: Plan, name: str) -> Dataset:
+    """The images of a plan, which study `name` measures features by.
+
+    Raises:
+        StudyError: they have no labels, which neighbours and probe need.
+    """
+    data = laboratory.data(plan.training)
+    if not (data.train.labelled and data.test.labelled):
+        raise StudyError(f"{name}: {data.name} has no labels to measure features by; take images with classes")
+    return data
+
+
+def measures_of(worth: Sequence[Worth]) -> dict[str, Seeds]:
+    """What models of several seeds are worth, measure by measure: "loss", "neighbours", "linear"."""
+    return {
+        key: seeds([getattr(one, key) for one in worth], share=key != "loss")
+        for key in ("loss", "neighbours", "linear")
+    }
+
+
+def milliseconds(models: Sequence[Learned]) -> Seeds:
+    """Of a training step, once a seed."""
+    return seeds([one.seconds / total_steps(one.config, len(one.data.train)) * 1000 for one in models])
+
+
+def difference(found: Seeds, other: Seeds) -> Seeds:
+    """By how much a measure is above another, seed by seed: what both share (masks, order, first weights) falls out.
+
+    Shares of one differ by points (hundredths).
+    """
+    unit = 100 if found.share else 1
+    return seeds([unit * (one - two) for one, two in zip(found.values, other.values, strict=True)])
+
+
+def stands_out(difference: Seeds) -> bool:
+    """Whether a difference is more than twice its spread (standard deviation) over the seeds; of a single seed, never."""
+    return difference.spread is not None and abs(difference.mean) > 2 * difference.spread
+
+
+def ranked(differences: Mapping[str, Seeds], best: int) -> str:
+    """Differences from where all learn in words, the worst first; those within the spread over the seeds apart.
+
+    Args:
+        differences: by arm.
+        best: 1 where more is better, -1 where less is.
+    """
+    worst_first = sorted(differences.items(), key=lambda item: best * item[1].mean)
+    told = {label: f"{label} ({'+' * (found.mean > 0)}{found})" for label, found in worst_first}
+    if any(found.spread is None for found in differences.values()):
+        return f"{', '.join(told.values())}, of one seed, which has no spread to hold this against"
+    clear = [told[label] for label, found in worst_first if stands_out(found)]
+    rest = [told[label] for label, found in worst_first if not stands_out(found)]
+    parts = [", ".join(clear)] if clear else []
+    return "; ".join([*parts, f"within the spread over the seeds: {', '.join(rest)}"] if rest else parts)

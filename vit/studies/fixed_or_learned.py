@@ -1,0 +1,107 @@
+"""What is lost when a part of the model does not learn, or is not there: test loss, neighbours and probe at equal budget."""
+
+from __future__ import annotations
+
+from vit.evaluate.features import pixel_features
+from vit.evaluate.neighbours import neighbour_accuracy
+from vit.evaluate.reconstruction import score_reconstruction
+from vit.figures.measures import ArmPanel, arms_figure
+from vit.studies.arms import (
+    AS_IT_IS,
+    ENCODER_WITHOUT_POSITIONS,
+    IDENTITY,
+    NO_POSITIONS,
+    POSITIONS_LEARNED,
+    QUERIES_AND_KEYS_FROZEN,
+    THREE_FROZEN,
+    UNIFORM,
+    W_E_FROZEN,
+    W_V_FROZEN,
+    difference,
+    learn_arm,
+    measures_of,
+    milliseconds,
+    numbers_that_learn,
+    ranked,
+    require_labels,
+)
+from vit.studies.finding import Cell, Finding, Table, seeds
+from vit.studies.laboratory import Laboratory
+from vit.studies.plan import Plan
+
+ARMS = (
+    AS_IT_IS,
+    W_E_FROZEN,
+    POSITIONS_LEARNED,
+    ENCODER_WITHOUT_POSITIONS,
+    NO_POSITIONS,
+    QUERIES_AND_KEYS_FROZEN,
+    W_V_FROZEN,
+    THREE_FROZEN,
+    IDENTITY,
+    UNIFORM,
+)
+
+
+def study(laboratory: Laboratory, plan: Plan) -> Finding:
+    """See the module."""
+    data = require_labels(laboratory, plan, "fixed-or-learned")
+    models = {arm.label: learn_arm(laboratory, plan, arm) for arm in ARMS}
+    worth = {label: measures_of([one.worth for one in learned]) for label, learned in models.items()}
+    untrained = measures_of([one.worth_at_start for one in models[AS_IT_IS.label]])
+    one, mask, test = models[AS_IT_IS.label][0], plan.training.mask, data.test
+    scores = score_reconstruction(one.model, test.images, one.prepare, mask.kind, mask.ratio, one.compute)
+    guess = scores.mean_visible
+    bank, queries = (pixel_features(part.images) for part in (data.train, test))
+    pixels = neighbour_accuracy(bank, data.train.labels, queries, test.labels)
+
+    rows: list[tuple[Cell, ...]] = [
+        (label, f"{numbers_that_learn(learned[0]):,}", milliseconds(learned), *worth[label].values())
+        for label, learned in models.items()
+    ]
+    rows += [
+        ("all, before training", "", "", *untrained.values()),
+        ("no model: mean of the visible patches, raw pixels", "", "", seeds([guess]), seeds([pixels], share=True), ""),
+    ]
+    columns = (
+        "arm",
+        "numbers that learn",
+        "ms a step",
+        "loss of hidden patches",
+        "20 nearest neighbours",
+        "linear probe",
+    )
+    budget = f"{plan.training.train.epochs} epochs on {len(data.train):,} images, measured on {len(test):,} test images"
+    whole = worth[AS_IT_IS.label]
+    losses, probes = (
+        {arm.label: difference(worth[arm.label][key], whole[key]) for arm in ARMS[1:]} for key in ("loss", "linear")
+    )
+    answer = (
+        f"Where all learn, the loss over hidden patches is {whole['loss']}; the mean of the visible patches has {guess:.3f}."
+        f" Against that, the worst first: {ranked(losses, -1)}. A linear probe of the features is right in {whole['linear']},"
+        f" and in {untrained['linear']} before any training; against that, in points: {ranked(probes, 1)}."
+    )
+    limits = (
+        "What is frozen is frozen in encoder and decoder alike; but positions are the encoder's, and the decoder always has"
+        " the fixed ones, except where there are none at all. A frozen matrix is a random one, not an absent one: the layers"
+        " around it learn to use it. Q = K = V = X keeps W_O and the learned scale of the norm before it. The budget is short,"
+        " and its learning rate was chosen for models that learn as a whole. Milliseconds are of a machine that may have had"
+        " other work at the time."
+    )
+    about = f"{data.name}, {budget} · a dot a seed, a bar at their mean; grey: all learn"
+    values = {key: [found[key].values for found in worth.values()] for key in whole}
+    start = {key: found.mean for key, found in untrained.items()}
+    panels = [
+        ArmPanel("loss over hidden patches", values["loss"], {"mean of the visible": guess}),
+        ArmPanel(
+            "20 nearest neighbours", values["neighbours"],
+            {"before training": start["neighbours"], "raw pixels": pixels}, share=True,
+        ),
+        ArmPanel("linear probe", values["linear"], {"before training": start["linear"]}, share=True),
+    ]  # fmt: skip
+    figure = arms_figure(
+        [arm.label for arm in ARMS], panels, "What is lost when a part does not learn, or is not there", about
+    )
+    caption = "Loss, neighbours and probe of models in which one part does not learn, or is not there"
+    table = Table(budget, columns, rows)
+    return Finding(answer, limits, [table], {"arms": figure}, {"arms": caption})
