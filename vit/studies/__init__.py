@@ -6,6 +6,7 @@ STUDIES = {
     "embedding-or-not": "Are W_Q and W_K the embedding?",
     "fixed-or-learned": "What is lost when a part does not learn, or is not there?",
     "is-it-similarity": "Does q . k measure similarity?",
+    "identity-case": "What is attention when W_Q, W_K and W_V are the identity?",
     "attention-or-cause": "Are strongly attended patches and heads the ones that matter?",
     "one-hot": "Is an embedding table a linear map, and a patch embedding a table?",
 }
