@@ -1,0 +1,57 @@
+"""One loss for all matrices."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from vit.studies import who_trains_them
+from vit.studies.arms import W_Q_FROZEN, learn_arm
+from vit.studies.finding import StudyError
+from vit.studies.who_trains_them import BY_LAYER, MATRICES, faintest, loss_of, pull_of, study
+
+
+def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(laboratory, one_seed):
+    pull = pull_of([laboratory.learn(one_seed.training, 0)], 32)
+    for name in BY_LAYER:
+        assert pull.gradient[name].shape == (1, 3, 2)  # seeds, moments, layers
+        assert (pull.gradient[name] > 100 * pull.gradient["b_K"]).all(), name
+        assert (pull.moved[name] > 1e-3).all(), name
+    assert (pull.gradient["W_E"] > 0).all()
+    assert (pull.moved["positions"] == 0).all()  # they are fixed
+    frozen = pull_of(learn_arm(laboratory, one_seed, W_Q_FROZEN), 32)
+    assert (frozen.moved["W_Q"] == 0).all()
+    assert (frozen.gradient["W_Q"] > 0).all()  # it would be pulled
+    assert (frozen.moved["W_K"] > 1e-3).all()
+
+
+def test_what_only_rounding_pulls_at_is_named():
+    gradient = {name: torch.full((1, 3, 2), 1e-4) for name in MATRICES} | {"b_K": torch.full((1, 3, 2), 1e-10)}
+    gradient["W_K"][0, 0, 1] = 1e-5
+    assert faintest(gradient) == ("W_K, is 100,000 times", "")
+    gradient["W_O"][0, 2, 0] = 2e-10
+    assert faintest(gradient) == ("W_O, is 2 times", "W_O")
+
+
+def test_the_loss_is_that_of_the_model_s_worth(learned):
+    assert loss_of(learned) == pytest.approx(learned.worth.loss)
+
+
+def test_the_study_says_what_was_measured(laboratory, one_seed, monkeypatch):
+    monkeypatch.setattr(who_trains_them, "FROZEN", (W_Q_FROZEN,))
+    finding = study(laboratory, one_seed)
+    matrices, biases, arms = finding.tables
+    assert [row[0] for row in matrices.rows] == list(MATRICES)
+    assert [row[0] for row in biases.rows] == ["b_Q", "b_K", "b_V"]
+    assert [row[0] for row in arms.rows] == ["all learn", "W_Q frozen"]
+    positions = dict((row[0], row) for row in matrices.rows)["positions"]
+    assert positions[4].mean > 0  # of the models that learn them
+    assert finding.answer.startswith("One loss trains all of them, together")
+    assert "W_Q frozen (" in finding.answer
+    assert set(finding.pictures) == set(finding.captions) == {"gradients", "frozen"}
+
+
+def test_a_model_without_the_three_matrices_is_refused(laboratory, one_seed):
+    config = replace(one_seed.training, model=replace(one_seed.training.model, qkv="identity"))
+    with pytest.raises(StudyError, match=r"leave model.qkv, model.qkv_bias out"):
+        study(laboratory, replace(one_seed, training=config))
