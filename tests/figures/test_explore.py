@@ -2,9 +2,7 @@
 
 import base64
 import math
-import os
 import re
-import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +13,6 @@ import pytest
 import torch
 from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
@@ -228,24 +225,6 @@ def test_tokens_that_cannot_be_are_refused():
 
 
 # ---- In the browser --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def driver():
-    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or chromedriver is None:
-        reason = "no chromium or chromedriver here: apt-get install chromium chromium-driver"
-        if os.environ.get("VIT_REQUIRE_BROWSER"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,1000"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
-    yield driver
-    driver.quit()
 
 
 class Page:

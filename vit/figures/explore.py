@@ -13,9 +13,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import html
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -27,7 +25,8 @@ import torch
 from torch import Tensor
 
 from vit.errors import UserError
-from vit.figures.style import COLOURS
+from vit.figures.document import as_text, element, sealed_page
+from vit.figures.style import COLOURS, printable
 
 SCALE = 255  # the code of a weight of 1
 SLACK = 0.01  # how far a row's sum may be from 1: weights in bfloat16 are not exact
@@ -111,7 +110,7 @@ def explore_page(
     first = moments[0].images
     described = [_described(stream, [moment.images[i] for moment in moments]) for i in range(len(first))]
     description = {
-        "moments": [_text(moment.name) for moment in moments],
+        "moments": [printable(moment.name) for moment in moments],
         "grid": list(grid_size),
         "classToken": class_token,
         "registers": registers,
@@ -250,7 +249,7 @@ def _described(stream: _Stream, states: Sequence[ExploredImage]) -> dict[str, An
     image = states[0]
     channels, height, width = image.image.shape
     return {
-        "name": _text(image.name),
+        "name": printable(image.name),
         "channels": channels,
         "height": height,
         "width": width,
@@ -276,11 +275,6 @@ def _colours() -> str:
     return table.astype(np.uint8).tobytes().hex()
 
 
-def _text(text: str) -> str:
-    """A name as it may stand in a line: what breaks, reorders or ends it (controls, bidi overrides) becomes a replacement."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
 def _assembled(title: str, facts: Sequence[tuple[str, str]], description: Mapping[str, Any], data: str) -> str:
     folder = files("vit.figures")
     template, style, script = (
@@ -289,29 +283,14 @@ def _assembled(title: str, facts: Sequence[tuple[str, str]], description: Mappin
     described = json.dumps(description, separators=(",", ":"))  # ASCII, so line separators are escaped too
     for sign in "<>&":  # within a script element only these could end it
         described = described.replace(sign, f"\\u{ord(sign):04x}")
-    policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; "
-        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-    )
-    rows = "".join(
-        f"<div><dt>{html.escape(_text(what))}</dt><dd dir=auto>{html.escape(_text(fact))}</dd></div>"
-        for what, fact in facts
-    )
+    rows = [element("div", element("dt", what), element("dd", fact, dir="auto")) for what, fact in facts]
     parts = {
-        "policy": html.escape(policy, quote=False),
-        "title": html.escape(_text(title)),
-        "style": style,
-        "facts": f"<dl>{rows}</dl>" if rows else "",
+        "title": as_text(title),
+        "facts": element("dl", *rows) if rows else "",
         "description": described,
         "data": data,
-        "script": script,
     }
-    # In one pass: a title that reads like a place to fill stays a title.
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
-
-
-def _hash(source: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}"
+    return sealed_page(template, parts, style, script)
 
 
 def _too_large(moments: Sequence[Moment], size: int, limit: int) -> str:

@@ -105,6 +105,8 @@ def plain(text: str) -> str:
 
 def printable(text: str) -> str:
     """`text` without what controls lines, direction or the terminal; such a character shows as U+FFFD."""
+    if text.isprintable():  # as most is; a picture in a page is a long one
+        return text
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
