@@ -1,21 +1,26 @@
 """Figures are drawn from tensors alone, whatever the names in them, and saved whole and alike."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from vit.figures import (
     Curve,
     confusion_figure,
+    curve_figure,
     curves_figure,
+    png_of,
     reconstruction_figure,
     reliability_figure,
     save_figure,
     sheet_figure,
 )
 from vit.figures.curves import smoothed
-from vit.figures.style import HIDDEN, fitted, plain, text_width, titled_figure, wrapped
+from vit.figures.style import DARK, HIDDEN, LIGHT, fitted, plain, text_width, titled_figure, wrapped
 
 HOSTILE = ["$x^", "<script>", "a\nb", "\udcff", "", "$$ {"]
 METRICS = [{"epoch": i / 10, "loss": 1 / (i + 1), "lr": 1e-3 * i, "grad_norm": 1.0} for i in range(30)]
@@ -125,3 +130,37 @@ def test_reliability_is_drawn_at_its_values():
     heights = [bar.get_height() for bar in figure.axes[1].patches]
     assert heights == pytest.approx([0, 0.75, 0.25])
     assert "15.0%" in figure.axes[0].get_legend().get_title().get_text()
+
+
+RELIABILITY = (torch.tensor([0.2, 0.9]), torch.tensor([0.5, 0.6]), torch.tensor([3, 1]), 0.1)
+BY_THEMSELVES = {
+    "curve": lambda dark: curve_figure(METRICS, LOSS, 3.0, dark),
+    "exact curve": lambda dark: curve_figure(METRICS, Curve("rate", "lr", exact=True), 1.9, dark),
+    "confusion": lambda dark: confusion_figure(torch.eye(3, dtype=torch.int64) + 1, ["a", "b", "$"], "", "", dark),
+    "confusion of many": lambda dark: confusion_figure(torch.eye(30, dtype=torch.int64), ["x"] * 30, "", "", dark),
+    "reliability": lambda dark: reliability_figure(*RELIABILITY, "", "", dark),
+}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("make", BY_THEMSELVES.values(), ids=BY_THEMSELVES)
+def test_figures_for_a_page_have_its_paper_and_nothing_over_the_edge(make, dark):
+    theme = DARK if dark else LIGHT
+    figure = make(dark)
+    picture = imread(io.BytesIO(png_of(figure)))[..., :3]
+    paper = np.array(to_rgb(theme.paper))
+    for edge in (picture[0], picture[-1], picture[:, 0], picture[:, -1]):
+        assert np.allclose(edge, paper, atol=0.003)
+    assert not np.allclose(picture, paper, atol=0.2)
+    assert not figure.texts  # the page has the heading
+    for axes in figure.axes:
+        for text in (*axes.get_xticklabels(), *axes.get_yticklabels(), axes.title, axes.xaxis.label, axes.yaxis.label):
+            if text.get_text():
+                light = np.dot(to_rgb(text.get_color()), [0.2126, 0.7152, 0.0722])
+                assert (light > 0.4) == dark, text  # ink on its paper
+
+
+def test_more_dots_are_the_same_figure_in_more_detail():
+    figure = curve_figure(METRICS, LOSS, 3.0)
+    small, large = (imread(io.BytesIO(png_of(figure, dpi))).shape for dpi in (100, 200))
+    assert (2 * small[0], 2 * small[1]) == large[:2]

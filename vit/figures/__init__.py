@@ -2,28 +2,38 @@
 
 from vit.figures.attention import attention_figure
 from vit.figures.classification import confusion_figure, reliability_figure
-from vit.figures.curves import Curve, curves_figure
+from vit.figures.curves import STEERING, Curve, curve_figure, curves_figure
 from vit.figures.distance import distance_figure
 from vit.figures.explore import ExploredImage, Moment, PageError, explore_page
 from vit.figures.film import film_frames, save_film
 from vit.figures.images import reconstruction_figure, sheet_figure
 from vit.figures.masked import masked_figure
+from vit.figures.scale import Scale, in_multiples_of_even
 from vit.figures.scaling import scaling_figure
+from vit.figures.strip import bar_strip, image_strip, map_strip
 from vit.figures.strongest import strongest_figure
-from vit.figures.style import save_figure
+from vit.figures.style import png_of, save_figure
 
 __all__ = [
+    "STEERING",
     "Curve",
     "ExploredImage",
     "Moment",
     "PageError",
+    "Scale",
     "attention_figure",
+    "bar_strip",
     "confusion_figure",
+    "curve_figure",
     "curves_figure",
     "distance_figure",
     "explore_page",
     "film_frames",
+    "image_strip",
+    "in_multiples_of_even",
+    "map_strip",
     "masked_figure",
+    "png_of",
     "reconstruction_figure",
     "reliability_figure",
     "save_figure",

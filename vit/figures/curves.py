@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vit.figures.style import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, titled_figure
+from vit.figures.style import DPI, INK, LIGHT, Theme, theme_of, titled_figure
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A large panel of `curves_figure`.
+    """A panel of what a run measured.
 
     Attributes:
         title: what is shown.
         key: of metrics.jsonl, measured in training.
         held_out: of metrics.jsonl, measured on held-out images; "" for none.
         lines: horizontal lines: what they are called, and their value.
+        exact: drawn as it is, from 0; else pale, with a running mean over it.
     """
 
     title: str
     key: str
-    held_out: str
-    lines: Mapping[str, float]
+    held_out: str = ""
+    lines: Mapping[str, float] = field(default_factory=dict)
+    exact: bool = False
+
+
+STEERING = (
+    Curve("learning rate", "lr", exact=True),
+    Curve("gradient norm before clipping", "grad_norm", exact=True),
+)
+"""What every run has beside its own curves."""
+PANEL = 4.6
+"""Width in inches of a panel by itself: its text can be read on a phone, and two stand beside each other on a page."""
 
 
 def curves_figure(metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
@@ -36,7 +48,7 @@ def curves_figure(metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve],
     Args:
         metrics: lines of metrics.jsonl, in order: each has epoch, and either what a step measures, lr and grad_norm, or what
             was measured on held-out images.
-        curves: one panel each.
+        curves: one large panel each.
         title, subtitle: the heading.
     """
     figure, free = titled_figure(9.0 if len(curves) == 1 else 12.0, 4.2, title, subtitle)
@@ -47,35 +59,57 @@ def curves_figure(metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve],
     grid.set_width_ratios([*[2.1 if len(curves) == 1 else 1.6] * len(curves), 1])
     for column, curve in enumerate(curves):
         axes = figure.add_subplot(grid[:, column])
-        epoch, values = _series(metrics, curve.key)
-        axes.plot(epoch, values, color=BLUE, alpha=0.25, linewidth=0.8)
-        axes.plot(epoch, smoothed(values), color=BLUE, linewidth=1.8, label="in training, on varied images")
-        if curve.held_out:
-            epoch, values = _series(metrics, curve.held_out)
-            if len(values):
-                axes.plot(epoch, values, color=PURPLE, linewidth=1.6, marker="o", markersize=3, label="held-out images")
+        _draw(axes, metrics, curve, LIGHT)
+        axes.legend(fontsize=7.5, facecolor="white", edgecolor="none", framealpha=0.95, labelcolor=INK)
+    for place, curve in enumerate(STEERING):
+        _draw(figure.add_subplot(grid[place, -1]), metrics, curve, LIGHT)
+    return figure
+
+
+def curve_figure(metrics: Sequence[Mapping[str, Any]], curve: Curve, height: float, dark: bool = False) -> Figure:
+    """One panel by itself, without a heading and `height` inches high, its legend below it; the rest as in `curves_figure`."""
+    theme = theme_of(dark)
+    figure = Figure(figsize=(PANEL, height), dpi=DPI, facecolor=theme.paper)
+    axes = figure.add_subplot()
+    _draw(axes, metrics, curve, theme, 1.2)
+    lines, names = axes.get_legend_handles_labels()
+    below = 0.44 + (0.08 + 0.21 * len(lines) if lines else 0)  # a legend within would lie on the lines
+    axes.set_position((0.64 / PANEL, below / height, (PANEL - 0.76) / PANEL, (height - 0.3 - below) / height))
+    if lines:
+        figure.legend(
+            lines, names, loc="lower left", bbox_to_anchor=(0.52 / PANEL, 0), fontsize=9, frameon=False,
+            labelcolor=theme.ink,
+        )  # fmt: skip
+    return figure
+
+
+def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, theme: Theme, enlarged: float = 1.0) -> None:
+    """A curve and its axes; letters are `enlarged` so many times."""
+    epoch, values = _series(metrics, curve.key)
+    if curve.exact:
+        axes.plot(epoch, values, color=theme.dots, linewidth=1)
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter("{x:g}")
+    else:
+        axes.plot(epoch, values, color=theme.dots, alpha=0.25, linewidth=0.8)
+        axes.plot(epoch, smoothed(values), color=theme.dots, linewidth=1.8, label="in training, on varied images")
+        epoch, values = _series(metrics, curve.held_out)
+        if len(values):
+            axes.plot(
+                epoch, values, color=theme.fourth, linewidth=1.6, marker="o", markersize=3, label="held-out images"
+            )
         for (name, value), colour, style in zip(
-            curve.lines.items(), (ORANGE, GREEN, QUIET), ("-", "--", ":"), strict=False
+            curve.lines.items(), (theme.line, theme.third, theme.quiet), ("-", "--", ":"), strict=False
         ):
             axes.axhline(value, color=colour, linewidth=1.4, linestyle=style, label=f"{name}: {value:.3f}")
-        axes.set_title(curve.title, fontsize=9, color=INK, loc="left")
-        axes.legend(fontsize=7.5, facecolor="white", edgecolor="none", framealpha=0.95, labelcolor=INK)
-    for place, key, name in ((0, "lr", "learning rate"), (1, "grad_norm", "gradient norm before clipping")):
-        axes = figure.add_subplot(grid[place, -1])
-        axes.plot(*_series(metrics, key), color=BLUE, linewidth=1)
-        axes.set_title(name, fontsize=9, color=INK, loc="left")
-        axes.set_ylim(bottom=0)
-        if key == "lr":
-            axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2))
-            axes.yaxis.get_offset_text().set_fontsize(7)
-    for axes in figure.axes:
-        axes.set_xlabel("epoch", fontsize=8, color=QUIET)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))
-        axes.tick_params(labelsize=7.5, colors=QUIET)
-        axes.grid(alpha=0.25, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(QUIET)
-    return figure
+    axes.set_title(curve.title, fontsize=9 * enlarged, color=theme.ink, loc="left")
+    axes.set_xlabel("epoch", fontsize=8 * enlarged, color=theme.quiet)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))
+    axes.tick_params(labelsize=7.5 * enlarged, colors=theme.quiet)
+    axes.set_facecolor(theme.paper)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(theme.quiet)
 
 
 def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:

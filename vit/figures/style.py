@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
 import warnings
@@ -39,6 +40,7 @@ class Theme:
         absent: of a patch that the model does not see; `stroke` is drawn across it, so that it is told from a value in
             black and white too.
         dots, line: of points and of the line through their means.
+        third, fourth: of what else is drawn beside them.
     """
 
     paper: str
@@ -48,10 +50,12 @@ class Theme:
     stroke: str
     dots: str
     line: str
+    third: str
+    fourth: str
 
 
-LIGHT = Theme("white", INK, QUIET, HIDDEN, "#98a1ad", BLUE, ORANGE)
-DARK = Theme("#14171c", "#f1f3f5", "#a7b0bc", (0.23, 0.26, 0.31), "#6b7482", "#6cb0f0", "#ff9d4d")
+LIGHT = Theme("white", INK, QUIET, HIDDEN, "#98a1ad", BLUE, ORANGE, GREEN, PURPLE)
+DARK = Theme("#14171c", "#f1f3f5", "#a7b0bc", (0.23, 0.26, 0.31), "#6b7482", "#6cb0f0", "#ff9d4d", "#72c98a", "#c9a0e6")
 
 
 def theme_of(dark: bool) -> Theme:
@@ -64,11 +68,15 @@ def titled_figure(
 ) -> tuple[Figure, float]:
     """A figure of width x height inches of content under a heading.
 
-    The title takes up to `title_lines` lines and then ends in an ellipsis; the subtitle takes what it needs.
+    The title takes up to `title_lines` lines and then ends in an ellipsis; the subtitle takes what it needs. Without a title
+    there is no heading: a page says beside the figure what it is.
 
     Returns:
         The figure, and the share of its height, from the bottom, that is free for the content.
     """
+    if not title:
+        total = math.ceil((height + 0.12) * DPI - 1e-6) / DPI
+        return Figure(figsize=(width, total), dpi=DPI, facecolor=theme.paper), height / total
     lines = textwrap.wrap(printable(subtitle), max(30, int(width * 13.5)))
     titles = wrapped(title[:500], (width - 0.3) * 72, 13, "bold")
     if len(titles) > title_lines:
@@ -159,12 +167,22 @@ def wrapped(text: str, width: float, size: float, weight: str = "normal") -> lis
     return [*lines, line] if line else lines
 
 
+AS_PNG: dict[str, Any] = {"pil_kwargs": {"optimize": True}}
+
+
+def png_of(figure: Figure, dpi: int = DPI) -> bytes:
+    """`figure` as a PNG with so many dots an inch; equal figures give equal bytes."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=dpi, facecolor=figure.get_facecolor(), **AS_PNG)
+    return file.getvalue()
+
+
 def save_figure(figure: Figure, path: Path) -> None:
     """Write `figure` to `path` (its suffix is the format), whole or not at all; equal figures give equal files."""
     kind = path.suffix.lower()
     options: dict[str, Any] = {}
     if kind == ".png":
-        options["pil_kwargs"] = {"optimize": True}
+        options = AS_PNG
     elif kind in (".pdf", ".svg"):
         options["metadata"] = {"CreationDate" if kind == ".pdf" else "Date": None}
     with replacing(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "vit"}):

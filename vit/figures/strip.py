@@ -1,0 +1,84 @@
+"""Rows of small pictures for a page: one image file a row, cells side by side, all rows of equal measure.
+
+A page enlarges them without smoothing and writes what they are in its own letters. Between cells it shows through, and a
+little where something is hidden: so one file does for light and dark, and a row of ten images is a few kilobytes.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from vit.figures.scale import PALETTE, Scale, to_bytes
+
+LARGEST = 96
+"""Pixels a side beyond which an image is made smaller: a page of many rows stays light."""
+GAP = 1
+"""Transparent pixels between cells."""
+VEIL = (128, 136, 148, 80)
+"""What stands for a hidden pixel: an even grey, through which the page shows."""
+
+
+def image_strip(images: Tensor, hidden: Tensor | None = None) -> bytes:
+    """Images beside each other, as a PNG; what is hidden is an even grey.
+
+    Args:
+        images: (B, C, H, W) from 0 to 1, C 1 or 3.
+        hidden: bool (B, 1, H, W).
+    """
+    size = cell_of((images.shape[-2], images.shape[-1]))
+    pixels = to_bytes(images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).cpu().numpy())  # (B, H, W, 3)
+    shown = np.stack([np.asarray(Image.fromarray(one).resize(size[::-1], Image.Resampling.LANCZOS)) for one in pixels])
+    cells = _opaque(shown)
+    if hidden is not None:
+        cells[_nearest(hidden[:, 0].cpu().numpy(), size)] = VEIL
+    return _strip(cells)
+
+
+def map_strip(maps: Tensor, image: tuple[int, int], scale: Scale) -> bytes:
+    """Maps beside each other, as a PNG, a cell as large as that of an image.
+
+    Args:
+        maps: (B, rows, columns), no nan among them.
+        image: (H, W) of the images that they are about.
+        scale: of the colours.
+    """
+    places = (scale.place(maps.detach().double().cpu().numpy()) * 255).round().astype(np.uint8)
+    return _strip(_opaque(PALETTE[_nearest(places, cell_of(image))]))
+
+
+def bar_strip() -> bytes:
+    """The colours of maps from the lowest value, at the left, to the highest: a PNG of 256 x 1 pixels."""
+    return _png(PALETTE[None])
+
+
+def cell_of(image: tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of a cell, in pixels: the image's own, or the largest of its shape with LARGEST a side."""
+    smaller = min(LARGEST / max(image), 1)
+    return max(round(image[0] * smaller), 1), max(round(image[1] * smaller), 1)
+
+
+def _nearest(cells: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """(B, h, w) -> (B, height, width), each pixel that of its place."""
+    rows, columns = ((np.arange(new) * old) // new for new, old in zip(size, cells.shape[1:], strict=True))
+    return cells[:, rows[:, None], columns]
+
+
+def _opaque(cells: np.ndarray) -> np.ndarray:
+    """(B, height, width, 3) -> (B, height, width, 4), uint8."""
+    return np.concatenate([cells, np.full_like(cells[..., :1], 255)], axis=-1)
+
+
+def _strip(cells: np.ndarray) -> bytes:
+    """Cells (B, height, width, 4) beside each other."""
+    apart = np.pad(cells, ((0, 0), (0, 0), (0, GAP), (0, 0)))
+    return _png(np.concatenate(list(apart), axis=1)[:, :-GAP])
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format="png", optimize=True)
+    return file.getvalue()
