@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vit.config import ConfigError, DataConfig, Source
 from vit.data.augment import evenly_spaced
@@ -49,6 +50,20 @@ class Dataset:
     def stamp(self) -> str:
         """Identifies exactly these images, training and test."""
         return f"{self.train.stamp}-{self.test.stamp}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What there is to say of it, in plain values."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "warning": self.warning,
+            "train_images": len(self.train),
+            "test_images": len(self.test),
+            "tested_on": self.tested_on,
+            "skipped": len(self.train.skipped) + len(self.test.skipped),
+            "stamp": self.stamp,
+        }
 
 
 def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -13,7 +14,7 @@ from torch import Tensor
 from vit import __version__
 from vit.checkpoints.formats.outgoing import encoder_of
 from vit.data.augment import evenly_spaced, to_float
-from vit.evaluate.classification import accuracy, head_logits, worth
+from vit.evaluate.classification import accuracy, head_logits, reliability, worth
 from vit.evaluate.features import encoder_features, pixel_features
 from vit.evaluate.neighbours import K, neighbour_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
@@ -38,16 +39,7 @@ def summarize(run: TrainingRun, metrics: Sequence[Mapping[str, Any]], measured: 
     return {
         "task": config.train.task,
         "init": config.model.init,
-        "data": {
-            "name": data.name,
-            "source": data.source,
-            "warning": data.warning,
-            "train_images": len(data.train),
-            "test_images": len(data.test),
-            "tested_on": data.tested_on,
-            "skipped": len(data.train.skipped) + len(data.test.skipped),
-            "stamp": data.stamp,
-        },
+        "data": data.facts,
         "steps": run.step,
         "epochs": config.train.epochs,
         "final_train_loss": sum(last_epoch) / len(last_epoch) if last_epoch else None,
@@ -100,17 +92,25 @@ def measure_classification(run: TrainingRun) -> tuple[dict[str, Any], Tensor]:
     """
     test, encoder = run.data.test, encoder_of(run.result)
     logits = head_logits(encoder, test.images, preparation(run), run.compute)
-    found = worth(logits, test.labels)
+    found, bins = worth(logits, test.labels), reliability(logits, test.labels)
     measured = {
         "test_accuracy": found["accuracy"],
         "test_loss": found["cross_entropy"],
         "test_calibration_error": found["expected_calibration_error"],
         "test_confusion": found["confusion"],
-    }
+        "test_reliability": {
+            "confidence": _plain(bins.confidence), "accuracy": _plain(bins.accuracy), "count": bins.count.tolist(),
+        },
+    }  # fmt: skip
     if run.config.classify.test_flip:
         flipped = head_logits(encoder, test.images, preparation(run), run.compute, flip=True)
         measured["test_accuracy_with_flip"] = accuracy(flipped, test.labels)
     return measured, logits
+
+
+def _plain(values: Tensor) -> list[float | None]:
+    """(n,) as JSON can hold it: None where there is no number."""
+    return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 def measure_held_out(run: TrainingRun) -> dict[str, float]:
