@@ -7,7 +7,8 @@
     python train.py --config configs/finetune_cifar10_tiny_p4.yaml --model.init runs/cifar10_tiny_p4
 
 The run folder, runs/<config> or --out, gets config.yaml, metrics.jsonl, checkpoints/, model.safetensors and config.json,
-attention.png, curves.png, summary.json, and reconstructions.png, or confusion.png and reliability.png.
+attention.png, curves.png, summary.json, and reconstructions.png, or confusion.png and reliability.png; and report.html,
+a page with all of it.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def main() -> int:
 def prepare(command: TrainCommand, folder: RunFolder, processes: Processes) -> TrainingRun:
     """Data, model and folder, ready for the next step. The folder is the first process's."""
     from vit.data import load_data
+    from vit.report.showcase import save_showcase, showcase_of
     from vit.training.metrics import tensorboard_writer
     from vit.training.run import begin_run
 
@@ -84,6 +86,7 @@ def prepare(command: TrainCommand, folder: RunFolder, processes: Processes) -> T
         return run
     if not command.resume:  # only now that nothing can be wrong with it any more
         folder.begin(f"# trained on {one_line(data.description)}\n{to_yaml(config)}")
+    save_showcase(showcase_of(data), folder.showcase)
 
     warn(data)
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
@@ -167,6 +170,7 @@ def finish(run: TrainingRun, folder: RunFolder) -> None:
     from vit.atomic import write_json
     from vit.checkpoints import save_model
     from vit.evaluate.summary import measure_classification, measure_reconstruction, summarize
+    from vit.report.page import write_report
     from vit.report.pictures import draw_attention, draw_classes, draw_curves, draw_reconstructions
     from vit.training.metrics import read_metrics
 
@@ -186,16 +190,18 @@ def finish(run: TrainingRun, folder: RunFolder) -> None:
     draw_attention(run, folder)
     draw_curves(run, folder, metrics, measured)
     summary = summarize(run, metrics, measured)
-    write_json(folder.summary, summary)  # last: a folder with a summary holds a finished run
+    write_json(folder.summary, summary)  # after all that it sums up: a folder with a summary holds a finished run
+    write_report(folder.path, folder.report)
 
     warn(run.data)
     speed = f"{run.step:,} steps in {run.seconds:,.0f} s, {summary['images_per_second']:,.0f} images/s"
     print(f"\n{one_line(run.data.name)}: {speed}")
     print(f"measured on {len(run.data.test):,} {run.data.tested_on}:")
-    for line in (*figures, "", f"In {folder.path}:", *pictures, *OF_ALL):
+    for line in (*figures, "", f"In {folder.path}:", REPORT, *pictures, *OF_ALL):
         print(line, flush=True)
 
 
+REPORT = "  report.html          all of this on one page: open it first"
 OF_PATCHES = ("  reconstructions.png  images, what the model sees of them, and how it fills in the rest",)
 OF_CLASSES = (
     "  confusion.png        which classes it takes for which",

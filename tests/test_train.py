@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ROOT / "train.py"
 PROMISED = {
     "config.yaml", "metrics.jsonl", "checkpoints", "model.safetensors", "config.json", "reconstructions.png",
-    "attention.png", "curves.png", "summary.json", "snapshots",
+    "attention.png", "curves.png", "summary.json", "snapshots", "showcase.safetensors", "report.html",
 }  # fmt: skip
 OF_CLASSES = PROMISED - {"reconstructions.png"} | {"confusion.png", "reliability.png"}
 TRAIN_IMAGES, TEST_IMAGES = 20, 6
@@ -207,7 +207,7 @@ def test_run_ends_well_and_leaves_what_it_promises(whole):
     folder, done = whole
     assert done.code == 0, done.err
     assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED
-    for name in PROMISED - {"checkpoints", "config.yaml", "metrics.jsonl", "snapshots"}:
+    for name in PROMISED - {"checkpoints", "config.yaml", "metrics.jsonl", "snapshots", "showcase.safetensors"}:
         assert name.removesuffix(".json") in done.out  # it says where to look
     for text in (done.out, done.err):
         assert text.replace("\n", "").isprintable()  # no terminal, no control characters

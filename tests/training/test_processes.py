@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 ALL = {
     "config.yaml", "metrics.jsonl", "checkpoints", "model.safetensors", "config.json", "reconstructions.png",
-    "attention.png", "curves.png", "summary.json", ".lock",
+    "attention.png", "curves.png", "summary.json", ".lock", "showcase.safetensors", "report.html",
 }  # fmt: skip
 STEPS = 90
 # 21 images in batches of 10: the last batch of an epoch has one image, fewer than there are processes.

@@ -18,6 +18,7 @@ COMMANDS = {
     "attention": "draw what a model's attention looks at",
     "explore": "write a page to look around in a model's attention",
     "evaluate": "measure what a pretrained model is worth",
+    "report": "write one page about a run",
     "study": "answer a learner's question by measuring",
     "compare": "finished runs side by side, with the mean over seeds",
 }

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from vit.cli.options import (
     CommandParser,
     loading_arguments,
     loading_parser,
+    page_path,
     refuse_idle_options,
-    require_folder,
     shown_parser,
     whole,
 )
-from vit.config import ConfigError
 
 
 def explore_parser() -> argparse.ArgumentParser:
@@ -41,12 +38,7 @@ def run(argv: Sequence[str]) -> int:
     options = parser.parse_intermixed_args(list(argv))
     refuse_idle_options(options, parser)
 
-    out = Path(options.out)
-    if out.suffix not in (".html", ".htm") or os.path.isdir(out):
-        raise ConfigError(f"--out: {options.out!r} cannot be used; name a page that ends in .html")
-    if len(os.fsencode(out.name)) > 240:  # beside it, a temporary file needs a name too
-        raise ConfigError(f"--out: {out.name[:40]}...: File name too long")
-    require_folder(out.parent)
+    out = page_path(options.out)
 
     from vit.interpret.page import explore
 

@@ -97,6 +97,21 @@ def require_folder(folder: Path) -> None:
         raise ConfigError(f"--out: {there} cannot be written to; name another folder")
 
 
+def page_path(text: str) -> Path:
+    """The page that `--out` names, before anything is computed for it.
+
+    Raises:
+        ConfigError: it cannot be one, or cannot be written.
+    """
+    out = Path(text)
+    if out.suffix not in (".html", ".htm") or os.path.isdir(out):
+        raise ConfigError(f"--out: {text!r} cannot be used; name a page that ends in .html")
+    if len(os.fsencode(out.name)) > 240:  # beside it, a temporary file needs a name too
+        raise ConfigError(f"--out: {out.name[:40]}...: File name too long")
+    require_folder(out.parent)
+    return out
+
+
 def whole(text: str) -> int:
     """A whole number, for options that take words too."""
     try:

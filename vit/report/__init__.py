@@ -1,1 +1,1 @@
-"""What a finished run shows: its pictures."""
+"""What a run shows, finished or not: its pictures, its page, and itself beside other runs."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from vit.config import FREE_ON_RESUME
 from vit.errors import UserError, one_line
+from vit.report.record import settings_of
 
 SEEDS = ("train.seed", "data.subset_seed")
 
@@ -70,7 +71,7 @@ def read_run(folder: Path) -> FinishedRun:
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         sections = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        settings = {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+        settings = settings_of(sections)
         results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*/results.json"))]
         run = FinishedRun(folder, settings, summary, results)
         _row(run), _key(run)  # all that is compared is there

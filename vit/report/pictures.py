@@ -24,10 +24,11 @@ from vit.figures import (
 )
 from vit.interpret import AttentionMaps
 from vit.mae import MaskedAutoencoder
+from vit.report.development import who_asks
+from vit.report.showcase import SHOWN
 from vit.training.run import TrainingRun
 from vit.training.run_folder import RunFolder
 
-RECONSTRUCTED = 10  # test images in reconstructions.png
 LOOKED_AT = 6  # test images in attention.png
 
 
@@ -40,7 +41,7 @@ def caption(run: TrainingRun) -> str:
 def draw_reconstructions(run: TrainingRun, folder: RunFolder) -> None:
     """reconstructions.png: test images, what the model sees of them, and how it fills in the rest."""
     config, test, model = run.config, run.data.test, cast(MaskedAutoencoder, run.result)
-    some = test.subset(test.showcase(RECONSTRUCTED))
+    some = test.subset(test.showcase(SHOWN))
     mask = fixed_mask(config.mask.kind, 0, len(some), config.model.grid_size, config.mask.ratio)
     result = reconstruct(model, some.images, run.normalize, mask, run.compute)
     how = f"{config.mask.kind} mask, {int(mask.mask[0].sum())} of {mask.mask.shape[1]} patches hidden"
@@ -75,23 +76,17 @@ def draw_attention(run: TrainingRun, folder: RunFolder) -> None:
     images = to_float(some.images, config.model.image_size_2d)
     with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as attention:
         encoder(run.normalize(images).to(run.compute.device))
-    rows, columns = config.model.grid_size
-    centre = (rows // 2, columns // 2)
-    query: str | tuple[int, int] = "cls"
-    asks, verb = "the class token", "looks"
-    if config.train.task == "classify" and config.model.global_pool == "avg":
-        query, asks, verb = "mean", "the patches", "look, on average"  # whose mean the head reads
-    elif not config.model.class_token:
-        query, asks = centre, f"the patch in row {centre[0]}, column {centre[1]} (outlined)"
-    maps, prefix_mass = (part.float().cpu() for part in attention.to_grid(query=query))
+    asks = who_asks(encoder, config.train.task)
+    maps, prefix_mass = (part.float().cpu() for part in attention.to_grid(query=asks.query))
     heads = maps.shape[1]
     # The mean stands first: it is what the heads amount to.
     maps, prefix_mass = (torch.cat([part.mean(dim=1, keepdim=True), part], dim=1) for part in (maps, prefix_mass))
+    title = f"Where {asks.who}{' (outlined)' if asks.patch else ''} {asks.looks}"
     last = len(encoder.blocks) - 1
     figure = attention_figure(
         images, maps, ["mean of heads", *(f"head {head}" for head in range(heads))], some.label_names,
-        f"Where {asks} {verb}", f"{caption(run)} · layer {last} of 0 to {last}, whole images",
-        masses=prefix_mass, query=centre if query == centre else None,
+        title, f"{caption(run)} · layer {last} of 0 to {last}, whole images",
+        masses=prefix_mass, query=asks.patch,
     )  # fmt: skip
     save_figure(figure, folder.attention)
 
@@ -100,20 +95,35 @@ def draw_curves(
     run: TrainingRun, folder: RunFolder, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]
 ) -> None:
     """curves.png: how the run went, from metrics.jsonl and what `vit.evaluate.summary` measured in the end."""
-    end = "held-out images at the end" if run.data.held_out else "test images at the end"
-    if run.config.train.task == "classify":
-        curves = [
-            Curve("cross-entropy", "loss", "held_out_loss", {end: measured["test_loss"]}),
-            Curve("accuracy", "train_accuracy", "held_out_accuracy", {end: measured["test_accuracy"]}),
+    config = run.config
+    curves = curves_of(config.train.task, config.mask.uniformity > 0, run.data.tested_on, measured)
+    about = f"{caption(run)} · seed {config.train.seed}"
+    save_figure(curves_figure(metrics, curves, "How the run went", about), folder.curves)
+
+
+def curves_of(task: str, uniformity: bool, tested_on: str, measured: Mapping[str, Any] | None) -> list[Curve]:
+    """What a run's curves show beside learning rate and gradient norm.
+
+    Args:
+        task: train.task.
+        uniformity: whether a second loss was added to that over the hidden patches.
+        tested_on: what `measured` was measured on, `Dataset.tested_on`.
+        measured: from `vit.evaluate.summary`, or summary.json; None of a run that is not finished.
+    """
+    end = f"{tested_on.replace('training ', '')} at the end"
+    if task == "classify":
+        keys = {"cross-entropy": ("loss", "held_out_loss", "test_loss"),
+                "accuracy": ("train_accuracy", "held_out_accuracy", "test_accuracy")}  # fmt: skip
+        return [
+            Curve(title, key, held_out, {end: measured[at_the_end]} if measured else {})
+            for title, (key, held_out, at_the_end) in keys.items()
         ]
-    else:
+    lines = {}
+    if measured:
         baselines = measured["test_loss_of_baselines"]
         lines = {
             end: measured["test_loss"],
             "guessing the mean of the visible": baselines["mean_of_visible_patches"],
             "copying the nearest visible": baselines["nearest_visible_patch"],
         }
-        key = "masked_loss" if run.config.mask.uniformity else "loss"
-        curves = [Curve("loss over the hidden patches", key, "held_out_loss", lines)]
-    about = f"{caption(run)} · seed {run.config.train.seed}"
-    save_figure(curves_figure(metrics, curves, "How the run went", about), folder.curves)
+    return [Curve("loss over the hidden patches", "masked_loss" if uniformity else "loss", "held_out_loss", lines)]

@@ -28,7 +28,9 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.snapshots = path / "snapshots"
         self.tensorboard = path / "tensorboard"
+        self.showcase = path / "showcase.safetensors"
         self.summary = path / "summary.json"
+        self.report = path / "report.html"
         self.reconstructions = path / "reconstructions.png"
         self.confusion = path / "confusion.png"
         self.reliability = path / "reliability.png"
@@ -48,8 +50,8 @@ class RunFolder:
             RunFolderError: it names the ways out.
         """
         ours = (
-            self.config, self.metrics, self.checkpoints, self.snapshots, self.tensorboard, self.summary, self.curves,
-            self.reconstructions, self.confusion, self.reliability, self.attention,
+            self.config, self.metrics, self.checkpoints, self.snapshots, self.tensorboard, self.showcase, self.summary,
+            self.report, self.curves, self.reconstructions, self.confusion, self.reliability, self.attention,
             self.path / "model.safetensors", self.path / "config.json",
         )  # fmt: skip
         try:

@@ -1,0 +1,63 @@
+"""`vit report` as a shell calls it: one page, or one line that says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vit.cli import main
+from vit.config import Config
+
+
+@pytest.fixture
+def begun(tmp_path) -> Path:
+    """A run that has settings and nothing else yet."""
+    folder = tmp_path / "a run"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(yaml.safe_dump(Config().to_dict()))
+    return folder
+
+
+def test_page_stands_in_the_run_or_where_it_is_asked_for(begun, capsys):
+    for argv, out in (
+        ([], begun / "report.html"),
+        (["--out", str(begun / "new" / "page.html")], begun / "new" / "page.html"),
+    ):
+        assert main(["report", str(begun), *argv]) == 0
+        assert capsys.readouterr().out == f"report: {out}, {out.stat().st_size:,} bytes\n"
+        assert "<h1" in out.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["nowhere"], "nowhere is no run"),
+        (["a run/config.yaml"], "is no run"),
+        (["x" * 300], "name too long"),
+        (["a run", "--out", "page.txt"], "page.txt"),
+        (["a run", "--out", "a run"], "a run"),
+        (["a run", "--out", "a run/config.yaml/page.html"], "is not a folder"),
+        (["a run", "--out", "mine.html"], "mine.html is no report"),
+        (["a run", "--out", ""], "--out"),
+        (["a run", "another"], "another"),
+        ([], "RUN"),
+    ],
+)
+def test_mistakes_are_one_line_and_nothing_is_written(begun, argv, said, capsys, monkeypatch):
+    monkeypatch.chdir(begun.parent)
+    Path("mine.html").write_text("mine")
+    before = {path: path.is_file() and path.read_bytes() for path in begun.parent.rglob("*")}
+    assert main(["report", *argv]) != 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+    assert said.lower() in captured.err.lower()
+    assert {path: path.is_file() and path.read_bytes() for path in begun.parent.rglob("*")} == before
+
+
+def test_settings_are_refused_without_heavy_imports(weighed):
+    done = weighed("from vit.cli import main; sys.exit(main(['report', 'nowhere', '--out', 'page.txt']))")
+    assert done.returncode == 2
+    assert done.stdout == "imported:\n"

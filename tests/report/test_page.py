@@ -1,0 +1,493 @@
+"""The page about a run says what its files say, whatever stands in them, and a browser shows it as it should."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import shlex
+import shutil
+from collections import Counter
+from functools import cache
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from selenium.webdriver.common.by import By
+
+from vit.cli.attention import attention_parser
+from vit.cli.evaluate import evaluate_parser
+from vit.cli.explore import explore_parser
+from vit.cli.report import report_parser
+from vit.cli.settings import parse_train_command
+from vit.config import Config
+from vit.errors import UserError, one_line
+from vit.figures.strip import GAP
+from vit.figures.style import DARK, LIGHT, printable
+from vit.report.course import dynamics
+from vit.report.outcome import evaluation
+from vit.report.page import is_report, report_page, write_report
+from vit.report.particulars import commands_of
+from vit.report.pieces import bars, duration, spelled
+from vit.report.record import read_record, settings_of
+from vit.report.showcase import load_showcase
+
+HOSTILE = [
+    "</style></title><script>alert(1)</script>",
+    '"><img src=x onerror=alert(2)>',
+    "' onmouseover='alert(3)",
+    "\u202eredrocer\u202c\u2066 \x00 & &lt; \u2028",
+    "{{main}} {{policy}}",
+]
+RESULTS = {
+    "checkpoint": "run",
+    "data": {"name": "Other data", "train_images": 1234, "test_images": 567, "tested_on": "test images", "warning": None},
+    "knn": {"accuracy": 0.4321, "raw_pixel_accuracy": 0.3333, "k": 20, "bank": 1000},
+    "linear": {"accuracy": 0.5432, "spread": 0.0123, "seeds": [0, 1], "labels": 900, "layer": 1, "strength": 1e-3,
+               "held_out": 99, "converged": False},
+    "reconstruction": [{"mask": "block", "ratio": 0.75, "loss": 0.6789, "mean_of_visible_patches": 0.789,
+                        "nearest_visible_patch": 0.891}],
+    "command": "vit evaluate run --data 'other data'",
+}  # fmt: skip
+
+
+class Read(HTMLParser):
+    """What a browser would take for tags and for text."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.rows: list[list[str]] = []
+        self.in_cell = False
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+            self.in_cell = True
+
+    def handle_endtag(self, tag):
+        self.in_cell = self.in_cell and tag not in ("td", "th")
+
+    def handle_data(self, data):
+        self.text.append(data)
+        if self.in_cell:
+            self.rows[-1][-1] += data
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.text)
+
+    def pictures(self, alt: str) -> list[np.ndarray]:
+        """Those whose description has `alt` in it: uint8 (height, width, 4)."""
+        found = [attrs["src"] for tag, attrs in self.tags if tag == "img" and alt in attrs["alt"]]
+        return [
+            np.asarray(Image.open(io.BytesIO(base64.b64decode(src.partition(",")[2]))).convert("RGBA")) for src in found
+        ]
+
+
+def read(folder: Path) -> Read:
+    return Read(page_of(folder))
+
+
+@cache
+def page_of(folder: Path) -> str:
+    """The page about a run that does not change."""
+    return report_page(read_record(folder))
+
+
+@pytest.fixture
+def copied(pretrained, tmp_path) -> Path:
+    return shutil.copytree(pretrained, tmp_path / "run")
+
+
+# ---- What it says ----------------------------------------------------------------------------------------------------
+
+
+def test_figures_are_those_of_the_summary(pretrained):
+    summary, page = json.loads((pretrained / "summary.json").read_text()), read(pretrained)
+    rows = {row[0]: row[-1] for row in page.rows}
+    baselines, found = summary["test_loss_of_baselines"], summary["neighbours"]
+    assert rows["the model"] == f"{summary['test_loss']:.4f}"
+    assert rows["guessing the mean of the visible patches"] == f"{baselines['mean_of_visible_patches']:.4f}"
+    assert rows["copying the nearest visible patch"] == f"{baselines['nearest_visible_patch']:.4f}"
+    assert rows["by the model's features"] == f"{found['encoder_accuracy']:.2%}"
+    assert rows["by raw pixels"] == f"{found['raw_pixel_accuracy']:.2%}"
+    for text in (
+        "pretrained",
+        f"{summary['test_loss']:.3f}",
+        f"{found['encoder_accuracy']:.1%}",
+        duration(summary["seconds"]),
+    ):
+        assert text in page.text
+    for text in (
+        summary["data"]["stamp"],
+        f"{summary['parameters']:,}",
+        summary["device"],
+        summary["versions"]["torch"],
+    ):
+        assert text in page.words
+    assert "24 images of Noise" in page.words
+    assert "12 test images" in page.words
+    assert "not finished" not in page.words
+
+
+def test_a_classifier_has_its_own_figures(classifier):
+    summary, page = json.loads((classifier / "summary.json").read_text()), read(classifier)
+    rows = {row[0]: row[-1] for row in page.rows}
+    assert rows["the model"] == f"{summary['test_accuracy']:.2%}"
+    assert rows["the model, with mirror images"] == f"{summary['test_accuracy_with_flip']:.2%}"
+    assert rows["always naming the commonest class"] == "33.33%"
+    assert f"{summary['test_calibration_error']:.2%}" in page.words
+    table = np.array(summary["test_confusion"])
+    names, shares = ["cat", "dog", "ship"], table / table.sum(1, keepdims=True)
+    mixed = [row for row in page.rows if row[0] in names and row[1] in names]
+    wrong = sorted((shares[i, j] for i in range(3) for j in range(3) if i != j and shares[i, j]), reverse=True)
+    assert [row[2] for row in mixed] == [f"{share:.1%}" for share in wrong[:5]]
+    for label, taken, share in mixed:
+        assert share == f"{shares[names.index(label), names.index(taken)]:.1%}"
+    assert page.pictures("taken for which")
+    assert page.pictures("how sure it is")
+    assert "fills in" not in page.words
+
+
+def test_every_setting_that_differs_is_shown_with_its_default_and_all_are_folded(pretrained):
+    page, defaults = read(pretrained), settings_of(Config().to_dict())
+    settings = read_record(pretrained).settings
+    changed = {key: value for key, value in settings.items() if value != defaults[key]}
+    assert len(changed) > 10
+    shown = Counter(tuple(row) for row in page.rows)
+    for key, value in changed.items():
+        assert shown[key, spelled(value), spelled(defaults[key])] == 1
+    for key, value in settings.items():
+        assert shown[key, spelled(value)] == 1, key
+    assert sum(len(row) == 3 and "." in row[0] for row in page.rows) == len(changed)
+
+
+def test_images_are_the_kept_ones_and_are_filled_in_at_each_moment(pretrained):
+    page, kept = read(pretrained), load_showcase(pretrained / "showcase.safetensors").images
+    filled = page.pictures("filled in by")
+    (original, *again), (seen,) = page.pictures("images: cat"), page.pictures("as the model sees them")
+    assert all((original == other).all() for other in again)
+    cells = original.reshape(16, -1, 4)[:, :, :3]
+    for number, image in enumerate(kept):
+        left = number * (16 + GAP)
+        assert (cells[:, left : left + 16] == image.permute(1, 2, 0).numpy()).all()
+    visible = seen[..., 3] == 255
+    assert visible.sum() == len(kept) * 4 * 16  # 4 of 16 patches, of 16 pixels
+    assert len(filled) == 3
+    for picture in filled:
+        assert (picture[visible] == original[visible]).all()
+    assert not (filled[0] == filled[-1]).all()
+    assert len(page.pictures("the class token looks: head")) == 2
+    assert len(page.pictures("the class token looks: step")) == 3
+
+
+def test_an_unfinished_run_says_so_and_how_to_go_on(make_run, tmp_path):
+    page = read(make_run(tmp_path / "half", finished=False, snapshots=0))
+    assert "This run is not finished" in page.words
+    assert "1.0 of 2 epochs are done" in page.words
+    assert "What came out" not in page.text
+    assert "How it went" in page.text
+    assert len(page.pictures("filled in by the weights of step 3")) == 1
+    assert f"python train.py --out {tmp_path / 'half'} --resume" in "".join(page.text)
+
+
+def test_a_run_that_has_only_begun_has_a_page(make_run, tmp_path):
+    folder = make_run(tmp_path / "begun", finished=False, snapshots=0)
+    (folder / "metrics.jsonl").unlink()
+    shutil.rmtree(folder / "checkpoints")
+    page = read(folder)
+    assert "0.0 of 2 epochs are done" in page.words
+    assert "How it went" not in page.text
+    assert "Where it looks" not in page.text
+
+
+def test_without_kept_images_the_run_s_own_pictures_stand_for_them(copied, pretrained):
+    drawn = [
+        base64.b64encode((copied / name).read_bytes()).decode() for name in ("reconstructions.png", "attention.png")
+    ]
+    assert not any(picture in page_of(pretrained) for picture in drawn)
+    (copied / "showcase.safetensors").unlink()
+    page = report_page(read_record(copied))
+    assert all(picture in page for picture in drawn)
+    assert "Where it looks" not in Read(page).text
+
+
+def test_dynamics_are_there_where_they_were_drawn(copied):
+    assert dynamics(read_record(copied)) is None
+    shutil.copy(copied / "attention.png", copied / "dynamics.png")
+    found = dynamics(read_record(copied))
+    assert found.title == "How the weights moved"
+    assert base64.b64encode((copied / "dynamics.png").read_bytes()).decode() in found.content
+
+
+def test_evaluations_below_the_run_are_taken_in_and_damaged_ones_told_of(copied):
+    for name, text in {
+        "evaluation": json.dumps(RESULTS), "deep/er": json.dumps({**RESULTS, "knn": None}), "cut": "{", "odd": '{"data": 3}',
+        "other": json.dumps({**RESULTS, "linear": {"accuracy": "high"}}),
+    }.items():  # fmt: skip
+        (copied / name).mkdir(parents=True)
+        (copied / name / "results.json").write_text(text)
+    record = read_record(copied)
+    found, notes = evaluation(record)
+    page = Read(found.content)
+    rows = [tuple(row[:2]) for row in page.rows]
+    assert ("nearest neighbours", "43.21%") in rows
+    assert rows.count(("linear probe", "54.32% ± 1.23% over 2 seeds")) == 2
+    assert ["block", "75%", "0.6789", "0.7890", "0.8910"] in page.rows
+    assert "Other data: 1,234 training images, measured on 567 test images." in page.text
+    assert RESULTS["command"] in "".join(page.text)
+    assert [title for title in page.text if title in ("evaluation", "deep/er", "cut", "odd", "other")] == [
+        "deep/er", "evaluation",
+    ]  # fmt: skip
+    told = [*record.notes, *notes]
+    assert len(told) == 3
+    for name in ("cut", "odd", "other"):
+        assert sum(f"{name}/results.json" in note for note in told) == 1
+    assert "converged" in page.words
+
+
+@pytest.mark.parametrize("which", ["pretrained", "classifier"])
+def test_commands_are_ones_that_their_programs_take(which, request, tmp_path):
+    record = read_record(request.getfixturevalue(which))
+    parsers = {
+        "attention": attention_parser,
+        "explore": explore_parser,
+        "evaluate": evaluate_parser,
+        "report": report_parser,
+    }
+    lines = [shlex.split(line) for _, line in commands_of(record)]
+    assert len(lines) == 5
+    for program, *argv in lines:
+        if program == "python":
+            command = parse_train_command(argv[1:], tmp_path / "none")
+            assert settings_of(command.config.to_dict()) == record.settings
+            assert command.out != record.folder.path
+        else:
+            assert program == "vit"
+            options = parsers[argv[0]]().parse_args(argv[1:])
+            assert str(record.folder.path) in vars(options).values()
+            assert getattr(options, "data", "my images") == "my images"
+
+
+# ---- What it is written to -------------------------------------------------------------------------------------------
+
+
+def test_equal_folders_give_equal_pages_of_a_sensible_size(pretrained, tmp_path):
+    out = tmp_path / "report.html"
+    out.write_text(page_of(pretrained)[:1000])  # one of ours, which is replaced
+    assert write_report(pretrained, out) == out.stat().st_size < 3_000_000
+    assert out.read_text(encoding="utf-8") == page_of(pretrained)
+    assert is_report(out)
+
+
+def refusal(folder: Path, out: Path) -> str:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(UserError) as caught:
+        write_report(folder, out)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert str(caught.value) == one_line(str(caught.value))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["my notes", "", "<!doctype html><p>a page"])
+def test_another_file_is_left_as_it_is(copied, content):
+    (copied / "report.html").write_text(content)
+    assert "report.html" in refusal(copied, copied / "report.html")
+    (copied / "folder.html").mkdir()
+    assert "folder.html" in refusal(copied, copied / "folder.html")
+
+
+@pytest.mark.parametrize(
+    ("name", "contents"),
+    {
+        "config.yaml": (None, "{", "a: 1", "- 1", "train: {}"),
+        "summary.json": ("{", "[]", '{"data": {}}'),
+        "metrics.jsonl": ("{\n", '{"epoch": "x"}\n'),
+        "showcase.safetensors": ("",),
+    }.items(),
+)
+def test_what_is_no_run_or_damaged_is_one_line(copied, name, contents):
+    for content in contents:
+        (copied / name).unlink()
+        if content is not None:
+            (copied / name).write_text(content)
+        assert str(copied) in refusal(copied, copied / "report.html")
+        (copied / name).touch()
+
+
+def test_pieces():
+    assert [duration(seconds) for seconds in (0.4, 59.6, 60, 3599, 3600, 7260, 90_000)] == [
+        "0 s", "1 min", "1 min", "59 min 59 s", "1 h", "2 h 1 min", "1 d 1 h",
+    ]  # fmt: skip
+    assert [spelled(value) for value in ("", "a b", 0.5, None, True, [1, 2])] == [
+        '""',
+        "a b",
+        "0.5",
+        "null",
+        "true",
+        "[1, 2]",
+    ]
+    drawn = bars([("one", 0.5), ("two", 2.0), ("none", -1.0)], str, "about")
+    assert re.findall(r'<rect width="([\d.]+)"', drawn) == ["25.00", "100.00", "0.00"]
+
+
+# ---- Names that would be more than text ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hostile(make_run, tmp_path_factory) -> Path:
+    """A classifier in which every name is out to be something else."""
+    folder = tmp_path_factory.mktemp("runs") / '<img src=x onerror=alert(0)> "\u202egpj'
+    make_run(folder, "classify", HOSTILE, HOSTILE[0], warning=" ".join(HOSTILE))
+    results = json.loads(json.dumps(RESULTS))
+    results["data"] |= {"name": HOSTILE[1], "tested_on": HOSTILE[0], "warning": HOSTILE[2]}
+    results["command"] = " ".join(HOSTILE)
+    place = folder / "<b onclick=alert(4)>"
+    place.mkdir()
+    (place / "results.json").write_text(json.dumps(results))
+    (folder / "<i>").mkdir()
+    (folder / "<i>" / "results.json").write_text("<script>alert(5)</script>")
+    return folder
+
+
+def test_hostile_names_are_neither_tags_nor_attributes(hostile, classifier):
+    page, usual = read(hostile), read(classifier)
+    assert {tag for tag, _ in page.tags} <= {tag for tag, _ in usual.tags} | {"ul"}
+    assert {key for _, attrs in page.tags for key in attrs} <= {key for _, attrs in usual.tags for key in attrs}
+    assert all(attrs["src"].startswith("data:image/png;base64,") for tag, attrs in page.tags if tag == "img")
+    for name in HOSTILE:
+        assert printable(name) in page.words
+    assert page.words.replace("\n", "").isprintable()
+
+
+# ---- In the browser --------------------------------------------------------------------------------------------------
+
+CONTRAST = """
+const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
+const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+const ground = (element) => {
+  for (let e = element; e; e = e.parentElement) {
+    const found = channels(getComputedStyle(e).backgroundColor);
+    if (found.length === 3 || found[3] > 0.99) return found;
+    if (found[3] > 0) throw new Error("a ground that shows through");
+  }
+  return [255, 255, 255];
+};
+const found = [];
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const text = walker.currentNode.textContent.trim(), element = walker.currentNode.parentElement;
+  if (!text || !element.checkVisibility()) continue;
+  const [a, b] = [light(channels(getComputedStyle(element).color)), light(ground(element))].sort((x, y) => y - x);
+  found.push([(a + 0.05) / (b + 0.05), text.slice(0, 40)]);
+}
+return found;
+"""
+
+
+@pytest.fixture
+def show(driver, tmp_path):
+    """`show(folder, width, scheme)` opens the page about a run; it must ask for nothing and stay silent."""
+    driver.get_log("browser")
+
+    def show(folder: Path, width: int, scheme: str) -> None:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        (tmp_path / "page.html").write_text(page_of(folder), encoding="utf-8")
+        driver.get((tmp_path / "page.html").as_uri())
+
+    yield show
+    assert driver.get_log("browser") == []
+    assert (
+        driver.execute_script(
+            "return performance.getEntriesByType('resource').filter((e) => !e.name.startsWith('data:'))"
+        )
+        == []
+    )
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("which", ["pretrained", "hostile"])
+def test_page_fits_and_can_be_read(which, width, scheme, show, driver, request):
+    folder = request.getfixturevalue(which)
+    show(folder, width, scheme)
+    driver.execute_script("for (const e of document.querySelectorAll('details')) e.open = true")
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+    wide = driver.execute_script(
+        """return [...document.querySelectorAll('body *')].filter((e) => e.getBoundingClientRect().right > innerWidth + 1
+        && !e.closest('.scroll, .line, .wide')).map((e) => e.outerHTML.slice(0, 200))"""
+    )
+    assert wide == []
+    contrasts = driver.execute_script(CONTRAST)
+    assert len(contrasts) > 100
+    assert min(contrasts)[0] >= 4.5, min(contrasts)
+    broken = "return [...document.images].filter((e) => !e.complete || !e.naturalWidth).map((e) => e.alt)"
+    assert driver.execute_script(broken) == []
+    paper = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+    theme = DARK if scheme == "dark" else LIGHT
+    rgb = [255] * 3 if theme.paper == "white" else [int(theme.paper[i : i + 2], 16) for i in (1, 3, 5)]
+    assert [int(part) for part in re.findall(r"\d+", paper)] == rgb  # figures have the page's own paper
+    shown = driver.execute_script("return document.querySelector('picture img').currentSrc")
+    dark = driver.execute_script("return document.querySelector('picture source').srcset")
+    assert (shown == dark) == (scheme == "dark")
+
+
+def test_headings_pictures_and_links_are_in_order(pretrained, show, driver):
+    show(pretrained, 1280, "light")
+    levels = driver.execute_script("return [...document.querySelectorAll('h1, h2, h3')].map((e) => +e.tagName[1])")
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert driver.execute_script("return [...document.images].every((e) => e.alt.length > 5)")
+    titles = driver.execute_script("return [...document.querySelectorAll('h2')].map((e) => e.textContent)")
+    links = driver.find_elements(By.CSS_SELECTOR, "nav a")
+    assert [link.text for link in links] == titles
+    for link, title in zip(links, titles, strict=True):
+        assert driver.execute_script("return document.querySelector(arguments[0]).querySelector('h2').textContent",
+                                     link.get_attribute("hash")) == title  # fmt: skip
+
+
+def test_hostile_names_are_text_in_a_browser_too(hostile, show, driver):
+    show(hostile, 1280, "light")
+    assert driver.execute_script("return document.querySelector('h1').textContent") == printable(hostile.name)
+    assert driver.title == f"{printable(hostile.name)}: report of a run"
+    assert driver.execute_script("return document.scripts.length") == 0
+    assert (
+        driver.execute_script(
+            "return document.querySelectorAll('b, i, script, [onclick], [onerror], [onmouseover]').length"
+        )
+        == 0
+    )
+    labels = driver.execute_script("return [...document.querySelectorAll('.strips li')].map((e) => e.textContent)")
+    assert set(labels) == {printable(name) for name in HOSTILE}
+    warnings = driver.execute_script("return [...document.querySelectorAll('.warning')].map((e) => e.textContent)")
+    assert warnings == [printable(" ".join(HOSTILE)), HOSTILE[2], printable(" ".join(HOSTILE))]
+
+
+def test_policy_stops_what_is_not_the_page_s_own(pretrained, tmp_path, driver):
+    page = page_of(pretrained)
+    added = '<script>window.ran = 1</script><img src="https://example.invalid/x.png" onerror="window.ran = 2">'
+    (tmp_path / "page.html").write_text(
+        page.replace("<main>", f"<main>{added}<p id=own style='color: red'>x</p>"), "utf-8"
+    )
+    driver.get((tmp_path / "page.html").as_uri())
+    assert driver.execute_script("return window.ran === undefined")
+    assert driver.execute_script("return getComputedStyle(document.querySelector('#own')).color") != "rgb(255, 0, 0)"
+    stopped = " ".join(line["message"] for line in driver.get_log("browser"))
+    assert stopped.count("Content Security Policy") >= 3

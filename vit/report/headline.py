@@ -1,0 +1,61 @@
+"""A run in two sentences and three figures."""
+
+from __future__ import annotations
+
+from vit.config import PRESETS
+from vit.interpret.viewing import short_name
+from vit.report.pieces import duration, plural
+from vit.report.record import Record
+
+
+def told(record: Record) -> str:
+    """The run in two sentences: the model, and what it learned from what."""
+    settings, data = record.settings, record.data
+    size = {
+        key: value if (value := settings[f"model.{key}"]) is not None else PRESETS[settings["model.preset"]][key]
+        for key in ("depth", "num_heads", "embed_dim")
+    }
+    patch = settings["model.patch_size"]
+    rows, columns = patch if isinstance(patch, list) else (patch, patch)
+    model = f"A vision transformer of {plural(size['depth'], 'layer')} with {plural(size['num_heads'], 'head')} each"
+    model = f"{model}, width {size['embed_dim']}, on patches of {rows}×{columns} pixels."
+    images = f"{data['train_images']:,} images of {data['name']}" if data else "its images"
+    what = f"to fill in the {settings['mask.ratio']:.0%} of an image that it does not see"
+    if settings["train.task"] == "classify":
+        begun = f"beginning with {short_name(init)}" if (init := settings["model.init"]) else "from random weights"
+        what = f"to name their classes, {begun}"
+    epochs = plural(settings["train.epochs"], "epoch")
+    if not record.summary:
+        return f"{model} On {images}, it is learning {what}; {record.epochs:.1f} of {epochs} are done."
+    return f"{model} In {epochs} over {images} it learned {what}."
+
+
+def key_figures(record: Record) -> list[tuple[str, str, str]]:
+    """The three figures that say most of a run: the number, its name, and what it means."""
+    summary, metrics = record.summary, record.metrics
+    if not summary:
+        last = next((line for line in reversed(metrics) if "loss" in line), None)
+        if last is None:
+            return []
+        epochs = record.settings["train.epochs"]
+        return [
+            (f"{last['epoch'] / epochs:.0%}", "of the run", f"epoch {last['epoch']:.1f} of {epochs}"),
+            (f"{last['loss']:.3f}", "training loss", f"at step {last['step']:,}, on varied images"),
+            (f"{last['images_per_second']:,.0f}", "images a second", "as it is training"),
+        ]
+    time = (duration(summary["seconds"]), "of training", f"{summary['images_per_second']:,.0f} images a second")
+    if "test_accuracy" in summary:
+        error = "how far its confidence is from how often it is right, on average"
+        return [
+            (f"{summary['test_accuracy']:.1%}", "accuracy", f"of {record.tested} are named right"),
+            (f"{summary['test_calibration_error']:.1%}", "calibration error", error),
+            time,
+        ]
+    mean = summary["test_loss_of_baselines"]["mean_of_visible_patches"]
+    figures = [
+        (f"{summary['test_loss']:.3f}", "test loss", f"on hidden patches; guessing the visible mean: {mean:.3f}")
+    ]
+    if found := summary["neighbours"]:
+        pixels = f"without a label in training; by raw pixels: {found['raw_pixel_accuracy']:.1%}"
+        figures.append((f"{found['encoder_accuracy']:.1%}", "nearest-neighbour accuracy", pixels))
+    return [*figures, time]
