@@ -214,24 +214,27 @@ def _leaning(liking: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _answer(trained: Sequence[Reading], random: Sequence[Reading], plain: Sequence[Tensor]) -> str:
-    all_liking = [[one.liking for one in trained], [one.liking for one in random], plain]
-    agrees, at_random, identity = (_mean([one[..., 0] for one in found]) for found in all_liking)
-    ends = [_mean([one.liking[:, layer, :, 0] for one in trained]) for layer in (0, -1)]
+    at_random, identity = (_mean([one[..., 0] for one in of]) for of in ([one.liking for one in random], plain))
+    agrees, _, held = (_mean([one.liking[..., i] for one in trained]) for i in range(len(LIKENESS)))
+    pixels = [_mean([one.liking[:, layer, :, 1] for one in trained]) for layer in (0, -1)]
     like, unlike = (_share([_leaning(one.liking)[i].float() for one in trained]) for i in (0, 1))
     (symmetric, positive), (symmetric_random, positive_random) = (
         [_share([one.forms[:, i] for one in found]) for i in (2, 3)] for found in (trained, random)
     )
     first, first_random = (_share([one.first[:, 0] for one in found]) for found in (trained, random))
-    own, own_random = (_share([one.keys[-1, :, 1] for one in found]) for found in (trained, random))
+    (place, own), (place_random, own_random) = (
+        [_share([one.keys[-1, :, i] for one in found]) for i in (0, 1)] for found in (trained, random)
+    )
     verdict = "No." if like.mean < 0.6 else "Yes, nearly." if min(like.mean, symmetric.mean) > 0.9 else "Only in part."
     return (
-        f"{verdict} Over the keys of a query, logit and likeness to the query correlate by {agrees} ({ends[0]} in the first"
-        f" layer, {ends[1]} in the last; {at_random} with random weights, {identity} where q = k = x): {like} of the heads"
-        f" prefer like keys and {unlike} unlike ones, and training {_moved(trained, random)}. A similarity would be symmetric"
-        f" and positive in all directions; weighted by how patches vary, the first layer's forms on pixels are symmetric to"
-        f" {symmetric} and, of that, positive to {positive} ({symmetric_random} and {positive_random} with random weights)."
-        f" Pixels that ask for pixels are {first} of what tells keys apart in the first layer ({first_random}), and the key's"
-        f" own patch, whatever it was asked by, is {own} of it in the last ({own_random})."
+        f"{verdict} Over the keys of a query, its logits and how like it the keys are correlate by {agrees} ({held} with"
+        f" nearness held constant; {at_random} with random weights, {identity} where q = k = x): {like} of the heads prefer"
+        f" like keys and {unlike} unlike ones, and training {_moved(trained, random)}; with the likeness of pixels, it is"
+        f" {pixels[0]} in the first layer and {pixels[1]} in the last. A similarity would be symmetric and positive in all"
+        f" directions: weighted by how patches vary, the first layer's forms on pixels are symmetric to {symmetric} and, of"
+        f" that, positive to {positive} ({symmetric_random} and {positive_random} with random weights). Pixels that ask for"
+        f" pixels are {first} of what tells keys apart in the first layer ({first_random} with random weights); in the last,"
+        f" the key's place is {place} ({place_random}) and its own patch {own} ({own_random})."
     )
 
 
