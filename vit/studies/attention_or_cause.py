@@ -225,7 +225,8 @@ def _answer(
     verdict = next(word for least, word in words if attention.mean >= least)
     by_head = [head_correlations(one[: _encoder_heads(model)]) for model, one in zip(models, heads, strict=True)]
     sharp, writes = (seeds([one[i] for one in by_head]) for i in (0, 3))
-    told = "no" if abs(sharp.mean) < 0.3 else "in part" if sharp.mean > 0 else "rather the opposite"
+    by_chance = sum(_encoder_heads(model) - 1 for model in models) ** -0.5  # deviation of what is no correlation
+    told = "not clearly" if abs(sharp.mean) < 2 * by_chance else "in part" if sharp.mean > 0 else "rather the opposite"
     return (
         f"Patches: {verdict}. Over the visible patches, what the decoder attends to from a hidden one, and how much that one"
         f" changes when each is left out, have a rank correlation of {attention} ({at_random} with random weights; nearness"
