@@ -31,7 +31,7 @@ from vit.figures.style import DARK, LIGHT, printable
 from vit.report.course import dynamics
 from vit.report.outcome import evaluation
 from vit.report.page import is_report, report_page, write_report
-from vit.report.particulars import commands_of
+from vit.report.particulars import commands_of, settings
 from vit.report.pieces import bars, duration, spelled
 from vit.report.record import read_record, settings_of
 from vit.report.showcase import load_showcase
@@ -161,15 +161,23 @@ def test_a_classifier_has_its_own_figures(classifier):
 
 def test_every_setting_that_differs_is_shown_with_its_default_and_all_are_folded(pretrained):
     page, defaults = read(pretrained), settings_of(Config().to_dict())
-    settings = read_record(pretrained).settings
-    changed = {key: value for key, value in settings.items() if value != defaults[key]}
+    given = read_record(pretrained).settings
+    changed = {key: value for key, value in given.items() if value != defaults[key]}
     assert len(changed) > 10
     shown = Counter(tuple(row) for row in page.rows)
     for key, value in changed.items():
         assert shown[key, spelled(value), spelled(defaults[key])] == 1
-    for key, value in settings.items():
+    for key, value in given.items():
         assert shown[key, spelled(value)] == 1, key
     assert sum(len(row) == 3 and "." in row[0] for row in page.rows) == len(changed)
+
+
+def test_a_setting_that_is_left_out_has_its_default(copied):
+    text = (copied / "config.yaml").read_text()
+    assert "  flip: 0.5\n" in text
+    (copied / "config.yaml").write_text(text.replace("  flip: 0.5\n", ""))
+    assert read_record(copied).settings["data.flip"] == 0.5
+    assert ["data.flip", "0.5"] in Read(settings(read_record(copied)).content).rows
 
 
 def test_images_are_the_kept_ones_and_are_filled_in_at_each_moment(pretrained):
@@ -310,7 +318,7 @@ def test_another_file_is_left_as_it_is(copied, content):
 @pytest.mark.parametrize(
     ("name", "contents"),
     {
-        "config.yaml": (None, "{", "a: 1", "- 1", "train: {}"),
+        "config.yaml": (None, "{", "a: 1", "- 1"),
         "summary.json": ("{", "[]", '{"data": {}}'),
         "metrics.jsonl": ("{\n", '{"epoch": "x"}\n'),
         "showcase.safetensors": ("",),

@@ -10,6 +10,7 @@ import yaml
 
 from vit.checkpoints.card import mapping, read_json
 from vit.checkpoints.reading import CheckpointError
+from vit.config import Config
 from vit.errors import UserError
 from vit.report.showcase import Showcase, load_showcase
 from vit.training.metrics import read_metrics
@@ -26,7 +27,7 @@ class Record:
 
     Attributes:
         folder: the run's.
-        settings: of config.yaml, by "section.key".
+        settings: of config.yaml, by "section.key"; one that it leaves out has its default, as for train.py.
         metrics: lines of metrics.jsonl.
         summary: summary.json; empty of a run that is not finished.
         results: every results.json of `vit evaluate` below the run folder: the name of its folder there, and what it holds.
@@ -81,7 +82,7 @@ def read_record(path: Path) -> Record:
         except CheckpointError as error:
             notes.append(str(error))
     try:
-        settings = settings_of(mapping(folder.config, yaml.safe_load))
+        settings = settings_of(Config().to_dict()) | settings_of(mapping(folder.config, yaml.safe_load))
     except AttributeError as error:
         raise RecordError(f"{folder.config} is damaged: it is not made of sections") from error
     showcase = load_showcase(folder.showcase) if folder.showcase.exists() else None
