@@ -48,6 +48,8 @@ class Seeds:
         mean, spread = self.mean * factor, self.spread and self.spread * factor
         if not all(map(math.isfinite, self.values)):
             return "not finite"
+        if 0 < abs(mean) < 1e-4:
+            return f"{mean:.1e}" + (f" ± {spread:.0e}" if spread is not None else "")
         if self.share:
             digits = 1
         elif spread:
