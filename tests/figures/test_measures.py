@@ -64,3 +64,14 @@ def test_panels_of_the_same_series_have_one_legend_and_it_hides_nothing():
         [LayerPanel("x", series), LayerPanel("y", {"b": np.zeros(3), "c": np.ones(3)})], "Title", "sub"
     )
     assert not other.legends
+
+
+def test_a_logarithmic_axis_says_its_values_in_plain_numbers():
+    panel = LayerPanel("x", {"a": np.array([0.04, 0.06, 0.3]), "b": np.array([0.002, 0.002, 0.002])}, log=True)
+    figure = layers_figure([panel], "Title", "sub")
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    low, high = axes.get_ylim()
+    shown = [label.get_text() for label in axes.get_yticklabels() if low <= float(label.get_text()) <= high]
+    assert shown == ["0.002", "0.005", "0.01", "0.02", "0.05", "0.1", "0.2"]
+    assert not [label for label in axes.get_yticklabels(minor=True) if label.get_text()]

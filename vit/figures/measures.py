@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from vit.figures.style import (
     BLUE,
@@ -178,6 +178,9 @@ def layers_figure(
             axes.axhline(value, color=theme.quiet, linewidth=1.2, linestyle=(0, dashes), label=plain(name))
         if panel.log:
             axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_locator(NullLocator())
         if panel.limits:
             axes.set_ylim(*panel.limits)
         if panel.share:
