@@ -28,9 +28,9 @@ def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(laboratory, one
 def test_what_only_rounding_pulls_at_is_named():
     gradient = {name: torch.full((1, 3, 2), 1e-4) for name in MATRICES} | {"b_K": torch.full((1, 3, 2), 1e-10)}
     gradient["W_K"][0, 0, 1] = 1e-5
-    assert faintest(gradient) == ("W_K, is 100,000 times", "")
+    assert faintest(gradient) == ("W_K, some 100,000", "")
     gradient["W_O"][0, 2, 0] = 2e-10
-    assert faintest(gradient) == ("W_O, is 2 times", "W_O")
+    assert faintest(gradient) == ("W_O, some 2", "W_O")
 
 
 def test_the_loss_is_that_of_the_model_s_worth(learned):

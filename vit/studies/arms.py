@@ -147,5 +147,5 @@ def ranked(differences: Mapping[str, Seeds], best: int) -> str:
         return f"{', '.join(told.values())}, of one seed, which has no spread to hold this against"
     clear = [told[label] for label, found in worst_first if stands_out(found)]
     rest = [told[label] for label, found in worst_first if not stands_out(found)]
-    parts = [", ".join(clear)] if clear else []
-    return "; ".join([*parts, f"within the spread over the seeds: {', '.join(rest)}"] if rest else parts)
+    within = f"; within the spread over the seeds: {', '.join(rest)}" if rest else ""
+    return (", ".join(clear) or "no clear one") + within

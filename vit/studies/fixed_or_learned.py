@@ -67,7 +67,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         "arm",
         "numbers that learn",
         "ms a step",
-        "loss of hidden patches",
+        "loss over hidden patches",
         "20 nearest neighbours",
         "linear probe",
     )

@@ -72,7 +72,14 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     rows += [("difference, in points where in percent", "", "", *lost.values())]
     price = Table(
         f"What it is worth: {plan.training.train.epochs} epochs on {len(data.train):,} images",
-        ("model", "numbers that learn", "ms a step", "loss of hidden patches", "20 nearest neighbours", "linear probe"),
+        (
+            "model",
+            "numbers that learn",
+            "ms a step",
+            "loss over hidden patches",
+            "20 nearest neighbours",
+            "linear probe",
+        ),
         rows,
     )
     own = (seeds(of["own share"][:, 0].tolist(), share=True) for of in (plain, plain_trained, learned))

@@ -74,7 +74,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     lost = {arm.label: difference(losses[arm.label], whole) for arm in FROZEN}
 
     rows: list[tuple[Cell, ...]] = [(label, loss, lost.get(label, "")) for label, loss in losses.items()]
-    columns = ("arm", "loss of hidden patches", "more than where all learn")
+    columns = ("arm", "loss over hidden patches", "more than where all learn")
     frozen = Table(f"One of them frozen at its random start: {len(data.test):,} test images", columns, rows)
     weakest, missed = faintest(pull.gradient)
     at_start, at_end = (
@@ -82,12 +82,12 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     )
     moved = [seeds(_mean(pull.moved, names).tolist(), share=True) for names in (ASKING, GIVING)]
     answer = (
-        f"One loss trains {f'all but {missed}' if missed else 'all of them'}, together: a single backward pass gives every"
-        f" matrix its gradient, and nobody trains W_Q by itself. The weakest pull of all, on a number of {weakest} that on one"
-        f" of the keys' bias, where all gradient is rounding: what it adds to the logits, softmax takes away. By their size,"
-        f" W_Q and W_K are pulled {at_start} times as hard as W_V and W_O at the start and {at_end} times at the end, and move"
-        f" by {moved[0]} and {moved[1]}. Where one stands still at its random start, the loss of {whole} changes, the worst"
-        f" first: {ranked(lost, -1)}."
+        f"One loss trains {f'all but {missed}' if missed else 'all of them'}, together: a single backward pass gives them"
+        f" their gradients, and nobody trains W_Q by itself. The weakest pull of all is on {weakest} times as strong, number by"
+        f" number, as on the bias of the keys, whose gradient is nothing but rounding: what it adds to the logits, softmax"
+        f" takes away. By their size, W_Q and W_K are pulled {at_start} times as hard as W_V and W_O at the start and {at_end}"
+        f" times at the end; they move by {moved[0]} of it, W_V and W_O by {moved[1]}. Where one stands still at its random"
+        f" start, the loss of {whole} changes, the worst first: {ranked(lost, -1)}."
     )
     limits = (
         "Gradients are the encoder's, at three moments and of one set of images; within a training they change from batch to"
@@ -95,7 +95,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         " usual size. W_Q and W_K alone are not determined either: turned against each other, they give the same logits. What"
         " is frozen is frozen in encoder and decoder, and its neighbours learn to make up for it."
     )
-    panel = ArmPanel("loss of hidden patches", [loss.values for loss in losses.values()])
+    panel = ArmPanel("loss over hidden patches", [loss.values for loss in losses.values()])
     title, about = "What is lost when one of them stands still", "a dot a seed, a bar at their mean; grey: all learn"
     figures = {
         "gradients": gradients_figure(pull, data.name),
@@ -177,7 +177,7 @@ def faintest(gradient: dict[str, Tensor]) -> tuple[str, str]:
     times = {name: float(gradient[name].min() / rounding) for name in MATRICES}
     name = min(times, key=times.__getitem__)
     missed = [name for name in MATRICES if times[name] < ROUNDING]
-    return f"{name}, is {times[name]:,.0f} times", " and ".join(missed)
+    return f"{name}, some {float(f'{times[name]:.1g}'):,.0f}", " and ".join(missed)
 
 
 def loss_of(learned: Learned) -> float:
