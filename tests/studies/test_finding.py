@@ -33,6 +33,13 @@ def test_a_measure_is_written_with_its_spread_and_no_digit_more(values, share, t
     assert str(seeds(values, share)) == text
 
 
+@pytest.mark.parametrize(
+    ("values", "text"), [((-0.0008,), "0.00"), ((-0.126, -0.124), "-0.12 ± 0.00"), ((float("nan"), 1.0), "not finite")]
+)
+def test_or_with_as_many_digits_as_were_asked_for(values, text):
+    assert str(seeds(values, digits=2)) == text
+
+
 def test_the_spread_is_that_of_a_sample():
     assert Seeds((1.0, 3.0)).spread == pytest.approx(2**0.5)
     assert Seeds((1.0,)).spread is None

@@ -27,10 +27,12 @@ class Seeds:
     Attributes:
         values: in the order of the seeds.
         share: whether it is a share of one, written in percent.
+        digits: after the point; None for as many as the spread leaves meaning.
     """
 
     values: tuple[float, ...]
     share: bool = False
+    digits: int | None = None
 
     @property
     def mean(self) -> float:
@@ -44,10 +46,13 @@ class Seeds:
 
     def __str__(self) -> str:
         """ "50.2% ± 0.4" or "0.512 ± 0.003": as many digits as the spread leaves meaning."""
-        factor, unit = (100, "%") if self.share else (1, "")
-        mean, spread = self.mean * factor, self.spread and self.spread * factor
         if not all(map(math.isfinite, self.values)):
             return "not finite"
+        factor, unit = (100, "%") if self.share else (1, "")
+        mean, spread = self.mean * factor, self.spread and self.spread * factor
+        if self.digits is not None:
+            mean = round(mean, self.digits) + 0.0  # not -0.00
+            return f"{mean:.{self.digits}f}{unit}" + (f" ± {spread:.{self.digits}f}" if spread is not None else "")
         if 0 < abs(mean) < 1e-4:
             return f"{mean:.1e}" + (f" ± {spread:.0e}" if spread is not None else "")
         if self.share:
@@ -59,9 +64,9 @@ class Seeds:
         return f"{mean:.{digits}f}{unit}" + (f" ± {spread:.{digits}f}" if spread is not None else "")
 
 
-def seeds(values: Sequence[float], share: bool = False) -> Seeds:
+def seeds(values: Sequence[float], share: bool = False, digits: int | None = None) -> Seeds:
     """`Seeds` of plain numbers."""
-    return Seeds(tuple(float(value) for value in values), share)
+    return Seeds(tuple(float(value) for value in values), share, digits)
 
 
 Cell = str | int | Seeds
