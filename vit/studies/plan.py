@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from vit.config import Config, ConfigError
+from vit.config import Config, ConfigError, DataConfig
 
 
 @dataclass(frozen=True)
@@ -36,3 +36,11 @@ class Plan:
     training: Config
     seeds: tuple[int, ...]
     images: int
+
+    @property
+    def on_scenes(self) -> Config:
+        """The same trainings on Scenes, of which it is known what every pixel shows; `training` where they are so already."""
+        if self.training.data.source == "scenes":
+            return self.training
+        data = replace(self.training.data, source="scenes", root=DataConfig.root, name="", cache=DataConfig.cache)
+        return replace(self.training, data=data)
