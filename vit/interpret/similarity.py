@@ -1,8 +1,11 @@
-"""What is near what: clusters of patches or tokens."""
+"""What is near what: clusters of patches or tokens, and how alike groups of tokens are."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -36,3 +39,46 @@ def clusters(points: Tensor, count: int, seed: int = 0, rounds: int = 25) -> tup
         if torch.equal(before, nearest):
             break
     return centres, nearest
+
+
+def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor:
+    """The mean token of each group of patches, beyond what is typical of the places where they lie; in two halves.
+
+    From every token the mean token of its place is taken away, over all images. Even and odd images are averaged apart, so
+    that two means can be compared which have no image in common.
+
+    Args:
+        batches: (S, B, L, D), S tokens of each patch, of all images one after another.
+        labels: int64 (n, L), the group of each patch from 0, -1 for none.
+        count: K, of groups.
+
+    Returns:
+        float64 (S, 2, K, D); nan where a half has no patch of a group.
+    """
+    half = torch.arange(len(labels))[:, None] % 2
+    groups = torch.where(labels < 0, 2 * count, labels + count * half)  # (n, L), the last for patches of no group
+    sums, places, done = [], [], 0
+    for tokens in batches:
+        into = groups[done : done + tokens.shape[1]].flatten().to(tokens.device)
+        empty = tokens.new_zeros(len(tokens), 2 * count + 1, tokens.shape[3])
+        sums.append(empty.index_add_(1, into, tokens.flatten(1, 2))[:, :-1].cpu().double())
+        places.append(tokens.sum(1).cpu().double())
+        done += tokens.shape[1]
+    typical = torch.stack(places).sum(0) / done  # (S, L, D)
+    lie = torch.stack([torch.bincount(column, minlength=2 * count + 1)[:-1] for column in groups.T], dim=1).double()
+    beyond = torch.stack(sums).sum(0) - lie @ typical  # (S, 2 K, D)
+    return (beyond / lie.sum(1)[:, None]).unflatten(1, (2, count))
+
+
+def group_cosines(means: Tensor) -> Tensor:
+    """The cosine between any two groups, each about the mean of all groups, across the halves of `group_means`.
+
+    Args:
+        means: (S, 2, K, D).
+
+    Returns:
+        (S, K, K), symmetric; on the diagonal, how well the two halves agree on a group.
+    """
+    unit = F.normalize(means - means.mean(2, keepdim=True), dim=-1)
+    cosines = unit[:, 0] @ unit[:, 1].transpose(1, 2)
+    return (cosines + cosines.transpose(1, 2)) / 2

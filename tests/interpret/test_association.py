@@ -1,0 +1,72 @@
+"""Rank correlations of relations, against scipy's, and their p, against what it must be."""
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from vit.interpret.association import association
+
+UPPER = torch.triu_indices(12, 12, 1)
+
+
+def relation(seed: int) -> Tensor:
+    values = torch.randn(12, 12, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+    return values + values.T
+
+
+def pairs(values: Tensor) -> Tensor:
+    return values[UPPER[0], UPPER[1]]
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_without_anything_held_constant_it_is_spearmans(ties):
+    one, other = (relation(seed).round() if ties else relation(seed) for seed in (0, 1))
+    expected = stats.spearmanr(pairs(one), pairs(other)).statistic
+    assert association(one, other, permutations=9).correlation == pytest.approx(expected, abs=1e-9)
+
+
+def test_held_constant_is_what_a_linear_fit_of_ranks_leaves():
+    one, other, third = (relation(seed) for seed in (2, 3, 4))
+    one, other = one + third, other + third
+    r = {
+        name: stats.spearmanr(pairs(a), pairs(b)).statistic
+        for name, a, b in (("ab", one, other), ("ac", one, third), ("bc", other, third))
+    }
+    expected = (r["ab"] - r["ac"] * r["bc"]) / ((1 - r["ac"] ** 2) * (1 - r["bc"] ** 2)) ** 0.5
+    assert association(one, other, [third], permutations=9).correlation == pytest.approx(expected, abs=1e-9)
+    constant = torch.ones(12, 12)  # says nothing, and takes nothing away
+    assert association(one, other, [third, third, constant], 9).correlation == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_order_of_things_and_the_diagonal_do_not_matter():
+    one, other, third = (relation(seed) for seed in (5, 6, 7))
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    moved = [values[order][:, order] + 100 * torch.eye(12) for values in (one, other, third)]
+    expected = association(one, other, [third], 9).correlation
+    assert association(moved[0], moved[1], moved[2:], 9).correlation == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_planted_relation_is_found_and_its_absence_is_not():
+    points = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    near = -torch.cdist(points, points)
+    found = association(near, near + 0.3 * relation(8), [relation(9)])
+    assert found.correlation > 0.8
+    assert found.p == pytest.approx(1 / 1000)
+    of_nothing = [association(relation(seed), relation(seed + 50), permutations=199).p for seed in range(40)]
+    assert 2 <= sum(p <= 0.25 for p in of_nothing) <= 20  # of 40, 10 are expected
+
+
+def test_what_the_given_relation_explains_is_gone():
+    points = torch.randn(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    cause = -torch.cdist(points, points)
+    noise = [torch.randn(30, 30, generator=torch.Generator().manual_seed(seed), dtype=torch.double) for seed in (1, 2)]
+    one, other = (cause + 0.4 * (values + values.T) for values in noise)
+    assert association(one, other).correlation > 0.6
+    assert abs(association(one, other, [cause]).correlation) < 0.2
+
+
+def test_two_relations_without_a_difference_have_no_correlation():
+    found = association(torch.ones(6, 6), torch.ones(6, 6), permutations=19)
+    assert found.correlation == pytest.approx(0, abs=1e-9)
+    assert found.p == 1
