@@ -32,11 +32,12 @@ def partial_correlation(a: Tensor, b: Tensor, given: Tensor) -> Tensor:
 def ranks(values: Tensor) -> Tensor:
     """Ranks along the last dimension from 0, equal values sharing the mean of theirs: (..., n) -> the same.
 
-    The correlation of ranks is Spearman's. Every value is compared with every other: meant for small n.
+    The correlation of ranks is Spearman's. Every value is compared with every other: meant for up to some
+    thousand.
     """
     one, other = values[..., :, None], values[..., None, :]
     below, equal = (one > other).sum(-1), (one == other).sum(-1)
-    return below + (equal - 1) / 2
+    return (below + (equal - 1) / 2).to(values)
 
 
 def top_overlap(a: Tensor, b: Tensor, count: int) -> Tensor:
