@@ -271,6 +271,7 @@ BAD_VALUES = [
     ("train.seed", str(2**64), "2**64"),
     ("train.threads", "-1", "0 or more"),
     ("train.knn_images", "-1", "0 or more"),
+    ("train.dynamics_every", "-1", "0 or more"),
     ("data.limit", "-1", "number of images"),
     ("data.crop_padding", "-1", "number of pixels"),
     ("data.flip", "-0.1", "0 to 1"),

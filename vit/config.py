@@ -340,6 +340,8 @@ class TrainConfig(_Section):
     """moments of the run whose weights are kept for good, in half precision, the first more often: for films and sliders"""
     log_every: int = 10
     """steps between two lines of metrics.jsonl"""
+    dynamics_every: int = 0
+    """steps between two records of gradient and movement of every weight matrix, and at 1, 2, 4, 8, ... before; 0: off"""
     holdout_every: int = 0
     """epochs between two tests on data.holdout, for the curves; 0: only at the end"""
     knn_images: int = 50_000
@@ -351,7 +353,7 @@ class TrainConfig(_Section):
         self._check_values("train")
         for key in ("epochs", "batch_size", "processes", "save_every", "log_every"):
             _require(getattr(self, key) >= 1, f"train.{key}", getattr(self, key), "1 or more")
-        for key in ("seed", "accumulate", "threads", "knn_images", "snapshots", "holdout_every"):
+        for key in ("seed", "accumulate", "threads", "knn_images", "snapshots", "holdout_every", "dynamics_every"):
             _require(getattr(self, key) >= 0, f"train.{key}", getattr(self, key), "0 or more")
         _require(self.seed < 2**64, "train.seed", self.seed, "below 2**64")
         allowed = f"at most train.batch_size, which is {self.batch_size}"

@@ -8,6 +8,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +91,28 @@ class Step:
         return {"step": self.step, "epoch": self.epoch, **found, "lr": self.lr, "grad_norm": self.grad_norm}
 
 
+class Watch(Protocol):
+    """Looks on while a run trains and changes nothing, as `vit.interpret.DynamicsRecorder` does.
+
+    Steps are counted from 1. Nothing of it may wait for the device but `state_dict` and `write`.
+    """
+
+    def before(self, step: int) -> None:
+        """Called when the gradient of step `step` is whole, and neither clipped nor used yet."""
+
+    def after(self, step: int) -> None:
+        """Called when step `step` has changed the weights."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it needs to go on in another process: tensors on the CPU and plain values."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+
+    def write(self, path: Path) -> None:
+        """What it has seen so far, as a file."""
+
+
 def total_steps(config: Config, count: int) -> int:
     """Steps of a whole run over `count` training images."""
     return config.train.epochs * steps_per_epoch(count, config.train.batch_size)
@@ -122,6 +146,7 @@ def train_steps(
     start: int = 0,
     processes: Processes = ALONE,
     average: WeightAverage | None = None,
+    watch: Watch | None = None,
 ) -> Iterator[Step]:
     """Train the model of `task` from step `start` to the end, yielding after every step.
 
@@ -140,6 +165,7 @@ def train_steps(
         start: steps already done.
         processes: which of how many this is.
         average: takes in the weights after each step.
+        watch: looks on.
 
     Raises:
         NonFiniteError: the update that would have spoilt the weights was not made.
@@ -179,6 +205,8 @@ def train_steps(
                 drop_paths, to_device(chance, device),
             )  # fmt: skip
         measures = processes.sum(measures) / processes.count
+        if watch is not None:
+            watch.before(step + 1)
         grad_norm = nn.utils.clip_grad_norm_(learning, config.optim.clip_grad or math.inf)
         finite = measures[0].isfinite() & grad_norm.isfinite()
         first_bad = torch.where(finite | (first_bad > 0), first_bad, step + 1)
@@ -190,6 +218,8 @@ def train_steps(
         optimizer.step()
         if average is not None:
             average.update(step)
+        if watch is not None:
+            watch.after(step + 1)
         optimizer.zero_grad(set_to_none=True)
         if step + 1 == total or (step + 1) % config.train.log_every == 0:
             done.check()

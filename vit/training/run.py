@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from vit.masking import num_keep
 from vit.training.average import WeightAverage
 from vit.training.device import Compute, choose_compute
 from vit.training.freeze import freeze, keep_rows
-from vit.training.loop import Step, choose_parts, total_steps, train_steps
+from vit.training.loop import Step, Watch, choose_parts, total_steps, train_steps
 from vit.training.model import begin_model, build_model
 from vit.training.optimizer import make_optimizer
 from vit.training.processes import ALONE, Processes
@@ -43,6 +43,7 @@ class TrainingRun:
         task: with the model, on the device.
         optimizer: over the parts that learn.
         average: of the weights over the steps, where `optim.ema` asks for it.
+        watch: looks on, in the first process, where `train.dynamics_every` asks for it.
         step: steps done.
         seconds: of training, all sessions together.
         notes: lines that the user should see: what was damaged, what differs from the session before.
@@ -57,6 +58,7 @@ class TrainingRun:
     task: Task
     optimizer: torch.optim.Optimizer
     average: WeightAverage | None
+    watch: Watch | None
     step: int
     seconds: float
     notes: list[str]
@@ -82,8 +84,9 @@ class TrainingRun:
         """Train from where the run is to its end, a step at a time; `step` and `seconds` follow."""
         images = self.data.train.images
         steps = train_steps(
-            self.task, self.optimizer, images, self.normalize, self.compute, self.step, self.processes, self.average
-        )
+            self.task, self.optimizer, images, self.normalize, self.compute, self.step, self.processes,
+            self.average, self.watch,
+        )  # fmt: skip
         since = time.perf_counter()
         for done in steps:
             now = time.perf_counter()
@@ -119,6 +122,7 @@ class TrainingRun:
             "step": self.step,
             "model": dict(self.model.state_dict()),
             **({} if self.average is None else {"model_ema": dict(self.average.model.state_dict())}),
+            **({} if self.watch is None else {"watch": self.watch.state_dict()}),
             **architecture(self.model),
             "optimizer": self.optimizer.state_dict(),
             "seconds": self.seconds,
@@ -135,7 +139,13 @@ class TrainingRun:
         save_state(folder, self.step, state)
 
 
-def begin_run(config: Config, data: Dataset, states: Path | None = None, processes: Processes = ALONE) -> TrainingRun:
+def begin_run(
+    config: Config,
+    data: Dataset,
+    states: Path | None = None,
+    processes: Processes = ALONE,
+    make_watch: Callable[[Model, int, int], Watch] | None = None,
+) -> TrainingRun:
     """A run at its first step, or at the last state that was saved in `states`.
 
     Everything random comes from `config.train.seed`, so the same configuration and data begin alike, and a continued run
@@ -146,6 +156,8 @@ def begin_run(config: Config, data: Dataset, states: Path | None = None, process
         data: from `vit.data.load_data`.
         states: folder of saved states to continue from; with none in it, the run begins at its first step.
         processes: which of how many this is; the first reads the states and decides for all.
+        make_watch: makes what looks on in the first process where `train.dynamics_every` is not 0: from the model, that
+            setting, and the number of steps of the whole run.
 
     Raises:
         StateError: no saved state is whole, or it belongs to other data or settings.
@@ -169,8 +181,13 @@ def begin_run(config: Config, data: Dataset, states: Path | None = None, process
         for key, old, new in config.conflicts(state["config"]):
             ways = "put it back, or begin another run with --out"
             raise StateError(f"{key}: the run began with {old!r}, not {new!r}; {ways}")
-    steps = total_steps(config, len(data.train)) - (state["step"] if state else 0)
-    compute = choose_compute(config.train, state["precision"] if state else None, steps)
+    every, total = config.train.dynamics_every, total_steps(config, len(data.train))
+    if state is not None and make_watch is not None and every and "watch" not in state:  # an earlier version's
+        raise StateError(
+            "train.dynamics_every: the run began without it, its first weights are not known; leave it out"
+        )
+    remaining = total - (state["step"] if state else 0)
+    compute = choose_compute(config.train, state["precision"] if state else None, remaining)
     compute = replace(compute, precision=processes.from_first(lambda: compute.precision))
     torch.manual_seed(stream_seed(config.train.seed, "weights", 0))
     if state is None:
@@ -188,6 +205,9 @@ def begin_run(config: Config, data: Dataset, states: Path | None = None, process
     average = WeightAverage(model, config.optim.ema) if config.optim.ema else None
     if state is not None and average is not None:
         average.model.load_state_dict(state["model_ema"])
+    watch = make_watch(model, every, total) if make_watch is not None and every and processes.first else None
+    if state is not None and watch is not None:
+        watch.load_state_dict(state["watch"])
     if isinstance(model, MaskedAutoencoder):
         task: Task = Reconstruction(model, config)
     else:
@@ -196,7 +216,9 @@ def begin_run(config: Config, data: Dataset, states: Path | None = None, process
         if absent := [names[number] for number in set(range(len(names))) - set(labels.tolist())]:
             notes.append(f"no training image of {', '.join(sorted(absent))}")
     step, seconds = (state["step"], state["seconds"]) if state else (0, 0.0)
-    run = TrainingRun(config, data, compute, normalize, task, optimizer, average, step, seconds, notes, processes)
+    run = TrainingRun(
+        config, data, compute, normalize, task, optimizer, average, watch, step, seconds, notes, processes
+    )
     if state is not None and (state["computed_on"], state["torch"]) != (f"{compute}, {run.how}", torch.__version__):
         before = f"{state['computed_on']}, torch {state['torch']}"
         notes.append(f"the run began on {before}; from here its last bits may differ")
