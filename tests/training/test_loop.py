@@ -15,6 +15,7 @@ from vit.attention import set_kernel
 from vit.config import ClassifyConfig, Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
+from vit.interpret import DynamicsRecorder
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.masking import make_mask
 from vit.training.average import WeightAverage
@@ -470,6 +471,19 @@ def test_nothing_of_a_classifiers_step_reads_from_the_device():
     assert [step.images for step in done] == [8, 8, 4, 8, 8]
     with pytest.raises((RuntimeError, NotImplementedError)):
         _ = done[-1].metrics
+
+
+@pytest.mark.parametrize("task", ["reconstruct", "classify"])
+def test_watching_reads_nothing_from_the_device(task):
+    """Recorded steps neither; what they measured is read when it is asked for."""
+    settings = config(log_every=1000) if task == "reconstruct" else classify(log_every=1000)
+    task = task_of(settings).to("meta")
+    recorder = DynamicsRecorder(task.model, 1, 6)
+    meta, normalize = Compute(torch.device("meta")), Normalization([0.5] * 3, [0.5] * 3)
+    steps = train_steps(task, Descent(task.parameters(), {}), noise(20), normalize, meta, watch=recorder)
+    assert len([next(steps) for _ in range(5)]) == 5
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        recorder.read()
 
 
 def test_nothing_of_muon_reads_from_the_device():

@@ -19,6 +19,8 @@ from PIL import Image
 from vit.config import ClassifyConfig, Config, ConfigError, DataConfig, ModelConfig, OptimConfig, TrainConfig
 from vit.data import Dataset, ImageSet
 from vit.data.images import content_stamp
+from vit.interpret import DynamicsRecorder, read_dynamics
+from vit.interpret.dynamics import QUANTITIES
 from vit.training.processes import ALONE, Processes, joined
 from vit.training.run import begin_run
 from vit.training.state import load_state, saved_states
@@ -121,22 +123,25 @@ CLASSIFY = Config(
     DataConfig(rand_augment=2, erasing=0.5),
     ModelConfig(image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, drop_path=0.5),
     optim=OptimConfig(blr=0.5, layer_decay=0.7, ema=0.5),
-    train=TrainConfig(task="classify", epochs=3, batch_size=3, device="cpu", precision="fp32"),
+    train=TrainConfig(task="classify", epochs=3, batch_size=3, device="cpu", precision="fp32", dynamics_every=4),
     classify=ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1),
 )
 
 
 def learn_classes(folder: Path, rank: int, count: int) -> None:
-    """A whole classification, by one of `count` processes; the first leaves its measures and its averaged weights."""
+    """A whole classification, by one of `count` processes; the first leaves measures, averaged weights and dynamics."""
     torch.set_num_threads(1)
     if count > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count)
     draws = torch.Generator().manual_seed(0)
     images, labels = torch.randint(0, 256, (7, 3, 16, 16), dtype=torch.uint8, generator=draws), torch.arange(7) % 3
     both = ImageSet(images, labels, ("ape", "bee", "cat"), content_stamp(images, labels))
-    run = begin_run(CLASSIFY, Dataset("Noise", "folder", both, both), None, Processes(rank, count, rank, count))
+    data, processes = Dataset("Noise", "folder", both, both), Processes(rank, count, rank, count)
+    run = begin_run(CLASSIFY, data, None, processes, DynamicsRecorder)
     measured = torch.stack([step.measured for step in run.steps()])
+    assert (run.watch is not None) == (rank == 0)
     if rank == 0:
+        run.watch.write(folder / f"{count}.safetensors")
         torch.save((measured, dict(run.result.state_dict())), folder / f"{count}.pt")
 
 
@@ -157,6 +162,10 @@ def test_two_processes_learn_classes_as_one(tmp_path):
     for name, value in weights.items():
         if not name.endswith("qkv.bias"):  # whose keys' part no softmax feels: its gradient is mere rounding
             torch.testing.assert_close(others[name], value, rtol=1e-3, atol=1e-4)
+    alone, together = (read_dynamics(tmp_path / f"{count}.safetensors") for count in (1, 2))
+    assert together.steps.tolist() == alone.steps.tolist() == [1, 2, 4, 8, 9]
+    for quantity in QUANTITIES:
+        torch.testing.assert_close(together.recorded[quantity], alone.recorded[quantity], rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from vit.config import (
 )
 from vit.data import Dataset, ImageSet
 from vit.data.images import content_stamp
+from vit.interpret import DynamicsRecorder
 from vit.training.loop import NonFiniteError
 from vit.training.metrics import read_metrics
 from vit.training.processes import Processes
@@ -297,6 +298,7 @@ def test_other_data_is_refused(tmp_path):
         ({"optim": {"layer_decay": 0.5}}, "optim.layer_decay"),
         ({"optim": {"name": "muon"}}, "optim.name: the run began with 'adamw', not 'muon'"),
         ({"data": {"erasing": 0.5}}, "data.erasing"),
+        ({"train": {"dynamics_every": 5}}, "train.dynamics_every: the run began with 0, not 5"),
         ({"mask": {"uniformity": 0.1}, "train": {"accumulate": 0}}, "mask.uniformity"),
     ],
 )
@@ -312,6 +314,16 @@ def test_settings_that_came_later_do_not_stop_an_older_run(tmp_path):
     del state["config"]["train"]["knn_images"]
     save_state(tmp_path, 3, state)
     assert begin_run(CONFIG, dataset(), tmp_path).step == 3
+
+
+def test_run_of_a_version_that_recorded_nothing_cannot_begin_to(tmp_path):
+    saved_run(tmp_path, 3)
+    state = load_state(state_path(tmp_path, 3))
+    del state["config"]["train"]["dynamics_every"]
+    save_state(tmp_path, 3, state)
+    assert begin_run(CONFIG, dataset(), tmp_path, make_watch=DynamicsRecorder).watch is None
+    with pytest.raises(StateError, match=r"^train\.dynamics_every: [^\n]+ leave it out$"):
+        begin_run(changed(CONFIG, train={"dynamics_every": 5}), dataset(), tmp_path, make_watch=DynamicsRecorder)
 
 
 def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
@@ -344,7 +356,8 @@ def test_other_machine_is_said(tmp_path, key):
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 def test_state_loads_as_the_model_that_its_run_leaves(config, ema, tmp_path):
     """Where the weights are averaged that is the average."""
-    run = begin_run(changed(config, optim={"ema": ema}), dataset())
+    config = changed(config, optim={"ema": ema}, train={"dynamics_every": 2})
+    run = begin_run(config, dataset(), make_watch=DynamicsRecorder)
     go(run, 5)
     run.save(tmp_path / "states")
     save_model(tmp_path / "model", run.result, run.normalize, run.data.train.class_names, run.data.name)

@@ -29,6 +29,7 @@ LAST_BRANCHES = ("student",)
 NOT_THE_NETWORK = (
     (r"(.*\.)?(opt|optim|optimizers?|optimizer_states?|lr_schedulers?|schedulers?|(amp_|grad_)?scaler|loops|callbacks)\..*",
      "the state of the training, not of the network"),
+    (r"watch\..*", "what was recorded of the training"),
     (r"(.*\.)?(rng|\w*(rng|random)_states?(_all)?)(\..*)?", "the state of a random generator"),
     (r"(.*\.)?n_averaged", "how many weights were averaged"),
     (r"(.*\.)?(dino_loss|ibot_patch_loss|koleo_loss|loss_fn)\..*", "the state of a loss"),

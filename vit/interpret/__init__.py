@@ -1,6 +1,7 @@
 """Looks inside a model without changing it: what attention looks at, how far, how spread, and what it is good for."""
 
 from vit.interpret.capture import AttentionMaps, GridMaps, lay_out
+from vit.interpret.dynamics import Dynamics, DynamicsError, Matrix, read_dynamics
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.interpret.layers import AttentionError, attention_layers
 from vit.interpret.measures import (
@@ -11,14 +12,19 @@ from vit.interpret.measures import (
     relevance,
     strongest,
 )
+from vit.interpret.recorder import DynamicsRecorder
 from vit.interpret.statistics import AttentionStatistics, attention_statistics
 
 __all__ = [
     "AttentionError",
     "AttentionMaps",
     "AttentionStatistics",
+    "Dynamics",
+    "DynamicsError",
+    "DynamicsRecorder",
     "Geometry",
     "GridMaps",
+    "Matrix",
     "attention_distance",
     "attention_entropy",
     "attention_layers",
@@ -27,6 +33,7 @@ __all__ = [
     "geometry_of",
     "head_ablation",
     "lay_out",
+    "read_dynamics",
     "relevance",
     "strongest",
 ]

@@ -1,0 +1,327 @@
+"""The recorder: every quantity against a plain computation, at the right steps, without a trace in the training."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from vit.checkpoints import load_model, save_model
+from vit.config import Config, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.data import Dataset, ImageSet
+from vit.data.images import content_stamp
+from vit.encoder import VisionTransformer
+from vit.interpret import Dynamics, DynamicsRecorder, Matrix, read_dynamics
+from vit.interpret.recorder import is_recorded
+from vit.mae import build_autoencoder
+from vit.training.run import TrainingRun, begin_run
+
+STEPS = 9  # 3 epochs of 20 images in batches of 8, 8 and 4
+CONFIG = Config(
+    model=ModelConfig(
+        image_size=16, patch_size=4, embed_dim=16, depth=3, num_heads=2, decoder_dim=12, decoder_depth=1, decoder_heads=3,
+        pos_embed="learned",
+    ),
+    mask=MaskConfig(norm_pix_loss=False),
+    optim=OptimConfig(blr=0.02, warmup_epochs=1, clip_grad=0.01, weight_decay=0.5),
+    train=TrainConfig(epochs=3, batch_size=8, accumulate=2, precision="fp32", device="cpu", dynamics_every=4),
+)  # fmt: skip
+
+
+def changed(config: Config, **sections: dict) -> Config:
+    new = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in sections.items()}
+    return dataclasses.replace(config, **new)
+
+
+CLASSIFY = changed(CONFIG, train={"task": "classify"}, mask={"norm_pix_loss": True})
+
+
+def dataset() -> Dataset:
+    draws = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (20, 3, 16, 16), dtype=torch.uint8, generator=draws)
+    labels = torch.arange(20) % 3
+    both = ImageSet(images, labels, ("ape", "bee", "cat"), content_stamp(images, labels))
+    return Dataset("Noise", "folder", both, both)
+
+
+class Witness:
+    """A watch that keeps everything: all weights at first, and gradients and weights before and after each step."""
+
+    def __init__(self, model: torch.nn.Module, every: int, total: int):
+        self.model = model
+        self.first = self.weights()
+        self.gradients: list[dict[str, Tensor]] = []
+        self.befores: list[dict[str, Tensor]] = []
+        self.afters: list[dict[str, Tensor]] = []
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: value.detach().double().clone() for name, value in self.model.named_parameters()}
+
+    def before(self, step: int) -> None:
+        assert step == len(self.befores) + 1
+        zeros = {name: torch.zeros_like(value) for name, value in self.model.named_parameters()}
+        found = {name: value.grad for name, value in self.model.named_parameters() if value.grad is not None}
+        self.gradients.append({name: value.double().clone() for name, value in (zeros | found).items()})
+        self.befores.append(self.weights())
+
+    def after(self, step: int) -> None:
+        assert step == len(self.befores)
+        self.afters.append(self.weights())
+
+
+def recorded(config: Config, steps: int = STEPS) -> tuple[TrainingRun, Dynamics]:
+    run = begin_run(config, dataset(), make_watch=DynamicsRecorder)
+    for done in run.steps():
+        if done.step == steps:
+            break
+    return run, run.watch.read()
+
+
+def witnessed(config: Config) -> Witness:
+    run = begin_run(config, dataset(), make_watch=Witness)
+    assert len(list(run.steps())) == STEPS
+    return run.watch
+
+
+def parameter_of(matrix: Matrix, prefix: str) -> tuple[str, slice]:
+    """Where a matrix stands in the model, written down by hand: its parameter, and which rows of that."""
+    block = f"{prefix}blocks.{matrix.layer}."
+    places = {
+        "W_E": "patch_embed.proj.weight", "pos_embed": "pos_embed", "head": "head.weight", "embed": "embed.weight",
+        "pred": "pred.weight",
+    }  # fmt: skip
+    if matrix.layer is None:
+        return f"{prefix}{places[matrix.name]}", slice(None)
+    if matrix.name in ("fc1", "fc2"):
+        return f"{block}mlp.{matrix.name}.weight", slice(None)
+    if matrix.name == "W_O":
+        return f"{block}attn.proj.weight", slice(None)
+    third, dim = ("W_Q", "W_K", "W_V").index(matrix.name), DIMS[matrix.part]
+    return f"{block}attn.qkv.weight", slice(third * dim, (third + 1) * dim)
+
+
+KINDS = {
+    "reconstruct": CONFIG,
+    "classify": CLASSIFY,
+    "reconstruct by muon": changed(CONFIG, optim={"name": "muon"}),
+    "classify by muon": changed(CLASSIFY, optim={"name": "muon"}),
+}
+DIMS, HEADS = {"encoder": 16, "decoder": 12}, {"encoder": 2, "decoder": 3}
+Case = tuple[Dynamics, Witness, dict[str, str]]
+
+
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+def case(request) -> Case:
+    """What was recorded of a training, what really was, and what the names of each part's parameters begin with."""
+    found, seen = recorded(request.param)[1], witnessed(request.param)
+    assert found.steps.tolist() == [1, 2, 4, 8, 9]
+    parts = (
+        {"encoder": ""} if request.param.train.task == "classify" else {"encoder": "encoder.", "decoder": "decoder."}
+    )
+    return found, seen, parts
+
+
+def test_every_quantity_is_what_it_says(case):
+    found, seen, parts = case
+    for place, matrix in enumerate(found.matrices):
+        key, rows = parameter_of(matrix, parts[matrix.part])
+        first = seen.first[key].squeeze(0)[rows].flatten(1)
+        for record, step in enumerate(found.steps.tolist()):
+            gradient, before, now = (
+                values[step - 1][key].squeeze(0)[rows].flatten(1)
+                for values in (seen.gradients, seen.befores, seen.afters)
+            )
+            singular = torch.linalg.svdvals(now)
+            expected = {
+                "gradient_norm": gradient.norm(),
+                "update_ratio": (now - before).norm() / before.norm(),
+                "drift": (now - first).norm() / first.norm(),
+                "cosine": (now * first).sum() / (now.norm() * first.norm()),
+                "stable_rank": singular.square().sum() / singular[0].square(),
+            }
+            for quantity, value in expected.items():
+                assert value > 0
+                got = found.recorded[quantity][record, place].item()
+                assert got == pytest.approx(value.item(), rel=1e-4), (quantity, matrix, step)
+
+
+def test_every_product_of_a_head_is_what_it_says(case):
+    found, seen, parts = case
+    for part, prefix in parts.items():
+        products, size = found.recorded[f"{part}.products"], DIMS[part] // HEADS[part]
+        assert products.shape == (5, 3 if part == "encoder" else 1, HEADS[part])
+        for record, layer, head in torch.cartesian_prod(*map(torch.arange, products.shape)).tolist():
+            columns, formed = slice(head * size, (head + 1) * size), []
+            for weights in (seen.afters[found.steps[record] - 1], seen.first):
+                query, key, _ = (w.T[:, columns] for w in weights[f"{prefix}blocks.{layer}.attn.qkv.weight"].chunk(3))
+                formed.append(query @ key.T)
+            expected = (formed[0] - formed[1]).norm() / formed[1].norm()
+            assert products[record, layer, head].item() == pytest.approx(expected.item(), rel=1e-3)
+
+
+def test_every_third_of_a_bias_is_what_it_says(case):
+    found, seen, parts = case
+    assert sum("bias" in name for name in found.recorded) == 2 * len(parts)
+    for part, prefix in parts.items():
+        for kind, values in (("bias_gradients", seen.gradients), ("bias_norms", seen.afters)):
+            measured = found.recorded[f"{part}.{kind}"]  # (records, layers, 3)
+            for record, layer in torch.cartesian_prod(*map(torch.arange, measured.shape[:2])).tolist():
+                thirds = values[found.steps[record] - 1][f"{prefix}blocks.{layer}.attn.qkv.bias"].chunk(3)
+                expected = torch.stack([third.norm() for third in thirds])
+                torch.testing.assert_close(measured[record, layer].double(), expected, rtol=1e-5, atol=0)
+
+
+def test_gradient_is_the_whole_batchs_before_clipping():
+    """All gradients together have the length that a step tells, which is far above the one they are clipped to."""
+    run = begin_run(CONFIG, dataset(), make_watch=Witness)
+    told = [step.grad_norm for step in run.steps()]
+    seen = [torch.stack([value.norm() for value in of.values()]).norm().item() for of in run.watch.gradients]
+    assert told == pytest.approx(seen, rel=1e-5)
+    assert min(told) > 5 * CONFIG.optim.clip_grad
+
+
+def test_which_matrices_there_are():
+    def names(config: Config) -> dict[str, set[str]]:
+        found = recorded(config, steps=1)[1]
+        return {part: found.names(part) for part in ("encoder", "decoder")}
+
+    layer = {"W_Q", "W_K", "W_V", "W_O", "fc1", "fc2"}
+    assert names(CONFIG) == {"encoder": layer | {"W_E", "pos_embed"}, "decoder": layer | {"embed", "pred"}}
+    assert names(changed(CONFIG, model={"pos_embed": "sincos"}))["encoder"] == layer | {"W_E"}
+    assert names(CLASSIFY) == {"encoder": layer | {"W_E", "pos_embed", "head"}, "decoder": set()}
+    assert recorded(CONFIG, steps=1)[1].of("drift", "W_V").shape == (1, 3)
+
+
+def test_maps_that_are_not_there_are_left_out():
+    found = recorded(changed(CONFIG, model={"qkv": "identity"}))[1]
+    assert found.names("encoder") == {"W_E", "pos_embed", "W_O", "fc1", "fc2"}
+    assert set(found.recorded) == {"gradient_norm", "update_ratio", "drift", "cosine", "stable_rank"}
+    found = recorded(changed(CONFIG, model={"qkv_bias": False}))[1]
+    assert "encoder.products" in found.recorded
+    assert not any("bias" in name for name in found.recorded)
+
+
+def test_frozen_parts_get_nothing_and_stay():
+    found = recorded(changed(CONFIG, model={"freeze": ["W_Q", "patch_embed", "encoder.blocks.1"]}))[1]
+    for name, frozen in {
+        "W_Q": [True] * 3,
+        "W_K": [False, True, False],
+        "fc2": [False, True, False],
+        "W_E": [True],
+    }.items():
+        assert found.frozen(name).tolist() == frozen, name
+        for quantity, still in (("gradient_norm", 0), ("update_ratio", 0), ("drift", 0), ("cosine", 1)):
+            values = found.of(quantity, name)
+            assert values[:, frozen] == pytest.approx(still, abs=1e-6)
+            assert quantity == "cosine" or (values[:, [not one for one in frozen]] > 0).all()
+    assert found.frozen("W_Q", "decoder").all()
+    assert (found.recorded["encoder.bias_gradients"][:, :, 0] == 0).all()
+    assert (found.recorded["encoder.products"][:, [0, 2]] > 0).all()  # by the keys
+    assert (found.recorded["encoder.products"][:, 1] == 0).all()
+
+
+def test_key_bias_has_no_gradient_but_rounding():
+    gradients = recorded(CONFIG)[1].recorded["encoder.bias_gradients"]  # (records, layers, 3)
+    assert (gradients > 0).any()
+    assert (gradients[:, :, 1] < 1e-4 * gradients[:, :, [0, 2]].amin(2)).all()
+
+
+def test_drift_of_a_fine_tuning_is_from_the_loaded_weights(tmp_path):
+    before = begin_run(CONFIG, dataset())
+    assert len(list(before.steps())) == STEPS
+    save_model(tmp_path / "before", before.model, before.normalize)
+    config = changed(CLASSIFY, model={"init": str(tmp_path / "before")})
+    run, found = recorded(config)
+    start = load_model(tmp_path / "before", part="encoder").patch_embed.W_E
+    expected = (run.model.patch_embed.W_E - start).norm() / start.norm()
+    assert found.of("drift", "W_E")[-1].item() == pytest.approx(expected.item(), rel=1e-4)
+    torch.testing.assert_close(found.of("drift", "W_K")[0], found.of("update_ratio", "W_K")[0])  # of the first step
+
+
+# --- when, and at what price -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("every", "total", "steps"),
+    [
+        (1, 4, [1, 2, 3, 4]),
+        (4, 9, [1, 2, 4, 8, 9]),
+        (5, 12, [1, 2, 4, 5, 10, 12]),
+        (20, 70, [1, 2, 4, 8, 16, 20, 40, 60, 70]),
+        (100, 3, [1, 2, 3]),
+        (0, 5, []),
+    ],
+)
+def test_first_steps_every_so_many_and_the_last_are_recorded(every, total, steps):
+    assert [step for step in range(1, total + 1) if is_recorded(step, every, total)] == steps
+
+
+@pytest.mark.parametrize(
+    "config", [CONFIG, CLASSIFY, changed(CONFIG, optim={"ema": 0.9})], ids=["mae", "classes", "ema"]
+)
+def test_a_training_that_is_watched_is_the_same_to_the_bit(config):
+    alone = begin_run(changed(config, train={"dynamics_every": 0}), dataset(), make_watch=DynamicsRecorder)
+    assert alone.watch is None
+    losses = [step.loss for step in alone.steps()]
+    watched = begin_run(config, dataset(), make_watch=DynamicsRecorder)
+    assert [step.loss for step in watched.steps()] == losses
+    for name, value in alone.result.state_dict().items():
+        assert torch.equal(watched.result.state_dict()[name], value)
+
+
+def test_nothing_is_measured_between_records(monkeypatch):
+    """A step that is not recorded costs a comparison of numbers."""
+    model = build_autoencoder(CONFIG.model.encoder_arguments(), CONFIG.model.decoder_arguments(), True)
+    recorder = DynamicsRecorder(model, 100, 1000)
+    monkeypatch.setattr(torch, "stack", lambda *_: pytest.fail("it copies"))
+    for step in (3, 99, 101, 999):
+        recorder.before(step)
+        recorder.after(step)
+    with pytest.raises(pytest.fail.Exception):
+        recorder.before(100)
+
+
+def test_step_that_was_not_made_is_not_recorded():
+    """`before` alone, of a step whose gradient was not finite, leaves nothing."""
+    model = VisionTransformer(**CONFIG.model.encoder_arguments())
+    recorder = DynamicsRecorder(model, 1, 10)
+    recorder.before(1)
+    recorder.after(1)
+    recorder.before(2)
+    assert recorder.read().steps.tolist() == [1]
+    assert recorder.read().recorded["gradient_norm"].shape == (1, len(recorder.read().matrices))
+
+
+# --- resume ----------------------------------------------------------------------------------------------------------
+
+
+def test_resumed_recording_is_the_one_that_was_not_interrupted(tmp_path):
+    whole = recorded(CONFIG)[0]
+    whole.watch.write(tmp_path / "whole")
+    run = begin_run(CONFIG, dataset(), make_watch=DynamicsRecorder)
+    for cut in (1, 3, 4, 8, STEPS):  # within and outside of records
+        for done in run.steps():
+            if done.step == cut:
+                break
+        run.watch.write(tmp_path / f"cut at {cut}")
+        run.save(tmp_path / "states")
+        run = begin_run(CONFIG, dataset(), tmp_path / "states", make_watch=DynamicsRecorder)
+    run.watch.write(tmp_path / "resumed")
+    same = (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
+    assert same  # by itself: pytest would take minutes to tell how they differ
+    assert read_dynamics(tmp_path / "cut at 4").steps.tolist() == [1, 2, 4]
+
+
+def test_records_after_the_last_state_are_made_again(tmp_path):
+    """As after a kill: the file is ahead of the state, until it is written again."""
+    run = begin_run(CONFIG, dataset(), make_watch=DynamicsRecorder)
+    steps = run.steps()
+    for _ in range(3):
+        next(steps)
+    run.save(tmp_path)
+    list(steps)
+    assert run.watch.read().steps.tolist() == [1, 2, 4, 8, 9]
+    resumed = begin_run(CONFIG, dataset(), tmp_path, make_watch=DynamicsRecorder)
+    assert resumed.watch.read().steps.tolist() == [1, 2]

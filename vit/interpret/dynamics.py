@@ -1,0 +1,189 @@
+"""What training did to every weight matrix: how strong its gradient was, how far it moved and turned, and how it is spread.
+
+`vit.interpret.recorder` measures it while a model trains; here is what is measured, and the file that a run leaves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from vit.atomic import replacing
+from vit.errors import UserError, one_line
+
+FORMAT = "vit-patch-trainer/dynamics/1"
+QUANTITIES = ("gradient_norm", "update_ratio", "drift", "cosine", "stable_rank")
+SQUARINGS = 12  # in `stable_rank`: to the power of 4096, where float32 has no more to tell
+
+
+class DynamicsError(UserError):
+    """A file that holds no dynamics, or a matrix or quantity that is not in it; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Which matrix of a model.
+
+    Attributes:
+        part: "encoder" or "decoder".
+        name: W_Q, W_K, W_V, W_O, fc1 or fc2 of a layer; W_E, pos_embed, head, embed or pred outside of the layers.
+        layer: from 0; None outside of the layers.
+    """
+
+    part: str
+    name: str
+    layer: int | None = None
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """What was recorded of a training: row i is of step `steps[i]`. Norms are Frobenius'.
+
+    Attributes:
+        steps: int64 (records,), from 1.
+        matrices: which matrices there are.
+        recorded: by name, float32. (records, matrices) each: gradient_norm, of the whole batch's gradient before clipping;
+            update_ratio, |W after - W before| / |W before| of that one step; and of the weights after it: drift,
+            |W - W0| / |W0| where W0 is what training began with; cosine, of the angle between W and W0; `stable_rank`.
+            Where a matrix is zero, what is relative to it is not finite.
+            Of a part, "encoder" or "decoder": encoder.products (records, layers, h), `product_drift` a head;
+            encoder.bias_gradients and encoder.bias_norms (records, layers, 3), of the biases of queries, keys and values.
+            The keys' adds the same to all logits of a query, which softmax takes out again: its gradient is 0, and what
+            is recorded is rounding. (Not so where queries and keys are normalised, `qk_norm`.)
+    """
+
+    steps: Tensor
+    matrices: tuple[Matrix, ...]
+    recorded: dict[str, Tensor]
+
+    def of(self, quantity: str, name: str, part: str = "encoder") -> Tensor:
+        """A quantity of the matrices of one name, from the first layer to the last: (records, layers).
+
+        Raises:
+            DynamicsError: there is no such quantity or matrix.
+        """
+        if quantity not in QUANTITIES:
+            raise DynamicsError(f"no quantity of a matrix is called {quantity!r}; there is {', '.join(QUANTITIES)}")
+        return self.recorded[quantity][:, places(self.matrices, name, part)]
+
+    def frozen(self, name: str, part: str = "encoder") -> Tensor:
+        """Which layers' matrix of this name had no gradient in any record: bool (layers,).
+
+        Raises:
+            DynamicsError: there is no such matrix.
+        """
+        return (self.of("gradient_norm", name, part) == 0).all(0)
+
+    def names(self, part: str = "encoder") -> set[str]:
+        """Names of the matrices of a part."""
+        return {matrix.name for matrix in self.matrices if matrix.part == part}
+
+
+def places(matrices: Sequence[Matrix], name: str, part: str) -> list[int]:
+    """Where the matrices of one name stand among `matrices`, from the first layer to the last.
+
+    Raises:
+        DynamicsError: there are none.
+    """
+    found = {matrix.layer or 0: at for at, matrix in enumerate(matrices) if (matrix.part, matrix.name) == (part, name)}
+    if not found:
+        there = ", ".join(sorted({f"{matrix.part} {matrix.name}" for matrix in matrices}))
+        raise DynamicsError(f"no matrix {name!r} was recorded in the {part}; there is {there}")
+    return [found[layer] for layer in sorted(found)]
+
+
+def stable_rank(matrices: Tensor) -> Tensor:
+    """|W|_F^2 / |W|_2^2: over how many directions a matrix is spread, from 1 to its rank (Rudelson & Vershynin 2007).
+
+    |W|_2^2 is the largest eigenvalue of the Gram matrix W W^T or W^T W. The 4096th power of that, twelve squarings, scaled
+    to trace 1, is the projection onto its eigenvector, but for rounding; where others are within a 4096th of it, they have
+    their part too, and the result is within 0.2%. torch's own eigenvalues, on a CPU as fast, would wait for a GPU.
+
+    Args:
+        matrices: (n, rows, columns).
+
+    Returns:
+        (n,); nan for a matrix of zeros.
+    """
+    gram = matrices @ matrices.mT if matrices.shape[1] <= matrices.shape[2] else matrices.mT @ matrices
+    power = gram / _trace(gram)
+    for _ in range(SQUARINGS):
+        power = power @ power
+        power = power / _trace(power)
+    return (_trace(gram) / _trace(power @ gram)).flatten()
+
+
+def product_drift(query: Tensor, key: Tensor, first_query: Tensor, first_key: Tensor) -> Tensor:
+    """|P - P0| / |P0| of P = W_Q W_K^T, a head: how far that has moved which its logits depend on.
+
+    W_Q and W_K alone are not determined: W_Q A and W_K A^-T have the same product, for every invertible A (d, d). So each
+    may move without effect, and their product may not. P - P0 is (W_Q - W0_Q) W_K^T + W0_Q (W_K - W0_K)^T, a product of
+    (D, 2d) and (2d, D): small movements are not lost in rounding, and no (D, D) is needed for its norm.
+
+    Args:
+        query, key: (..., d, D), a head's columns of W_Q and W_K, transposed.
+        first_query, first_key: likewise, as training began.
+
+    Returns:
+        (...).
+    """
+    left = torch.cat([query - first_query, first_query], dim=-2)  # (..., 2d, D)
+    right = torch.cat([key, key - first_key], dim=-2)
+    moved = _product_square(left, right).clamp(min=0)  # where the two parts cancel, rounding may go below
+    return (moved / _product_square(first_query, first_key)).sqrt()
+
+
+def _product_square(left: Tensor, right: Tensor) -> Tensor:
+    """|A^T B|_F^2 = <A A^T, B B^T>, of A and B (..., r, D) -> (...)."""
+    return ((left @ left.mT) * (right @ right.mT)).sum((-2, -1))
+
+
+def _trace(matrices: Tensor) -> Tensor:
+    """(n, m, m) -> (n, 1, 1)."""
+    return matrices.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
+
+
+def write_dynamics(path: Path, dynamics: Dynamics) -> None:
+    """Write what was recorded, for `read_dynamics`; whole or not at all."""
+    names = [[matrix.part, matrix.name, matrix.layer] for matrix in dynamics.matrices]
+    about = json.dumps({"format": FORMAT, "matrices": names})  # one text: safetensors writes several in any order
+    content = save({"steps": dynamics.steps} | dynamics.recorded, metadata={"dynamics": about})
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def read_dynamics(path: str | Path) -> Dynamics:
+    """What a run has recorded: its dynamics.safetensors.
+
+    Raises:
+        DynamicsError: there is no such file, or it is damaged, or another one.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            recorded = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+    except OSError as error:
+        raise DynamicsError(f"cannot read {path}: {one_line(error.strerror or str(error))}") from error
+    except SafetensorError as error:
+        raise DynamicsError(f"{path} is damaged, or no safetensors file: {one_line(str(error))}") from error
+    if "dynamics" not in metadata:
+        raise DynamicsError(f"{path} holds no dynamics; a run with train.dynamics_every leaves a file with some")
+    try:
+        about = json.loads(metadata["dynamics"])
+        if about["format"] != FORMAT:
+            raise DynamicsError(f"{path} is of the format {about['format']!r}; this version reads {FORMAT}")
+        matrices = tuple(Matrix(part, name, layer) for part, name, layer in about["matrices"])
+        steps = recorded.pop("steps")
+        sizes = [recorded[name].shape[1] for name in QUANTITIES]
+    except (LookupError, TypeError, ValueError) as error:
+        raise DynamicsError(f"{path} is damaged: {type(error).__name__}: {one_line(str(error))}") from error
+    if set(sizes) != {len(matrices)} or {len(values) for values in recorded.values()} != {len(steps)}:
+        raise DynamicsError(f"{path} is damaged: its tensors do not fit together")
+    return Dynamics(steps, matrices, recorded)
