@@ -4,6 +4,7 @@ from vit.figures.attention import attention_figure
 from vit.figures.classification import confusion_figure, reliability_figure
 from vit.figures.curves import STEERING, Curve, curve_figure, curves_figure
 from vit.figures.distance import distance_figure
+from vit.figures.dynamics import dynamics_figure
 from vit.figures.explore import ExploredImage, Moment, PageError, explore_page
 from vit.figures.film import film_frames, save_film
 from vit.figures.images import reconstruction_figure, sheet_figure
@@ -27,6 +28,7 @@ __all__ = [
     "curve_figure",
     "curves_figure",
     "distance_figure",
+    "dynamics_figure",
     "explore_page",
     "film_frames",
     "image_strip",
