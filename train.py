@@ -7,8 +7,8 @@
     python train.py --config configs/finetune_cifar10_tiny_p4.yaml --model.init runs/cifar10_tiny_p4
 
 The run folder, runs/<config> or --out, gets config.yaml, metrics.jsonl, checkpoints/, model.safetensors and config.json,
-attention.png, curves.png, summary.json, and reconstructions.png, or confusion.png and reliability.png; and report.html,
-a page with all of it.
+attention.png, curves.png, summary.json, and reconstructions.png, or confusion.png and reliability.png; with
+train.dynamics_every also dynamics.safetensors and dynamics.png; and report.html, a page with all of it.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def main() -> int:
 def prepare(command: TrainCommand, folder: RunFolder, processes: Processes) -> TrainingRun:
     """Data, model and folder, ready for the next step. The folder is the first process's."""
     from vit.data import load_data
+    from vit.interpret import DynamicsRecorder
     from vit.report.showcase import save_showcase, showcase_of
     from vit.training.metrics import tensorboard_writer
     from vit.training.run import begin_run
@@ -81,7 +82,8 @@ def prepare(command: TrainCommand, folder: RunFolder, processes: Processes) -> T
     config = config.with_source(data.source)
     if command.resume and processes.first:
         folder.begin(config_yaml=None)
-    run = begin_run(config, data, folder.checkpoints if command.resume else None, processes)
+    states = folder.checkpoints if command.resume else None
+    run = begin_run(config, data, states, processes, DynamicsRecorder)
     if not processes.first:
         return run
     if not command.resume:  # only now that nothing can be wrong with it any more
@@ -144,6 +146,8 @@ def train(run: TrainingRun, folder: RunFolder, stop: StopRequests) -> None:
             if step.step % settings.save_every == 0 or last or stopping:
                 step.check()
                 log.sync()
+                if run.watch is not None:
+                    run.watch.write(folder.dynamics)
                 run.save(folder.checkpoints)
             if stopping:
                 break
@@ -171,7 +175,7 @@ def finish(run: TrainingRun, folder: RunFolder) -> None:
     from vit.checkpoints import save_model
     from vit.evaluate.summary import measure_classification, measure_reconstruction, summarize
     from vit.report.page import write_report
-    from vit.report.pictures import draw_attention, draw_classes, draw_curves, draw_reconstructions
+    from vit.report.pictures import draw_attention, draw_classes, draw_curves, draw_dynamics, draw_reconstructions
     from vit.training.metrics import read_metrics
 
     save_model(
@@ -189,6 +193,9 @@ def finish(run: TrainingRun, folder: RunFolder) -> None:
         figures, pictures = told_of_patches(measured), list(OF_PATCHES)
     draw_attention(run, folder)
     draw_curves(run, folder, metrics, measured)
+    if run.watch is not None:
+        draw_dynamics(run, folder)
+        pictures += OF_DYNAMICS
     summary = summarize(run, metrics, measured)
     write_json(folder.summary, summary)  # after all that it sums up: a folder with a summary holds a finished run
     write_report(folder.path, folder.report)
@@ -206,6 +213,9 @@ OF_PATCHES = ("  reconstructions.png  images, what the model sees of them, and h
 OF_CLASSES = (
     "  confusion.png        which classes it takes for which",
     "  reliability.png      how sure it is, and how often it is right",
+)
+OF_DYNAMICS = (
+    "  dynamics.png         how strongly each matrix was trained and how far it moved; dynamics.safetensors: all",
 )
 OF_ALL = (
     "  attention.png        where the last layer's attention looks, head by head",

@@ -29,6 +29,7 @@ from PIL import Image
 
 import vit
 from vit.checkpoints import load_model
+from vit.interpret import read_dynamics
 from vit.training.metrics import read_metrics
 from vit.training.state import load_state, saved_states
 
@@ -38,6 +39,7 @@ PROMISED = {
     "config.yaml", "metrics.jsonl", "checkpoints", "model.safetensors", "config.json", "reconstructions.png",
     "attention.png", "curves.png", "summary.json", "snapshots", "showcase.safetensors", "report.html",
 }  # fmt: skip
+DYNAMICS = {"dynamics.safetensors", "dynamics.png"}
 OF_CLASSES = PROMISED - {"reconstructions.png"} | {"confusion.png", "reliability.png"}
 TRAIN_IMAGES, TEST_IMAGES = 20, 6
 STEPS, SAVE_EVERY = 12, 5  # 4 epochs of 20 images in batches of 8, 8 and 4
@@ -469,6 +471,31 @@ def test_signal_before_a_run_has_begun_leaves_nothing(place, run):
     assert not (place / "unborn").exists()
 
 
+def test_dynamics_are_recorded_and_drawn_whatever_interrupts(whole, place, run):
+    argv = ["--config", "mine.yaml", "--train.dynamics_every", "4"]
+    done = run(place, *argv, "--out", "watched")
+    assert done.code == 0, done.err
+    folder = place / "watched"
+    assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED | DYNAMICS
+    assert "dynamics.png" in done.out
+    assert "Warning" not in done.err
+    for name in ("model.safetensors", "curves.png"):  # looking on changes nothing
+        assert content(folder)[name] == content(whole[0])[name]
+    found = read_dynamics(folder / "dynamics.safetensors")
+    assert found.steps.tolist() == [1, 2, 4, 8, 12]
+    assert found.frozen("W_Q").all()
+    with Image.open(folder / "dynamics.png") as picture:
+        assert min(picture.size) > 1000
+        assert picture.convert("RGB").getcolors(maxcolors=100) is None
+
+    assert run(place, *argv, "--out", "watched_twice", before=at_step(8, "SIGKILL")).code == -signal.SIGKILL
+    again = place / "watched_twice"
+    assert read_dynamics(again / "dynamics.safetensors").steps.tolist() == [1, 2, 4]  # of the state of step 5
+    assert run(place, "--out", "watched_twice", "--resume").code == 0
+    for name in DYNAMICS | {"model.safetensors"}:
+        assert content(again)[name] == content(folder)[name]
+
+
 def test_second_signal_ends_at_once_and_loses_no_state(whole, place, run):
     twice = at_step(7, "SIGINT").replace("signal.SIGINT)", "signal.SIGINT); os.kill(os.getpid(), signal.SIGINT)")
     stopped = run(place, "--config", "mine.yaml", "--out", "twice", before=twice)
@@ -565,7 +592,7 @@ def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path):
     done = command(tmp_path, *argv)
     assert done.code == 0, done.err
     folder = tmp_path / "runs" / "quickstart"
-    assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED
+    assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED | DYNAMICS
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["data"]["source"], summary["data"]["name"]) == ("scenes", "Scenes")
     assert (summary["data"]["train_images"], summary["data"]["test_images"]) == (64, 64)

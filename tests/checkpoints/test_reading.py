@@ -301,6 +301,7 @@ def test_an_unfinished_run_names_its_last_state(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     for step in (3, 20):
         torch.save(TENSORS, tmp_path / "checkpoints" / f"step-{step:08d}.pt")
+    save_file(TENSORS, tmp_path / "dynamics.safetensors")  # what was recorded of its training is no model
     assert f"{tmp_path / 'checkpoints' / 'step-00000020.pt'} is its last state" in refused(tmp_path)
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from vit.checkpoints.pickles import Seen, deed, follow
 from vit.errors import UserError, one_line
 
+NO_WEIGHTS = "dynamics.safetensors"  # of a run: what was recorded of its training
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 PLAIN = str | int | float | None
 FOLDER_FILES = (
@@ -211,7 +212,8 @@ def _main_file(path: Path) -> tuple[Path, Path | None]:
 
 def _weights_in(folder: Path) -> list[Path]:
     try:
-        return sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file())
+        files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file())
+        return [file for file in files if file.name != NO_WEIGHTS]
     except OSError as error:
         raise CheckpointError(f"cannot read {folder}: {error.strerror}") from error
 

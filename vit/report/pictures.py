@@ -18,11 +18,13 @@ from vit.figures import (
     attention_figure,
     confusion_figure,
     curves_figure,
+    dynamics_figure,
     reconstruction_figure,
     reliability_figure,
     save_figure,
 )
-from vit.interpret import AttentionMaps
+from vit.interpret import AttentionMaps, Dynamics, read_dynamics
+from vit.interpret.dynamics import QUANTITIES
 from vit.mae import MaskedAutoencoder
 from vit.report.development import who_asks
 from vit.report.showcase import SHOWN
@@ -30,6 +32,7 @@ from vit.training.run import TrainingRun
 from vit.training.run_folder import RunFolder
 
 LOOKED_AT = 6  # test images in attention.png
+OF_A_LAYER = ("W_Q", "W_K", "W_V", "W_O", "fc1", "fc2")  # columns of dynamics.png
 
 
 def caption(run: TrainingRun) -> str:
@@ -127,3 +130,28 @@ def curves_of(task: str, uniformity: bool, tested_on: str, measured: Mapping[str
             "copying the nearest visible": baselines["nearest_visible_patch"],
         }
     return [Curve("loss over the hidden patches", "masked_loss" if uniformity else "loss", "held_out_loss", lines)]
+
+
+def draw_dynamics(run: TrainingRun, folder: RunFolder) -> None:
+    """dynamics.png: how strongly each matrix was trained and how far it moved, from dynamics.safetensors."""
+    config, dynamics = run.config, read_dynamics(folder.dynamics)
+    recorded = dynamics.recorded
+    biases = None
+    if "encoder.bias_norms" in recorded and not encoder_of(run.model).arguments["qk_norm"]:
+        biases = recorded["encoder.bias_gradients"], recorded["encoder.bias_norms"]
+    about = (
+        f"{run.data.name} · {config.train.epochs} epochs on {len(run.data.train):,} images · seed {config.train.seed}"
+    )
+    figure = dynamics_figure(
+        dynamics.steps, _courses(dynamics, OF_A_LAYER, "encoder"), _courses(dynamics, OF_A_LAYER, "decoder"),
+        _courses(dynamics, ("W_E", "pos_embed", "head"), "encoder") | _courses(dynamics, ("embed", "pred"), "decoder"),
+        recorded.get("encoder.products"), biases, "How strongly each matrix is trained, and how far it moves",
+        f"{about} · W0: the weights that training began with · all numbers: dynamics.safetensors",
+    )  # fmt: skip
+    save_figure(figure, folder.dynamics_picture)
+
+
+def _courses(dynamics: Dynamics, names: Sequence[str], part: str) -> dict[str, dict[str, Tensor]]:
+    """Of those of `names` that the part has: name -> quantity -> (records, layers)."""
+    there = [name for name in names if name in dynamics.names(part)]
+    return {name: {quantity: dynamics.of(quantity, name, part) for quantity in QUANTITIES} for name in there}

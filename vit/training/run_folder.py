@@ -36,6 +36,8 @@ class RunFolder:
         self.reliability = path / "reliability.png"
         self.attention = path / "attention.png"
         self.curves = path / "curves.png"
+        self.dynamics = path / "dynamics.safetensors"
+        self.dynamics_picture = path / "dynamics.png"
         self._lock: IO[str] | None = None
 
     @property
@@ -52,6 +54,7 @@ class RunFolder:
         ours = (
             self.config, self.metrics, self.checkpoints, self.snapshots, self.tensorboard, self.showcase, self.summary,
             self.report, self.curves, self.reconstructions, self.confusion, self.reliability, self.attention,
+            self.dynamics, self.dynamics_picture,
             self.path / "model.safetensors", self.path / "config.json",
         )  # fmt: skip
         try:
