@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vit.figures.measures import ArmPanel, LayerPanel, arms_figure, layers_figure
+from vit.figures.measures import ArmPanel, LayerPanel, arms_figure, layers_figure, percent
 
 
 def test_arms_show_every_seed_and_its_mean_and_leave_gaps():
@@ -75,3 +75,12 @@ def test_a_logarithmic_axis_says_its_values_in_plain_numbers():
     shown = [label.get_text() for label in axes.get_yticklabels() if low <= float(label.get_text()) <= high]
     assert shown == ["0.002", "0.005", "0.01", "0.02", "0.05", "0.1", "0.2"]
     assert not [label for label in axes.get_yticklabels(minor=True) if label.get_text()]
+
+
+def test_shares_are_not_rounded_to_whole_percents():
+    figure = arms_figure(["a", "b"], [ArmPanel("accuracy", [[0.42], [0.498]], share=True)], "Title", "sub")
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    for label, at in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True):
+        assert float(label.get_text().removesuffix("%")) == pytest.approx(100 * at)
+    assert [percent(share) for share in (0.05, 0.425, 1)] == ["5%", "42.5%", "100%"]

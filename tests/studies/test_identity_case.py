@@ -26,11 +26,11 @@ def test_identity_is_symmetric_and_looks_at_itself(laboratory, one_seed):
 
 def test_a_price_says_whether_it_is_one():
     lost = {"loss": seeds([0.02, 0.021]), "neighbours": seeds([-3.0, 2.0])}
-    told = (
-        "the loss over hidden patches changes by +0.02050 ± 0.00071 and nearest neighbours changes by -0.5 ± 3.5 points"
-    )
-    assert priced(lost) == f"{told} (within the spread over the seeds)"
-    assert priced({"loss": seeds([0.02]), "neighbours": seeds([-3.0])}).count("(of one seed)") == 2
+    less = "nearest neighbours are right 0.5 ± 3.5 points less often (within the spread over the seeds)"
+    assert priced(lost) == f"the loss over hidden patches is 0.02050 ± 0.00071 higher and {less}"
+    lost = {"loss": seeds([-0.02]), "neighbours": seeds([3.0])}
+    told = "is 0.0200 lower (of one seed) and nearest neighbours are right 3.00 points more often (of one seed)"
+    assert priced(lost).endswith(told)
 
 
 def test_the_study_shows_and_measures_it(laboratory, one_seed):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from vit.figures.style import (
     BLUE,
@@ -87,10 +87,10 @@ def arms_figure(
         axes.set_yticks(rows, [plain(name) for name in names] if column == 0 else [])
         axes.tick_params(axis="y", length=0, labelsize=8.5, colors=theme.ink)
         axes.grid(axis="y", alpha=0.12)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         axes.margins(x=0.09)
         if panel.share:
-            axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+            axes.xaxis.set_major_formatter(percent)
         if panel.lines:
             axes.legend(
                 loc="upper left", bbox_to_anchor=(-0.02, -0.3 / (0.3 * len(names) + 0.15)), fontsize=7.5, frameon=False,
@@ -184,7 +184,7 @@ def layers_figure(
         if panel.limits:
             axes.set_ylim(*panel.limits)
         if panel.share:
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+            axes.yaxis.set_major_formatter(percent)
         axes.set_xlabel(axis, fontsize=8, color=theme.quiet)
         axes.set_ylabel(panel.unit, fontsize=8, color=theme.quiet)
         handles, labels = axes.get_legend_handles_labels()
@@ -211,3 +211,8 @@ def dress(axes: Axes, theme: Theme) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(theme.quiet)
+
+
+def percent(share: float, _: int = 0) -> str:
+    """A tick of an axis of shares, with no more digits than it has: "5%", "42.5%"."""
+    return f"{round(100 * share, 6):g}%"

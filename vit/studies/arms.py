@@ -146,6 +146,6 @@ def ranked(differences: Mapping[str, Seeds], best: int) -> str:
     if any(found.spread is None for found in differences.values()):
         return f"{', '.join(told.values())}, of one seed, which has no spread to hold this against"
     clear = [told[label] for label, found in worst_first if stands_out(found)]
-    rest = [told[label] for label, found in worst_first if not stands_out(found)]
+    rest = [label for label, found in worst_first if not stands_out(found)]
     within = f"; within the spread over the seeds: {', '.join(rest)}" if rest else ""
     return (", ".join(clear) or "no clear one") + within

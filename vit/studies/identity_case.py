@@ -123,14 +123,19 @@ def _all_layers(of: Mapping[str, Tensor], key: str) -> Seeds:
 
 
 def priced(lost: Mapping[str, Seeds]) -> str:
-    """What the identity case loses, in words."""
+    """What the identity case costs, or gains, in words.
+
+    Args:
+        lost: by how much its measures are above those of learned matrices.
+    """
     parts = []
-    for key, what, unit in (
-        ("loss", "the loss over hidden patches", ""),
-        ("neighbours", "nearest neighbours", " points"),
+    for key, what, words in (
+        ("loss", "the loss over hidden patches is {} ", ("lower", "higher")),
+        ("neighbours", "nearest neighbours are right {} points ", ("less often", "more often")),
     ):
         found = lost[key]
-        sign = "+" * (found.mean > 0)
+        more = found.mean > 0
+        size = seeds([value if more else -value for value in found.values])
         spread = (
             " (of one seed)"
             if found.spread is None
@@ -138,7 +143,7 @@ def priced(lost: Mapping[str, Seeds]) -> str:
             if stands_out(found)
             else " (within the spread over the seeds)"
         )
-        parts.append(f"{what} changes by {sign}{found}{unit}{spread}")
+        parts.append(what.format(size) + words[more] + spread)
     return " and ".join(parts)
 
 
