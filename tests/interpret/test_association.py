@@ -1,5 +1,6 @@
 """Rank correlations of relations, against scipy's, and their p, against what it must be."""
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -69,4 +70,16 @@ def test_what_the_given_relation_explains_is_gone():
 def test_two_relations_without_a_difference_have_no_correlation():
     found = association(torch.ones(6, 6), torch.ones(6, 6), permutations=19)
     assert found.correlation == pytest.approx(0, abs=1e-9)
-    assert found.p == 1
+    assert (found.p, found.gain) == (1, 0)
+
+
+def test_the_gain_is_the_slope_of_a_linear_fit_times_a_standard_deviation():
+    other, third = relation(10), relation(11)
+    one = 0.7 * other - 2 * third + 5
+    found = association(one, other, [third], permutations=9)
+    assert found.gain == pytest.approx(0.7 * float(pairs(other).std(correction=0)))
+    assert association(3 * one, other, [third], 9).gain == pytest.approx(3 * found.gain)
+    assert association(one, 10 * other, [third], 9).gain == pytest.approx(found.gain)
+    alone = association(one, other, permutations=9)
+    slope, _ = torch.from_numpy(np.polyfit(pairs(other), pairs(one), 1))
+    assert alone.gain == pytest.approx(float(slope * pairs(other).std(correction=0)))
