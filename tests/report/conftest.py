@@ -16,6 +16,7 @@ from vit.config import ClassifyConfig, Config, DataConfig, MaskConfig, ModelConf
 from vit.data import Dataset, ImageSet
 from vit.data.images import content_stamp
 from vit.evaluate.summary import measure_classification, measure_reconstruction, summarize
+from vit.interpret import DynamicsRecorder
 from vit.report.pictures import draw_attention, draw_reconstructions
 from vit.report.showcase import save_showcase, showcase_of
 from vit.training.metrics import MetricsLog, read_metrics
@@ -50,15 +51,18 @@ def make_run() -> MakeRun:
             decoder_heads=2, class_token=class_token, pos_embed="learned",
         )  # fmt: skip
         classify = task == "classify"
+        every = 0 if classify else 2
         config = Config(
             DataConfig(source="folder", root="my images", name=data), model, MaskConfig(norm_pix_loss=classify),
             OptimConfig(blr=0.05, warmup_epochs=0),
-            TrainConfig(task=task, epochs=2, batch_size=8, precision="fp32", snapshots=snapshots, device="cpu"),
+            TrainConfig(
+                task=task, epochs=2, batch_size=8, precision="fp32", snapshots=snapshots, dynamics_every=every, device="cpu"
+            ),
         )  # fmt: skip
         if classify:
             config = replace(config, classify=ClassifyConfig(test_flip=True))
         images = Dataset(data, "folder", image_set(24, 0, names), image_set(12, 1, names), warning)
-        place, run = RunFolder(folder), begin_run(config, images)
+        place, run = RunFolder(folder), begin_run(config, images, make_watch=DynamicsRecorder)
         folder.mkdir(parents=True)
         place.config.write_text(f"# a comment\n{to_yaml(config)}", encoding="utf-8")
         save_showcase(showcase_of(images), place.showcase)
@@ -75,6 +79,8 @@ def make_run() -> MakeRun:
                 break
         log.close()
         run.save(place.checkpoints)
+        if run.watch is not None:
+            run.watch.write(place.dynamics)
         if finished:
             save(folder, torch.float32)
             measured = measure_classification(run)[0] if classify else measure_reconstruction(run)

@@ -26,12 +26,15 @@ from vit.cli.report import report_parser
 from vit.cli.settings import parse_train_command
 from vit.config import Config
 from vit.errors import UserError, one_line
+from vit.figures import png_of
 from vit.figures.strip import GAP
 from vit.figures.style import DARK, LIGHT, printable
-from vit.report.course import dynamics
+from vit.interpret import DynamicsError, read_dynamics
+from vit.report.course import DOTS_BROAD, dynamics
 from vit.report.outcome import evaluation
 from vit.report.page import is_report, report_page, write_report
 from vit.report.particulars import commands_of, settings
+from vit.report.pictures import figure_of_dynamics
 from vit.report.pieces import bars, duration, spelled
 from vit.report.record import read_record, settings_of
 from vit.report.showcase import load_showcase
@@ -230,12 +233,18 @@ def test_without_kept_images_the_run_s_own_pictures_stand_for_them(copied, pretr
     assert "Where it looks" not in Read(page).text
 
 
-def test_dynamics_are_there_where_they_were_drawn(copied):
-    assert dynamics(read_record(copied)) is None
-    shutil.copy(copied / "attention.png", copied / "dynamics.png")
+def test_dynamics_are_drawn_for_both_themes_where_they_were_recorded(copied):
     found = dynamics(read_record(copied))
     assert found.title == "How the weights moved"
-    assert base64.b64encode((copied / "dynamics.png").read_bytes()).decode() in found.content
+    light, dark = (base64.b64decode(data) for data in sorted(re.findall(r"base64,([^\"]+)", found.content)))
+    drawn = figure_of_dynamics(read_dynamics(copied / "dynamics.safetensors"))
+    assert png_of(drawn, DOTS_BROAD) in (light, dark)
+    assert light != dark
+    (copied / "dynamics.safetensors").write_bytes(b"cut")
+    with pytest.raises(DynamicsError, match=r"dynamics\.safetensors"):
+        dynamics(read_record(copied))
+    (copied / "dynamics.safetensors").unlink()
+    assert dynamics(read_record(copied)) is None
 
 
 def test_evaluations_below_the_run_are_taken_in_and_damaged_ones_told_of(copied):
@@ -439,7 +448,7 @@ def test_page_fits_and_can_be_read(which, width, scheme, show, driver, request):
     assert driver.execute_script("return document.documentElement.scrollWidth") <= width
     wide = driver.execute_script(
         """return [...document.querySelectorAll('body *')].filter((e) => e.getBoundingClientRect().right > innerWidth + 1
-        && !e.closest('.scroll, .line, .wide')).map((e) => e.outerHTML.slice(0, 200))"""
+        && !e.closest('.scroll, .line, .wide, .broad')).map((e) => e.outerHTML.slice(0, 200))"""
     )
     assert wide == []
     contrasts = driver.execute_script(CONTRAST)

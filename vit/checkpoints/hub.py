@@ -16,8 +16,8 @@ from vit.errors import one_line
 from vit.pretrained import CARD
 
 # What of a run is for others: never its states, which hold the optimizer too and are many times as large.
-PUBLISHED = ("model.safetensors", "config.json", "config.yaml", "summary.json", "metrics.jsonl",
-             "reconstructions.png", "attention.png", "curves.png")  # fmt: skip
+PUBLISHED = ("model.safetensors", "config.json", "config.yaml", "summary.json", "metrics.jsonl", "curves.png",
+             "reconstructions.png", "attention.png", "dynamics.png", "confusion.png", "reliability.png")  # fmt: skip
 # Of those, what may say where things lie on the machine, which is nobody else's business.
 TOLD = ("config.yaml", "summary.json")
 

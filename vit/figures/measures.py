@@ -213,6 +213,6 @@ def dress(axes: Axes, theme: Theme) -> None:
     axes.spines[["left", "bottom"]].set_color(theme.quiet)
 
 
-def percent(share: float, _: int = 0) -> str:
+def percent(share: float, _: float = 0) -> str:
     """A tick of an axis of shares, with no more digits than it has: "5%", "42.5%"."""
     return f"{round(100 * share, 6):g}%"

@@ -188,8 +188,9 @@ def _blocks(model: Model) -> dict[str, list[Block]]:
 
 
 def _biases(layers: list[MultiHeadSelfAttention]) -> list[Tensor]:
-    """(3 D) each, of queries, keys and values, where there are some."""
-    return [layer.qkv.bias for layer in layers if layer.qkv is not None and layer.qkv.bias is not None]
+    """(3 D) each, of queries, keys and values, where there are some and softmax cancels that of the keys."""
+    plain = [layer.qkv for layer in layers if layer.qkv is not None and isinstance(layer.k_norm, nn.Identity)]
+    return [linear.bias for linear in plain if linear.bias is not None]
 
 
 def _norms(matrices: Tensor) -> Tensor:

@@ -16,11 +16,14 @@ from vit.figures import (
     png_of,
 )
 from vit.figures.document import Markup, data_uri, element
+from vit.interpret import read_dynamics
 from vit.report.development import Development
-from vit.report.pictures import curves_of
+from vit.report.pictures import curves_of, figure_of_dynamics
 from vit.report.pieces import DOTS, Row, Section, figure, paragraph, picture, section, strips
 from vit.report.record import Record
 
+DOTS_BROAD = 130
+"""Dots an inch of a figure that is as wide as the page and scrolls on a phone."""
 PIXELATED = 64
 """Pixels a side up to which an image is enlarged with its pixels as squares."""
 
@@ -122,13 +125,22 @@ def _bar(scale: Scale) -> list[Markup | None]:
 
 
 def dynamics(record: Record) -> Section | None:
-    """How the weights moved, where the run recorded it."""
-    drawn = record.folder.path / "dynamics.png"
-    if not drawn.is_file():
+    """How the weights moved, where the run recorded it.
+
+    Raises:
+        DynamicsError: what it recorded is damaged.
+    """
+    path = record.folder.dynamics
+    if not path.is_file():
         return None
-    what = "How far the weight matrices moved, and how large their gradients were, over the run"
-    shown = picture(drawn.read_bytes(), None, what, kind="wide")
-    return section("dynamics", "How the weights moved", "What each part of the model learned, and when.", shown)
+    recorded = read_dynamics(path)
+    what = (
+        "Gradient, update, drift, cosine to the start and stable rank of every weight matrix over the steps, a line a layer;"
+        " the products of W_Q and W_K, and the biases"
+    )
+    shown = figure(lambda dark: png_of(figure_of_dynamics(recorded, dark=dark), DOTS_BROAD), what, kind="broad")
+    lede = "How strongly each matrix is pulled at, what a step changes, and how far it has moved: a line a layer."
+    return section("dynamics", "How the weights moved", lede, shown)
 
 
 def pictures_left(record: Record) -> Section | None:

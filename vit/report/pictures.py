@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from vit.checkpoints.formats.outgoing import encoder_of
@@ -134,21 +135,29 @@ def curves_of(task: str, uniformity: bool, tested_on: str, measured: Mapping[str
 
 def draw_dynamics(run: TrainingRun, folder: RunFolder) -> None:
     """dynamics.png: how strongly each matrix was trained and how far it moved, from dynamics.safetensors."""
-    config, dynamics = run.config, read_dynamics(folder.dynamics)
+    config, data = run.config, run.data
+    about = f"{data.name} · {config.train.epochs} epochs on {len(data.train):,} images · seed {config.train.seed} · "
+    save_figure(figure_of_dynamics(read_dynamics(folder.dynamics), about), folder.dynamics_picture)
+
+
+def figure_of_dynamics(dynamics: Dynamics, about: str = "", dark: bool = False) -> Figure:
+    """What was recorded of a training, as a figure.
+
+    Args:
+        dynamics: of a run.
+        about: which run, for its subtitle.
+        dark: for a dark page.
+    """
     recorded = dynamics.recorded
     biases = None
-    if "encoder.bias_norms" in recorded and not encoder_of(run.model).arguments["qk_norm"]:
+    if "encoder.bias_norms" in recorded:
         biases = recorded["encoder.bias_gradients"], recorded["encoder.bias_norms"]
-    about = (
-        f"{run.data.name} · {config.train.epochs} epochs on {len(run.data.train):,} images · seed {config.train.seed}"
-    )
-    figure = dynamics_figure(
+    return dynamics_figure(
         dynamics.steps, _courses(dynamics, OF_A_LAYER, "encoder"), _courses(dynamics, OF_A_LAYER, "decoder"),
         _courses(dynamics, ("W_E", "pos_embed", "head"), "encoder") | _courses(dynamics, ("embed", "pred"), "decoder"),
         recorded.get("encoder.products"), biases, "How strongly each matrix is trained, and how far it moves",
-        f"{about} · W0: the weights that training began with · all numbers: dynamics.safetensors",
+        f"{about}W0: the weights that training began with · all numbers: dynamics.safetensors", dark=dark,
     )  # fmt: skip
-    save_figure(figure, folder.dynamics_picture)
 
 
 def _courses(dynamics: Dynamics, names: Sequence[str], part: str) -> dict[str, dict[str, Tensor]]:
