@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from vit.config import Config, DataConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.studies.kinds import Kinds, parts_of_scenes
 from vit.studies.laboratory import Laboratory, Learned
 from vit.studies.plan import Plan
 
@@ -47,6 +48,12 @@ def one_seed(plan) -> Plan:
 def learned(laboratory, plan) -> Learned:
     """The model of the first seed."""
     return laboratory.learn(plan.training, 0)
+
+
+@pytest.fixture(scope="session")
+def parts(laboratory) -> Kinds:
+    """The parts of Scenes, as that model is shown them."""
+    return parts_of_scenes(laboratory.learn(TINY.training, 0))
 
 
 @pytest.fixture

@@ -1,0 +1,70 @@
+"""Kinds of patches: what Scenes say of theirs, and what clusters find."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from vit.data.scenes import MAY_TOUCH, PART_NAMES, draw_scenes, scene_indices
+from vit.studies import kinds
+from vit.studies.kinds import ALONE, BESIDE, TOGETHER, WHOLE, clusters_of_patches
+
+
+def test_the_parts_that_the_title_speaks_of_are_measured(parts):
+    assert {"wheel", "ball", "buoy", "road", "grass", "water", "sky"} <= set(parts.names)
+    assert set(parts.names) <= set(PART_NAMES)
+    for half in (parts.labels[::2], parts.labels[1::2]):
+        assert torch.bincount(half[half >= 0]).min() >= kinds.LEAST
+
+
+def test_company_is_that_of_the_drawing(parts):
+    number = {name: place for place, name in enumerate(parts.names)}
+    for met in parts.met.values():
+        assert torch.equal(met, met.T)
+        assert met[number["wheel"], number["road"]] > 1
+        assert met[number["ball"], number["road"]] < -1
+        assert met[number["buoy"], number["water"]] > 1
+    for other in set(parts.names) - MAY_TOUCH["ball"] - {"ball", "sky", "head", "ear", "feather"}:
+        assert parts.met[BESIDE][number["ball"], number[other]] < 0.5, other
+    assert not torch.equal(parts.met[TOGETHER], parts.met[BESIDE])
+
+
+def test_patches_alone_are_cut_out_along_their_part(parts, learned):
+    (whole, alone), (cut, hidden) = parts.views[WHOLE], parts.views[ALONE]
+    assert (alone, hidden) == (False, True)
+    drawn = draw_scenes(scene_indices(50, "test"), 0)[2]
+    wheel = parts.names.index("wheel")
+    image, patch = (parts.labels[:50] == wheel).nonzero()[0].tolist()
+    row, column = 4 * (patch // 8), 4 * (patch % 8)
+    inside = (..., slice(row, row + 4), slice(column, column + 4))
+    is_wheel = drawn[image][inside] == PART_NAMES.index("wheel")
+    assert is_wheel.float().mean() >= kinds.CLEAR
+    assert torch.equal(cut[image][inside][:, is_wheel], whole[image][inside][:, is_wheel])
+    rounding = 0.5 / 255 / min(learned.normalize.std)  # of grey to a whole byte: 0 to the model, but for that
+    assert (~is_wheel).any()
+    assert learned.prepare(cut[image : image + 1])[0][inside][:, ~is_wheel].abs().max() <= rounding + 1e-6
+
+
+def test_looks_are_of_pixels_alone(parts, learned):
+    cosine, colours, contrasts, places = parts.looks(learned, ALONE)
+    number = {name: place for place, name in enumerate(parts.names)}
+    wheel, ball, sky = (number[name] for name in ("wheel", "ball", "sky"))
+    for likeness in (cosine, colours, contrasts):
+        torch.testing.assert_close(likeness, likeness.T)
+        assert likeness[wheel, ball] > likeness[wheel, sky]
+    assert cosine[wheel, ball] > 0.9
+    assert places.diagonal().min() == pytest.approx(1)
+
+
+def test_clusters_are_found_in_any_images(learned, monkeypatch):
+    monkeypatch.setattr(kinds, "CLUSTERS", 6)
+    found = clusters_of_patches(learned, 40)
+    assert list(found.views) == [WHOLE, ALONE]
+    assert found.labels.shape == (40, 64)
+    assert 2 <= len(found.names) <= 6
+    assert set(found.labels.unique().tolist()) <= {-1, *range(len(found.names))}
+    colours = found.looks(learned, WHOLE)[1]
+    assert torch.isfinite(colours).all()
+    cosines = found.cosines(learned, learned.model.encoder, WHOLE)
+    assert cosines.shape == (3, len(found.names), len(found.names))
+    assert cosines.abs().max() <= 1 + 1e-6

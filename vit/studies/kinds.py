@@ -1,0 +1,151 @@
+"""Kinds of patches, what is known of them without any model: how they look, where they lie, and what they occur with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit.data import SCENES_SEED
+from vit.data.augment import evenly_spaced
+from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
+from vit.encoder import VisionTransformer
+from vit.interpret.cooccurrence import patch_labels, side_by_side, together_in_images
+from vit.interpret.similarity import clusters, group_cosines, group_means
+from vit.interpret.stream import residual_stream
+from vit.patches import patchify
+from vit.studies.finding import Seeds
+from vit.studies.laboratory import Learned
+
+SCENES = 2000  # as many are drawn for counting, and as many for measuring: enough for the rare parts
+CLEAR = 0.6  # of its pixels must be of a part for a patch to be measured as one of that part
+CLUSTERS = 32
+LEAST = 10  # patches of a kind in each half of the images, or it is not measured
+BATCH = 250
+MARGIN = 0.05  # of a cosine, below which a difference is called none
+WHOLE, ALONE = "in whole images", "alone"
+TOGETHER, BESIDE = "in one image", "side by side"
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Kinds of patches, K of them.
+
+    Attributes:
+        data: what the images are called.
+        names: of the kinds.
+        views: in which their patches can be measured: uint8 test images (n, C, H, W), and whether each patch is shown alone.
+        labels: int64 (n, L), the kind of each patch of those images, -1 for none.
+        met: float64 (K, K) each: how much more often than by chance two kinds are in one image, and side by side; counted in
+            training images.
+    """
+
+    data: str
+    names: tuple[str, ...]
+    views: dict[str, tuple[Tensor, bool]]
+    labels: Tensor
+    met: dict[str, Tensor]
+
+    def cosines(self, learned: Learned, encoder: VisionTransformer, view: str) -> Tensor:
+        """How alike the tokens of two kinds are, before the first block and after each: (S, K, K), see `group_cosines`.
+
+        Args:
+            learned: whose normalisation is taken.
+            encoder: whose tokens they are.
+            view: a name of `views`.
+        """
+        images, alone = self.views[view]
+        tokens = (residual_stream(encoder, inputs, alone) for inputs in _batches(learned, images))
+        return group_cosines(group_means(tokens, self.labels, len(self.names)))
+
+    def looks(self, learned: Learned, view: str) -> tuple[Tensor, ...]:
+        """How alike two kinds look and lie, without any model; each (K, K), larger for more alike.
+
+        The cosine of their mean patches, the nearness of their mean colours, that of their contrasts (all beyond what is
+        typical of the place), and the cosine of how often they lie at each place.
+        """
+        size, count = learned.model.encoder.patch_embed.patch_size, len(self.names)
+        pixels = [patchify(x, size)[None] for x in _batches(learned, self.views[view][0])]  # (1, B, L, P) each
+        patches = group_means(pixels, self.labels, count)
+        colours = patches[0].mean(0).unflatten(1, (-1, size[0] * size[1])).mean(2)  # (K, C)
+        spread = group_means((part.std(-1, keepdim=True) for part in pixels), self.labels, count)
+        contrasts = spread[0].mean(0)  # (K, 1)
+        places = torch.stack([(self.labels == kind).sum(0) for kind in range(count)]).double()  # (K, L)
+        lie = F.normalize(places, dim=1)
+        near = (-torch.cdist(values, values) for values in (colours, contrasts))
+        return (group_cosines(patches)[0], *near, lie @ lie.T)
+
+
+def _batches(learned: Learned, images: Tensor) -> Iterator[Tensor]:
+    """uint8 images as the model's input (B, C, H, W), one batch after another."""
+    return (learned.prepare(part) for part in images.split(BATCH))
+
+
+def apart(difference: Seeds) -> bool:
+    """Whether a difference of cosines is worth a word: above MARGIN, and twice its spread over the seeds."""
+    return abs(difference.mean) > max(MARGIN, 2 * (difference.spread or 0))
+
+
+def parts_of_scenes(learned: Learned) -> Kinds:
+    """The parts of Scenes, as its drawing knows them: a kind each, where it covers most of a patch.
+
+    What is shown alone is cut out along its part: the other pixels of the patch, which belong to what lies around it, are grey.
+    """
+    grid, size = learned.model.encoder.patch_embed.grid_size, learned.config.model.image_size_2d
+    counted, shown = (draw_scenes(scene_indices(SCENES, split), SCENES_SEED) for split in ("train", "test"))
+    # Resized as the images are: each pixel has the part of the nearest one.
+    parts, others = (F.interpolate(drawn[2][:, None], size)[:, 0] for drawn in (shown, counted))
+    labels, images = patch_labels(parts, grid, CLEAR), shown[0]
+
+    covers = F.interpolate(labels.view(-1, 1, *grid).float(), images.shape[-2:])  # (n, 1, H, W), each pixel's patch's
+    grey = torch.tensor(learned.normalize.mean).mul(255).round().to(images.dtype)[:, None, None]  # 0 to the model
+    cut = torch.where(shown[2][:, None] == covers, images, grey)
+    views = {WHOLE: (images, False), ALONE: (cut, True)}
+    return _frequent("Scenes", PART_NAMES, views, labels, patch_labels(others, grid), grid)
+
+
+def clusters_of_patches(learned: Learned, images: int) -> Kinds:
+    """Patches that look alike, by k-means of their pixels, where nobody knows what they show.
+
+    Args:
+        learned: whose data and normalisation are taken.
+        images: test images that are measured; ten times as many training images are counted in.
+    """
+    embed, data = learned.model.encoder.patch_embed, learned.data
+    shown = data.test.images[evenly_spaced(len(data.test), images)]
+    counted = data.train.images[evenly_spaced(len(data.train), 10 * images)]
+
+    def patches(some: Tensor) -> Tensor:
+        return patchify(learned.prepare(some), embed.patch_size).cpu()  # (B, L, P)
+
+    centres, _ = clusters(patches(counted[evenly_spaced(len(counted), 500)]).flatten(0, 1), CLUSTERS)
+
+    def nearest(some: Tensor) -> Tensor:
+        return torch.cat([torch.cdist(patches(part), centres).argmin(2) for part in some.split(BATCH)])
+
+    names = tuple(str(number) for number in range(len(centres)))
+    views = {WHOLE: (shown, False), ALONE: (shown, True)}
+    return _frequent(data.name, names, views, nearest(shown), nearest(counted), embed.grid_size)
+
+
+def _frequent(
+    data: str,
+    names: tuple[str, ...],
+    views: dict[str, tuple[Tensor, bool]],
+    labels: Tensor,
+    counted: Tensor,
+    grid: tuple[int, int],
+) -> Kinds:
+    """The kinds that are frequent enough in `labels`, with what they meet in `counted`."""
+    halves = [torch.bincount(half[half >= 0], minlength=len(names)) for half in (labels[::2], labels[1::2])]
+    kept = (torch.stack(halves).amin(0) >= LEAST).nonzero()[:, 0]
+    number = torch.full((len(names) + 1,), -1)  # its last place is that of -1, no kind
+    number[kept] = torch.arange(len(kept))
+    met = {
+        TOGETHER: together_in_images(number[counted], len(kept)),
+        BESIDE: side_by_side(number[counted], grid, len(kept)),
+    }
+    return Kinds(data, tuple(names[kind] for kind in kept.tolist()), views, number[labels], met)
