@@ -1,0 +1,126 @@
+"""The study of company: a planted likeness is found and its absence is not, and the answer follows the figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from vit.studies import kinds, tyres_and_roads
+from vit.studies.kinds import ALONE, BESIDE, TOGETHER, WHOLE, Kinds
+from vit.studies.tyres_and_roads import ARMS, AS_UNTRAINED, NO, YES, Company, answer
+
+NAMES = ("wheel", "ball", "buoy", "road", "grass", "water")
+
+
+def company(whole: list[float], alone: list[float], static: float = 0.0, p: float = 0.01) -> Company:
+    """With gains of the arms in the last block, whole and alone, and of the trained one in the static embedding."""
+    shown = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
+    found = Kinds("Scenes", NAMES, {WHOLE: (shown, False), ALONE: (shown, True)}, torch.zeros(2, 4), {})
+    follows, cosines = {}, {}
+    for view, values in ((WHOLE, whole), (ALONE, alone)):
+        for arm, value in zip(ARMS, values, strict=True):
+            of = torch.zeros(2, 3, 3)  # two seeds, three stages; correlation, p, gain
+            of[:, -1] = torch.tensor([[0.5, p, value - 0.01], [0.5, 0.01, value + 0.01]])
+            if arm == "trained":
+                of[:, 0] = torch.tensor([0.4, 0.01, static])
+            follows |= {(met, arm, view): of for met in (TOGETHER, BESIDE)}
+            cosines[arm, view] = torch.zeros(2, 3, 6, 6)
+    looks = {WHOLE: torch.zeros(6, 6), ALONE: torch.zeros(6, 6)}
+    return Company(found, looks, cosines, follows)
+
+
+@pytest.mark.parametrize(
+    ("whole", "alone", "static", "verdicts"),
+    [
+        ([0.5, 0.2, 0.1, 0.5], [0.4, 0.1, 0.2, 0.1], 0.3, (YES, YES, YES)),
+        ([0.5, 0.2, 0.48, 0], [0.4, 0.1, 0.2, 0.1], 0.04, (AS_UNTRAINED, YES, AS_UNTRAINED)),
+    ],
+)
+def test_the_answer_follows_the_figures(whole, alone, static, verdicts):
+    said = answer([company(whole, alone, static)])
+    assert f"that often occur together {verdicts[0]} on Scenes (the cosine gains {whole[0]:.2f} ± 0.01 per" in said
+    assert f"Shown alone, with no neighbours to mix in, they {verdicts[1]} on Scenes ({alone[0]:.2f} ± 0.01);" in said
+    assert f"before any attention, they {verdicts[2]} on Scenes ({static:.2f} ± 0.00)." in said
+
+
+def test_what_chance_would_give_is_nothing():
+    assert company([0.5, 0.1, 0.1, 0.1], [0.0] * 4).verdict(WHOLE, -1) == YES
+    assert company([0.5, 0.1, 0.1, 0.1], [0.0] * 4, p=0.2).verdict(WHOLE, -1) == NO
+    turned = company([0.5, 0.1, 0.1, 0.1], [0.0] * 4)
+    turned.follows[TOGETHER, "trained", WHOLE][..., 0] *= -1  # farther apart, the more they are together
+    assert turned.verdict(WHOLE, -1) == NO
+
+
+def test_a_difference_within_the_spread_is_none():
+    found = company([0.3, 0.2, 0.2, 0.2], [0.0] * 4)
+    assert found.verdict(WHOLE, -1) == YES
+    found.follows[TOGETHER, "random weights", WHOLE][:, -1, 2] += torch.tensor([-0.1, 0.1])
+    assert found.verdict(WHOLE, -1) == AS_UNTRAINED
+
+
+def test_data_are_named_where_they_differ():
+    yes, no = company([0.5, 0.1, 0.1, 0.1], [0.0] * 4), company([0.1] * 4, [0.0] * 4, p=0.5)
+    no = replace(no, kinds=replace(no.kinds, data="CIFAR-10"))
+    said = answer([yes, no])
+    assert f" {YES} on Scenes (" in said
+    assert f", but {NO} on CIFAR-10 (" in said
+    assert f"{NO} on Scenes" not in said
+
+
+@pytest.mark.parametrize(
+    ("wheel", "ball", "said"),
+    [
+        (0.6, 0.2, "nearer to wheels than to balls (cosines of 0.60 ± 0.00 and 0.20 ± 0.00;"),
+        (0.2, 0.6, "nearer to balls than to wheels ("),
+        (0.6, 0.58, "as near to wheels as to balls ("),
+    ],
+)
+def test_roads_are_said_to_be_where_they_are(wheel, ball, said):
+    found = company([0.5, 0.1, 0.1, 0.1], [0.0] * 4)
+    road = NAMES.index("road")
+    for kind, cosine in (("wheel", wheel), ("ball", ball)):
+        found.cosines["trained", WHOLE][:, -1, NAMES.index(kind), road] = cosine
+    assert f"roads end {said}" in answer([found])
+    assert "with each patch shown alone, as near to wheels as to balls (" in answer([found])
+
+
+class Planted:
+    """A model whose tokens are not computed but given: of each kind, a vector that is near those of its company."""
+
+    def __init__(self, parts: Kinds, near: Tensor):
+        values, vectors = torch.linalg.eigh(near.double())
+        self.of = vectors * values.clamp(min=0).sqrt()  # (K, K), products as near as they can be to `near`
+        self.labels, self.done = parts.labels, 0
+
+    def __call__(self, encoder: object, inputs: Tensor, alone: bool) -> Tensor:
+        labels = self.labels[self.done : self.done + len(inputs)]
+        self.done += len(inputs)
+        return self.of[labels.clamp(min=0)][None]  # (1, B, L, K)
+
+
+@pytest.mark.parametrize("planted", [True, False])
+def test_a_planted_likeness_is_found_and_its_absence_is_not(learned, parts, monkeypatch, planted):
+    looks = parts.looks(learned, WHOLE)
+    near = parts.met[TOGETHER].clamp(-3, 3) if planted else looks[0]
+    monkeypatch.setattr(kinds, "residual_stream", Planted(parts, near))
+    cosines = parts.cosines(learned, learned.model.encoder, WHOLE)
+    found = tyres_and_roads.association(cosines[0], parts.met[TOGETHER], looks)
+    if planted:
+        assert found.correlation > 0.6
+        assert found.p < 0.01
+    else:
+        assert abs(found.correlation) < 0.2
+
+
+def test_the_study_as_a_whole(laboratory, one_seed, monkeypatch):
+    monkeypatch.setattr(kinds, "SCENES", 600)
+    monkeypatch.setattr(kinds, "LEAST", 3)
+    finding = tyres_and_roads.study(laboratory, one_seed)
+    assert set(finding.pictures) == set(finding.captions)
+    for table in finding.tables:
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    pixels = [row for row in finding.tables[0].rows if row[0] == "pixels"]
+    assert all(float(str(row[-1])) > 0.9 for row in pixels)  # a wheel and a ball look alike
