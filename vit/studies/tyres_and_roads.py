@@ -131,8 +131,8 @@ def measure(
 
 def answer(found: list[Company]) -> str:
     """What came out, in words that follow the figures."""
-    whole = _told(found, WHOLE, -1, "the cosine gains {} per standard deviation of how often they meet")
-    alone, static = (_told(found, ALONE, stage, "{}") for stage in (-1, 0))
+    whole = _told(found, WHOLE, -1, ", the cosine gains {} per standard deviation of how often they meet")
+    alone, static = (_told(found, ALONE, stage, " {}") for stage in (-1, 0))
     return (
         f"After the last block, kinds of patches that often occur together {whole}. Shown alone, with no neighbours to mix in,"
         f" they {alone}; in the static embedding, before any attention, they {static}. Balls are drawn like wheels but never"
@@ -145,8 +145,8 @@ def _told(found: list[Company], view: str, stage: int, figure: str) -> str:
     where: dict[str, list[str]] = {}
     for one in found:
         gain = figure.format(one.follow("trained", view, stage)[2])
-        where.setdefault(one.verdict(view, stage), []).append(f"on {one.kinds.data} ({gain})")
-    return ", but ".join(f"{verdict} {' and '.join(places)}" for verdict, places in where.items())
+        where.setdefault(one.verdict(view, stage), []).append(f"on {one.kinds.data}{gain}")
+    return ", but ".join(f"{verdict} ({'; '.join(places)})" for verdict, places in where.items())
 
 
 def _roads(scenes: Company, view: str) -> str:
