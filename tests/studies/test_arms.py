@@ -9,7 +9,16 @@ from PIL import Image
 from vit.interpret import AttentionMaps
 from vit.masking import make_mask
 from vit.studies import arms
-from vit.studies.arms import Arm, difference, learn_arm, numbers_that_learn, ranked, require_labels, stands_out
+from vit.studies.arms import (
+    Arm,
+    compared,
+    difference,
+    extremes,
+    learn_arm,
+    numbers_that_learn,
+    require_labels,
+    stands_out,
+)
 from vit.studies.finding import StudyError, seeds
 
 THIRDS = {"W_Q": 0, "W_K": 1, "W_V": 2}
@@ -119,21 +128,61 @@ def test_images_without_labels_are_refused(laboratory, one_seed, tmp_path):
         require_labels(laboratory, replace(one_seed, training=replace(one_seed.training, data=data)), "identity-case")
 
 
-def test_an_effect_is_ranked_and_what_lies_within_the_spread_is_said_to():
-    differences = {
-        "none": seeds([0.01, -0.03, 0.0]),
-        "small": seeds([0.1, 0.11, 0.13]),
-        "large": seeds([0.5, 0.6, 0.55]),
-    }
-    small = "small (+0.113 ± 0.015); within the spread over the seeds: none"
-    assert ranked(differences, best=-1) == f"large (+0.550 ± 0.050), {small}"
-    assert ranked({"gain": seeds([-0.2, -0.22])}, best=-1) == "gain (-0.210 ± 0.014)"
-    told = "no clear one; within the spread over the seeds: none"
-    assert ranked({"none": seeds([0.1, -0.2])}, best=-1) == told
-    accuracy = {"better": seeds([3.0, 3.1]), "worse": seeds([-4.0, -4.1])}
-    assert ranked(accuracy, best=1).startswith("worse (-4.050 ± 0.071), better (+3.050")
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([0.02, 0.03, 0.025], "0.025 ± 0.005 higher"),
+        ([-0.02, -0.03, -0.025], "0.025 ± 0.005 lower"),
+        ([0.01, -0.03, 0.05], "not clearly lower or higher (+0.010 ± 0.040)"),
+        ([-0.02], "0.020 lower (of one seed)"),
+        ([0.02], "0.020 higher (of one seed)"),
+    ],
+)
+def test_a_difference_says_whether_it_is_one(values, said):
+    assert compared(seeds(values, digits=3), "lower", "higher") == said
 
 
-def test_one_seed_has_no_spread():
-    told = ranked({"a": seeds([0.1]), "b": seeds([0.2])}, best=-1)
-    assert told == "b (+0.200), a (+0.100), of one seed, which has no spread to hold this against"
+def test_a_difference_has_its_unit():
+    assert compared(seeds([3.0, 3.2], digits=1), "less often", "more often", " points") == "3.1 ± 0.1 points more often"
+    unclear = "not clearly less often or more often (-0.5 ± 3.5 points)"
+    assert compared(seeds([-3.0, 2.0], digits=1), "less often", "more often", " points") == unclear
+
+
+COST = {"small": seeds([0.1, 0.12], digits=2), "large": seeds([0.5, 0.6], digits=2)}
+NONE = {"none": seeds([0.01, -0.03], digits=2)}
+LITTLE = {"little": seeds([0.01, 0.01], digits=2)}
+GAIN = {"gain": seeds([-0.2, -0.22], digits=2)}
+
+
+@pytest.mark.parametrize(
+    ("differences", "said"),
+    [
+        (COST, "most is lost with large (+0.55 ± 0.07)"),
+        (COST | NONE, "most is lost with large (+0.55 ± 0.07), nothing clear with none"),
+        (COST | LITTLE, "most is lost with large (+0.55 ± 0.07), next to nothing with little"),
+        (
+            LITTLE | COST | NONE,
+            "most is lost with large (+0.55 ± 0.07), nothing clear or next to nothing with none or little",
+        ),
+        (COST | NONE | GAIN, "most is lost with large (+0.55 ± 0.07), nothing clear with none"),
+        (NONE, "nothing clear is lost with any of them"),
+        (GAIN | NONE, "nothing clear is lost with any of them"),
+        ({"a": seeds([0.1]), "b": seeds([0.2])}, "most is lost with b (+0.200), least with a (+0.100), of one seed"),
+        ({"a": seeds([-0.1]), "b": seeds([-0.2])}, "nothing is lost with any of them, of one seed"),
+    ],
+)
+def test_what_costs_most_and_what_costs_nothing(differences, said):
+    assert extremes(differences, best=-1) == said
+
+
+def test_where_more_is_better_the_lowest_costs_most():
+    accuracy = {"better": seeds([3.0, 3.1]), "worse": seeds([-4.0, -4.1]), "none": seeds([1.0, -1.2])}
+    said = "most is lost with worse (-4.050 ± 0.071 points), nothing clear with none"
+    assert extremes(accuracy, best=1, unit=" points") == said
+
+
+def test_of_many_arms_some_are_named():
+    many = {name: seeds([0.1, -0.1]) for name in "abcdef"} | {"it": seeds([1.0, 1.1])}
+    assert extremes(many, best=-1).endswith(" with a, b, c and 3 others")
+    del many["e"], many["f"]
+    assert extremes(many, best=-1).endswith(" with a, b, c or d")

@@ -5,7 +5,7 @@ import json
 import pytest
 from matplotlib.figure import Figure
 
-from vit.studies.finding import Finding, Seeds, Table, seeds, write_finding
+from vit.studies.finding import Finding, Seeds, Table, brief, seeds, write_finding
 
 ABOUT = {
     "seeds": [0, 1], "data": [{"name": "Scenes"}, {"name": "CIFAR-10"}], "device": "a processor", "date": "2026-01-02",
@@ -38,6 +38,19 @@ def test_a_measure_is_written_with_its_spread_and_no_digit_more(values, share, t
 )
 def test_or_with_as_many_digits_as_were_asked_for(values, text):
     assert str(seeds(values, digits=2)) == text
+
+
+@pytest.mark.parametrize(
+    ("measure", "text"),
+    [
+        (seeds([0.501, 0.521], share=True), "51% ± 1"),
+        (seeds([0.051, 0.053], share=True), "5.2% ± 0.1"),
+        (seeds([0.0691]), "0.07"),
+    ],
+)
+def test_a_sentence_wants_fewer_digits(measure, text):
+    assert str(brief(measure)) == text
+    assert brief(measure).values == measure.values
 
 
 def test_the_spread_is_that_of_a_sample():

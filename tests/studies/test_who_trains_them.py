@@ -7,8 +7,8 @@ import torch
 
 from vit.studies import who_trains_them
 from vit.studies.arms import W_Q_FROZEN, learn_arm
-from vit.studies.finding import StudyError
-from vit.studies.who_trains_them import BY_LAYER, MATRICES, faintest, loss_of, pull_of, study
+from vit.studies.finding import StudyError, seeds
+from vit.studies.who_trains_them import BY_LAYER, MATRICES, answer, faintest, loss_of, pull_of, study
 
 
 def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(laboratory, one_seed):
@@ -28,9 +28,9 @@ def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(laboratory, one
 def test_what_only_rounding_pulls_at_is_named():
     gradient = {name: torch.full((1, 3, 2), 1e-4) for name in MATRICES} | {"b_K": torch.full((1, 3, 2), 1e-10)}
     gradient["W_K"][0, 0, 1] = 1e-5
-    assert faintest(gradient) == ("W_K, some 100,000", "")
+    assert faintest(gradient) == ("W_K, is some 100,000", "")
     gradient["W_O"][0, 2, 0] = 2e-10
-    assert faintest(gradient) == ("W_O, some 2", "W_O")
+    assert faintest(gradient) == ("W_O, is some 2", "W_O")
 
 
 def test_the_loss_is_that_of_the_model_s_worth(learned):
@@ -46,9 +46,29 @@ def test_the_study_says_what_was_measured(laboratory, one_seed, monkeypatch):
     assert [row[0] for row in arms.rows] == ["all learn", "W_Q frozen"]
     positions = dict((row[0], row) for row in matrices.rows)["positions"]
     assert positions[4].mean > 0  # of the models that learn them
-    assert finding.answer.startswith("One loss trains all of them, together")
-    assert "W_Q frozen (" in finding.answer
+    assert finding.answer.startswith(
+        "One loss trains all of them, in one backward pass: even the weakest gradient, on "
+    )
+    assert "most is lost with W_Q frozen (" in finding.answer
     assert set(finding.pictures) == set(finding.captions) == {"gradients", "frozen"}
+
+
+def test_the_answer_follows_the_figures():
+    pulls = seeds([0.12, 0.13]), seeds([0.5, 0.3])
+    lost = {"MLP frozen": seeds([0.05, 0.06]), "W_O frozen": seeds([0.01, -0.01])}
+    said = answer("W_K, is some 400", "", *pulls, seeds([0.65, 0.66]), lost)
+    assert said.startswith(
+        "One loss trains all of them, in one backward pass: even the weakest gradient, on W_K, is some 400"
+    )
+    assert "pulled 0.12 ± 0.01 times as hard as W_V and W_O at the start, 0.40 ± 0.14 times at the end." in said
+    assert said.endswith(
+        "lost with MLP frozen (+0.055 ± 0.007 on a loss of 0.655 ± 0.007), nothing clear with W_O frozen."
+    )
+    missed = answer("W_O, is some 2", "W_O", *pulls, seeds([0.65]), {"W_O frozen": seeds([0.01, -0.01])})
+    assert missed.startswith(
+        "One loss trains all of them but W_O, in one backward pass: the weakest gradient, on W_O, is some 2"
+    )
+    assert missed.endswith("start, nothing clear is lost with any of them.")
 
 
 def test_a_model_without_the_three_matrices_is_refused(laboratory, one_seed):

@@ -134,18 +134,56 @@ def stands_out(difference: Seeds) -> bool:
     return difference.spread is not None and abs(difference.mean) > 2 * difference.spread
 
 
-def ranked(differences: Mapping[str, Seeds], best: int) -> str:
-    """Differences from where all learn in words, the worst first; those within the spread over the seeds apart.
+def compared(difference: Seeds, less: str, more: str, unit: str = "") -> str:
+    """A difference in words: "0.02 ± 0.01 higher", or "not clearly lower or higher (+0.01 ± 0.03)"; of one seed, it says so.
 
     Args:
-        differences: by arm.
-        best: 1 where more is better, -1 where less is.
+        difference: of one measure from another.
+        less, more: what it is when it is below or above zero.
+        unit: after the figure.
     """
-    worst_first = sorted(differences.items(), key=lambda item: best * item[1].mean)
-    told = {label: f"{label} ({'+' * (found.mean > 0)}{found})" for label, found in worst_first}
-    if any(found.spread is None for found in differences.values()):
-        return f"{', '.join(told.values())}, of one seed, which has no spread to hold this against"
-    clear = [told[label] for label, found in worst_first if stands_out(found)]
-    rest = [label for label, found in worst_first if not stands_out(found)]
-    within = f"; within the spread over the seeds: {', '.join(rest)}" if rest else ""
-    return (", ".join(clear) or "no clear one") + within
+    if difference.spread is not None and not stands_out(difference):
+        return f"not clearly {less} or {more} ({signed(difference)}{unit})"
+    size = replace(difference, values=tuple(value * (-1 if difference.mean < 0 else 1) for value in difference.values))
+    one = " (of one seed)" if difference.spread is None else ""
+    return f"{size}{unit} {less if difference.mean < 0 else more}{one}"
+
+
+def signed(difference: Seeds) -> str:
+    """A difference with its sign, also where that is a plus."""
+    return f"{'+' * (difference.mean > 0)}{difference}"
+
+
+def extremes(differences: Mapping[str, Seeds], best: int, unit: str = "") -> str:
+    """What costs most and what costs nothing, in words: "most is lost with A (+0.05 ± 0.01), nothing clear with B or C".
+
+    Args:
+        differences: by arm, from where all learn.
+        best: 1 where more is better, -1 where less is.
+        unit: after the figure of what costs most.
+    """
+    worst_first = sorted(differences, key=lambda label: best * differences[label].mean)
+    told = {label: f"{label} ({signed(found)}{unit})" for label, found in differences.items()}
+    worst, least = worst_first[0], worst_first[-1]
+    if differences[worst].spread is None:
+        if best * differences[worst].mean >= 0:
+            return "nothing is lost with any of them, of one seed"
+        return f"most is lost with {told[worst]}, least with {told[least]}, of one seed"
+    costs = {label: -best * differences[label].mean for label in worst_first if stands_out(differences[label])}
+    most = next(iter(costs.values()), 0.0)
+    if most <= 0:
+        return "nothing clear is lost with any of them"
+    worst = next(iter(costs))
+    small = [label for label in costs if abs(costs[label]) < most / 10]
+    unclear = [label for label in differences if label not in costs]
+    if not small + unclear:
+        return f"most is lost with {told[worst]}"
+    how = " or ".join(["nothing clear"] * bool(unclear) + ["next to nothing"] * bool(small))
+    return f"most is lost with {told[worst]}, {how} with {_some([*unclear, *small])}"
+
+
+def _some(names: Sequence[str], most: int = 4) -> str:
+    """ "A, B or C"; of more than `most`, how many others there are."""
+    if len(names) > most:
+        return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} others"
+    return " or ".join([part for part in (", ".join(names[:-1]), names[-1]) if part])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,18 @@ class Seeds:
 def seeds(values: Sequence[float], share: bool = False, digits: int | None = None) -> Seeds:
     """`Seeds` of plain numbers."""
     return Seeds(tuple(float(value) for value in values), share, digits)
+
+
+def brief(measure: Seeds, digits: int = 2) -> Seeds:
+    """The same, written as short as a sentence wants it: shares of 10% and more in whole percents.
+
+    Args:
+        measure: of which tables have all digits that its spread leaves meaning.
+        digits: after the point, if it is no share.
+    """
+    if measure.share:
+        digits = 0 if abs(measure.mean) >= 0.1 else 1
+    return replace(measure, digits=digits)
 
 
 Cell = str | int | Seeds

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from vit.evaluate.features import pixel_features
 from vit.evaluate.neighbours import neighbour_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
@@ -17,15 +19,17 @@ from vit.studies.arms import (
     UNIFORM,
     W_E_FROZEN,
     W_V_FROZEN,
+    compared,
     difference,
+    extremes,
     learn_arm,
     measures_of,
     milliseconds,
     numbers_that_learn,
-    ranked,
     require_labels,
+    stands_out,
 )
-from vit.studies.finding import Cell, Finding, Table, seeds
+from vit.studies.finding import Cell, Finding, Seeds, Table, brief, seeds
 from vit.studies.laboratory import Laboratory
 from vit.studies.plan import Plan
 
@@ -76,11 +80,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     losses, probes = (
         {arm.label: difference(worth[arm.label][key], whole[key]) for arm in ARMS[1:]} for key in ("loss", "linear")
     )
-    answer = (
-        f"Where all learn, the loss over hidden patches is {whole['loss']}; the mean of the visible patches has {guess:.3f}."
-        f" Against that, the worst first: {ranked(losses, -1)}. A linear probe of the features is right in {whole['linear']},"
-        f" and in {untrained['linear']} before any training; against that, in points: {ranked(probes, 1)}."
-    )
+    said = answer(whole["loss"], losses, whole["linear"], untrained["linear"], probes)
     limits = (
         "What is frozen is frozen in encoder and decoder alike; but positions are the encoder's, and the decoder always has"
         " the fixed ones, except where there are none at all. A frozen matrix is a random one, not an absent one: the layers"
@@ -104,4 +104,27 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     )
     caption = "Loss, neighbours and probe of models in which one part does not learn, or is not there"
     table = Table(budget, columns, rows)
-    return Finding(answer, limits, [table], {"arms": figure}, {"arms": caption})
+    return Finding(said, limits, [table], {"arms": figure}, {"arms": caption})
+
+
+def answer(
+    loss: Seeds, losses: Mapping[str, Seeds], probe: Seeds, untrained: Seeds, probes: Mapping[str, Seeds]
+) -> str:
+    """What came out, in words that follow the figures.
+
+    Args:
+        loss, probe: where all learn.
+        losses, probes: by how much those of each arm are above that; probes in points.
+        untrained: the probe before any training.
+    """
+    losses, probes = ({label: brief(of, n) for label, of in by.items()} for by, n in ((losses, 3), (probes, 1)))
+    costs = extremes(losses, -1, f" on a loss of {brief(loss, 3)}")
+    gains = {label: found for label, found in losses.items() if found.mean < 0 and stands_out(found)}
+    gain = ""
+    if gains:
+        label = min(gains, key=lambda label: gains[label].mean)
+        gain = f" With {label}, the loss is even {compared(gains[label], 'lower', 'higher')}."
+    return (
+        f"{costs[0].upper()}{costs[1:]}.{gain} For a linear probe of the features, right in {brief(probe)}"
+        f" ({brief(untrained)} before any training), {extremes(probes, 1, ' points')}."
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -21,10 +22,10 @@ from vit.studies.arms import (
     W_Q_FROZEN,
     W_V_FROZEN,
     difference,
+    extremes,
     learn_arm,
-    ranked,
 )
-from vit.studies.finding import Cell, Finding, Seeds, StudyError, Table, seeds
+from vit.studies.finding import Cell, Finding, Seeds, StudyError, Table, brief, seeds
 from vit.studies.laboratory import Laboratory, Learned
 from vit.studies.plan import Plan
 
@@ -76,24 +77,17 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     rows: list[tuple[Cell, ...]] = [(label, loss, lost.get(label, "")) for label, loss in losses.items()]
     columns = ("arm", "loss over hidden patches", "more than where all learn")
     frozen = Table(f"One of them frozen at its random start: {len(data.test):,} test images", columns, rows)
-    weakest, missed = faintest(pull.gradient)
     at_start, at_end = (
         seeds((_mean(pull.relative, ASKING)[:, at] / _mean(pull.relative, GIVING)[:, at]).tolist()) for at in (0, -1)
     )
-    moved = [seeds(_mean(pull.moved, names).tolist(), share=True) for names in (ASKING, GIVING)]
-    answer = (
-        f"One loss trains {f'all but {missed}' if missed else 'all of them'}, together: a single backward pass gives them"
-        f" their gradients, and nobody trains W_Q by itself. The weakest pull of all is on {weakest} times as strong, number by"
-        f" number, as on the bias of the keys, whose gradient is nothing but rounding: what it adds to the logits, softmax"
-        f" takes away. By their size, W_Q and W_K are pulled {at_start} times as hard as W_V and W_O at the start and {at_end}"
-        f" times at the end; they move by {moved[0]} of it, W_V and W_O by {moved[1]}. Where one stands still at its random"
-        f" start, the loss of {whole} changes, the worst first: {ranked(lost, -1)}."
-    )
+    said = answer(*faintest(pull.gradient), at_start, at_end, whole, lost)
     limits = (
-        "Gradients are the encoder's, at three moments and of one set of images; within a training they change from batch to"
-        " batch. How far a matrix moves says little of how hard it is pulled: AdamW divides each number's gradient by its"
-        " usual size. W_Q and W_K alone are not determined either: turned against each other, they give the same logits. What"
-        " is frozen is frozen in encoder and decoder, and its neighbours learn to make up for it."
+        "What rounding alone makes of zero is read off the bias of the keys, whose gradient is zero: what it adds to the"
+        " logits of a query, softmax takes away. Gradients are the encoder's, at three moments and of one set of images;"
+        " within a training they change from batch to batch. How far a matrix moves says little of how hard it is pulled:"
+        " AdamW divides each number's gradient by its usual size. W_Q and W_K alone are not determined either: turned against"
+        " each other, they give the same logits. What is frozen is frozen in encoder and decoder, and its neighbours learn to"
+        " make up for it."
     )
     panel = ArmPanel("loss over hidden patches", [loss.values for loss in losses.values()])
     title, about = "What is lost when one of them stands still", "a dot a seed, a bar at their mean; grey: all learn"
@@ -105,7 +99,29 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         "gradients": "How hard the masked loss pulls at each matrix, layer by layer, and how far it has moved it",
         "frozen": "The loss with one matrix frozen at its random start",
     }
-    return Finding(answer, limits, [*gradient_tables(pull, images), frozen], figures, captions)
+    return Finding(said, limits, [*gradient_tables(pull, images), frozen], figures, captions)
+
+
+def answer(weakest: str, missed: str, at_start: Seeds, at_end: Seeds, whole: Seeds, lost: Mapping[str, Seeds]) -> str:
+    """What came out, in words that follow the figures.
+
+    Args:
+        weakest, missed: of `faintest`.
+        at_start, at_end: how hard W_Q and W_K are pulled by their size, in times of W_V and W_O.
+        whole: the loss where all learn.
+        lost: by how much the loss of each arm is above that.
+    """
+    reached = (
+        f"all of them but {missed}, in one backward pass: the weakest"
+        if missed
+        else "all of them, in one backward pass: even the weakest"
+    )
+    costs = extremes({label: brief(found, 3) for label, found in lost.items()}, -1, f" on a loss of {brief(whole, 3)}")
+    return (
+        f"One loss trains {reached} gradient, on {weakest} times as strong as what rounding makes of zero. By their size, W_Q"
+        f" and W_K are pulled {brief(at_start)} times as hard as W_V and W_O at the start, {brief(at_end)} times at the end."
+        f" Where one stands still at its random start, {costs}."
+    )
 
 
 def gradient_tables(pull: Pull, images: int) -> list[Table]:
@@ -177,7 +193,7 @@ def faintest(gradient: dict[str, Tensor]) -> tuple[str, str]:
     times = {name: float(gradient[name].min() / rounding) for name in MATRICES}
     name = min(times, key=times.__getitem__)
     missed = [name for name in MATRICES if times[name] < ROUNDING]
-    return f"{name}, some {float(f'{times[name]:.1g}'):,.0f}", " and ".join(missed)
+    return f"{name}, is some {float(f'{times[name]:.1g}'):,.0f}", " and ".join(missed)
 
 
 def loss_of(learned: Learned) -> float:
