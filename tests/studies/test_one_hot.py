@@ -3,7 +3,8 @@
 import pytest
 
 from vit.studies import one_hot
-from vit.studies.one_hot import convolution_difference, one_hot_difference, study, table_errors
+from vit.studies.finding import seeds
+from vit.studies.one_hot import answer, convolution_difference, one_hot_difference, study, table_errors
 
 
 def test_both_ways_are_the_same(learned):
@@ -25,3 +26,23 @@ def test_the_study_gives_the_model_s_own_loss_for_w_e(laboratory, plan, learned,
     assert [row[0] for row in rows[:-1]] == [1, 8]
     assert rows[-1][2].values[0] == pytest.approx(learned.worth.loss, abs=0.05)  # 48 of its 256 test images
     assert rows[0][2].mean > rows[-1][2].mean
+    assert finding.answer.startswith(
+        "A table is a linear map of one-hot vectors (largest difference 0), but a patch embedding"
+    )
+
+
+def test_the_answer_follows_the_figures():
+    kept = seeds([0.65, 0.65])
+
+    def said(exact: float, missed: float, loss: list[float]) -> str:
+        return answer(exact, 48, 64, seeds([missed, missed], share=True), seeds(loss), kept)
+
+    exact = said(0.0, 0.378, [0.75, 0.76])
+    assert "(largest difference 0), but a patch embedding, one of 48 pixel values, is no table: 64 typical" in exact
+    assert "miss its vectors by 38% ± 0 of their length." in exact
+    assert exact.endswith("patches, 0.650 ± 0.000, would be 0.105 ± 0.007 higher.")
+    rounded = said(2e-7, 0.02, [0.6, 0.71])
+    assert (
+        "(largest difference 2e-07), and a patch embedding, one of 48 pixel values, is nearly a table here" in rounded
+    )
+    assert rounded.endswith("would be not clearly lower or higher (+0.005 ± 0.078).")

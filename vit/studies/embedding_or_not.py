@@ -8,11 +8,12 @@ from torch import Tensor
 from vit.encoder import Block, VisionTransformer
 from vit.figures.measures import LayerPanel, layers_figure
 from vit.interpret.circuits import chance_angles, principal_angles, share_within
-from vit.studies.finding import Finding, Table, seeds
+from vit.studies.finding import Finding, Seeds, Table, seeds
 from vit.studies.laboratory import Laboratory
 from vit.studies.plan import Plan
 
 MATRICES = ("W_Q", "W_K", "W_V")
+MARGIN = 1.0  # degrees, below which a difference is called none
 
 
 def study(laboratory: Laboratory, plan: Plan) -> Finding:
@@ -53,18 +54,8 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
             for name in MATRICES
         ],
     )
-    found = {name: (seeds(before[name][:, 0].tolist()), seeds(after[name][:, 0].tolist())) for name in MATRICES[:2]}
-    nearest = min(ended.mean for _, ended in found.values())
-    judged = "no nearer than chance would" if nearest > chance - 1 else f"nearer to it than chance would ({chance:.1f})"
-    if rank == width - 1:
-        judged = "which says nothing here: W_E reaches every direction of so narrow a model"
-    answer = (
-        f"No. The embedding W_E is one {values} x {width} matrix that turns a patch's pixels into its first vector; W_Q and "
-        f"W_K are {width} x {width}, stand in every layer, and turn a token's vector, whatever it has become there, into what "
-        f"it asks for and what it is found by. In the first layer, W_Q reads at {found['W_Q'][1]} degrees from what W_E "
-        f"writes ({found['W_Q'][0]} before training) and W_K at {found['W_K'][1]} ({found['W_K'][0]}); two random spaces lie "
-        f"at {chance:.1f}: training brings them {judged}."
-    )
+    queries, keys = (seeds(after[name][:, 0].tolist(), digits=1) for name in MATRICES[:2])
+    said = answer(values, len(encoder.blocks), queries, keys, chance, everything=rank == width - 1)
     limits = (
         "Angles compare spaces, not what is done within them. The positions, which are added to the embedding, are not in W_E."
         " The norm before each layer is taken into account (its scale and its centring)."
@@ -90,7 +81,36 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     about = f"{models[0].data.name} · trained models, mean over heads; line: mean over seeds, band: their range"
     figure = layers_figure(panels, "Do W_Q, W_K and W_V read what the embedding writes?", about)
     caption = "The angle between the embedding's space and what W_Q, W_K and W_V read, layer by layer"
-    return Finding(answer, limits, [shapes, angles], {"angles": figure}, {"angles": caption})
+    return Finding(said, limits, [shapes, angles], {"angles": figure}, {"angles": caption})
+
+
+def answer(values: int, layers: int, queries: Seeds, keys: Seeds, chance: float, everything: bool) -> str:
+    """What came out, in words that follow the figures.
+
+    Args:
+        values: of a patch's pixels.
+        layers: of the encoder.
+        queries, keys: angles in degrees between what W_E writes and what W_Q and W_K read in the first layer.
+        chance: the angle of two random spaces.
+        everything: whether what W_E writes is every direction that there is.
+    """
+    what = (
+        f"No: the embedding W_E makes a patch's first vector of its {values} pixel values, once; in each of {layers} layers,"
+        " W_Q and W_K make a query and a key of what that vector has become."
+    )
+    if everything:
+        return f"{what} How near they are to it cannot be asked here: W_E reaches every direction of so narrow a model."
+    nearer = [angle.mean < chance - max(MARGIN, 2 * (angle.spread or 0)) for angle in (queries, keys)]
+    if all(nearer):
+        judged = "both nearer than"
+    elif any(nearer):
+        judged = f"only {'W_Q' if nearer[0] else 'W_K'} nearer than"
+    else:
+        judged = "no nearer than"
+    return (
+        f"{what} The directions that W_Q reads in the first layer lie {queries} degrees from those that W_E writes, and W_K's"
+        f" {keys}: {judged} two random spaces ({chance:.1f})."
+    )
 
 
 def reading(encoder: VisionTransformer, name: str) -> Tensor:

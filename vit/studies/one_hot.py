@@ -11,11 +11,13 @@ from vit.figures.measures import LayerPanel, layers_figure
 from vit.interpret.similarity import clusters
 from vit.mae import masked_patch_loss
 from vit.patches import patchify, unpatchify
-from vit.studies.finding import Finding, Table, seeds
+from vit.studies.arms import compared, difference
+from vit.studies.finding import Finding, Seeds, Table, brief, seeds
 from vit.studies.laboratory import Laboratory, Learned
 from vit.studies.plan import Plan
 
 SIZES = (1, 4, 16, 64, 256, 1024)
+SERVES = 0.05  # of the length of the first vectors: a table that misses them by less is nearly W_E
 
 
 def study(laboratory: Laboratory, plan: Plan) -> Finding:
@@ -49,16 +51,11 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         ],
     )  # fmt: skip
     left, ends, kept = (seeds(errors[:, -1].tolist(), share=True), seeds(losses[:, -1].tolist()), seeds(linear))
-    answer = (
-        f"Yes, both. A row looked up in a table and a one-hot vector times that table differ by {exact:.0e}; a patch"
-        f" embedding is such a product, with the {values} pixel values in the place of the one-hot vector. As a table it would"
-        f" need a row for every patch there can be: with {SIZES[-1]:,} typical patches, {left} of the first vectors' length is"
-        f" wrong, and the loss is {ends} instead of {kept}."
-    )
+    said = answer(exact, values, SIZES[-1], left, ends, kept)
     limits = (
-        "The typical patches are clusters (k-means) of patches of training images; a table that is trained would serve"
-        " somewhat better. Words are few, and alike only by what they stand beside; patches are many, and alike by their"
-        " pixels, which a linear map uses and a table cannot."
+        "A table that is exact would need a row for every patch there can be. The typical patches are clusters (k-means) of"
+        " patches of training images; a table that is trained would serve somewhat better. Words are few, and alike only by"
+        " what they stand beside; patches are many, and alike by their pixels, which a linear map uses and a table cannot."
     )
     about = f"{models[0].data.name}, {plan.images:,} test images · line: mean over seeds, band: their range"
     places = [f"{size:,}" for size in SIZES]
@@ -70,7 +67,28 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     ]  # fmt: skip
     figure = layers_figure(panels, "A patch embedding as a table", about, places, "rows of the table")
     caption = "The error of a table of typical patches in the place of the patch embedding, by its rows"
-    return Finding(answer, limits, [proofs, tables], {"table": figure}, {"table": caption})
+    return Finding(said, limits, [proofs, tables], {"table": figure}, {"table": caption})
+
+
+def answer(exact: float, values: int, rows: int, left: Seeds, ends: Seeds, kept: Seeds) -> str:
+    """What came out, in words that follow the figures.
+
+    Args:
+        exact: the largest difference between a table and the product of one-hot vectors with it.
+        values: of a patch's pixels.
+        rows: of the largest table that was put in the place of W_E.
+        left: its error, as a share of the vectors' length.
+        ends, kept: the loss with that table, and with W_E.
+    """
+    same = f"{exact:.0e}" if exact else "0"
+    embedding = f"a patch embedding, one of {values} pixel values, is"
+    judged = f"but {embedding} no table" if left.mean > SERVES else f"and {embedding} nearly a table here"
+    changes = compared(brief(difference(ends, kept), 3), "lower", "higher")
+    return (
+        f"A table is a linear map of one-hot vectors (largest difference {same}), {judged}: {rows:,} typical"
+        f" patches miss its vectors by {brief(left)} of their length. With that table in its place, the loss over hidden"
+        f" patches, {brief(kept, 3)}, would be {changes}."
+    )
 
 
 def one_hot_difference(learned: Learned) -> float:
