@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from vit.studies.arms import AS_IT_IS, IDENTITY, learn_arm
-from vit.studies.finding import seeds
-from vit.studies.identity_case import MEASURES, busiest, by_layer, priced, study
+from vit.studies.finding import brief, seeds
+from vit.studies.identity_case import MEASURES, answer, busiest, by_layer, study
 
 
 def test_identity_is_symmetric_and_looks_at_itself(laboratory, one_seed):
@@ -24,13 +24,36 @@ def test_identity_is_symmetric_and_looks_at_itself(laboratory, one_seed):
     assert (found["plain"]["correlation"] > found["random"]["correlation"] + 0.3).all()
 
 
-def test_a_price_says_whether_it_is_one():
-    lost = {"loss": seeds([0.02, 0.021]), "neighbours": seeds([-3.0, 2.0])}
-    less = "nearest neighbours are right 0.5 ± 3.5 points less often (within the spread over the seeds)"
-    assert priced(lost) == f"the loss over hidden patches is 0.02050 ± 0.00071 higher and {less}"
-    lost = {"loss": seeds([-0.02]), "neighbours": seeds([3.0])}
-    told = "is 0.0200 lower (of one seed) and nearest neighbours are right 3.00 points more often (of one seed)"
-    assert priced(lost).endswith(told)
+@pytest.mark.parametrize(
+    ("own", "theirs", "said"),
+    [
+        ([0.097, 0.099], [0.02, 0.021], "A patch looks at what is like it, and so at itself: "),
+        ([0.097], [0.02], "A patch looks at what is like it, and so at itself: "),
+        ([0.097, 0.099], [0.1, 0.11], "A patch looks at itself no more than with learned matrices: "),
+        (
+            [0.097, 0.099],
+            [0.02, 0.15],
+            "A patch looks at itself no more than with learned matrices: ",
+        ),  # within the spread
+        ([0.05], [0.1], "A patch looks at itself no more than with learned matrices: "),
+        ([0.012, 0.013], [0.001, 0.001], "A patch hardly looks at itself: "),
+        ([0.01, 0.05], [0.001, 0.001], "A patch hardly looks at itself: "),  # within the spread
+    ],
+)
+def test_the_answer_follows_the_shares(own, theirs, said):
+    lost = {"loss": seeds([0.1]), "neighbours": seeds([0.1])}
+    shares = [seeds(values, share=True) for values in (own, theirs)]
+    assert answer(*shares, 0.0154, seeds([0.9]), seeds([0.1]), lost).startswith(said)
+
+
+def test_the_answer_has_the_figures_and_the_price():
+    lost = {"loss": seeds([-0.02, -0.022]), "neighbours": seeds([-3.0, 2.0])}
+    own, theirs = seeds([0.098], share=True), seeds([0.02], share=True)
+    said = answer(own, theirs, 0.0154, seeds([0.9003]), seeds([0.14]), lost)
+    assert "it gives itself 9.8% of its attention, where learned matrices give 2.0% and an even share is 1.5%. " in said
+    assert "correlate by 0.90, learned ones by 0.14. " in said
+    assert "the loss over hidden patches is 0.021 ± 0.001 lower, and" in said
+    assert said.endswith("right not clearly less often or more often (-0.5 ± 3.5 points).")
 
 
 def test_the_study_shows_and_measures_it(laboratory, one_seed):
@@ -40,7 +63,8 @@ def test_the_study_shows_and_measures_it(laboratory, one_seed):
     assert [row[0] for row in price.rows[:2]] == ["Q = K = V = X", "learned matrices"]
     assert price.rows[2][3].mean == pytest.approx(price.rows[0][3].mean - price.rows[1][3].mean)
     assert set(finding.pictures) == set(finding.captions) == {"maps", "layers"}
-    assert str(attention.rows[0][1]) in finding.answer
+    assert f"gives itself {brief(attention.rows[1][1])} of its attention" in finding.answer
+    assert f"learned ones by {brief(attention.rows[3][3])}." in finding.answer
 
 
 def test_the_busiest_patch_lies_off_the_border_where_it_can():

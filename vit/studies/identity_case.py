@@ -19,6 +19,7 @@ from vit.patches import patchify
 from vit.studies.arms import (
     AS_IT_IS,
     IDENTITY,
+    compared,
     difference,
     learn_arm,
     measures_of,
@@ -27,7 +28,7 @@ from vit.studies.arms import (
     require_labels,
     stands_out,
 )
-from vit.studies.finding import Cell, Finding, Seeds, Table, seeds
+from vit.studies.finding import Cell, Finding, Seeds, Table, brief, seeds
 from vit.studies.laboratory import Laboratory, Learned
 from vit.studies.plan import Plan
 
@@ -46,7 +47,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         for when, key in (("before training", "initial"), ("trained", "model")):
             of = torch.stack([by_layer(one, getattr(one, key).encoder, plan.images) for one in models])
             found[f"{name}, {when}"] = dict(zip(MEASURES, of.unbind(-1), strict=True))
-    plain, plain_trained, _, learned = found.values()
+    _, plain_trained, _, learned = found.values()
     tokens = arms["learned matrices"][0].model.encoder.pos_embed.shape[1]
 
     worth = {name: measures_of([one.worth for one in models]) for name, models in arms.items()}
@@ -82,16 +83,9 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         ),
         rows,
     )
-    own = (seeds(of["own share"][:, 0].tolist(), share=True) for of in (plain, plain_trained, learned))
-    before, after, theirs = map(str, own)
-    answer = (
-        f"With W_Q = W_K = W_V = I a token looks at what is like itself, and so first at itself: in the first layer a patch"
-        f" gives itself {before} of its attention before training and {after} after, with learned matrices {theirs}; an even"
-        f" share is {1 / tokens:.1%}. Its logits are the same both ways (symmetry {_all_layers(plain_trained, 'symmetry')}) and"
-        f" go with the cosine of the tokens (correlation {_all_layers(plain_trained, 'correlation')}, mean over layers);"
-        f" learned ones have a symmetry of {_all_layers(learned, 'symmetry')} and a correlation of"
-        f" {_all_layers(learned, 'correlation')}. Without the three matrices, {priced(lost)}."
-    )
+    own, theirs = (seeds(of["own share"][:, 0].tolist(), share=True) for of in (plain_trained, learned))
+    follow, learned_follow = (_all_layers(of, "correlation") for of in (plain_trained, learned))
+    said = answer(own, theirs, 1 / tokens, follow, learned_follow, lost)
     limits = (
         "Heads see slices of a token, so that even without matrices a head's logits are not the whole cosine. The learned scale"
         " of the norm in front stands in for a diagonal matrix, and tokens hold their positions too: near patches are alike for"
@@ -113,38 +107,39 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     }
     captions = {
         "maps": "Where one patch looks, layer by layer: by similarity alone, untrained and trained, and by learned matrices",
-        "layers": "What a patch gives itself, and whether logits follow similarity and are symmetric, layer by layer",
+        "layers": "What a patch gives itself, and whether logits follow similarity and are the same both ways, layer by layer",
     }
-    return Finding(answer, limits, [attention, price], figures, captions)
+    return Finding(said, limits, [attention, price], figures, captions)
 
 
 def _all_layers(of: Mapping[str, Tensor], key: str) -> Seeds:
     return seeds(of[key].mean(1).tolist(), share=key == "own share")
 
 
-def priced(lost: Mapping[str, Seeds]) -> str:
-    """What the identity case costs, or gains, in words.
+def answer(own: Seeds, theirs: Seeds, even: float, follow: Seeds, learned: Seeds, lost: Mapping[str, Seeds]) -> str:
+    """What came out, in words that follow the figures.
 
     Args:
-        lost: by how much its measures are above those of learned matrices.
+        own, theirs: what a patch gives itself in the first layer, without matrices and with learned ones.
+        even: the share that each would get if all got the same.
+        follow, learned: how far logits go with the cosine of tokens, without matrices and with learned ones.
+        lost: by how much the measures of the identity case are above those of learned matrices.
     """
-    parts = []
-    for key, what, words in (
-        ("loss", "the loss over hidden patches is {} ", ("lower", "higher")),
-        ("neighbours", "nearest neighbours are right {} points ", ("less often", "more often")),
-    ):
-        found = lost[key]
-        more = found.mean > 0
-        size = seeds([value if more else -value for value in found.values])
-        spread = (
-            " (of one seed)"
-            if found.spread is None
-            else ""
-            if stands_out(found)
-            else " (within the spread over the seeds)"
-        )
-        parts.append(what.format(size) + words[more] + spread)
-    return " and ".join(parts)
+    ahead = difference(own, theirs)
+    if own.mean - 2 * (own.spread or 0) <= even:
+        judged = "A patch hardly looks at itself"
+    elif ahead.mean > 0 and (ahead.spread is None or stands_out(ahead)):
+        judged = "A patch looks at what is like it, and so at itself"
+    else:
+        judged = "A patch looks at itself no more than with learned matrices"
+    loss = compared(brief(lost["loss"], 3), "lower", "higher")
+    neighbours = compared(brief(lost["neighbours"], 1), "less often", "more often", " points")
+    return (
+        f"{judged}: in the first layer it gives itself {brief(own)} of its attention, where learned matrices give"
+        f" {brief(theirs)} and an even share is {even:.1%}. Its logits and the likeness of the tokens correlate by"
+        f" {brief(follow)}, learned ones by {brief(learned)}. Without the three matrices the loss over hidden patches is"
+        f" {loss}, and nearest neighbours are right {neighbours}."
+    )
 
 
 def by_layer(learned: Learned, encoder: VisionTransformer, images: int) -> Tensor:
