@@ -7,8 +7,19 @@ import torch
 
 from vit.interpret.causes import ATTENTION, GRADIENT
 from vit.interpret.heads import HEAD_MEASURES
-from vit.studies.attention_or_cause import NEARNESS, TOP, Asked, ask, head_correlations, scored, study, weigh
-from vit.studies.finding import StudyError
+from vit.studies.attention_or_cause import (
+    NEARNESS,
+    TOP,
+    Asked,
+    _answer,
+    _verdict,
+    ask,
+    head_correlations,
+    scored,
+    study,
+    weigh,
+)
+from vit.studies.finding import StudyError, brief, seeds
 
 
 def planted(guesses: dict[str, torch.Tensor], effect: torch.Tensor) -> Asked:
@@ -71,14 +82,59 @@ def test_correlations_over_heads_are_of_ranks():
 def test_the_study_says_what_was_measured(laboratory, one_seed):
     finding = study(laboratory, one_seed)
     patches, heads = finding.tables
-    assert finding.answer.startswith("Patches: ")
+    assert finding.answer.startswith("Patches ")
     by_name = {row[0]: row[1:] for row in patches.rows}
     assert len(by_name) == 2 * 4
     assert by_name[NEARNESS][1] == ""
-    assert str(by_name[ATTENTION][0]) in finding.answer
-    assert str(by_name[ATTENTION][2]) in finding.answer
+    assert f"goes with the attention to it by a rank correlation of {brief(by_name[ATTENTION][0])}," in finding.answer
+    assert f"with the sharpness of its attention by {brief(heads.rows[0][2])}." in finding.answer
+    assert (
+        f"attention correlates by {brief(by_name[ATTENTION][4])}, and attention times its gradient by" in finding.answer
+    )
     assert all(-1 <= value <= 1 for row in heads.rows for cell in row[1:] for value in cell.values)
     assert set(finding.pictures) == set(finding.captions)
+
+
+@pytest.mark.parametrize(
+    ("values", "noise", "said"),
+    [
+        ([0.8, 0.82], 0.1, "mostly"),
+        ([0.4, 0.42], 0.1, "in part"),
+        ([0.2, 0.22], 0.1, "a little"),
+        ([0.2, 0.22], 0.3, "not clearly"),
+        ([0.07, 0.08], 0.01, "hardly"),
+        ([-0.07, -0.08], 0.01, "hardly"),
+        ([-0.4, -0.42], 0.1, "rather the opposite"),
+        ([-0.4, -0.42], 0.5, "not clearly"),
+    ],
+)
+def test_a_correlation_says_how_far_it_says_yes(values, noise, said):
+    assert _verdict(seeds(values), noise) == said
+
+
+def test_the_answer_follows_the_figures():
+    def of(*first: float) -> list[dict[str, torch.Tensor]]:
+        guesses = {ATTENTION: [0, 0.2, 0.3, 0.1, 0.05], GRADIENT: [0, 0.1, 0.1, 0.1, 0.47], NEARNESS: [0.0] * 5}
+        found = [{name: torch.tensor(values) for name, values in guesses.items()} for _ in first]
+        for one, value in zip(found, first, strict=True):
+            one[ATTENTION][0], one[NEARNESS][0] = value, 0.03
+        return found
+
+    said = _answer(of(0.07, 0.09), of(0.35, 0.37), seeds([0.5, 0.52]), 0.1)
+    assert said.startswith("Patches hardly, heads in part: ")
+    assert "goes with the attention to it by a rank correlation of 0.08 ± 0.01, without a head" in said
+    assert (
+        "by 0.51 ± 0.01. With random weights, that of patches is 0.28 ± 0.00 higher; their nearness alone has 0.03"
+        in said
+    )
+    assert said.endswith("attention correlates by 0.05 ± 0.00, and attention times its gradient by 0.47 ± 0.00.")
+    assert _answer(of(0.2, 0.6), of(0.1, 0.1), seeds([0.1, 0.3]), 0.3).startswith(
+        "Patches not clearly, heads not clearly: "
+    )
+    assert "patches is 0.50 ± 0.00 lower; " in _answer(of(0.6, 0.6), of(0.1, 0.1), seeds([0.1, 0.1]), 0.3)
+    unclear = _answer(of(0.5, 0.6), of(0.6, 0.5), seeds([0.1, 0.1]), 0.3)
+    assert "patches is not clearly lower or higher (0.00 ± 0.14); " in unclear
+    assert "patches is 0.28 higher (of one seed); " in _answer(of(0.07), of(0.35), seeds([0.5]), 0.3)
 
 
 def test_too_few_visible_patches_are_refused(laboratory, plan):

@@ -7,8 +7,19 @@ import torch
 
 from vit.encoder import VisionTransformer
 from vit.studies import is_it_similarity
-from vit.studies.finding import StudyError
-from vit.studies.is_it_similarity import KEYS, MEETINGS, _leaning, _others, form_shares, preferences, read, study
+from vit.studies.finding import StudyError, brief
+from vit.studies.is_it_similarity import (
+    KEYS,
+    MEETINGS,
+    Reading,
+    _answer,
+    _leaning,
+    _others,
+    form_shares,
+    preferences,
+    read,
+    study,
+)
 
 
 @pytest.fixture
@@ -68,14 +79,65 @@ def test_others_are_all_but_oneself():
 def test_the_study_says_what_was_measured(laboratory, one_seed):
     finding = study(laboratory, one_seed)
     forms, heads, first, keys = finding.tables
-    assert finding.answer.startswith(("No.", "Only in part.", "Yes, nearly."))
-    assert str(forms.rows[2][1]) in finding.answer
+    assert finding.answer.startswith(("No: ", "Only in part: ", "Yes, nearly: "))
+    assert f"are so to {brief(forms.rows[2][1])} ({brief(forms.rows[2][2])})." in finding.answer
     assert [row[0] for row in heads.rows] == ["layer 0", "layer 1", "all"]
-    assert str(heads.rows[-1][1]) in finding.answer
+    assert f": {brief(heads.rows[-1][1])} of the heads prefer keys that are like the query" in finding.answer
     assert heads.rows[-1][-1].mean > 0.5 > heads.rows[-1][-2].mean
     assert [row[0] for row in first.rows] == list(MEETINGS)
     assert all(len(row) == 7 for row in keys.rows)
     assert set(finding.pictures) == set(finding.captions)
+
+
+def reading(like: int, unlike: int, symmetric: float) -> Reading:
+    """Of ten heads of one layer, so many of which prefer like and unlike keys; the others prefer neither."""
+    signs = torch.tensor([1.0] * like + [-1.0] * unlike + [0.0] * (10 - like - unlike))
+    noise = torch.tensor([-0.1, 0.1] * 20)  # over images
+    liking = (0.5 * signs + noise[:, None])[:, None, :, None].expand(-1, 1, 10, 3)
+    return Reading(torch.full((10, 4), symmetric), liking, torch.zeros(10, 5), torch.zeros(1, 10, 3))
+
+
+@pytest.mark.parametrize(
+    ("trained", "random", "verdict", "moved"),
+    [
+        (
+            reading(10, 0, 0.95),
+            reading(2, 2, 0.5),
+            "Yes, nearly: 100% of the heads prefer",
+            "moves them towards like keys",
+        ),
+        (
+            reading(10, 0, 0.8),
+            reading(2, 2, 0.5),
+            "Only in part: 100% of the heads prefer",
+            "moves them towards like keys",
+        ),
+        (
+            reading(7, 3, 0.95),
+            reading(7, 3, 0.5),
+            "Only in part: 70% of the heads prefer",
+            "does not clearly move them",
+        ),
+        (reading(1, 5, 0.95), reading(8, 2, 0.5), "No: 10% of the heads prefer", "moves them towards unlike keys"),
+    ],
+)
+def test_the_answer_follows_the_figures(trained, random, verdict, moved):
+    plain = reading(10, 0, 1.0).liking
+    said = _answer([trained], [random], [plain])
+    assert said.startswith(verdict)
+    assert f"where a plain similarity, q = k = x, would by 0.50; training {moved}" in said
+    assert said.endswith(f"so to {float(trained.forms[0, 2]):.0%} (50%).")
+
+
+def test_seeds_that_disagree_make_nothing_clear():
+    apart, alike = [reading(10, 0, 0.95), reading(2, 8, 0.95)], [reading(10, 0, 0.95), reading(9, 0, 0.95)]
+    plain = [one.liking for one in alike]
+    assert _answer(apart, alike, plain).startswith(
+        "Not clearly: 60% ± 57 of the heads prefer keys that are like the query"
+    )
+    assert _answer(alike, apart, plain).startswith(
+        "Yes, nearly: 95% ± 7 of the heads prefer keys that are like the query"
+    )
 
 
 def test_a_model_without_the_two_matrices_is_refused(laboratory, plan):

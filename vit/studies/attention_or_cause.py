@@ -21,7 +21,8 @@ from vit.interpret.heads import HEAD_MEASURES, head_measures
 from vit.interpret.measures import head_ablation
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, num_keep
-from vit.studies.finding import Cell, Finding, Seeds, StudyError, Table, seeds
+from vit.studies.arms import compared, difference
+from vit.studies.finding import Cell, Finding, Seeds, StudyError, Table, brief, seeds
 from vit.studies.laboratory import Laboratory, Learned
 from vit.studies.plan import Plan
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 NEARNESS = "nearness"
 PER_IMAGE = 4  # hidden patches of an image that are asked about
 TOP = 3
+LITTLE = 0.1  # a rank correlation, below which there is hardly one
 BATCH = 64  # images at a time
 
 
@@ -92,7 +94,9 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         "heads": "What the attention of a head is like, against what is lost without it",
     }
     tables = [_patches_table(scores, random, chance), _heads_table(models, heads, random_heads)]
-    return Finding(_answer(scores, random, chance, models, heads), LIMITS, tables, pictures, captions)
+    encoders = [one[: _encoder_heads(model)] for model, one in zip(models, heads, strict=True)]
+    sharp, noise = seeds([head_correlations(one)[0] for one in encoders]), sum(len(one) - 1 for one in encoders) ** -0.5
+    return Finding(_answer(scores, random, sharp, noise), LIMITS, tables, pictures, captions)
 
 
 # --- patches ------------------------------------------------------------------------------------------------------------
@@ -204,38 +208,48 @@ def head_correlations(measures: Tensor) -> list[float]:
 # --- in words and tables ------------------------------------------------------------------------------------------------
 
 LIMITS = (
-    "A patch that is missing changes more than its own contribution: the encoder then sees fewer patches than it was used to,"
-    " and others take its part over; two patches that say the same are each found to matter little. Attention of the decoder"
-    " is attention to tokens, which have taken in other patches on their way through the encoder; the rollout follows that,"
-    " in its way. The heads of a small model are few, and what is lost without one is measured with all others in place."
+    "What is lost without a patch is how much a hidden patch changes, without a head how much the loss grows. A patch that is"
+    " missing changes more than its own contribution: the encoder then sees fewer patches than it was used to, and others take"
+    " its part over; two patches that say the same are each found to matter little. Attention of the decoder is attention to"
+    " tokens, which have taken in other patches on their way through the encoder; the rollout follows that, in its way. The"
+    " heads of a small model are few, and what is lost without one is measured with all others in place."
 )
 
 
 def _answer(
-    scores: Sequence[dict[str, Tensor]], random: Sequence[dict[str, Tensor]], chance: float, models: Sequence[Learned],
-    heads: Sequence[Tensor],
-) -> str:  # fmt: skip
+    scores: Sequence[dict[str, Tensor]], random: Sequence[dict[str, Tensor]], sharp: Seeds, noise: float
+) -> str:
+    """What came out, in words that follow the figures.
+
+    Args:
+        scores, random: what `scored` gives, once a seed, of trained models and before training.
+        sharp: the rank correlation over heads of their sharpness and what is lost without them.
+        noise: its standard deviation where there is no correlation.
+    """
+
     def of(found: Sequence[dict[str, Tensor]], name: str, which: int) -> Seeds:
         return seeds([float(one[name][which]) for one in found])
 
-    attention, beyond, near = of(scores, ATTENTION, 0), of(scores, ATTENTION, 1), of(scores, NEARNESS, 0)
-    at_random, error, gradient = of(random, ATTENTION, 0), of(scores, ATTENTION, 4), of(scores, GRADIENT, 4)
-    shared = seeds([float(one[ATTENTION][2]) for one in scores], share=True)
-    words = ((0.7, "mostly"), (0.3, "in part"), (0.1, "a little"), (-1.0, "no"))
-    verdict = next(word for least, word in words if attention.mean >= least)
-    by_head = [head_correlations(one[: _encoder_heads(model)]) for model, one in zip(models, heads, strict=True)]
-    sharp, writes = (seeds([one[i] for one in by_head]) for i in (0, 3))
-    by_chance = sum(_encoder_heads(model) - 1 for model in models) ** -0.5  # deviation of what is no correlation
-    told = "not clearly" if abs(sharp.mean) < 2 * by_chance else "in part" if sharp.mean > 0 else "rather the opposite"
+    attention, near, at_random = of(scores, ATTENTION, 0), of(scores, NEARNESS, 0), of(random, ATTENTION, 0)
+    error, gradient = of(scores, ATTENTION, 4), of(scores, GRADIENT, 4)
+    patches, heads = _verdict(attention, 2 * (attention.spread or 0)), _verdict(sharp, 2 * noise)
+    changes = compared(brief(difference(at_random, attention)), "lower", "higher")
     return (
-        f"Patches: {verdict}. Over the visible patches, what the decoder attends to from a hidden one, and how much that one"
-        f" changes when each is left out, have a rank correlation of {attention} ({at_random} with random weights; nearness"
-        f" alone {near}; {beyond} with nearness held constant), and {shared} of the {TOP} most attended are among the {TOP}"
-        f" that matter most ({chance:.0%} by chance). Whether a patch helps is another question: with the growth of the error,"
-        f" attention correlates by {error}, attention times its gradient by {gradient}. Heads: {told}. Over those of the"
-        f" encoder, what is lost without one goes with the sharpness of its attention by {sharp}, with how much it writes by"
-        f" {writes}."
+        f"Patches {patches}, heads {heads}: what is lost without a patch goes with the attention to it by a rank correlation"
+        f" of {brief(attention)}, without a head with the sharpness of its attention by {brief(sharp)}. With random weights,"
+        f" that of patches is {changes}; their nearness alone has {brief(near)}. With the growth of the error when a patch is"
+        f" missing, attention correlates by {brief(error)}, and attention times its gradient by {brief(gradient)}."
     )
+
+
+def _verdict(agrees: Seeds, noise: float) -> str:
+    """How far a rank correlation says yes; `noise` and less says nothing clear."""
+    if abs(agrees.mean) < LITTLE:
+        return "hardly"
+    if abs(agrees.mean) <= noise:
+        return "not clearly"
+    words = ((0.7, "mostly"), (0.3, "in part"), (LITTLE, "a little"))
+    return next((word for least, word in words if agrees.mean >= least), "rather the opposite")
 
 
 def _patches_table(scores: Sequence[dict[str, Tensor]], random: Sequence[dict[str, Tensor]], chance: float) -> Table:

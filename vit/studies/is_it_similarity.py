@@ -21,7 +21,8 @@ from vit.interpret.circuits import leading_pairs, pixel_forms, positive_share, s
 from vit.interpret.correlation import correlation, partial_correlation
 from vit.interpret.logits import Asking, asking, split_first_logits, split_keys, variance_parts
 from vit.patches import patchify, unpatchify
-from vit.studies.finding import Cell, Finding, Seeds, StudyError, Table, seeds
+from vit.studies.arms import difference, stands_out
+from vit.studies.finding import Cell, Finding, Seeds, StudyError, Table, brief, seeds
 from vit.studies.laboratory import Laboratory, Learned
 from vit.studies.plan import Plan
 
@@ -189,10 +190,10 @@ def _others(square: Tensor) -> Tensor:
 
 LIMITS = (
     "Small models after a short training, looked at with whole images, while they were trained on a quarter of the patches."
-    " The forms are those of contents: positions and biases are in the split of the logits. The divisor of the norm, one"
-    " number a token, is not in the forms; it changes no sign. A head's preference is an average over queries and keys: a"
-    " head may draw like to like in one direction and opposites in another. The logits say what is asked for, not what is"
-    " done with the answer."
+    " The forms are those of contents, and in the answer weighted by how patches vary; positions and biases are in the split"
+    " of the logits. The divisor of the norm, one number a token, is not in the forms; it changes no sign. A head's preference"
+    " is an average over queries and keys: a head may draw like to like in one direction and opposites in another. The logits"
+    " say what is asked for, not what is done with the answer."
 )
 
 
@@ -214,27 +215,24 @@ def _leaning(liking: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _answer(trained: Sequence[Reading], random: Sequence[Reading], plain: Sequence[Tensor]) -> str:
-    at_random, identity = (_mean([one[..., 0] for one in of]) for of in ([one.liking for one in random], plain))
-    agrees, _, held = (_mean([one.liking[..., i] for one in trained]) for i in range(len(LIKENESS)))
-    pixels = [_mean([one.liking[:, layer, :, 1] for one in trained]) for layer in (0, -1)]
-    like, unlike = (_share([_leaning(one.liking)[i].float() for one in trained]) for i in (0, 1))
-    (symmetric, positive), (symmetric_random, positive_random) = (
-        [_share([one.forms[:, i] for one in found]) for i in (2, 3)] for found in (trained, random)
+    agrees, identity = (_mean([one[..., 0] for one in of]) for of in ([one.liking for one in trained], plain))
+    (like, unlike), (like_random, unlike_random) = (
+        [_share([_leaning(one.liking)[i].float() for one in of]) for i in (0, 1)] for of in (trained, random)
     )
-    first, first_random = (_share([one.first[:, 0] for one in found]) for found in (trained, random))
-    (place, own), (place_random, own_random) = (
-        [_share([one.keys[-1, :, i] for one in found]) for i in (0, 1)] for found in (trained, random)
-    )
-    verdict = "No." if like.mean < 0.6 else "Yes, nearly." if min(like.mean, symmetric.mean) > 0.9 else "Only in part."
+    symmetric, symmetric_random = (_share([one.forms[:, 2] for one in of]) for of in (trained, random))
+    leaning = difference(like, unlike)
+    if leaning.spread is not None and not stands_out(leaning):
+        verdict = "Not clearly"
+    elif like.mean < 0.6:
+        verdict = "No"
+    else:
+        verdict = "Yes, nearly" if min(like.mean, symmetric.mean) > 0.9 else "Only in part"
     return (
-        f"{verdict} Over the keys of a query, its logits and how like it the keys are correlate by {agrees} ({held} with"
-        f" nearness held constant; {at_random} with random weights, {identity} where q = k = x): {like} of the heads prefer"
-        f" like keys and {unlike} unlike ones, and training {_moved(trained, random)}; with the likeness of pixels, it is"
-        f" {pixels[0]} in the first layer and {pixels[1]} in the last. A similarity would be symmetric and positive in all"
-        f" directions: weighted by how patches vary, the first layer's forms on pixels are symmetric to {symmetric} and, of"
-        f" that, positive to {positive} ({symmetric_random} and {positive_random} with random weights). Pixels that ask for"
-        f" pixels are {first} of what tells keys apart in the first layer ({first_random} with random weights); in the last,"
-        f" the key's place is {place} ({place_random}) and its own patch {own} ({own_random})."
+        f"{verdict}: {brief(like)} of the heads prefer keys that are like the query and {brief(unlike)} prefer unlike ones"
+        f" (with random weights, {brief(like_random)} and {brief(unlike_random)}). A query's logits correlate with how like it"
+        f" the keys are by {brief(agrees)}, where a plain similarity, q = k = x, would by {brief(identity)}; training"
+        f" {_moved(trained, random)}. A similarity is also the same both ways: the first layer's forms on pixels are so to"
+        f" {brief(symmetric)} ({brief(symmetric_random)})."
     )
 
 
@@ -243,7 +241,7 @@ def _moved(trained: Sequence[Reading], random: Sequence[Reading]) -> str:
     pairs = zip(trained, random, strict=True)
     moved = torch.stack([one.liking[..., 0].mean(0) - two.liking[..., 0].mean(0) for one, two in pairs])
     error = float(moved.std()) / math.sqrt(moved.numel())
-    if abs(float(moved.mean())) < 2 * error:
+    if abs(float(moved.mean())) <= 2 * error:
         return "does not clearly move them towards either"
     return f"moves them towards {'like' if moved.mean() > 0 else 'unlike'} keys"
 
