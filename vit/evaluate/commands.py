@@ -190,7 +190,7 @@ def describe(results: dict[str, Any]) -> list[str]:
             f"{row['mean_of_visible_patches']:.4f}, nearest visible {row['nearest_visible_patch']:.4f})"
         )
     spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results["seconds"].items())
-    return [*lines, f"on {results['device']}, {results['threads']} threads: {spent}"]
+    return [*lines, f"on {results['device']}, threads {results['threads']}: {spent}"]
 
 
 def _spread(found: dict[str, Any]) -> str:
