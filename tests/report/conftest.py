@@ -45,18 +45,19 @@ def make_run() -> MakeRun:
         snapshots: int = 3,
         finished: bool = True,
         class_token: bool = True,
+        dynamics_every: int = 0,
     ) -> Path:
         model = ModelConfig(
             image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1,
             decoder_heads=2, class_token=class_token, pos_embed="learned",
         )  # fmt: skip
         classify = task == "classify"
-        every = 0 if classify else 2
         config = Config(
             DataConfig(source="folder", root="my images", name=data), model, MaskConfig(norm_pix_loss=classify),
             OptimConfig(blr=0.05, warmup_epochs=0),
             TrainConfig(
-                task=task, epochs=2, batch_size=8, precision="fp32", snapshots=snapshots, dynamics_every=every, device="cpu"
+                task=task, epochs=2, batch_size=8, precision="fp32", snapshots=snapshots, dynamics_every=dynamics_every,
+                device="cpu",
             ),
         )  # fmt: skip
         if classify:

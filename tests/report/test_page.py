@@ -233,18 +233,26 @@ def test_without_kept_images_the_run_s_own_pictures_stand_for_them(copied, pretr
     assert "Where it looks" not in Read(page).text
 
 
-def test_dynamics_are_drawn_for_both_themes_where_they_were_recorded(copied):
-    found = dynamics(read_record(copied))
+@pytest.fixture(scope="module")
+def recorded(make_run, tmp_path_factory) -> Path:
+    """A finished pretraining that recorded its dynamics; not to be changed."""
+    return make_run(tmp_path_factory.mktemp("runs") / "recorded", dynamics_every=2)
+
+
+def test_dynamics_are_drawn_for_both_themes_where_they_were_recorded(recorded, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(recorded, run)
+    found = dynamics(read_record(run))
     assert found.title == "How the weights moved"
     light, dark = (base64.b64decode(data) for data in sorted(re.findall(r"base64,([^\"]+)", found.content)))
-    drawn = figure_of_dynamics(read_dynamics(copied / "dynamics.safetensors"))
+    drawn = figure_of_dynamics(read_dynamics(run / "dynamics.safetensors"))
     assert png_of(drawn, DOTS_BROAD) in (light, dark)
     assert light != dark
-    (copied / "dynamics.safetensors").write_bytes(b"cut")
+    (run / "dynamics.safetensors").write_bytes(b"cut")
     with pytest.raises(DynamicsError, match=r"dynamics\.safetensors"):
-        dynamics(read_record(copied))
-    (copied / "dynamics.safetensors").unlink()
-    assert dynamics(read_record(copied)) is None
+        dynamics(read_record(run))
+    (run / "dynamics.safetensors").unlink()
+    assert dynamics(read_record(run)) is None
 
 
 def test_evaluations_below_the_run_are_taken_in_and_damaged_ones_told_of(copied):
@@ -440,7 +448,7 @@ def show(driver, tmp_path):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("which", ["pretrained", "hostile"])
+@pytest.mark.parametrize("which", ["recorded", "hostile"])
 def test_page_fits_and_can_be_read(which, width, scheme, show, driver, request):
     folder = request.getfixturevalue(which)
     show(folder, width, scheme)

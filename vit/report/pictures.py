@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from vit.checkpoints.formats.outgoing import encoder_of
@@ -24,6 +23,7 @@ from vit.figures import (
     reliability_figure,
     save_figure,
 )
+from vit.figures.style import Figure
 from vit.interpret import AttentionMaps, Dynamics, read_dynamics
 from vit.interpret.dynamics import QUANTITIES
 from vit.mae import MaskedAutoencoder
