@@ -11,8 +11,8 @@ from vit.interpret.association import association
 UPPER = torch.triu_indices(12, 12, 1)
 
 
-def relation(seed: int) -> Tensor:
-    values = torch.randn(12, 12, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+def relation(seed: int, count: int = 12) -> Tensor:
+    values = torch.randn(count, count, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
     return values + values.T
 
 
@@ -71,6 +71,12 @@ def test_two_relations_without_a_difference_have_no_correlation():
     found = association(torch.ones(6, 6), torch.ones(6, 6), permutations=19)
     assert found.correlation == pytest.approx(0, abs=1e-9)
     assert (found.p, found.gain) == (1, 0)
+
+
+def test_there_is_no_gain_where_the_given_relations_explain_everything():
+    other, one = relation(10, count=3), relation(11, count=3)
+    assert association(one, other, [2 * other + 1], permutations=9).gain == 0
+    assert association(one, other, [relation(12, count=3), relation(13, count=3)], permutations=9).gain == 0
 
 
 def test_the_gain_is_the_slope_of_a_linear_fit_times_a_standard_deviation():

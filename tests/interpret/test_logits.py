@@ -6,7 +6,7 @@ from torch import nn
 
 from vit.encoder import VisionTransformer
 from vit.interpret import AttentionMaps
-from vit.interpret.logits import FIRST_PARTS, KEY_PARTS, asking, split_first_logits, split_keys, variance_parts
+from vit.interpret.logits import asking, split_first_logits, split_keys, variance_parts
 
 KINDS = [
     {},
@@ -44,7 +44,7 @@ def test_logits_are_those_of_the_model(settings):
 def test_the_parts_of_the_first_layer_sum_to_its_logits(settings):
     encoder = encoder_of(**settings)
     parts = split_first_logits(encoder, images())
-    assert parts.shape[:2] == (len(FIRST_PARTS),) * 2
+    assert parts.shape[:2] == (3, 3)
     torch.testing.assert_close(parts.sum((0, 1)), asking(encoder, images())[0].logits, rtol=1e-5, atol=1e-5)
 
 
@@ -76,7 +76,7 @@ def test_parts_of_the_variance_sum_to_all_of_it_and_what_is_even_has_none():
 def test_what_tells_keys_apart_sums_to_their_variance():
     encoder = encoder_of()
     found = split_keys(encoder, images(), images(8, seed=2))
-    assert found.shape == (3, 3, len(KEY_PARTS))
+    assert found.shape == (3, 3, 3)
     for layer, parts in zip(asking(encoder, images()), found, strict=True):
         whole = layer.logits[:, :, 1:, 1:].var(-1, unbiased=False).sum((0, 2))
         torch.testing.assert_close(parts.sum(1), whole, rtol=1e-4, atol=1e-4)

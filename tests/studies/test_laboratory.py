@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from vit.atomic import PARTIAL
+from vit.interpret import read_dynamics
 from vit.studies.laboratory import Laboratory
 from vit.training.run import TrainingRun, begin_run
 from vit.training.tasks import Reconstruction
@@ -21,6 +22,19 @@ def test_a_model_is_what_the_trainer_makes_of_the_same_settings(laboratory, plan
         for name, value in one.state_dict().items():
             assert torch.equal(value, moments[at][name]), (at, name)
         assert not one.training
+
+
+def test_weights_are_the_averaged_ones_and_dynamics_are_there_where_they_are_asked_for(tmp_path, plan):
+    optim, train = replace(plan.training.optim, ema=0.9), replace(plan.training.train, dynamics_every=2, seed=0)
+    config = replace(plan.training, optim=optim, train=train)
+    learned = Laboratory(tmp_path).learn(config, 0)
+    run = begin_run(config, learned.data)
+    for _ in run.steps():
+        pass
+    for (name, value), plain in zip(learned.model.state_dict().items(), run.model.state_dict().values(), strict=True):
+        assert torch.equal(value, run.result.state_dict()[name])
+        assert name.endswith("pos_embed") or not torch.equal(value, plain)
+    assert read_dynamics(learned.folder / "dynamics.safetensors").steps[-1] == run.total_steps
 
 
 def test_it_is_trained_once_and_found_again_also_where_the_data_has_moved(laboratory, plan, monkeypatch):

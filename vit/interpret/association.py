@@ -49,7 +49,9 @@ def association(
         [relation[upper[0], upper[1]].double() for relation in (one, other, *given)]
     )  # (2 + given, pairs)
     rise, per = _left(pairs[:2], _directions(pairs[2:]))
-    gain = (rise @ per) / (per @ per).clamp(min=1e-24) * pairs[1].std(correction=0)
+    # Where `given` explains all of the other relation, what is left of it is rounding, and says nothing.
+    free = per.norm() > 1e-9 * (pairs[1] - pairs[1].mean()).norm()
+    gain = (rise @ per) / (per @ per) * pairs[1].std(correction=0) if free else torch.zeros(())
 
     ranked = ranks(pairs)
     explained = _directions(ranked[2:])

@@ -24,7 +24,7 @@ def principal_angles(a: Tensor, b: Tensor) -> Tensor:
     Returns:
         (min(rank a, rank b),) in degrees, the smallest first; float64.
     """
-    bases = [_row_space(matrix.double()) for matrix in (a, b)]
+    bases = [_row_space(matrix.cpu().double()) for matrix in (a, b)]
     cosines = torch.linalg.svdvals(bases[0] @ bases[1].T)  # (min(m, n),), the largest first
     return cosines.clamp(max=1).arccos() * (180 / math.pi)
 
@@ -43,8 +43,8 @@ def share_within(matrix: Tensor, rows: Tensor) -> float:
         matrix: (m, D), whose rows are what is read.
         rows: (n, D), which span the subspace; of D dimensions, r random ones hold r / D of any map.
     """
-    matrix = matrix.double()
-    return float((matrix @ _row_space(rows.double()).T).square().sum() / matrix.square().sum())
+    matrix = matrix.cpu().double()
+    return float((matrix @ _row_space(rows.cpu().double()).T).square().sum() / matrix.square().sum())
 
 
 def chance_angles(m: int, n: int, dim: int, draws: int = 20, seed: int = 0) -> Tensor:
@@ -103,7 +103,7 @@ def symmetric_share(forms: Tensor) -> Tensor:
     Returns:
         (...), from 0 to 1; 1 of every similarity, 1/2 + 1 / (2 P) of a form of independent random numbers.
     """
-    forms = forms.double()
+    forms = forms.cpu().double()
     return ((forms + forms.mT) / 2).square().sum((-2, -1)) / forms.square().sum((-2, -1))
 
 
@@ -116,7 +116,7 @@ def positive_share(forms: Tensor) -> Tensor:
     Returns:
         (...), from 0, opposites attract in every direction, to 1, like attracts like in every one, as in an inner product.
     """
-    values = torch.linalg.eigvalsh((forms.double() + forms.double().mT) / 2)
+    values = torch.linalg.eigvalsh((forms.cpu().double() + forms.cpu().double().mT) / 2)
     return values.clamp(min=0).sum(-1) / values.abs().sum(-1)
 
 
@@ -131,7 +131,7 @@ def leading_pairs(form: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         What is asked for, a (count, P); what is found by it, b (count, P), both of length 1; and the shares s_i^2 / sum s^2
         (count,). a and b may change their signs, but only together: here, the sum over a is positive.
     """
-    asked, sizes, found = torch.linalg.svd(form.double())
+    asked, sizes, found = torch.linalg.svd(form.cpu().double())
     asked, found = asked.T[:count], found[:count]
     sign = torch.where(asked.sum(1, keepdim=True) < 0, -1.0, 1.0)
     return asked * sign, found * sign, sizes[:count].square() / sizes.square().sum()

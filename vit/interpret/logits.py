@@ -44,9 +44,6 @@ def asking(encoder: VisionTransformer, images: Tensor) -> list[Asking]:
     return found
 
 
-FIRST_PARTS = ("content", "position", "rest")
-
-
 @torch.no_grad()
 def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
     """The logits of the first layer as a sum: what of the query meets what of the key.
@@ -61,8 +58,8 @@ def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
         images: (B, C, H, W), normalised.
 
     Returns:
-        (3, 3, B, h, N, N): part of the query, part of the key, batch, head, query, key, the parts in the order of
-        `FIRST_PARTS`; their sum over the first two is what `attention_weights` takes the softmax of.
+        (3, 3, B, h, N, N): part of the query, part of the key, batch, head, query, key, the parts in that
+        order; their sum over the first two is what `attention_weights` takes the softmax of.
 
     Raises:
         AttentionError: as `pixel_forms`.
@@ -104,13 +101,8 @@ def variance_parts(terms: Tensor) -> Tensor:
     return (terms * terms.sum(0)).mean(-1).sum((1, 3)).T
 
 
-KEY_PARTS = ("position", "patch", "context")
-
-
 @torch.no_grad()
-def split_keys(
-    encoder: VisionTransformer, images: Tensor, others: Tensor, contexts: int = 4, together: int = 4, seed: int = 0
-) -> Tensor:
+def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, contexts: int = 1, seed: int = 0) -> Tensor:
     """What tells the keys of a query apart, in every layer: the key's position, its own patch, or what it has taken in.
 
     A patch of an image is put, at its place, into other images, and what its key is there on average is what its patch says.
@@ -119,19 +111,17 @@ def split_keys(
         q . key = q . (key at that place)  +  q . (key of that patch - key at that place)  +  q . (key - key of that patch)
 
     and the three share the variance of the logits over the keys of each query. Which other images a patch is put into has
-    nothing to do with its own, so that averaging over few of them leaves the shares unbiased.
+    nothing to do with its own, so that averaging over few of them, or taking one, leaves the shares unbiased.
 
     Args:
         encoder: any; patches ask patches, prefix tokens are left out.
         images: (B, C, H, W), normalised.
         others: (A, C, H, W), other images.
-        contexts: into how many of the others each patch is put.
-        together: how many patches of an image, random ones, are put into the same other image at once: of 64, 4 leave 60 of
-            the other's.
+        contexts: into how many of the others each patch is put, one patch at a time: with it, nothing of its image.
         seed: of the draws.
 
     Returns:
-        (layers, h, 3): parts of the variance as `variance_parts` gives them, in the order of `KEY_PARTS`; in the first layer
+        (layers, h, 3): parts of the variance as `variance_parts` gives them: position, patch, context; in the first layer
         a key knows nothing but its patch and position.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -140,14 +130,14 @@ def split_keys(
     own = asking(encoder, images)
     alone = [torch.zeros_like(layer.keys[:, :, prefix:]) for layer in own]  # (B, h, L, d) each
     patches, hosts = patchify(images, embed.patch_size), patchify(others, embed.patch_size)
-    for places in torch.randperm(patches.shape[1], generator=generator).split(together):
+    for place in range(patches.shape[1]):
         for _ in range(contexts):
             mixed = hosts[torch.randint(len(hosts), (len(images),), generator=generator)]
-            mixed[:, places] = patches[:, places]
+            mixed[:, place] = patches[:, place]
             for sums, layer in zip(
                 alone, asking(encoder, unpatchify(mixed, embed.patch_size, embed.grid_size)), strict=True
             ):
-                sums[:, :, places] += layer.keys[:, :, prefix + places] / contexts
+                sums[:, :, place] += layer.keys[:, :, prefix + place] / contexts
     found = []
     for layer, position, patch in zip(own, average, alone, strict=True):
         queries, keys = layer.queries[:, :, prefix:], layer.keys[:, :, prefix:]

@@ -21,8 +21,8 @@ def clusters(points: Tensor, count: int, seed: int = 0, rounds: int = 25) -> tup
     Returns:
         Centres (k, P), and for each point the number of its centre, int64 (n,).
     """
-    generator = torch.Generator().manual_seed(seed)
-    centres = points[torch.randint(len(points), (1,), generator=generator)]
+    generator = torch.Generator(points.device).manual_seed(seed)
+    centres = points[torch.randint(len(points), (1,), generator=generator, device=points.device)]
     distance = (points - centres).square().sum(1)  # (n,)
     while len(centres) < count and bool((distance > 0).any()):
         # Several at once where many are wanted: the beginning matters less then, and takes as long as all the rest.

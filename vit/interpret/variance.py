@@ -23,7 +23,7 @@ def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str,
         For every set of factors, in the order of `factors`, the smaller sets first, a share from 0 to 1; all 0 where nothing
         varies.
     """
-    values = values.double()
+    values = values.cpu().double()  # not every device has float64
     axes = range(len(factors))
     terms: dict[tuple[int, ...], Tensor] = {(): values.mean(tuple(axes), keepdim=True)}
     for size in range(1, len(factors) + 1):

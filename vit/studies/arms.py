@@ -77,7 +77,7 @@ MLP_FROZEN = Arm("MLP frozen", "MLP frozen", ("mlp",))
 QUERIES_AND_KEYS_FROZEN = Arm("W_Q and W_K frozen", "W_Q and W_K frozen", ("W_Q", "W_K"))
 THREE_FROZEN = Arm("W_Q W_K and W_V frozen", "all three frozen", ("W_Q", "W_K", "W_V"))
 IDENTITY = Arm("identity", "Q = K = V = X", (), {"qkv": "identity"})
-UNIFORM = Arm("uniform attention", "uniform attention", ("W_Q",), {}, without_queries)
+UNIFORM = Arm("uniform attention", "uniform attention", ("W_Q", "W_K"), {}, without_queries)
 
 
 def learn_arm(laboratory: Laboratory, plan: Plan, arm: Arm) -> list[Learned]:
@@ -121,7 +121,8 @@ def milliseconds(models: Sequence[Learned]) -> Seeds:
 
 
 def difference(found: Seeds, other: Seeds) -> Seeds:
-    """By how much a measure is above another, seed by seed: what both share (masks, order, first weights) falls out.
+    """By how much a measure is above another, seed by seed: what both share falls out (masks, order, and where they
+    have the same tensors, first weights).
 
     Shares of one differ by points (hundredths).
     """

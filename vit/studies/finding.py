@@ -53,7 +53,7 @@ class Seeds:
         if self.digits is not None:
             mean = round(mean, self.digits) + 0.0  # not -0.00
             return f"{mean:.{self.digits}f}{unit}" + (f" ± {spread:.{self.digits}f}" if spread is not None else "")
-        if 0 < abs(mean) < 1e-4:
+        if not self.share and 0 < abs(mean) < 1e-4:
             return f"{mean:.1e}" + (f" ± {spread:.0e}" if spread is not None else "")
         if self.share:
             digits = 1

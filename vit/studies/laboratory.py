@@ -23,6 +23,7 @@ from vit.evaluate.features import encoder_features
 from vit.evaluate.neighbours import neighbour_accuracy
 from vit.evaluate.probe import STRENGTHS, linear_probe
 from vit.evaluate.reconstruction import score_reconstruction
+from vit.interpret import DynamicsRecorder
 from vit.mae import MaskedAutoencoder
 from vit.training.device import Compute, choose_compute
 from vit.training.model import begin_model
@@ -42,7 +43,7 @@ class Learned:
         model, initial: after and before training, in eval mode, on the device of `compute`.
         normalize: of the input.
         compute: device and precision.
-        folder: of the run; `vit.interpret.dynamics` reads what was recorded there.
+        folder: of the run; with `train.dynamics_every`, dynamics.safetensors is there.
         seconds: of training.
     """
 
@@ -191,7 +192,7 @@ class Laboratory:
                 save_model(initial, model, normalize, data_stamp=data.stamp)
             config = replace(config, model=replace(config.model, init=str(initial)))
         folder.begin(None if folder.begun else json.dumps(config.to_dict(), indent=2) + "\n")  # JSON is YAML too
-        run = begin_run(config, data, folder.checkpoints)
+        run = begin_run(config, data, folder.checkpoints, make_watch=DynamicsRecorder)
         if task is not None:
             run.task = task(cast(MaskedAutoencoder, run.model), config)
         if run.step == 0 and start is None:
@@ -200,11 +201,13 @@ class Laboratory:
         for step in run.steps():
             progress.update(step)
             if step.step == max(run.total_steps // 2, 1):
-                save_model(place / "halfway", run.model, run.normalize, data_stamp=data.stamp)
+                save_model(place / "halfway", run.result, run.normalize, data_stamp=data.stamp)
             if step.step % config.train.save_every == 0:
                 run.save(folder.checkpoints)
         progress.close()
-        save_model(place, run.model, run.normalize, data.train.class_names, data.name, data_stamp=data.stamp)
+        if run.watch is not None:
+            run.watch.write(folder.dynamics)
+        save_model(place, run.result, run.normalize, data.train.class_names, data.name, data_stamp=data.stamp)
         write_json(place / "learned.json", {"seconds": run.seconds, "steps": run.step})
 
     def _found(self, config: Config, data: Dataset, place: Path) -> Learned:
