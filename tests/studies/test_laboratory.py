@@ -7,7 +7,9 @@ import torch
 
 from vit.atomic import PARTIAL
 from vit.interpret import read_dynamics
-from vit.studies.laboratory import Laboratory
+from vit.studies import attention_or_cause, identity_case, is_it_similarity, kinds, one_hot, who_trains_them
+from vit.studies import static_and_contextual as static
+from vit.studies.laboratory import Laboratory, Learned
 from vit.training.run import TrainingRun, begin_run
 from vit.training.tasks import Reconstruction
 
@@ -114,3 +116,60 @@ def test_worth_is_measured_once_and_learning_helps(laboratory, plan, learned, mo
     monkeypatch.setattr(type(again), "_measure", lambda *_: pytest.fail("measured twice"))
     assert again.worth == worth
     assert again.worth_at_start == learned.worth_at_start
+
+
+@pytest.fixture
+def sorted_by_class(learned) -> Learned:
+    """The same model beside the same images, sorted as those of a folder are."""
+    parts = {"train": learned.data.train, "test": learned.data.test}
+    parts["train"] = parts["train"].subset(torch.arange(256).repeat(8))  # more than any study takes
+    in_order = {name: part.subset(part.labels.argsort(stable=True)) for name, part in parts.items()}
+    return replace(learned, data=replace(learned.data, **in_order))
+
+
+def test_a_sample_is_spread_over_the_classes(sorted_by_class):
+    assert len(sorted_by_class.sample(10**6)) == 256
+    for split in ("test", "train"):
+        part = getattr(sorted_by_class.data, split)
+        sample = sorted_by_class.sample(20, split)
+        found = [int(part.labels[(part.images == image).flatten(1).all(1)][0]) for image in sample]
+        assert len(sample) == 20
+        assert set(found) == set(range(10))
+
+
+LOOKS = {
+    "attention-or-cause": lambda one: attention_or_cause._batches(one, 20),
+    "is-it-similarity": lambda one: is_it_similarity._batches(one, 20),
+    "is-it-similarity, keys": lambda one: is_it_similarity.read(one, one.model.encoder, 80),
+    "is-it-similarity, covariance": is_it_similarity.spread,
+    "identity-case": lambda one: identity_case.by_layer(one, one.model.encoder, 20),
+    "one-hot, rows": one_hot.one_hot_difference,
+    "one-hot, convolution": one_hot.convolution_difference,
+    "one-hot, tables": lambda one: one_hot.table_errors(one, 20),
+    "who-trains-them": lambda one: who_trains_them.pull_of([one], 20),
+    "tyres-and-roads": lambda one: kinds.clusters_of_patches(one, 20),
+    "static-and-contextual": lambda one: static.token_shares(one, one.model.encoder),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_studies_look_at_images_of_all_classes(sorted_by_class, monkeypatch, look):
+    seen: list[torch.Tensor] = []
+    prepare = Learned.prepare
+
+    def watched(one: Learned, images: torch.Tensor) -> torch.Tensor:
+        seen.append(images)
+        return prepare(one, images)
+
+    monkeypatch.setattr(Learned, "prepare", watched)
+    monkeypatch.setattr(one_hot, "SIZES", (2,))
+    monkeypatch.setattr(kinds, "CLUSTERS", 2)
+    look(sorted_by_class)
+    found = {image.numpy().tobytes() for part in seen for image in part}
+    shown = {}
+    for name in ("train", "test"):
+        part = getattr(sorted_by_class.data, name)
+        pairs = zip(part.images, part.labels.tolist(), strict=True)
+        shown[name] = {label for image, label in pairs if image.numpy().tobytes() in found}
+    assert any(shown.values())
+    assert all(labels == set(range(10)) for labels in shown.values() if labels)

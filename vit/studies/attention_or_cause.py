@@ -41,7 +41,7 @@ class Asked:
     """Hidden patches, n in all, and what each of the K visible patches of their images is to them.
 
     Attributes:
-        image, hidden: (n,), numbers of the test image and of the hidden patch.
+        image, hidden: (n,), numbers of the image, of those that are looked at, and of the hidden patch.
         visible: (n, K), numbers of the visible patches.
         guesses: by name, (n, K): how much each is attended to, or how near it is.
         left_out: (n, K), mean squared change of what is filled in when it is hidden as well.
@@ -84,7 +84,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     random_heads = [weigh(one, one.initial, images) for one in models]
     data, chance = models[0].data.name, TOP / visible
     pictures = {
-        "example": _example_figure(models[0], asked[0]),
+        "example": _example_figure(models[0], asked[0], images),
         "patches": _patches_figure(scores, random, chance, data),
         "heads": _heads_figure(models, heads, data),
     }
@@ -103,7 +103,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
 
 
 def ask(learned: Learned, model: MaskedAutoencoder, images: int) -> Asked:
-    """Ask about some hidden patches of each of the first test images.
+    """Ask about some hidden patches of each of some test images.
 
     Args:
         learned: the study's model, for its data and mask.
@@ -134,8 +134,8 @@ def _ask(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, number: int) -> d
 
 
 def _batches(learned: Learned, images: int) -> list[tuple[Tensor, Mask]]:
-    """The first test images, ready for the model, with their test masks."""
-    config, batches = learned.config, learned.data.test.images[:images].split(BATCH)
+    """Some test images, ready for the model, each with the mask of its number among them."""
+    config, batches = learned.config, learned.sample(images).split(BATCH)
     masks = (
         fixed_mask(config.mask.kind, number * BATCH, len(batch), config.model.grid_size, config.mask.ratio)
         for number, batch in enumerate(batches)
@@ -286,7 +286,7 @@ def _heads_table(models: Sequence[Learned], heads: Sequence[Tensor], random: Seq
 # --- in pictures --------------------------------------------------------------------------------------------------------
 
 
-def _example_figure(learned: Learned, asked: Asked) -> Figure:
+def _example_figure(learned: Learned, asked: Asked, images: int) -> Figure:
     agrees = correlation(ranks(asked.guesses[ATTENTION]), ranks(asked.left_out))
     order = agrees.argsort().tolist()
     chosen = [order[round(share * (len(order) - 1))] for share in (0.9, 0.5, 0.1)]
@@ -300,14 +300,14 @@ def _example_figure(learned: Learned, asked: Asked) -> Figure:
     for number, one in enumerate(chosen):
         for panel, values in enumerate(panels.values()):
             maps[number, panel, asked.visible[one]] = ranks(values[one]) / (values.shape[1] - 1)
-    images = to_float(learned.data.test.images[asked.image[chosen]], learned.config.model.image_size_2d)
+    shown = to_float(learned.sample(images)[asked.image[chosen]], learned.config.model.image_size_2d)
     about = (
         f"{learned.data.name}, seed {learned.config.train.seed} · attention: last decoder layer, mean of heads; then how much"
         " the outlined patch changes when each visible patch is left out, or the mean of them stands in its place; ranked from"
         " 0, the least, to 1, the most; r: rank correlation of the first two, in images at its 90th, 50th and 10th percentile"
     )
     return attention_figure(
-        images, maps.unflatten(2, (rows, columns)), list(panels),
+        shown, maps.unflatten(2, (rows, columns)), list(panels),
         [f"r = {float(agrees[one]):+.2f}".replace("-", "−") for one in chosen],
         "What is attended to, and what matters", about,
         query=[divmod(int(asked.hidden[one]), columns) for one in chosen], unit="rank",

@@ -155,7 +155,8 @@ def by_layer(learned: Learned, encoder: VisionTransformer, images: int) -> Tenso
     """
     prefix = encoder.num_prefix_tokens
     sums = torch.zeros(len(encoder.blocks), len(MEASURES))
-    for part in learned.data.test.images[:images].split(100):
+    shown = learned.sample(images)
+    for part in shown.split(100):
         for number, layer in enumerate(asking(encoder, learned.prepare(part))):
             weights, patches = layer.logits.softmax(-1), layer.logits[..., prefix:, prefix:]
             measures = (
@@ -165,7 +166,7 @@ def by_layer(learned: Learned, encoder: VisionTransformer, images: int) -> Tenso
                 attention_entropy(weights, prefix),
             )
             sums[number] += torch.stack([of.mean() for of in measures]).cpu() * len(part)
-    return sums / min(images, len(learned.data.test))
+    return sums / len(shown)
 
 
 def maps_figure(plain: Learned, learned: Learned) -> Figure:

@@ -105,7 +105,7 @@ def read(learned: Learned, encoder: VisionTransformer, images: int) -> Reading:
     by_parts = total.unflatten(1, (3, 3))
     meetings = by_parts[:, :2, :2].flatten(1)  # (h, 4)
     first = torch.cat([meetings, total.sum(1, keepdim=True) - meetings.sum(1, keepdim=True)], 1)
-    others = learned.prepare(learned.data.train.images[:256])
+    others = learned.prepare(learned.sample(256, "train"))
     keys = sum(split_keys(encoder, part, others, seed=i) for i, part in enumerate(_batches(learned, images // 20)))
     assert isinstance(keys, Tensor)
     return Reading(
@@ -116,7 +116,7 @@ def read(learned: Learned, encoder: VisionTransformer, images: int) -> Reading:
 
 def spread(learned: Learned) -> Tensor:
     """How patches vary: the symmetric root (P, P) of their covariance, float64."""
-    patches = patchify(learned.prepare(learned.data.train.images[:1000]), learned.model.encoder.patch_embed.patch_size)
+    patches = patchify(learned.prepare(learned.sample(1000, "train")), learned.model.encoder.patch_embed.patch_size)
     values, vectors = torch.linalg.eigh(torch.cov(patches.flatten(0, 1).double().cpu().T))
     return vectors * values.clamp(min=0).sqrt() @ vectors.T
 
@@ -167,8 +167,8 @@ def preferences(learned: Learned, encoder: VisionTransformer, images: int, ident
 
 
 def _batches(learned: Learned, images: int) -> list[Tensor]:
-    """The first test images, two at least, ready for the model."""
-    return [learned.prepare(part) for part in learned.data.test.images[: max(images, 2)].split(BATCH)]
+    """Some test images, two at least, ready for the model."""
+    return [learned.prepare(part) for part in learned.sample(max(images, 2)).split(BATCH)]
 
 
 def _cosines(vectors: Tensor) -> Tensor:

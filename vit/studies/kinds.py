@@ -114,9 +114,8 @@ def clusters_of_patches(learned: Learned, images: int) -> Kinds:
         learned: whose data and normalisation are taken.
         images: test images that are measured; ten times as many training images are counted in.
     """
-    embed, data = learned.model.encoder.patch_embed, learned.data
-    shown = data.test.images[evenly_spaced(len(data.test), images)]
-    counted = data.train.images[evenly_spaced(len(data.train), 10 * images)]
+    embed = learned.model.encoder.patch_embed
+    shown, counted = learned.sample(images), learned.sample(10 * images, "train")
 
     def patches(some: Tensor) -> Tensor:
         return patchify(learned.prepare(some), embed.patch_size).cpu()  # (B, L, P)
@@ -128,7 +127,7 @@ def clusters_of_patches(learned: Learned, images: int) -> Kinds:
 
     names = tuple(str(number) for number in range(len(centres)))
     views = {WHOLE: (shown, False), ALONE: (shown, True)}
-    return _frequent(data.name, names, views, nearest(shown), nearest(counted), embed.grid_size)
+    return _frequent(learned.data.name, names, views, nearest(shown), nearest(counted), embed.grid_size)
 
 
 def _frequent(

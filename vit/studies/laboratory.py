@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import torch
 
@@ -17,7 +17,7 @@ from vit.atomic import write_json
 from vit.checkpoints import load_model, save_model
 from vit.config import Config, DataConfig
 from vit.data import Dataset, load_data
-from vit.data.augment import Normalization, to_float
+from vit.data.augment import Normalization, evenly_spaced, to_float
 from vit.data.batches import stream_seed
 from vit.evaluate.features import encoder_features
 from vit.evaluate.neighbours import neighbour_accuracy
@@ -59,6 +59,14 @@ class Learned:
     def prepare(self, images: torch.Tensor) -> torch.Tensor:
         """uint8 (B, C, h, w) -> the model's input (B, C, H, W), on its device."""
         return self.normalize(to_float(images.to(self.compute.device), self.config.model.image_size_2d))
+
+    def sample(self, count: int, split: Literal["test", "train"] = "test") -> torch.Tensor:
+        """Up to `count` images of a split, spread evenly over it: uint8 (n, C, h, w).
+
+        Those of a folder lie sorted by class: its first images would be of one class alone.
+        """
+        images = (self.data.test if split == "test" else self.data.train).images
+        return images[evenly_spaced(len(images), count)]
 
     @cached_property
     def halfway(self) -> MaskedAutoencoder:

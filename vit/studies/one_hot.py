@@ -27,7 +27,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     values = embed.proj.weight[0].numel()
     by_size = [table_errors(one, plan.images) for one in models]
     errors, losses = (torch.tensor([[line[i] for line in one] for one in by_size]) for i in (0, 1))  # (seeds, sizes)
-    linear = [_loss(one, one.data.test.images[: plan.images]) for one in models]
+    linear = [_loss(one, one.sample(plan.images)) for one in models]
     exact = max(one_hot_difference(one) for one in models)
     convolved = max(convolution_difference(one) for one in models)
 
@@ -93,7 +93,7 @@ def answer(exact: float, values: int, rows: int, left: Seeds, ends: Seeds, kept:
 
 def one_hot_difference(learned: Learned) -> float:
     """The largest difference between looking patches up in a table and the product of one-hot vectors with it."""
-    patches = _patches(learned, learned.data.test.images[:16])
+    patches = _patches(learned, learned.sample(16))
     table = nn.Embedding.from_pretrained(learned.model.encoder.patch_embed(patches).detach().flatten(0, 1))
     numbers = torch.arange(len(table.weight), device=table.weight.device)
     return float((table(numbers) - F.one_hot(numbers).to(table.weight) @ table.weight).abs().max())
@@ -101,7 +101,7 @@ def one_hot_difference(learned: Learned) -> float:
 
 def convolution_difference(learned: Learned) -> float:
     """The largest difference between patches times W_E and the convolution that strides by a patch."""
-    inputs, embed = learned.prepare(learned.data.test.images[:16]), learned.model.encoder.patch_embed
+    inputs, embed = learned.prepare(learned.sample(16)), learned.model.encoder.patch_embed
     with torch.no_grad():
         strided = F.conv2d(inputs, embed.proj.weight, embed.proj.bias, stride=embed.patch_size)
         return float((strided.flatten(2).transpose(1, 2) - embed(patchify(inputs, embed.patch_size))).abs().max())
@@ -115,8 +115,8 @@ def table_errors(learned: Learned, images: int) -> list[tuple[float, float]]:
         learned: whose embedding is put into the table.
         images: of the test set that are looked at.
     """
-    known = _patches(learned, learned.data.train.images[:500]).flatten(0, 1)  # (n, P)
-    test = learned.data.test.images[:images]
+    known = _patches(learned, learned.sample(500, "train")).flatten(0, 1)  # (n, P)
+    test = learned.sample(images)
     patches = _patches(learned, test)  # (B, L, P)
     embed = learned.model.encoder.patch_embed
     meant = embed(patches)  # (B, L, D)

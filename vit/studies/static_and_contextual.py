@@ -129,8 +129,8 @@ def token_shares(learned: Learned, encoder: VisionTransformer) -> Tensor:
         learned: whose test images and normalisation are taken.
         encoder: whose tokens they are.
     """
-    images, embed = learned.data.test.images, encoder.patch_embed
-    inputs = learned.prepare(images[evenly_spaced(len(images), PATCHES + IMAGES)])
+    embed = encoder.patch_embed
+    inputs = learned.prepare(learned.sample(PATCHES + IMAGES))
     givers = torch.linspace(0, len(inputs) - 1, PATCHES).round().long()  # spread like the others over all classes
     contexts = inputs[~torch.isin(torch.arange(len(inputs)), givers)]
     generator = stream(0, "design")  # the same for all models

@@ -168,7 +168,7 @@ def pull_of(models: list[Learned], images: int) -> Pull:
     """
     found: list[tuple[dict[str, Tensor], ...]] = []
     for one in models:
-        inputs, settings = one.prepare(one.data.test.images[:images]), one.config.mask
+        inputs, settings = one.prepare(one.sample(images)), one.config.mask
         grid = one.model.encoder.patch_embed.grid_size
         mask = fixed_mask(settings.kind, 0, len(inputs), grid, settings.ratio).to(inputs.device)
         moments = (one.initial, one.halfway, one.model)
