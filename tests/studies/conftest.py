@@ -52,8 +52,8 @@ def learned(laboratory, plan) -> Learned:
 
 @pytest.fixture(scope="session")
 def parts(laboratory) -> Kinds:
-    """The parts of Scenes, as that model is shown them."""
-    return parts_of_scenes(laboratory.learn(TINY.training, 0))
+    """The parts of Scenes, as models are shown them."""
+    return parts_of_scenes(TINY.training.model, laboratory.data(TINY.training))
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -56,9 +58,20 @@ def test_looks_are_of_pixels_alone(parts, learned):
     assert places.diagonal().min() == pytest.approx(1)
 
 
+def test_clusters_are_those_of_all_classes(learned, monkeypatch):
+    monkeypatch.setattr(kinds, "CLUSTERS", 2)
+    monkeypatch.setattr(kinds, "FEWEST", 1)
+    sets = [part.subset(part.labels.argsort(stable=True)) for part in (learned.data.train, learned.data.test)]
+    data = replace(learned.data, train=sets[0], test=sets[1])
+    images, _ = clusters_of_patches(learned.config.model, data, 20).views[WHOLE]
+    found = [int(sets[1].labels[(sets[1].images == image).flatten(1).all(1)][0]) for image in images]
+    assert set(found) == set(range(10))
+
+
 def test_clusters_are_found_in_any_images(learned, monkeypatch):
     monkeypatch.setattr(kinds, "CLUSTERS", 6)
-    found = clusters_of_patches(learned, 40)
+    monkeypatch.setattr(kinds, "FEWEST", 2)
+    found = clusters_of_patches(learned.config.model, learned.data, 40)
     assert list(found.views) == [WHOLE, ALONE]
     assert found.labels.shape == (40, 64)
     assert 2 <= len(found.names) <= 6

@@ -7,7 +7,7 @@ import torch
 
 from vit.atomic import PARTIAL
 from vit.interpret import read_dynamics
-from vit.studies import attention_or_cause, identity_case, is_it_similarity, kinds, one_hot, who_trains_them
+from vit.studies import attention_or_cause, identity_case, is_it_similarity, one_hot, who_trains_them
 from vit.studies import static_and_contextual as static
 from vit.studies.laboratory import Laboratory, Learned
 from vit.training.run import TrainingRun, begin_run
@@ -147,7 +147,6 @@ LOOKS = {
     "one-hot, convolution": one_hot.convolution_difference,
     "one-hot, tables": lambda one: one_hot.table_errors(one, 20),
     "who-trains-them": lambda one: who_trains_them.pull_of([one], 20),
-    "tyres-and-roads": lambda one: kinds.clusters_of_patches(one, 20),
     "static-and-contextual": lambda one: static.token_shares(one, one.model.encoder),
 }
 
@@ -163,7 +162,6 @@ def test_studies_look_at_images_of_all_classes(sorted_by_class, monkeypatch, loo
 
     monkeypatch.setattr(Learned, "prepare", watched)
     monkeypatch.setattr(one_hot, "SIZES", (2,))
-    monkeypatch.setattr(kinds, "CLUSTERS", 2)
     look(sorted_by_class)
     found = {image.numpy().tobytes() for part in seen for image in part}
     shown = {}

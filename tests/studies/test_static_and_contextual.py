@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
+from vit.studies import kinds
 from vit.studies import static_and_contextual as study
+from vit.studies.finding import StudyError
 from vit.studies.static_and_contextual import BALL, ELSEWHERE, HOME, STREET, TERMS, WHEEL, street_wheels, token_shares
 
 
@@ -18,8 +22,8 @@ def small(monkeypatch):
 
 
 @pytest.fixture
-def cases(learned):
-    return street_wheels(learned, 12)
+def cases(plan):
+    return street_wheels(plan.training.model, 12)
 
 
 def test_shares_sum_to_one_and_the_embedding_knows_no_image(learned):
@@ -44,7 +48,7 @@ def test_without_attention_no_token_knows_its_image(learned):
 
 
 def test_wheels_are_pasted_where_they_were_and_elsewhere(learned, cases):
-    images, _, parts = draw_scenes(scene_indices(study.SCENES, "test"), 0)
+    images, _, parts = draw_scenes(scene_indices(kinds.SCENES, "test"), 0)
     assert list(cases.scenes) == [HOME, STREET, *ELSEWHERE]
     found = {scene: set() for scene in cases.scenes}
     for scene, shown in cases.scenes.items():
@@ -91,3 +95,31 @@ def test_the_study_as_a_whole(laboratory, one_seed):
     assert [len(row) for table in finding.tables for row in table.rows] == [
         len(table.columns) for table in finding.tables for _ in table.rows
     ]
+
+
+class NoTraining:
+    """Stands for a laboratory of these images where nothing may be trained."""
+
+    def __init__(self, data: object):
+        self.data = lambda config: data
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_large_patches_are_refused_before_any_training(learned, plan, size):
+    config = replace(plan.training, model=replace(plan.training.model, patch_size=size))
+    said = f"^static-and-contextual: too few patches of {size} x {size} pixels are filled by a .*; take model.patch_size 4$"
+    with pytest.raises(StudyError, match=said):
+        study.study(NoTraining(learned.data), replace(plan, training=config))
+
+
+@pytest.mark.parametrize("count", [1, 5, 6])
+def test_too_few_images_are_refused_before_any_training(learned, plan, count):
+    few = replace(learned.data, test=learned.data.test.subset(torch.arange(count)))
+    with pytest.raises(StudyError, match=rf"^static-and-contextual: {count} test images are too few; .* 7 at least$"):
+        study.study(NoTraining(few), plan)
+
+
+def test_as_many_images_as_are_asked_for_are_enough(learned):
+    few = replace(learned.data, test=learned.data.test.subset(torch.arange(7)))
+    shares = token_shares(replace(learned, data=few), learned.model.encoder)
+    torch.testing.assert_close(shares.sum(1), torch.ones(3))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vit.studies import kinds, tyres_and_roads
+from vit.studies.finding import StudyError
 from vit.studies.kinds import ALONE, BESIDE, TOGETHER, WHOLE, Kinds
 from vit.studies.tyres_and_roads import ARMS, AS_UNTRAINED, NO, YES, Company, answer
 
@@ -125,3 +126,23 @@ def test_the_study_as_a_whole(laboratory, one_seed, monkeypatch):
         assert all(len(row) == len(table.columns) for row in table.rows)
     pixels = [row for row in finding.tables[0].rows if row[0] == "pixels"]
     assert all(float(str(row[-1])) > 0.9 for row in pixels)  # a wheel and a ball look alike
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_large_patches_are_refused_before_any_training(plan, size):
+    config = replace(plan.training, model=replace(plan.training.model, patch_size=size))
+    said = f"^tyres-and-roads: too few patches of {size} x {size} pixels are filled by a .*; take model.patch_size 4$"
+    with pytest.raises(StudyError, match=said):
+        tyres_and_roads.study(None, replace(plan, training=config))
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_too_few_kinds_are_refused_before_any_training(laboratory, plan, monkeypatch, images):
+    data = replace(plan.training.data, source="cifar10")  # any but Scenes; its images are not looked for
+    other = replace(plan, images=images, training=replace(plan.training, data=data))
+    found = replace(laboratory.data(plan.training), name="Mine")
+    monkeypatch.setattr(laboratory, "data", lambda config: found)
+    monkeypatch.setattr(laboratory, "learn", lambda *_: pytest.fail("trained"))
+    said = rf"^Mine: [0-7] kinds of patches are frequent enough in {images} test images, 8 are needed; take more images"
+    with pytest.raises(StudyError, match=said):
+        tyres_and_roads.study(laboratory, other)

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.data import SCENES_SEED
-from vit.data.augment import evenly_spaced
+from vit.config import ModelConfig
+from vit.data import SCENES_SEED, Dataset
+from vit.data.augment import Normalization, evenly_spaced, to_float
 from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
 from vit.encoder import VisionTransformer
 from vit.interpret.cooccurrence import patch_labels, side_by_side, together_in_images
 from vit.interpret.similarity import clusters, group_cosines, group_means
 from vit.interpret.stream import residual_stream
 from vit.patches import patchify
-from vit.studies.finding import Seeds
+from vit.studies.finding import Seeds, StudyError
 from vit.studies.laboratory import Learned
 
 SCENES = 2000  # as many are drawn for counting, and as many for measuring: enough for the rare parts
 CLEAR = 0.6  # of its pixels must be of a part for a patch to be measured as one of that part
 CLUSTERS = 32
 LEAST = 10  # patches of a kind in each half of the images, or it is not measured
+FEWEST = 8  # kinds: of fewer, there are too few orders to tell company from chance
 BATCH = 250
 MARGIN = 0.05  # of a cosine, below which a difference is called none
 WHOLE, ALONE = "in whole images", "alone"
@@ -89,36 +92,78 @@ def apart(difference: Seeds) -> bool:
     return abs(difference.mean) > max(MARGIN, 2 * (difference.spread or 0))
 
 
-def parts_of_scenes(learned: Learned) -> Kinds:
+class Drawn(NamedTuple):
+    """Scenes, n: images uint8 (n, C, H, W), classes (n,), the part of each pixel (n, H, W) and of each patch (n, L)."""
+
+    images: Tensor
+    classes: Tensor
+    pixels: Tensor
+    patches: Tensor
+
+
+def drawn_scenes(split: Literal["train", "test"], model: ModelConfig, share: float) -> Drawn:
+    """The first `SCENES` of a split, with the part that covers this share of a patch at least, -1 where none does.
+
+    Args:
+        split: of Scenes.
+        model: how large images and patches are.
+        share: see `patch_labels`.
+    """
+    images, classes, pixels = draw_scenes(scene_indices(SCENES, split), SCENES_SEED)
+    # Resized as the images are: each pixel has the part of the nearest one.
+    resized = F.interpolate(pixels[:, None], model.image_size_2d)[:, 0]
+    return Drawn(images, classes, pixels, patch_labels(resized, model.grid_size, share))
+
+
+def require_parts(study: str, model: ModelConfig, names: Sequence[str]) -> None:
+    """Refuse patches of a size at which some parts of Scenes hardly ever fill one.
+
+    Raises:
+        StudyError: there would be too few to measure.
+    """
+    frequent = _frequent(drawn_scenes("test", model, CLEAR).patches, len(PART_NAMES)).tolist()
+    rare = [name for name in names if PART_NAMES.index(name) not in frequent]
+    if rare:
+        height, width = model.patch_size_2d
+        raise StudyError(
+            f"{study}: too few patches of {height} x {width} pixels are filled by a {' or a '.join(rare)}; take"
+            f" model.patch_size {max(min(model.image_size_2d) // 8, 1)}"
+        )
+
+
+def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
     """The parts of Scenes, as its drawing knows them: a kind each, where it covers most of a patch.
 
     What is shown alone is cut out along its part: the other pixels of the patch, which belong to what lies around it, are grey.
+
+    Args:
+        model: how large images and patches are.
+        data: that the models learn from.
     """
-    grid, size = learned.model.encoder.patch_embed.grid_size, learned.config.model.image_size_2d
-    counted, shown = (draw_scenes(scene_indices(SCENES, split), SCENES_SEED) for split in ("train", "test"))
-    # Resized as the images are: each pixel has the part of the nearest one.
-    parts, others = (F.interpolate(drawn[2][:, None], size)[:, 0] for drawn in (shown, counted))
-    labels, images = patch_labels(parts, grid, CLEAR), shown[0]
-
-    covers = F.interpolate(labels.view(-1, 1, *grid).float(), images.shape[-2:])  # (n, 1, H, W), each pixel's patch's
-    grey = torch.tensor(learned.normalize.mean).mul(255).round().to(images.dtype)[:, None, None]  # 0 to the model
-    cut = torch.where(shown[2][:, None] == covers, images, grey)
-    views = {WHOLE: (images, False), ALONE: (cut, True)}
-    return _frequent("Scenes", PART_NAMES, views, labels, patch_labels(others, grid), grid)
+    grid, shown, counted = model.grid_size, drawn_scenes("test", model, CLEAR), drawn_scenes("train", model, 0)
+    patches = shown.patches.view(-1, 1, *grid).float()
+    covers = F.interpolate(patches, shown.images.shape[-2:])  # (n, 1, H, W), each pixel's patch's
+    mean = torch.tensor(Normalization.of(data.train.images).mean)
+    grey = mean.mul(255).round().to(shown.images.dtype)[:, None, None]  # 0 to the model
+    cut = torch.where(shown.pixels[:, None] == covers, shown.images, grey)
+    views = {WHOLE: (shown.images, False), ALONE: (cut, True)}
+    return _kinds("Scenes", PART_NAMES, views, shown.patches, counted.patches, grid)
 
 
-def clusters_of_patches(learned: Learned, images: int) -> Kinds:
+def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds:
     """Patches that look alike, by k-means of their pixels, where nobody knows what they show.
 
     Args:
-        learned: whose data and normalisation are taken.
+        model: how large images and patches are.
+        data: whose patches.
         images: test images that are measured; ten times as many training images are counted in.
     """
-    embed = learned.model.encoder.patch_embed
-    shown, counted = learned.sample(images), learned.sample(10 * images, "train")
+    shown = data.test.images[evenly_spaced(len(data.test), images)]
+    counted = data.train.images[evenly_spaced(len(data.train), 10 * images)]
+    normalize = Normalization.of(data.train.images)
 
     def patches(some: Tensor) -> Tensor:
-        return patchify(learned.prepare(some), embed.patch_size).cpu()  # (B, L, P)
+        return patchify(normalize(to_float(some, model.image_size_2d)), model.patch_size_2d)  # (B, L, P)
 
     centres, _ = clusters(patches(counted[evenly_spaced(len(counted), 500)]).flatten(0, 1), CLUSTERS)
 
@@ -127,10 +172,16 @@ def clusters_of_patches(learned: Learned, images: int) -> Kinds:
 
     names = tuple(str(number) for number in range(len(centres)))
     views = {WHOLE: (shown, False), ALONE: (shown, True)}
-    return _frequent(learned.data.name, names, views, nearest(shown), nearest(counted), embed.grid_size)
+    return _kinds(data.name, names, views, nearest(shown), nearest(counted), model.grid_size)
 
 
-def _frequent(
+def _frequent(labels: Tensor, count: int) -> Tensor:
+    """Which of so many kinds have `LEAST` patches in each half of the images: int64 (K,)."""
+    halves = [torch.bincount(half[half >= 0], minlength=count) for half in (labels[::2], labels[1::2])]
+    return (torch.stack(halves).amin(0) >= LEAST).nonzero()[:, 0]
+
+
+def _kinds(
     data: str,
     names: tuple[str, ...],
     views: dict[str, tuple[Tensor, bool]],
@@ -138,9 +189,17 @@ def _frequent(
     counted: Tensor,
     grid: tuple[int, int],
 ) -> Kinds:
-    """The kinds that are frequent enough in `labels`, with what they meet in `counted`."""
-    halves = [torch.bincount(half[half >= 0], minlength=len(names)) for half in (labels[::2], labels[1::2])]
-    kept = (torch.stack(halves).amin(0) >= LEAST).nonzero()[:, 0]
+    """The kinds that are frequent enough in `labels`, with what they meet in `counted`.
+
+    Raises:
+        StudyError: they are fewer than `FEWEST`.
+    """
+    kept = _frequent(labels, len(names))
+    if len(kept) < FEWEST:
+        raise StudyError(
+            f"{data}: {len(kept)} kinds of patches are frequent enough in {len(labels):,} test images, {FEWEST} are needed;"
+            " take more images (study.images, data.limit) or smaller patches (model.patch_size)"
+        )
     number = torch.full((len(names) + 1,), -1)  # its last place is that of -1, no kind
     number[kept] = torch.arange(len(kept))
     met = {

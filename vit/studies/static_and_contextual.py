@@ -8,23 +8,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.data import SCENES_SEED
+from vit.config import ModelConfig
 from vit.data.augment import evenly_spaced
 from vit.data.batches import stream
-from vit.data.scenes import CLASS_NAMES, PART_NAMES, SCENES_OF_CLASS, draw_scenes, scene_indices
+from vit.data.scenes import CLASS_NAMES, PART_NAMES, SCENES_OF_CLASS
 from vit.encoder import VisionTransformer
 from vit.figures.measures import LayerPanel, layers_figure
 from vit.figures.pasted import pasted_figure
 from vit.figures.shares import SharesPanel, shares_figure
 from vit.figures.style import Figure
-from vit.interpret.cooccurrence import patch_labels
 from vit.interpret.pasting import paste, pasted_tokens
 from vit.interpret.stream import residual_stream
 from vit.interpret.variance import variance_shares
 from vit.patches import patchify
 from vit.studies.arms import difference
-from vit.studies.finding import Cell, Finding, Seeds, Table, seeds
-from vit.studies.kinds import BATCH, CLEAR, SCENES, apart
+from vit.studies.finding import Cell, Finding, Seeds, StudyError, Table, seeds
+from vit.studies.kinds import BATCH, CLEAR, apart, drawn_scenes, require_parts
 from vit.studies.laboratory import Laboratory, Learned
 from vit.studies.plan import Plan
 
@@ -90,10 +89,21 @@ def _distance(one: Tensor, other: Tensor) -> Tensor:
 
 
 def study(laboratory: Laboratory, plan: Plan) -> Finding:
-    """See the module."""
+    """See the module.
+
+    Raises:
+        StudyError: patches are too large, or images too few, for patches to be put into other images.
+    """
+    require_parts("static-and-contextual", plan.on_scenes.model, (WHEEL, BALL))
+    count = len(laboratory.data(plan.training).test)
+    if count < PATCHES + 2:
+        raise StudyError(
+            f"static-and-contextual: {count} test images are too few; patches of {PATCHES} are put into others, so take"
+            f" {PATCHES + 2} at least"
+        )
     learned = [laboratory.learn(plan.training, seed) for seed in plan.seeds]
     drawn = [laboratory.learn(plan.on_scenes, seed) for seed in plan.seeds]
-    cases = street_wheels(drawn[0], min(plan.images, CASES))
+    cases = street_wheels(plan.on_scenes.model, min(plan.images, CASES))
     shares, moved = {}, {}
     for name in MODELS:
         shares[name] = torch.stack([token_shares(one, _encoder(one, name)) for one in learned])  # (seeds, S, terms)
@@ -146,11 +156,9 @@ def token_shares(learned: Learned, encoder: VisionTransformer) -> Tensor:
     return torch.tensor([[sum(share[term] for term in terms) for terms in TERMS.values()] for share in shares])
 
 
-def street_wheels(learned: Learned, count: int) -> Cases:
+def street_wheels(model: ModelConfig, count: int) -> Cases:
     """Up to `count` wheels of Scenes that nearly fill a patch, and as many balls, and images to put them into."""
-    grid, size = learned.model.encoder.patch_embed.grid_size, learned.config.model.image_size_2d
-    images, labels, parts = draw_scenes(scene_indices(SCENES, "test"), SCENES_SEED)
-    clear = patch_labels(F.interpolate(parts[:, None], size)[:, 0], grid, CLEAR)
+    images, labels, _, clear = drawn_scenes("test", model, CLEAR)
     wheels, balls = ((clear == PART_NAMES.index(kind)).nonzero() for kind in (WHEEL, BALL))  # rows: image, patch
     wheels = wheels[evenly_spaced(len(wheels), count)]
     balls = balls[torch.arange(len(wheels)) % len(balls)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,8 +15,8 @@ from vit.figures.style import Figure
 from vit.interpret.association import association
 from vit.studies.arms import difference
 from vit.studies.finding import Cell, Finding, Seeds, Table, seeds
-from vit.studies.kinds import ALONE, TOGETHER, WHOLE, Kinds, apart, clusters_of_patches, parts_of_scenes
-from vit.studies.laboratory import Laboratory, Learned
+from vit.studies.kinds import ALONE, TOGETHER, WHOLE, Kinds, apart, clusters_of_patches, parts_of_scenes, require_parts
+from vit.studies.laboratory import Laboratory
 from vit.studies.plan import Plan
 from vit.studies.shuffled import ShuffledPatches
 
@@ -70,11 +69,17 @@ class Company:
 
 
 def study(laboratory: Laboratory, plan: Plan) -> Finding:
-    """See the module."""
-    found = [measure(laboratory, plan.on_scenes, plan.seeds, parts_of_scenes)]
+    """See the module.
+
+    Raises:
+        StudyError: patches are too large, or images too few, for kinds of patches to be measured.
+    """
+    require_parts("tyres-and-roads", plan.on_scenes.model, (WHEEL, BALL, BUOY, ROAD, GRASS))
+    known = [(plan.on_scenes, parts_of_scenes(plan.on_scenes.model, laboratory.data(plan.on_scenes)))]
     if plan.on_scenes != plan.training:
-        kinds_of = partial(clusters_of_patches, images=plan.images)
-        found.append(measure(laboratory, plan.training, plan.seeds, kinds_of))
+        clusters = clusters_of_patches(plan.training.model, laboratory.data(plan.training), plan.images)
+        known.append((plan.training, clusters))
+    found = [measure(laboratory, config, plan.seeds, kinds) for config, kinds in known]
     limits = (
         f"Compared are means of kinds of patches ({', '.join(f'{len(one.kinds.names)} of {one.kinds.data}' for one in found)}),"
         " beyond what is typical of their places. Held constant are the cosine of their pixels, the nearness of their colours"
@@ -99,22 +104,20 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     return Finding(answer(found), limits, tables, pictures, captions)
 
 
-def measure(
-    laboratory: Laboratory, config: Config, numbers: tuple[int, ...], kinds_of: Callable[[Learned], Kinds]
-) -> Company:
+def measure(laboratory: Laboratory, config: Config, numbers: tuple[int, ...], kinds: Kinds) -> Company:
     """Train all arms, and measure how near the tokens of kinds of patches are, and whether that follows their company.
 
     Args:
         laboratory, config: of the trainings.
         numbers: their seeds.
-        kinds_of: finds the kinds in the data of a trained model.
+        kinds: of patches of its data.
     """
     trained = [laboratory.learn(config, seed) for seed in numbers]
     arms = dict(zip(ARMS, ([one.model for one in trained], [one.initial for one in trained]), strict=False))
     for name, across in SHUFFLED.items():
         task = partial(ShuffledPatches, across=across)
         arms[name] = [laboratory.learn(config, seed, name, task=task).model for seed in numbers]
-    first, kinds = trained[0], kinds_of(trained[0])
+    first = trained[0]
     looks = {view: kinds.looks(first, view) for view in kinds.views}
     cosines = {
         (arm, view): torch.stack([kinds.cosines(first, model.encoder, view) for model in models])
