@@ -33,17 +33,26 @@ def test_identity_is_symmetric_and_looks_at_itself(laboratory, one_seed):
         (
             [0.097, 0.099],
             [0.02, 0.15],
-            "A patch looks at itself no more than with learned matrices: ",
+            "A patch looks at itself not clearly more than with learned matrices: ",
         ),  # within the spread
         ([0.05], [0.1], "A patch looks at itself no more than with learned matrices: "),
         ([0.012, 0.013], [0.001, 0.001], "A patch hardly looks at itself: "),
-        ([0.01, 0.05], [0.001, 0.001], "A patch hardly looks at itself: "),  # within the spread
+        ([0.01, 0.05], [0.001, 0.001], "A patch does not clearly look at itself: "),  # within the spread
     ],
 )
 def test_the_answer_follows_the_shares(own, theirs, said):
     lost = {"loss": seeds([0.1]), "neighbours": seeds([0.1])}
     shares = [seeds(values, share=True) for values in (own, theirs)]
     assert answer(*shares, 0.0154, seeds([0.9]), seeds([0.1]), lost).startswith(said)
+
+
+@pytest.mark.parametrize(("follow", "at_what_is_like_it"), [([0.9, 0.8], True), ([0.3, 0.2], False), ([-0.9], False)])
+def test_where_logits_do_not_follow_likeness_it_is_not_said_that_they_do(follow, at_what_is_like_it):
+    lost = {"loss": seeds([0.1]), "neighbours": seeds([0.1])}
+    own, theirs = seeds([0.097, 0.099], share=True), seeds([0.02, 0.021], share=True)
+    said = answer(own, theirs, 0.0154, seeds(follow), seeds([0.1]), lost)
+    assert said.startswith("A patch looks at what is like it, ") == at_what_is_like_it
+    assert said.startswith("A patch looks at itself more than with learned matrices: ") != at_what_is_like_it
 
 
 def test_the_answer_has_the_figures_and_the_price():

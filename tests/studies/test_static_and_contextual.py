@@ -74,17 +74,23 @@ def test_a_token_moves_only_where_something_comes_in(learned, cases):
 
 
 def test_the_answer_follows_the_figures():
-    shares = {name: torch.tensor([[[0.9, 0.1, 0, 0, 0, 0], [0.3, 0.2, 0.1, 0.2, 0.1, 0.1]]]) for name in study.MODELS}
+    shares = {
+        name: torch.tensor(2 * [[[0.9, 0.1, 0, 0, 0, 0], [0.3, 0.2, 0.1, 0.2, 0.1, 0.1]]]) for name in study.MODELS
+    }
 
-    def answer(wheel: float, ball: float) -> str:
-        moved = torch.full((1, 2, 4, 3, 5), 0.1)
+    def answer(wheel: float, ball: float, spread: float = 0.0) -> str:
+        moved = torch.full((2, 2, 4, 3, 5), 0.1)
         moved[:, 0, 1:], moved[:, 1, 1:] = wheel, ball
+        moved[0, 0, 1:] += spread  # of two seeds
+        moved[1, 0, 1:] -= spread
         return study.answer(shares, dict.fromkeys(study.MODELS, moved), "Scenes")
 
-    assert "and the image around them (40.0%;" in answer(0.5, 0.5)
+    assert "and the image around them (40.0% ± 0.0;" in answer(0.5, 0.5)
     assert answer(0.5, 0.52).endswith("whether the patch belongs there or not.")
     assert answer(0.03, 0.5).endswith("less than another street does.")
     assert answer(0.11, 0.5).endswith("around the wheel hardly matters.")
+    assert answer(0.11, 0.5, 0.1).endswith("what kind of scene lies around the wheel is not clear.")
+    assert answer(0.5, 0.52, 0.1).endswith("the foreign scenes move the wheel not clearly more or less than the ball.")
     assert answer(0.5, 0.2).endswith("move the wheel more than the ball.")
     assert answer(0.3, 0.6).endswith("move the wheel less than the ball.")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from vit.studies import kinds, tyres_and_roads
 from vit.studies.finding import StudyError
 from vit.studies.kinds import ALONE, BESIDE, TOGETHER, WHOLE, Kinds
-from vit.studies.tyres_and_roads import ARMS, AS_UNTRAINED, NO, YES, Company, answer
+from vit.studies.tyres_and_roads import ARMS, AS_UNTRAINED, NO, UNCLEAR, UNSURE, YES, Company, answer
 
 NAMES = ("wheel", "ball", "buoy", "road", "grass", "water")
 
@@ -49,8 +49,9 @@ def test_the_answer_follows_the_figures(whole, alone, static, verdicts):
 
 def test_what_chance_would_give_is_nothing():
     assert company([0.5, 0.1, 0.1, 0.1], [0.0] * 4).verdict(WHOLE, -1) == YES
-    assert company([0.5, 0.1, 0.1, 0.1], [0.0] * 4, p=0.2).verdict(WHOLE, -1) == NO
-    turned = company([0.5, 0.1, 0.1, 0.1], [0.0] * 4)
+    assert company([0.0, 0.1, 0.1, 0.1], [0.0] * 4, p=0.2).verdict(WHOLE, -1) == NO
+    assert company([0.5, 0.1, 0.1, 0.1], [0.0] * 4, p=0.2).verdict(WHOLE, -1) == UNCLEAR
+    turned = company([-0.5, 0.1, 0.1, 0.1], [0.0] * 4)
     turned.follows[TOGETHER, "trained", WHOLE][..., 0] *= -1  # farther apart, the more they are together
     assert turned.verdict(WHOLE, -1) == NO
 
@@ -59,11 +60,19 @@ def test_a_difference_within_the_spread_is_none():
     found = company([0.3, 0.2, 0.2, 0.2], [0.0] * 4)
     assert found.verdict(WHOLE, -1) == YES
     found.follows[TOGETHER, "random weights", WHOLE][:, -1, 2] += torch.tensor([-0.1, 0.1])
+    assert found.verdict(WHOLE, -1) == UNSURE
+    found.follows[TOGETHER, "shuffled across images", WHOLE][:, -1, 2] += 0.08  # shown to gain as much
     assert found.verdict(WHOLE, -1) == AS_UNTRAINED
 
 
+def test_where_seeds_disagree_nothing_is_shown_not_to_be():
+    found = company([0.0, 0.1, 0.1, 0.1], [0.0] * 4, p=0.2)
+    found.follows[TOGETHER, "trained", WHOLE][:, -1, 2] = torch.tensor([0.0, 0.5])
+    assert found.verdict(WHOLE, -1) == UNCLEAR
+
+
 def test_data_are_named_where_they_differ():
-    yes, no = company([0.5, 0.1, 0.1, 0.1], [0.0] * 4), company([0.1] * 4, [0.0] * 4, p=0.5)
+    yes, no = company([0.5, 0.1, 0.1, 0.1], [0.0] * 4), company([0.0] * 4, [0.0] * 4, p=0.5)
     no = replace(no, kinds=replace(no.kinds, data="CIFAR-10"))
     said = answer([yes, no])
     assert f" {YES} (on Scenes, " in said
@@ -87,6 +96,15 @@ def test_roads_are_said_to_be_where_they_are(wheel, ball, said):
         found.cosines["trained", WHOLE][:, -1, NAMES.index(kind), road] = cosine
     assert f"roads end {said}" in answer([found])
     assert "with each patch shown alone, as near to wheels as to balls (" in answer([found])
+
+
+def test_roads_are_not_said_to_be_as_near_to_both_where_seeds_disagree():
+    found = company([0.5, 0.1, 0.1, 0.1], [0.0] * 4)
+    wheel = torch.tensor([0.1, 0.5])
+    found.cosines["trained", WHOLE][:, -1, NAMES.index("wheel"), NAMES.index("road")] = wheel
+    assert "roads end not clearly nearer to wheels or to balls (cosines of 0.30 ± 0.28 and 0.00 ± 0.00;" in answer(
+        [found]
+    )
 
 
 class Planted:

@@ -33,6 +33,9 @@ from vit.studies.laboratory import Laboratory, Learned
 from vit.studies.plan import Plan
 
 MEASURES = ("own share", "correlation", "symmetry", "entropy")
+MARGIN = 1.0  # points of a patch's attention: what is not clearly more, and stays below this, is no more
+MORE, UNCLEAR, NO_MORE = "more", "not clearly more", "no more"
+FOLLOWS = 0.5  # correlation of logits and likeness, from which on a patch is said to look at what is like it
 
 
 def study(laboratory: Laboratory, plan: Plan) -> Finding:
@@ -125,13 +128,15 @@ def answer(own: Seeds, theirs: Seeds, even: float, follow: Seeds, learned: Seeds
         follow, learned: how far logits go with the cosine of tokens, without matrices and with learned ones.
         lost: by how much the measures of the identity case are above those of learned matrices.
     """
-    ahead = difference(own, theirs)
-    if own.mean - 2 * (own.spread or 0) <= even:
+    above, ahead = (_judged(difference(own, one)) for one in (seeds([even] * len(own.values), share=True), theirs))
+    if above == NO_MORE:
         judged = "A patch hardly looks at itself"
-    elif ahead.mean > 0 and (ahead.spread is None or stands_out(ahead)):
+    elif above == UNCLEAR:
+        judged = "A patch does not clearly look at itself"
+    elif ahead == MORE and follow.mean >= FOLLOWS:
         judged = "A patch looks at what is like it, and so at itself"
     else:
-        judged = "A patch looks at itself no more than with learned matrices"
+        judged = f"A patch looks at itself {ahead} than with learned matrices"
     loss = compared(brief(lost["loss"], 3), "lower", "higher")
     neighbours = compared(brief(lost["neighbours"], 1), "less often", "more often", " points")
     return (
@@ -140,6 +145,13 @@ def answer(own: Seeds, theirs: Seeds, even: float, follow: Seeds, learned: Seeds
         f" {brief(follow)}, learned ones by {brief(learned)}. Without the three matrices the loss over hidden patches is"
         f" {loss}, and nearest neighbours are right {neighbours}."
     )
+
+
+def _judged(ahead: Seeds) -> str:
+    """Whether a difference in points is shown to be one, or shown to be none; neither is not clear."""
+    if ahead.mean > 0 and (ahead.spread is None or stands_out(ahead)):
+        return MORE
+    return NO_MORE if ahead.mean + 2 * (ahead.spread or 0) < MARGIN else UNCLEAR
 
 
 def by_layer(learned: Learned, encoder: VisionTransformer, images: int) -> Tensor:

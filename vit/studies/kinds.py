@@ -92,6 +92,14 @@ def apart(difference: Seeds) -> bool:
     return abs(difference.mean) > max(MARGIN, 2 * (difference.spread or 0))
 
 
+def alike(difference: Seeds) -> bool:
+    """Whether a difference of cosines is shown to be none worth a word: with twice its spread, it stays below MARGIN.
+
+    One that is neither `apart` nor this is not clear.
+    """
+    return abs(difference.mean) + 2 * (difference.spread or 0) < MARGIN
+
+
 class Drawn(NamedTuple):
     """Scenes, n: images uint8 (n, C, H, W), classes (n,), the part of each pixel (n, H, W) and of each patch (n, L)."""
 

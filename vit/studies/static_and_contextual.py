@@ -23,7 +23,7 @@ from vit.interpret.variance import variance_shares
 from vit.patches import patchify
 from vit.studies.arms import difference
 from vit.studies.finding import Cell, Finding, Seeds, StudyError, Table, seeds
-from vit.studies.kinds import BATCH, CLEAR, apart, drawn_scenes, require_parts
+from vit.studies.kinds import BATCH, CLEAR, alike, apart, drawn_scenes, require_parts
 from vit.studies.laboratory import Laboratory, Learned
 from vit.studies.plan import Plan
 
@@ -179,14 +179,19 @@ def answer(shares: dict[str, Tensor], moved: dict[str, Tensor], data: str) -> st
     context = {name: seeds(shares[name][:, -1, CONTEXT].sum(1).tolist(), share=True) for name in MODELS}
     near, far = ([_distance_of(moved["trained"], kind, others, -1) for kind in (0, 1)] for others in (SAME, FOREIGN))
     wheel, ball = (difference(there, here) for here, there in zip(near, far, strict=True))
-    if not apart(wheel):
+    ahead = difference(wheel, ball)
+    if alike(wheel):
         judged = "what kind of scene lies around the wheel hardly matters"
+    elif not apart(wheel):
+        judged = "whether it matters what kind of scene lies around the wheel is not clear"
     elif wheel.mean < 0:
         judged = "the foreign scenes move the wheel less than another street does"
-    elif not apart(difference(wheel, ball)):
+    elif alike(ahead):
         judged = "the foreign scenes move both alike, whether the patch belongs there or not"
+    elif not apart(ahead):
+        judged = "the foreign scenes move the wheel not clearly more or less than the ball"
     else:
-        judged = f"the foreign scenes move the wheel {'more' if wheel.mean > ball.mean else 'less'} than the ball"
+        judged = f"the foreign scenes move the wheel {'more' if ahead.mean > 0 else 'less'} than the ball"
     return (
         f"Before the first block, tokens of {data} differ by their own patch ({first[0]} of the variance) and their position"
         f" ({first[1]}) alone; after the last block by their own patch ({last[0]}), their position ({last[1]}), what these two"

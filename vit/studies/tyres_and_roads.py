@@ -15,7 +15,18 @@ from vit.figures.style import Figure
 from vit.interpret.association import association
 from vit.studies.arms import difference
 from vit.studies.finding import Cell, Finding, Seeds, Table, seeds
-from vit.studies.kinds import ALONE, TOGETHER, WHOLE, Kinds, apart, clusters_of_patches, parts_of_scenes, require_parts
+from vit.studies.kinds import (
+    ALONE,
+    MARGIN,
+    TOGETHER,
+    WHOLE,
+    Kinds,
+    alike,
+    apart,
+    clusters_of_patches,
+    parts_of_scenes,
+    require_parts,
+)
 from vit.studies.laboratory import Laboratory
 from vit.studies.plan import Plan
 from vit.studies.shuffled import ShuffledPatches
@@ -26,9 +37,11 @@ IGNORANT = ("random weights", "shuffled across images")  # saw nothing that occu
 ROAD, GRASS = "road", "grass"
 WHEEL, BALL, BUOY = "wheel", "ball", "buoy"  # the latter two are drawn by the wheel's code: vit.data.scenes.LOOK_ALIKES
 AXIS = "after so many blocks (0: the static embedding)"
-YES, AS_UNTRAINED, NO = (
+YES, UNSURE, AS_UNTRAINED, UNCLEAR, NO = (
     "are nearer than looks and places explain, and than in models that never saw them together",
+    "are nearer than looks and places explain, but not clearly more so than in models that never saw them together",
     "are nearer than looks and places explain, but no more so than in models that never saw them together",
+    "are not clearly nearer than looks and places explain",
     "are no nearer than looks and places explain",
 )
 
@@ -63,9 +76,16 @@ class Company:
         """Whether what occurs together is nearer than by chance, and nearer than in models that saw nothing so."""
         (correlation, p, gain), *controls = (self.follow(arm, view, stage) for arm in ("trained", *IGNORANT))
         if correlation.mean <= 0 or p >= 0.05:
-            return NO
+            return NO if _no_more(gain) else UNCLEAR
         above = [difference(gain, control[2]) for control in controls]
-        return YES if all(one.mean > 0 and apart(one) for one in above) else AS_UNTRAINED
+        if all(one.mean > 0 and apart(one) for one in above):
+            return YES
+        return AS_UNTRAINED if any(_no_more(one) for one in above) else UNSURE
+
+
+def _no_more(gain: Seeds) -> bool:
+    """Whether a gain of a cosine is shown to be none, or a loss: with twice its spread, it stays below MARGIN."""
+    return gain.mean + 2 * (gain.spread or 0) < MARGIN
 
 
 def study(laboratory: Laboratory, plan: Plan) -> Finding:
@@ -160,8 +180,10 @@ def _roads(scenes: Company, view: str) -> str:
 
     wheels, balls = near("trained")
     ahead = difference(wheels, balls)
-    if not apart(ahead):
+    if alike(ahead):
         judged = "as near to wheels as to balls"
+    elif not apart(ahead):
+        judged = "not clearly nearer to wheels or to balls"
     elif ahead.mean > 0:
         judged = "nearer to wheels than to balls"
     else:
