@@ -1,13 +1,11 @@
 """Whether q . k measures similarity: found where it is planted, and its opposite where that is."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from vit.encoder import VisionTransformer
 from vit.studies import is_it_similarity
-from vit.studies.finding import StudyError, brief
+from vit.studies.finding import brief
 from vit.studies.is_it_similarity import (
     KEYS,
     MEETINGS,
@@ -138,9 +136,3 @@ def test_seeds_that_disagree_make_nothing_clear():
     assert _answer(alike, apart, plain).startswith(
         "Yes, nearly: 95% ± 7 of the heads prefer keys that are like the query"
     )
-
-
-def test_a_model_without_the_two_matrices_is_refused(laboratory, plan):
-    model = replace(plan.training.model, qkv="identity")
-    with pytest.raises(StudyError, match="no W_Q and W_K"):
-        study(laboratory, replace(plan, training=replace(plan.training, model=model)))

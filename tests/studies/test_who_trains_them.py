@@ -1,13 +1,11 @@
 """One loss for all matrices."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from vit.studies import who_trains_them
 from vit.studies.arms import W_Q_FROZEN, learn_arm
-from vit.studies.finding import StudyError, seeds
+from vit.studies.finding import seeds
 from vit.studies.who_trains_them import BY_LAYER, MATRICES, answer, faintest, loss_of, pull_of, study
 
 
@@ -69,9 +67,3 @@ def test_the_answer_follows_the_figures():
         "One loss trains all of them but W_O, in one backward pass: the weakest gradient, on W_O, is some 2"
     )
     assert missed.endswith("start, nothing clear is lost with any of them.")
-
-
-def test_a_model_without_the_three_matrices_is_refused(laboratory, one_seed):
-    config = replace(one_seed.training, model=replace(one_seed.training.model, qkv="identity"))
-    with pytest.raises(StudyError, match=r"leave model.qkv, model.qkv_bias out"):
-        study(laboratory, replace(one_seed, training=config))

@@ -10,7 +10,7 @@ from vit.figures.measures import LayerPanel, layers_figure
 from vit.interpret.circuits import chance_angles, principal_angles, share_within
 from vit.studies.finding import Finding, Seeds, Table, seeds
 from vit.studies.laboratory import Laboratory
-from vit.studies.plan import Plan
+from vit.studies.plan import Plan, require_matrices
 
 MATRICES = ("W_Q", "W_K", "W_V")
 MARGIN = 1.0  # degrees, below which a difference is called none
@@ -18,6 +18,7 @@ MARGIN = 1.0  # degrees, below which a difference is called none
 
 def study(laboratory: Laboratory, plan: Plan) -> Finding:
     """See the module."""
+    require_matrices(plan, "embedding-or-not")
     models = [laboratory.learn(plan.training, seed) for seed in plan.seeds]
     encoder = models[0].model.encoder
     read = {name: torch.stack([reading(one.model.encoder, name) for one in models]) for name in MATRICES}

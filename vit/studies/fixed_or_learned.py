@@ -31,7 +31,7 @@ from vit.studies.arms import (
 )
 from vit.studies.finding import Cell, Finding, Seeds, Table, brief, seeds
 from vit.studies.laboratory import Laboratory
-from vit.studies.plan import Plan
+from vit.studies.plan import Plan, require_matrices
 
 ARMS = (
     AS_IT_IS,
@@ -49,6 +49,7 @@ ARMS = (
 
 def study(laboratory: Laboratory, plan: Plan) -> Finding:
     """See the module."""
+    require_matrices(plan, "fixed-or-learned")
     data = require_labels(laboratory, plan, "fixed-or-learned")
     models = {arm.label: learn_arm(laboratory, plan, arm) for arm in ARMS}
     worth = {label: measures_of([one.worth for one in learned]) for label, learned in models.items()}

@@ -30,7 +30,7 @@ from vit.studies.arms import (
 )
 from vit.studies.finding import Cell, Finding, Seeds, Table, brief, seeds
 from vit.studies.laboratory import Laboratory, Learned
-from vit.studies.plan import Plan
+from vit.studies.plan import Plan, require_matrices
 
 MEASURES = ("own share", "correlation", "symmetry", "entropy")
 MARGIN = 1.0  # points of a patch's attention: what is not clearly more, and stays below this, is no more
@@ -40,6 +40,7 @@ FOLLOWS = 0.5  # correlation of logits and likeness, from which on a patch is sa
 
 def study(laboratory: Laboratory, plan: Plan) -> Finding:
     """See the module."""
+    require_matrices(plan, "identity-case")
     data = require_labels(laboratory, plan, "identity-case")
     arms = {
         "Q = K = V = X": learn_arm(laboratory, plan, IDENTITY),

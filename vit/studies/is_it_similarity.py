@@ -22,9 +22,9 @@ from vit.interpret.correlation import correlation, partial_correlation
 from vit.interpret.logits import Asking, asking, split_first_logits, split_keys, variance_parts
 from vit.patches import patchify, unpatchify
 from vit.studies.arms import difference, stands_out
-from vit.studies.finding import Cell, Finding, Seeds, StudyError, Table, brief, seeds
+from vit.studies.finding import Cell, Finding, Seeds, Table, brief, seeds
 from vit.studies.laboratory import Laboratory, Learned
-from vit.studies.plan import Plan
+from vit.studies.plan import Plan, require_matrices
 
 if TYPE_CHECKING:
     from vit.figures.style import Figure
@@ -60,13 +60,8 @@ class Reading:
 
 
 def study(laboratory: Laboratory, plan: Plan) -> Finding:
-    """See the module.
-
-    Raises:
-        StudyError: the models are to have no W_Q and W_K.
-    """
-    if plan.training.model.qkv == "identity":
-        raise StudyError("is-it-similarity: with model.qkv identity there is no W_Q and W_K to look at; leave it out")
+    """See the module."""
+    require_matrices(plan, "is-it-similarity")
     models = [laboratory.learn(plan.training, seed) for seed in plan.seeds]
     trained = [read(one, one.model.encoder, plan.images) for one in models]
     random = [read(one, one.initial.encoder, plan.images) for one in models]

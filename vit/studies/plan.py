@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from vit.config import Config, ConfigError, DataConfig
+from vit.studies.finding import StudyError
 
 
 @dataclass(frozen=True)
@@ -44,3 +45,21 @@ class Plan:
             return self.training
         data = replace(self.training.data, source="scenes", root=DataConfig.root, name="", cache=DataConfig.cache)
         return replace(self.training, data=data)
+
+
+def require_matrices(plan: Plan, name: str, biases: bool = False) -> None:
+    """Refuse models that have no W_Q, W_K and W_V for study `name` to look at.
+
+    Args:
+        plan: of the study.
+        name: of the study.
+        biases: whether it looks at theirs as well.
+
+    Raises:
+        StudyError: the settings take them away.
+    """
+    model = plan.training.model
+    if model.qkv != "linear":
+        raise StudyError(f"{name}: with model.qkv {model.qkv} there are no W_Q, W_K and W_V to look at; leave it out")
+    if biases and not model.qkv_bias:
+        raise StudyError(f"{name}: without model.qkv_bias there are no biases to look at; leave it out")

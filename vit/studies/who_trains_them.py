@@ -25,9 +25,9 @@ from vit.studies.arms import (
     extremes,
     learn_arm,
 )
-from vit.studies.finding import Cell, Finding, Seeds, StudyError, Table, brief, seeds
+from vit.studies.finding import Cell, Finding, Seeds, Table, brief, seeds
 from vit.studies.laboratory import Laboratory, Learned
-from vit.studies.plan import Plan
+from vit.studies.plan import Plan, require_matrices
 
 FROZEN = (W_E_FROZEN, W_Q_FROZEN, W_K_FROZEN, W_V_FROZEN, W_O_FROZEN, MLP_FROZEN)
 MOMENTS = ("at the start", "halfway", "at the end")
@@ -59,11 +59,7 @@ class Pull(NamedTuple):
 
 def study(laboratory: Laboratory, plan: Plan) -> Finding:
     """See the module."""
-    model = plan.training.model
-    if model.qkv != "linear" or not model.qkv_bias:
-        raise StudyError(
-            "who-trains-them: it looks at W_Q, W_K, W_V and their biases: leave model.qkv, model.qkv_bias out"
-        )
+    require_matrices(plan, "who-trains-them", biases=True)
     models = {arm.label: learn_arm(laboratory, plan, arm) for arm in (AS_IT_IS, POSITIONS_LEARNED, *FROZEN)}
     data, images = laboratory.data(plan.training), min(plan.images, MOST_IMAGES)
     pull = pull_of(models[AS_IT_IS.label], images)
