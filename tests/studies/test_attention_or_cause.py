@@ -103,6 +103,9 @@ def test_the_study_says_what_was_measured(laboratory, one_seed):
         ([0.2, 0.22], 0.1, "a little"),
         ([0.2, 0.22], 0.3, "not clearly"),
         ([0.07, 0.08], 0.01, "hardly"),
+        ([0.01, 0.02], 0.05, "hardly"),
+        ([0.07, 0.08], 0.3, "not clearly"),
+        ([0.0, 0.0], float("inf"), "not clearly"),
         ([-0.07, -0.08], 0.01, "hardly"),
         ([-0.4, -0.42], 0.1, "rather the opposite"),
         ([-0.4, -0.42], 0.5, "not clearly"),
@@ -141,3 +144,9 @@ def test_too_few_visible_patches_are_refused(laboratory, plan):
     mask = replace(plan.training.mask, ratio=0.95)
     with pytest.raises(StudyError, match=r"3 visible patches are too few to rank; lower mask.ratio"):
         study(laboratory, replace(plan, training=replace(plan.training, mask=mask)))
+
+
+def test_of_one_head_nothing_is_clear(laboratory, one_seed):
+    model = replace(one_seed.training.model, depth=1, num_heads=1)
+    finding = study(laboratory, replace(one_seed, training=replace(one_seed.training, model=model)))
+    assert ", heads not clearly: " in finding.answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -95,7 +96,8 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     }
     tables = [_patches_table(scores, random, chance), _heads_table(models, heads, random_heads)]
     encoders = [one[: _encoder_heads(model)] for model, one in zip(models, heads, strict=True)]
-    sharp, noise = seeds([head_correlations(one)[0] for one in encoders]), sum(len(one) - 1 for one in encoders) ** -0.5
+    sharp, free = seeds([head_correlations(one)[0] for one in encoders]), sum(len(one) - 1 for one in encoders)
+    noise = free**-0.5 if free else math.inf  # of one head there is no correlation
     return Finding(_answer(scores, random, sharp, noise), LIMITS, tables, pictures, captions)
 
 
@@ -243,11 +245,12 @@ def _answer(
 
 
 def _verdict(agrees: Seeds, noise: float) -> str:
-    """How far a rank correlation says yes; `noise` and less says nothing clear."""
-    if abs(agrees.mean) < LITTLE:
-        return "hardly"
-    if abs(agrees.mean) <= noise:
+    """How far a rank correlation says yes; `noise` and less says nothing clear, unless it stays small with that added."""
+    size = abs(agrees.mean)
+    if size <= noise and size + noise >= LITTLE:
         return "not clearly"
+    if size < LITTLE:
+        return "hardly"
     words = ((0.7, "mostly"), (0.3, "in part"), (LITTLE, "a little"))
     return next((word for least, word in words if agrees.mean >= least), "rather the opposite")
 
