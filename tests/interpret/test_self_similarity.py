@@ -36,6 +36,23 @@ def test_a_head_that_prefers_the_unlike_is_found():
     torch.testing.assert_close(correlation_with_cosine(liking, tokens), expected, rtol=0, atol=1e-4)
 
 
+def test_a_token_is_not_compared_with_itself():
+    tokens = torch.randn(2, 6, 8)
+    logits = torch.nn.functional.cosine_similarity(tokens[:, :, None], tokens[:, None], dim=-1)[:, None]
+    spoilt = logits.masked_fill(torch.eye(6, dtype=torch.bool), -100.0)
+    torch.testing.assert_close(correlation_with_cosine(spoilt, tokens), torch.ones(2, 1))
+
+
+def test_likeness_is_told_from_what_is_held_constant():
+    tokens, near = torch.randn(4, 40, 16), 20 * torch.randn(40, 40)
+    cosines = torch.nn.functional.cosine_similarity(tokens[:, :, None], tokens[:, None], dim=-1)
+    logits = torch.stack([cosines + near, near.expand(4, 40, 40)], dim=1)
+    assert correlation_with_cosine(logits, tokens).abs().max() < 0.15  # hidden by what varies more
+    found = correlation_with_cosine(logits, tokens, near)
+    torch.testing.assert_close(found[:, 0], torch.ones(4), rtol=0, atol=1e-3)
+    torch.testing.assert_close(found[:, 1], torch.zeros(4), rtol=0, atol=0.1)
+
+
 def test_unrelated_logits_give_nothing():
     tokens, logits = torch.randn(8, 60, 32), torch.randn(8, 4, 60, 60)
     assert correlation_with_cosine(logits, tokens).abs().max() < 0.08

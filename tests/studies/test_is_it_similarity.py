@@ -1,5 +1,7 @@
 """Whether q . k measures similarity: found where it is planted, and its opposite where that is."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -12,7 +14,6 @@ from vit.studies.is_it_similarity import (
     Reading,
     _answer,
     _leaning,
-    _others,
     form_shares,
     preferences,
     read,
@@ -61,17 +62,12 @@ def test_random_weights_lean_neither_way(learned):
 
 
 def test_shares_sum_to_one_and_the_first_layer_has_taken_nothing_in(learned):
-    found = read(learned, learned.model.encoder, 48)
+    found = read(learned, learned.model.encoder, 48, is_it_similarity.spread(learned))
     assert found.first.shape == (3, len(MEETINGS))
     assert found.keys.shape == (2, 3, len(KEYS))
     for shares in (found.first, found.keys):
         torch.testing.assert_close(shares.sum(-1), torch.ones(shares.shape[:-1]), rtol=0, atol=1e-4)
     assert found.keys[0, :, 2].abs().max() < 1e-4
-
-
-def test_others_are_all_but_oneself():
-    square = torch.arange(16).view(4, 4)
-    assert _others(square).tolist() == [[1, 2, 3], [4, 6, 7], [8, 9, 11], [12, 13, 14]]
 
 
 def test_the_study_says_what_was_measured(laboratory, one_seed):
@@ -125,6 +121,19 @@ def test_the_answer_follows_the_figures(trained, random, verdict, moved):
     assert said.startswith(verdict)
     assert f"where a plain similarity, q = k = x, would by 0.50; training {moved}" in said
     assert said.endswith(f"so to {float(trained.forms[0, 2]):.0%} (50%).")
+
+
+def test_of_one_head_nothing_is_clear(laboratory, one_seed):
+    model = replace(one_seed.training.model, depth=1, num_heads=1)
+    finding = study(laboratory, replace(one_seed, training=replace(one_seed.training, model=model)))
+    assert "training does not clearly move them towards either." in finding.answer
+
+
+def test_the_covariance_is_measured_once_a_seed(laboratory, plan, monkeypatch):
+    measured, spread = [], is_it_similarity.spread
+    monkeypatch.setattr(is_it_similarity, "spread", lambda one: measured.append(one) or spread(one))
+    study(laboratory, plan)
+    assert len(measured) == 2
 
 
 def test_seeds_that_disagree_make_nothing_clear():

@@ -140,7 +140,7 @@ def test_a_sample_is_spread_over_the_classes(sorted_by_class):
 LOOKS = {
     "attention-or-cause": lambda one: attention_or_cause._batches(one, 20),
     "is-it-similarity": lambda one: is_it_similarity._batches(one, 20),
-    "is-it-similarity, keys": lambda one: is_it_similarity.read(one, one.model.encoder, 80),
+    "is-it-similarity, keys": lambda one: is_it_similarity.read(one, one.model.encoder, 80, torch.eye(48).double()),
     "is-it-similarity, covariance": is_it_similarity.spread,
     "identity-case": lambda one: identity_case.by_layer(one, one.model.encoder, 20),
     "one-hot, rows": one_hot.one_hot_difference,

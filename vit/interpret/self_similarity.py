@@ -8,11 +8,10 @@ Letters: B batch, N tokens, D width, h heads, d = D / h.
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.interpret.correlation import correlation
+from vit.interpret.correlation import correlation, partial_correlation
 
 
 def self_share(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
@@ -28,7 +27,7 @@ def self_share(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
     return weights.diagonal(dim1=-2, dim2=-1)[..., num_prefix_tokens:].mean(-1)
 
 
-def correlation_with_cosine(logits: Tensor, tokens: Tensor) -> Tensor:
+def correlation_with_cosine(logits: Tensor, vectors: Tensor, given: Tensor | None = None) -> Tensor:
     """Whether a query's logits follow how similar the keys are to it: Pearson's correlation, mean over queries.
 
     For each query it is taken over all other tokens: with itself, of cosine 1, there would always be some. Softmax loses a
@@ -36,17 +35,23 @@ def correlation_with_cosine(logits: Tensor, tokens: Tensor) -> Tensor:
 
     Args:
         logits: (B, h, N, N).
-        tokens: (B, N, D), that they were made of.
+        vectors: (B, N, D), the tokens that they were made of, or others that may be alike.
+        given: (N, N), of query and key, what is held constant, or None.
 
     Returns:
         (B, h), from -1 to 1; 0 for a query whose logits are all the same.
     """
-    unit = F.normalize(tokens, dim=-1)
-    cosines = (unit @ unit.transpose(-2, -1))[:, None]  # (B, 1, N, N)
-    count = logits.shape[-1]
-    others = ~torch.eye(count, dtype=torch.bool, device=logits.device)
-    pairs = (values[..., others].unflatten(-1, (count, count - 1)) for values in (logits, cosines))  # (..., N, N - 1)
-    return correlation(*pairs).mean(-1)
+    unit = F.normalize(vectors, dim=-1)
+    asked, cosines = _others(logits), _others(unit @ unit.mT)[:, None]  # (B, h or 1, N, N - 1)
+    found = correlation(asked, cosines) if given is None else partial_correlation(asked, cosines, _others(given))
+    return found.mean(-1)
+
+
+def _others(square: Tensor) -> Tensor:
+    """(..., N, N) -> (..., N, N - 1): rows without what each has for itself."""
+    size = square.shape[-1]
+    after = square.flatten(-2)[..., 1:].unflatten(-1, (size - 1, size + 1))  # each begins after one of the diagonal
+    return after[..., :-1].reshape(*square.shape[:-1], size - 1)
 
 
 def symmetry(logits: Tensor) -> Tensor:

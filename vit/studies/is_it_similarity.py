@@ -18,8 +18,8 @@ from vit.figures.measures import LayerPanel, layers_figure
 from vit.figures.pairs import PairsPanel, pairs_figure
 from vit.figures.shares import SharesPanel, shares_figure
 from vit.interpret.circuits import leading_pairs, pixel_forms, positive_share, symmetric_share
-from vit.interpret.correlation import correlation, partial_correlation
 from vit.interpret.logits import Asking, asking, split_first_logits, split_keys, variance_parts
+from vit.interpret.self_similarity import correlation_with_cosine
 from vit.patches import patchify, unpatchify
 from vit.studies.arms import difference, stands_out
 from vit.studies.finding import Cell, Finding, Seeds, Table, brief, seeds
@@ -63,14 +63,15 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     """See the module."""
     require_matrices(plan, "is-it-similarity")
     models = [laboratory.learn(plan.training, seed) for seed in plan.seeds]
-    trained = [read(one, one.model.encoder, plan.images) for one in models]
-    random = [read(one, one.initial.encoder, plan.images) for one in models]
+    roots = [spread(one) for one in models]
+    trained = [read(one, one.model.encoder, plan.images, root) for one, root in zip(models, roots, strict=True)]
+    random = [read(one, one.initial.encoder, plan.images, root) for one, root in zip(models, roots, strict=True)]
     plain = [preferences(one, one.model.encoder, plan.images, identity=True) for one in models]
     data = models[0].data.name
     pictures = {
         "preferences": _preferences_figure(trained, random, plain, data),
         "split": _split_figure(trained, random, plan.seeds, data),
-        "pairs": _pairs_figure(models[0], data),
+        "pairs": _pairs_figure(models[0], roots[0], data),
     }
     captions = {
         "preferences": "Whether a query's logits are higher for keys that are like it, layer by layer",
@@ -84,13 +85,14 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     return Finding(_answer(trained, random, plain), LIMITS, tables, pictures, captions)
 
 
-def read(learned: Learned, encoder: VisionTransformer, images: int) -> Reading:
+def read(learned: Learned, encoder: VisionTransformer, images: int, root: Tensor) -> Reading:
     """What an encoder comes to on test images.
 
     Args:
         learned: the study's model, for its data.
         encoder: its own, before or after training.
         images: how many the study is to look at; what takes longer is measured on a part of them.
+        root: how patches vary, see `spread`.
     """
     prefix = encoder.num_prefix_tokens
     total = torch.zeros(())
@@ -104,7 +106,7 @@ def read(learned: Learned, encoder: VisionTransformer, images: int) -> Reading:
     keys = sum(split_keys(encoder, part, others, seed=i) for i, part in enumerate(_batches(learned, images // 20)))
     assert isinstance(keys, Tensor)
     return Reading(
-        form_shares(encoder, spread(learned)), preferences(learned, encoder, images),
+        form_shares(encoder, root), preferences(learned, encoder, images),
         (first / first.sum(1, keepdim=True)).cpu(), (keys / keys.sum(-1, keepdim=True)).cpu(),
     )  # fmt: skip
 
@@ -143,20 +145,20 @@ def preferences(learned: Learned, encoder: VisionTransformer, images: int, ident
     prefix, embed = encoder.num_prefix_tokens, encoder.patch_embed
     found = []
     for part in _batches(learned, images // 4):
-        nearness = _others(-grid_distances(embed.grid_size, part.device))  # (L, L - 1)
-        pixels = _cosines(patchify(part, embed.patch_size))
+        nearness = -grid_distances(embed.grid_size, part.device)  # (L, L)
+        pixels = patchify(part, embed.patch_size)
         layers = []
         for layer in asking(encoder, part):
             if identity:
                 sliced = rearrange(layer.tokens, "b n (h d) -> b h n d", h=layer.queries.shape[1])
                 layer = Asking(layer.tokens, sliced, sliced)
-            logits, tokens = _others(layer.logits[..., prefix:, prefix:]), _cosines(layer.tokens[:, prefix:])
+            logits, tokens = layer.logits[..., prefix:, prefix:], layer.tokens[:, prefix:]
             three = (
-                correlation(logits, tokens),
-                correlation(logits, pixels),
-                partial_correlation(logits, tokens, nearness),
+                correlation_with_cosine(logits, tokens),
+                correlation_with_cosine(logits, pixels),
+                correlation_with_cosine(logits, tokens, nearness),
             )
-            layers.append(torch.stack(three, -1).mean(2))  # (B, h, 3)
+            layers.append(torch.stack(three, -1))  # (B, h, 3)
         found.append(torch.stack(layers, 1))
     return torch.cat(found).cpu()
 
@@ -164,21 +166,6 @@ def preferences(learned: Learned, encoder: VisionTransformer, images: int, ident
 def _batches(learned: Learned, images: int) -> list[Tensor]:
     """Some test images, two at least, ready for the model."""
     return [learned.prepare(part) for part in learned.sample(max(images, 2)).split(BATCH)]
-
-
-def _cosines(vectors: Tensor) -> Tensor:
-    """Between each of (B, L, D) and every other: (B, 1, L, L - 1)."""
-    unit = F.normalize(vectors, dim=-1)
-    return _others(unit @ unit.mT)[:, None]
-
-
-def _others(square: Tensor) -> Tensor:
-    """(..., L, L) -> (..., L, L - 1): rows without what each has for itself."""
-    size = square.shape[-1]
-    after = square.flatten(-2)[..., 1:].unflatten(
-        -1, (size - 1, size + 1)
-    )  # each row begins after an element of the diagonal
-    return after[..., :-1].reshape(*square.shape[:-1], size - 1)
 
 
 # --- in words and tables ------------------------------------------------------------------------------------------------
@@ -235,7 +222,7 @@ def _moved(trained: Sequence[Reading], random: Sequence[Reading]) -> str:
     """What training does to heads' preferences: each head is compared with itself before."""
     pairs = zip(trained, random, strict=True)
     moved = torch.stack([one.liking[..., 0].mean(0) - two.liking[..., 0].mean(0) for one, two in pairs])
-    error = float(moved.std()) / math.sqrt(moved.numel())
+    error = float(moved.std()) / math.sqrt(moved.numel()) if moved.numel() > 1 else math.inf
     if abs(float(moved.mean())) <= 2 * error:
         return "does not clearly move them towards either"
     return f"moves them towards {'like' if moved.mean() > 0 else 'unlike'} keys"
@@ -338,8 +325,8 @@ def _split_figure(trained: Sequence[Reading], random: Sequence[Reading], numbers
     return shares_figure(panels, "What are logits made of?", about)
 
 
-def _pairs_figure(learned: Learned, data: str) -> Figure:
-    root, embed = spread(learned), learned.model.encoder.patch_embed
+def _pairs_figure(learned: Learned, root: Tensor, data: str) -> Figure:
+    embed = learned.model.encoder.patch_embed
     channels = embed.proj.weight.shape[1]
     panels = []
     for name, model in (("trained", learned.model), ("random weights", learned.initial)):
