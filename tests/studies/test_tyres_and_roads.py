@@ -11,7 +11,7 @@ from torch import Tensor
 from vit.studies import kinds, tyres_and_roads
 from vit.studies.finding import StudyError
 from vit.studies.kinds import ALONE, BESIDE, TOGETHER, WHOLE, Kinds
-from vit.studies.tyres_and_roads import ARMS, AS_UNTRAINED, NO, UNCLEAR, UNSURE, YES, Company, answer
+from vit.studies.tyres_and_roads import ARMS, AS_UNTRAINED, IN_SHORT, NO, UNCLEAR, UNSURE, YES, Company, answer
 
 NAMES = ("wheel", "ball", "buoy", "road", "grass", "water")
 
@@ -42,9 +42,10 @@ def company(whole: list[float], alone: list[float], static: float = 0.0, p: floa
 )
 def test_the_answer_follows_the_figures(whole, alone, static, verdicts):
     said = answer([company(whole, alone, static)])
-    assert f"that often occur together {verdicts[0]} (on Scenes, the cosine gains {whole[0]:.2f} ± 0.01 per" in said
-    assert f"Shown alone, with no neighbours to mix in, they {verdicts[1]} (on Scenes {alone[0]:.2f} ± 0.01);" in said
-    assert f"before any attention, they {verdicts[2]} (on Scenes {static:.2f} ± 0.00)." in said
+    assert f"On Scenes, kinds of patches that are often in one image are, after the last block, {verdicts[0]} (" in said
+    assert f"(by a cosine of {whole[0]:.2f} ± 0.01 for each standard deviation of how often they meet)" in said
+    assert f"they are {IN_SHORT[verdicts[1]]} ({alone[0]:.2f} ± 0.01)," in said
+    assert f"in the static embedding {IN_SHORT[verdicts[2]]} ({static:.2f} ± 0.00)." in said
 
 
 def test_what_chance_would_give_is_nothing():
@@ -74,11 +75,11 @@ def test_where_seeds_disagree_nothing_is_shown_not_to_be():
 def test_data_are_named_where_they_differ():
     yes, no = company([0.5, 0.1, 0.1, 0.1], [0.0] * 4), company([0.0] * 4, [0.0] * 4, p=0.5)
     no = replace(no, kinds=replace(no.kinds, data="CIFAR-10"))
-    said = answer([yes, no])
-    assert f" {YES} (on Scenes, " in said
-    assert f", but {NO} (on CIFAR-10, " in said
-    agreed = f"before any attention, they {AS_UNTRAINED} (on Scenes 0.00 ± 0.00; on CIFAR-10 0.00 ± 0.00)."
-    assert agreed in said
+    said = answer([yes, no])  # the plan's own data are the last that were measured, and the first that are told of
+    assert said.startswith(
+        f"On CIFAR-10, kinds of patches that are often in one image are, after the last block, {NO} ("
+    )
+    assert f" On Scenes, kinds of patches that are often in one image are, after the last block, {YES} (" in said
 
 
 @pytest.mark.parametrize(

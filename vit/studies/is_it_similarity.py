@@ -114,7 +114,7 @@ def read(learned: Learned, encoder: VisionTransformer, images: int, root: Tensor
 def spread(learned: Learned) -> Tensor:
     """How patches vary: the symmetric root (P, P) of their covariance, float64."""
     patches = patchify(learned.prepare(learned.sample(1000, "train")), learned.model.encoder.patch_embed.patch_size)
-    values, vectors = torch.linalg.eigh(torch.cov(patches.flatten(0, 1).double().cpu().T))
+    values, vectors = torch.linalg.eigh(torch.cov(patches.flatten(0, 1).cpu().double().T))
     return vectors * values.clamp(min=0).sqrt() @ vectors.T
 
 
@@ -124,7 +124,7 @@ def form_shares(encoder: VisionTransformer, root: Tensor) -> Tensor:
     Their symmetric shares and, of the symmetric parts, the positive shares; then both again for the forms weighted by how
     patches vary, where a direction in which no patch differs from another counts for nothing.
     """
-    forms = pixel_forms(encoder).double().cpu()
+    forms = pixel_forms(encoder).cpu().double()
     weighted = root @ forms @ root
     return torch.stack([of(form) for form in (forms, weighted) for of in (symmetric_share, positive_share)], -1)
 
@@ -330,7 +330,7 @@ def _pairs_figure(learned: Learned, root: Tensor, data: str) -> Figure:
     channels = embed.proj.weight.shape[1]
     panels = []
     for name, model in (("trained", learned.model), ("random weights", learned.initial)):
-        forms = root @ pixel_forms(model.encoder).double().cpu()[:4] @ root
+        forms = root @ pixel_forms(model.encoder).cpu().double()[:4] @ root
         rows, notes = [], []
         for form in forms:
             asked, found, shares = leading_pairs(form, 4)

@@ -38,12 +38,19 @@ ROAD, GRASS = "road", "grass"
 WHEEL, BALL, BUOY = "wheel", "ball", "buoy"  # the latter two are drawn by the wheel's code: vit.data.scenes.LOOK_ALIKES
 AXIS = "after so many blocks (0: the static embedding)"
 YES, UNSURE, AS_UNTRAINED, UNCLEAR, NO = (
-    "are nearer than looks and places explain, and than in models that never saw them together",
-    "are nearer than looks and places explain, but not clearly more so than in models that never saw them together",
-    "are nearer than looks and places explain, but no more so than in models that never saw them together",
-    "are not clearly nearer than looks and places explain",
-    "are no nearer than looks and places explain",
+    "nearer than looks and places explain, and than in models that never saw them together",
+    "nearer than looks and places explain, but not clearly more so than in models that never saw them together",
+    "nearer than looks and places explain, but no more so than in models that never saw them together",
+    "not clearly nearer than looks and places explain",
+    "no nearer than looks and places explain",
 )
+IN_SHORT = {
+    YES: "nearer",
+    UNSURE: "not clearly nearer than in models that never saw them together",
+    AS_UNTRAINED: "no nearer than in models that never saw them together",
+    UNCLEAR: "not clearly nearer",
+    NO: "no nearer",
+}
 
 
 @dataclass(frozen=True)
@@ -153,23 +160,24 @@ def measure(laboratory: Laboratory, config: Config, numbers: tuple[int, ...], ki
 
 
 def answer(found: list[Company]) -> str:
-    """What came out, in words that follow the figures."""
-    whole = _told(found, WHOLE, -1, ", the cosine gains {} per standard deviation of how often they meet")
-    alone, static = (_told(found, ALONE, stage, " {}") for stage in (-1, 0))
+    """What came out, in words that follow the figures; of the plan's own data first."""
     return (
-        f"After the last block, kinds of patches that often occur together {whole}. Shown alone, with no neighbours to mix in,"
-        f" they {alone}; in the static embedding, before any attention, they {static}. Balls are drawn like wheels but never"
-        f" come with a road: roads end {_roads(found[0], WHOLE)}; with each patch shown alone, {_roads(found[0], ALONE)}."
+        f"{' '.join(map(_company, reversed(found)))} Balls are drawn like wheels but never come with a road: in whole images,"
+        f" roads end {_roads(found[0], WHOLE)}; with each patch shown alone, {_roads(found[0], ALONE)}."
     )
 
 
-def _told(found: list[Company], view: str, stage: int, figure: str) -> str:
-    """The verdicts, each with the data on which it holds, and with its figure there."""
-    where: dict[str, list[str]] = {}
-    for one in found:
-        gain = figure.format(one.follow("trained", view, stage)[2])
-        where.setdefault(one.verdict(view, stage), []).append(f"on {one.kinds.data}{gain}")
-    return ", but ".join(f"{verdict} ({'; '.join(places)})" for verdict, places in where.items())
+def _company(found: Company) -> str:
+    """A sentence on one data set."""
+    whole, alone, static = (
+        (found.verdict(view, stage), found.follow("trained", view, stage)[2])
+        for view, stage in ((WHOLE, -1), (ALONE, -1), (ALONE, 0))
+    )
+    return (
+        f"On {found.kinds.data}, kinds of patches that are often in one image are, after the last block, {whole[0]} (by a"
+        f" cosine of {whole[1]} for each standard deviation of how often they meet); shown alone, with no neighbours to mix in,"
+        f" they are {IN_SHORT[alone[0]]} ({alone[1]}), in the static embedding {IN_SHORT[static[0]]} ({static[1]})."
+    )
 
 
 def _roads(scenes: Company, view: str) -> str:
@@ -189,7 +197,8 @@ def _roads(scenes: Company, view: str) -> str:
     else:
         judged = "nearer to balls than to wheels"
     untrained = " and ".join(map(str, near("random weights")))
-    return f"{judged} (cosines of {wheels} and {balls}; with random weights, {untrained})"
+    compared = f"; with random weights, {untrained}" if view == WHOLE else ""
+    return f"{judged} (cosines of {wheels} and {balls}{compared})"
 
 
 def company_table(found: Company, met: str) -> Table:
