@@ -153,8 +153,9 @@ def layers_figure(
     below = 0.17 * -(-len(names) // across) + 0.1 if shared else 0.0
     figure, free = titled_figure(width, (2.7 + above) * rows + below, title, subtitle, theme)
     width, height = figure.get_size_inches()
+    left = 0.74 if any(panel.log for panel in panels) else 0.62  # "0.00005" is wider than "0.5"
     grid = figure.add_gridspec(
-        rows, columns, left=0.62 / width, right=1 - 0.15 / width, top=free - above / height,
+        rows, columns, left=left / width, right=1 - 0.15 / width, top=free - above / height,
         bottom=(0.48 + below) / height, wspace=0.24, hspace=(above + 0.6) / 2.2,
     )  # fmt: skip
     for number, panel in enumerate(panels):
@@ -179,7 +180,7 @@ def layers_figure(
         if panel.log:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_major_formatter(lambda value, _: np.format_float_positional(value, trim="-"))
             axes.yaxis.set_minor_locator(NullLocator())
         if panel.limits:
             axes.set_ylim(*panel.limits)
