@@ -1,9 +1,12 @@
 """What the study says of its arms."""
 
+import pytest
+
+from vit.evaluate.reconstruction import score_reconstruction
 from vit.studies import fixed_or_learned
 from vit.studies.arms import AS_IT_IS, NO_POSITIONS, W_V_FROZEN
 from vit.studies.finding import seeds
-from vit.studies.fixed_or_learned import answer, study
+from vit.studies.fixed_or_learned import answer, loss_of_mean, study
 
 
 def test_the_study_measures_its_arms(laboratory, one_seed, monkeypatch):
@@ -19,6 +22,13 @@ def test_the_study_measures_its_arms(laboratory, one_seed, monkeypatch):
     assert finding.answer.startswith(f"Most is lost with {worst} (+")
     assert finding.answer.count("of one seed") == 2
     assert set(finding.pictures) == set(finding.captions) == {"arms"}
+
+
+def test_the_mean_of_the_visible_is_scored_as_beside_a_model(learned):
+    mask = learned.config.mask
+    images, compute = learned.data.test.images, learned.compute
+    scores = score_reconstruction(learned.model, images, learned.prepare, mask.kind, mask.ratio, compute)
+    assert loss_of_mean(learned) == pytest.approx(scores.mean_visible)
 
 
 def test_the_answer_follows_the_figures():
