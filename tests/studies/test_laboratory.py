@@ -147,7 +147,7 @@ LOOKS = {
     "one-hot, convolution": one_hot.convolution_difference,
     "one-hot, tables": lambda one: one_hot.table_errors(one, 20),
     "who-trains-them": lambda one: who_trains_them.pull_of([one], 20),
-    "static-and-contextual": lambda one: static.token_shares(one, one.model.encoder),
+    "static-and-contextual": static.design_of,
 }
 
 

@@ -11,7 +11,17 @@ from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
 from vit.studies import kinds
 from vit.studies import static_and_contextual as study
 from vit.studies.finding import StudyError
-from vit.studies.static_and_contextual import BALL, ELSEWHERE, HOME, STREET, TERMS, WHEEL, street_wheels, token_shares
+from vit.studies.static_and_contextual import (
+    BALL,
+    ELSEWHERE,
+    HOME,
+    STREET,
+    TERMS,
+    WHEEL,
+    design_of,
+    street_wheels,
+    token_shares,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +38,7 @@ def cases(plan):
 
 def test_shares_sum_to_one_and_the_embedding_knows_no_image(learned):
     for model in (learned.model, learned.initial):
-        shares = token_shares(learned, model.encoder)
+        shares = token_shares(model.encoder, design_of(learned))
         assert shares.shape == (3, len(TERMS))
         torch.testing.assert_close(shares.sum(1), torch.ones(3))
         torch.testing.assert_close(shares[0, 2:], torch.zeros(len(TERMS) - 2), rtol=0, atol=1e-6)  # patch + position
@@ -41,7 +51,7 @@ def test_without_attention_no_token_knows_its_image(learned):
     kept = {name: value.clone() for name, value in encoder.state_dict().items()}
     for block in encoder.blocks:
         block.attn.proj.weight.data.zero_()
-    shares = token_shares(learned, encoder)
+    shares = token_shares(encoder, design_of(learned))
     encoder.load_state_dict(kept)
     torch.testing.assert_close(shares[:, 3:], torch.zeros(3, len(TERMS) - 3), rtol=0, atol=1e-6)
     assert shares[-1, 2] > 0  # each MLP mixes patch and position
@@ -95,8 +105,10 @@ def test_the_answer_follows_the_figures():
     assert answer(0.3, 0.6).endswith("move the wheel less than the ball.")
 
 
-def test_the_study_as_a_whole(laboratory, one_seed):
+def test_the_study_as_a_whole(laboratory, one_seed, monkeypatch):
+    monkeypatch.setattr(study, "PLACES", 100)  # there are 64
     finding = study.study(laboratory, one_seed)
+    assert finding.limits.startswith("The shares are those of 5 patches, each at 64 places of 6 images of Scenes, ")
     assert set(finding.pictures) == set(finding.captions)
     assert [len(row) for table in finding.tables for row in table.rows] == [
         len(table.columns) for table in finding.tables for _ in table.rows
@@ -127,5 +139,7 @@ def test_too_few_images_are_refused_before_any_training(learned, plan, count):
 
 def test_as_many_images_as_are_asked_for_are_enough(learned):
     few = replace(learned.data, test=learned.data.test.subset(torch.arange(7)))
-    shares = token_shares(replace(learned, data=few), learned.model.encoder)
+    design = design_of(replace(learned, data=few))
+    assert design.description == "5 patches, each at 4 places of 2 images"
+    shares = token_shares(learned.model.encoder, design)
     torch.testing.assert_close(shares.sum(1), torch.ones(3))

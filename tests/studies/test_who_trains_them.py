@@ -1,5 +1,7 @@
 """One loss for all matrices."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -39,6 +41,7 @@ def test_the_study_says_what_was_measured(laboratory, one_seed, monkeypatch):
     monkeypatch.setattr(who_trains_them, "FROZEN", (W_Q_FROZEN,))
     finding = study(laboratory, one_seed)
     matrices, biases, arms = finding.tables
+    assert matrices.title.endswith("; loss of 48 test images")
     assert [row[0] for row in matrices.rows] == list(MATRICES)
     assert [row[0] for row in biases.rows] == ["b_Q", "b_K", "b_V"]
     assert [row[0] for row in arms.rows] == ["all learn", "W_Q frozen"]
@@ -67,3 +70,11 @@ def test_the_answer_follows_the_figures():
         "One loss trains all of them but W_O, in one backward pass: the weakest gradient, on W_O, is some 2"
     )
     assert missed.endswith("start, nothing clear is lost with any of them.")
+
+
+@pytest.mark.parametrize(("asked", "counted"), [(10**6, 256), (50, 50)])
+def test_the_images_that_there_are_are_counted(laboratory, one_seed, monkeypatch, asked, counted):
+    monkeypatch.setattr(who_trains_them, "FROZEN", (W_Q_FROZEN,))
+    monkeypatch.setattr(who_trains_them, "MOST_IMAGES", 1000)  # there are 256
+    matrices = study(laboratory, replace(one_seed, images=asked)).tables[0]
+    assert matrices.title.endswith(f"; loss of {counted} test images")

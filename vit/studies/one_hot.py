@@ -26,8 +26,10 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     embed = models[0].model.encoder.patch_embed
     values = embed.proj.weight[0].numel()
     by_size = [table_errors(one, plan.images) for one in models]
-    errors, losses = (torch.tensor([[line[i] for line in one] for one in by_size]) for i in (0, 1))  # (seeds, sizes)
-    linear = [_loss(one, one.sample(plan.images)) for one in models]
+    sizes = [size for size, *_ in by_size[0]]  # the same for all: they begin with the same patches
+    errors, losses = (torch.tensor([[line[i] for line in one] for one in by_size]) for i in (1, 2))  # (seeds, sizes)
+    shown = models[0].sample(plan.images)
+    linear = [_loss(one, shown) for one in models]
     exact = max(one_hot_difference(one) for one in models)
     convolved = max(convolution_difference(one) for one in models)
 
@@ -45,20 +47,20 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         [
             *(
                 (size, seeds(errors[:, i].tolist(), share=True), seeds(losses[:, i].tolist()))
-                for i, size in enumerate(SIZES)
+                for i, size in enumerate(sizes)
             ),
             ("W_E, no table", seeds([0.0] * len(models), share=True), seeds(linear)),
         ],
     )  # fmt: skip
     left, ends, kept = (seeds(errors[:, -1].tolist(), share=True), seeds(losses[:, -1].tolist()), seeds(linear))
-    said = answer(exact, values, SIZES[-1], left, ends, kept)
+    said = answer(exact, values, sizes[-1], left, ends, kept)
     limits = (
         "A table that is exact would need a row for every patch there can be. The typical patches are clusters (k-means) of"
         " patches of training images; a table that is trained would serve somewhat better. Words are few, and alike only by"
         " what they stand beside; patches are many, and alike by their pixels, which a linear map uses and a table cannot."
     )
-    about = f"{models[0].data.name}, {plan.images:,} test images · line: mean over seeds, band: their range"
-    places = [f"{size:,}" for size in SIZES]
+    about = f"{models[0].data.name}, {len(shown):,} test images · line: mean over seeds, band: their range"
+    places = [f"{size:,}" for size in sizes]
     panels = [
         LayerPanel("first vectors: error of the table", {"table": errors.numpy()}, "of their length", share=True),
         LayerPanel(
@@ -108,8 +110,10 @@ def convolution_difference(learned: Learned) -> float:
 
 
 @torch.no_grad()
-def table_errors(learned: Learned, images: int) -> list[tuple[float, float]]:
-    """For each of `SIZES`, the error of a table with so many rows, as a share of the vectors' length, and its loss.
+def table_errors(learned: Learned, images: int) -> list[tuple[int, float, float]]:
+    """For tables of growing size, the rows, the error as a share of the vectors' length, and the loss.
+
+    The sizes are `SIZES`, up to the first for which there are too few different patches: it has as many rows as there are.
 
     Args:
         learned: whose embedding is put into the table.
@@ -125,7 +129,9 @@ def table_errors(learned: Learned, images: int) -> list[tuple[float, float]]:
         centres, _ = clusters(known, size, rounds=10)
         typical = centres[torch.cdist(patches.flatten(0, 1), centres).argmin(1)].view_as(patches)
         error = (embed(typical) - meant).square().sum((1, 2)).sqrt() / meant.square().sum((1, 2)).sqrt()
-        found.append((float(error.mean()), _loss(learned, test, typical)))
+        found.append((len(centres), float(error.mean()), _loss(learned, test, typical)))
+        if len(centres) < size:
+            break
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -88,6 +89,20 @@ def _distance(one: Tensor, other: Tensor) -> Tensor:
     return 1 - F.cosine_similarity(one, other, dim=-1)
 
 
+class Design(NamedTuple):
+    """Patches (n, P), each of which is put at each of the places (m,) in each of the contexts, images (k, C, H, W)."""
+
+    patches: Tensor
+    places: Tensor
+    contexts: Tensor
+
+    @property
+    def description(self) -> str:
+        """How many there are of each, in words."""
+        patches, places, contexts = map(len, self)
+        return f"{patches} patches, each at {places} places of {contexts} images"
+
+
 def study(laboratory: Laboratory, plan: Plan) -> Finding:
     """See the module.
 
@@ -104,18 +119,21 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     learned = [laboratory.learn(plan.training, seed) for seed in plan.seeds]
     drawn = [laboratory.learn(plan.on_scenes, seed) for seed in plan.seeds]
     cases = street_wheels(plan.on_scenes.model, min(plan.images, CASES))
+    designs = [design_of(one) for one in learned]
     shares, moved = {}, {}
     for name in MODELS:
-        shares[name] = torch.stack([token_shares(one, _encoder(one, name)) for one in learned])  # (seeds, S, terms)
+        shares[name] = torch.stack(  # (seeds, S, terms)
+            [token_shares(_encoder(one, name), design) for one, design in zip(learned, designs, strict=True)]
+        )
         moved[name] = torch.stack([cases.distances(one, _encoder(one, name)) for one in drawn])  # (seeds, 2, 4, S, n)
     limits = (
-        f"The shares are those of {PATCHES} patches at {PLACES} places of {IMAGES} images of {learned[0].data.name}, of the"
+        f"The shares are those of {designs[0].description} of {learned[0].data.name}, of the"
         " residual stream as it is: another choice of images gives other ones, and a direction that varies much need not be"
         " one that later layers read. A patch that is pasted is often one that would not be there. Distances are of"
         f" {len(cases.places)} wheels on {drawn[0].data.name}; 1 would be that of tokens with nothing in common."
     )
     pictures = {
-        "shares": figure_of_shares(shares, learned[0].data.name),
+        "shares": figure_of_shares(shares, designs[0], learned[0].data.name),
         "wheel": moved_figure(moved),
         "pasted": example_figure(cases, drawn[0], moved["trained"][0]),
     }
@@ -132,14 +150,9 @@ def _encoder(learned: Learned, name: str) -> VisionTransformer:
     return (learned.model if name == "trained" else learned.initial).encoder
 
 
-def token_shares(learned: Learned, encoder: VisionTransformer) -> Tensor:
-    """What the tokens of test images differ by, before the first block and after each: (S, terms), which sum to one.
-
-    Args:
-        learned: whose test images and normalisation are taken.
-        encoder: whose tokens they are.
-    """
-    embed = encoder.patch_embed
+def design_of(learned: Learned) -> Design:
+    """`PATCHES`, `PLACES` and `IMAGES` of a model's test images, or as many as there are: the same for all models."""
+    embed = learned.model.encoder.patch_embed
     inputs = learned.prepare(learned.sample(PATCHES + IMAGES))
     givers = torch.linspace(0, len(inputs) - 1, PATCHES).round().long()  # spread like the others over all classes
     contexts = inputs[~torch.isin(torch.arange(len(inputs)), givers)]
@@ -148,10 +161,14 @@ def token_shares(learned: Learned, encoder: VisionTransformer) -> Tensor:
     patches = patches[
         torch.arange(len(patches)), torch.randint(embed.num_patches, (len(patches),), generator=generator)
     ]
-    places = torch.randperm(embed.num_patches, generator=generator)[:PLACES]
-    levels = (len(patches), len(places), len(contexts))
+    return Design(patches, torch.randperm(embed.num_patches, generator=generator)[:PLACES], contexts)
+
+
+def token_shares(encoder: VisionTransformer, design: Design) -> Tensor:
+    """What the tokens of a design differ by, before the first block and after each: (S, terms), which sum to one."""
+    levels = tuple(map(len, design))
     patch, place, context = torch.cartesian_prod(*map(torch.arange, levels)).T
-    tokens = pasted_tokens(encoder, contexts[context], patches[patch], places[place])
+    tokens = pasted_tokens(encoder, design.contexts[context], design.patches[patch], design.places[place])
     shares = [variance_shares(values, ("patch", "place", "image")) for values in tokens.unflatten(1, levels)]
     return torch.tensor([[sum(share[term] for term in terms) for terms in TERMS.values()] for share in shares])
 
@@ -234,14 +251,14 @@ def moved_table(moved: dict[str, Tensor]) -> Table:
     return Table(title, ("model", "patch", "scene", "first block", "middle block", "last block"), rows)
 
 
-def figure_of_shares(shares: dict[str, Tensor], data: str) -> Figure:
+def figure_of_shares(shares: dict[str, Tensor], design: Design, data: str) -> Figure:
     """What tokens differ by, from layer to layer."""
     panels = []
     for name, measured in shares.items():
         depth = measured.shape[1] - 1
         places = ["embedding", *(f"block {number}" for number in range(depth))]
         panels.append(SharesPanel(name, tuple(TERMS), dict(zip(places, measured.mean(0).tolist(), strict=True))))
-    about = f"{data} · {PATCHES} patches, each at {PLACES} places of {IMAGES} images: shares of their tokens' variance"
+    about = f"{data} · {design.description}: shares of their tokens' variance"
     return shares_figure(panels, "What is a token made of?", f"{about}, mean over seeds")
 
 

@@ -61,7 +61,8 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     """See the module."""
     require_matrices(plan, "who-trains-them", biases=True)
     models = {arm.label: learn_arm(laboratory, plan, arm) for arm in (AS_IT_IS, POSITIONS_LEARNED, *FROZEN)}
-    data, images = laboratory.data(plan.training), min(plan.images, MOST_IMAGES)
+    data = laboratory.data(plan.training)
+    images = min(plan.images, MOST_IMAGES, len(data.test))
     pull = pull_of(models[AS_IT_IS.label], images)
     placed = pull_of(models.pop(POSITIONS_LEARNED.label), images)  # the others' positions are fixed
     for mine, theirs in zip(pull, placed, strict=True):
