@@ -68,6 +68,8 @@ def test_no_more_centres_than_points_that_differ_and_a_seed_decides():
     points = torch.tensor([[0.0], [0.0], [1.0], [2.0]])
     centres, _ = clusters(points, 10)
     assert sorted(centres.flatten().tolist()) == [0.0, 1.0, 2.0]
+    twice = draws(128, 48).repeat(2, 1)
+    assert len(clusters(twice, 1000)[0]) == 128
     many = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
     assert torch.equal(clusters(many, 20, seed=1)[0], clusters(many, 20, seed=1)[0])
     assert not torch.equal(clusters(many, 20, seed=1)[0], clusters(many, 20, seed=2)[0])

@@ -27,9 +27,11 @@ def clusters(points: Tensor, count: int, seed: int = 0, rounds: int = 25) -> tup
     while len(centres) < count and bool((distance > 0).any()):
         # Several at once where many are wanted: the beginning matters less then, and takes as long as all the rest.
         chosen = torch.multinomial(distance, max(1, min(count - len(centres), count // 16)), True, generator=generator)
-        added = points[chosen.unique()]
+        added = points[chosen].unique(dim=0)
         centres = torch.cat([centres, added])  # (k so far, P)
-        distance = torch.minimum(distance, torch.cdist(points, added).square().amin(1))
+        # Not by a matrix product, in which equal points are not exactly 0 apart, and would be centres twice.
+        apart = torch.cdist(points, added, compute_mode="donot_use_mm_for_euclid_dist")
+        distance = torch.minimum(distance, apart.square().amin(1))
     nearest = torch.cdist(points, centres).argmin(1)
     for _ in range(rounds):
         members = nearest.bincount(minlength=len(centres)).to(points)
