@@ -70,7 +70,7 @@ def test_the_study_shows_and_measures_it(laboratory, one_seed):
     attention, price = finding.tables
     assert len(attention.rows) == 4
     assert [row[0] for row in price.rows[:2]] == ["Q = K = V = X", "learned matrices"]
-    assert price.rows[2][3].mean == pytest.approx(price.rows[0][3].mean - price.rows[1][3].mean)
+    assert price.rows[2][2].mean == pytest.approx(price.rows[0][2].mean - price.rows[1][2].mean)
     assert set(finding.pictures) == set(finding.captions) == {"maps", "layers"}
     assert f"gives itself {brief(attention.rows[1][1])} of its attention" in finding.answer
     assert f"learned ones by {brief(attention.rows[3][3])}." in finding.answer

@@ -16,7 +16,6 @@ from vit.studies.finding import Seeds, StudyError, seeds
 from vit.studies.laboratory import Laboratory, Learned, Worth
 from vit.studies.plan import Plan
 from vit.training.freeze import freeze
-from vit.training.loop import total_steps
 
 
 @dataclass(frozen=True)
@@ -113,11 +112,6 @@ def measures_of(worth: Sequence[Worth]) -> dict[str, Seeds]:
         key: seeds([getattr(one, key) for one in worth], share=key != "loss")
         for key in ("loss", "neighbours", "linear")
     }
-
-
-def milliseconds(models: Sequence[Learned]) -> Seeds:
-    """Of a training step, once a seed."""
-    return seeds([one.seconds / total_steps(one.config, len(one.data.train)) * 1000 for one in models])
 
 
 def difference(found: Seeds, other: Seeds) -> Seeds:

@@ -27,7 +27,6 @@ from vit.studies.arms import (
     extremes,
     learn_arm,
     measures_of,
-    milliseconds,
     numbers_that_learn,
     require_labels,
     stands_out,
@@ -62,17 +61,15 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     pixels = neighbour_accuracy(bank, data.train.labels, queries, test.labels)
 
     rows: list[tuple[Cell, ...]] = [
-        (label, f"{numbers_that_learn(learned[0]):,}", milliseconds(learned), *worth[label].values())
-        for label, learned in models.items()
+        (label, f"{numbers_that_learn(learned[0]):,}", *worth[label].values()) for label, learned in models.items()
     ]
     rows += [
-        ("all, before training", "", "", *untrained.values()),
-        ("no model: mean of the visible patches, raw pixels", "", "", seeds([guess]), seeds([pixels], share=True), ""),
+        ("all, before training", "", *untrained.values()),
+        ("no model: mean of the visible patches, raw pixels", "", seeds([guess]), seeds([pixels], share=True), ""),
     ]
     columns = (
         "arm",
         "numbers that learn",
-        "ms a step",
         "loss over hidden patches",
         "20 nearest neighbours",
         "linear probe",
@@ -87,8 +84,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         "What is frozen is frozen in encoder and decoder alike; but positions are the encoder's, and the decoder always has"
         " the fixed ones, except where there are none at all. A frozen matrix is a random one, not an absent one: the layers"
         " around it learn to use it. Q = K = V = X keeps W_O and the learned scale of the norm before it. The budget is short,"
-        " and its learning rate was chosen for models that learn as a whole. Milliseconds are of a machine that may have had"
-        " other work at the time."
+        " and its learning rate was chosen for models that learn as a whole."
     )
     about = f"{data.name}, {budget} · a dot a seed, a bar at their mean; grey: all learn"
     values = {key: [found[key].values for found in worth.values()] for key in whole}

@@ -23,7 +23,6 @@ from vit.studies.arms import (
     difference,
     learn_arm,
     measures_of,
-    milliseconds,
     numbers_that_learn,
     require_labels,
     stands_out,
@@ -71,16 +70,14 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         ],
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = [
-        (name, f"{numbers_that_learn(models[0]):,}", milliseconds(models), *worth[name].values())
-        for name, models in arms.items()
+        (name, f"{numbers_that_learn(models[0]):,}", *worth[name].values()) for name, models in arms.items()
     ]
-    rows += [("difference, in points where in percent", "", "", *lost.values())]
+    rows += [("difference, in points where in percent", "", *lost.values())]
     price = Table(
         f"What it is worth: {plan.training.train.epochs} epochs on {len(data.train):,} images",
         (
             "model",
             "numbers that learn",
-            "ms a step",
             "loss over hidden patches",
             "20 nearest neighbours",
             "linear probe",
