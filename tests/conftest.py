@@ -1,4 +1,4 @@
-"""What tests of several rooms share: a browser."""
+"""What tests of several rooms share: the processors, and a browser."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from collections.abc import Iterator
 import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+
+# Processes that test beside each other share the processors; torch, which nothing has imported yet, would take them all.
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
+    share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
 
 @pytest.fixture(scope="session")
