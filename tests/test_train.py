@@ -471,6 +471,7 @@ def test_signal_before_a_run_has_begun_leaves_nothing(place, run):
     assert not (place / "unborn").exists()
 
 
+@pytest.mark.slow
 def test_dynamics_are_recorded_and_drawn_whatever_interrupts(whole, place, run):
     argv = ["--config", "mine.yaml", "--train.dynamics_every", "4"]
     done = run(place, *argv, "--out", "watched")
