@@ -159,10 +159,10 @@ GAIN = {"gain": seeds([-0.2, -0.22], digits=2)}
     [
         (COST, "most is lost with large (+0.55 ± 0.07)"),
         (COST | NONE, "most is lost with large (+0.55 ± 0.07), nothing clear with none"),
-        (COST | LITTLE, "most is lost with large (+0.55 ± 0.07), next to nothing with little"),
+        (COST | LITTLE, "most is lost with large (+0.55 ± 0.07), little with little (+0.01 ± 0.00)"),
         (
             LITTLE | COST | NONE,
-            "most is lost with large (+0.55 ± 0.07), nothing clear or next to nothing with none or little",
+            "most is lost with large (+0.55 ± 0.07), little with little (+0.01 ± 0.00), nothing clear with none",
         ),
         (COST | NONE | GAIN, "most is lost with large (+0.55 ± 0.07), nothing clear with none"),
         (NONE, "nothing clear is lost with any of them"),

@@ -55,16 +55,17 @@ def test_the_study_says_what_was_measured(laboratory, plan):
 @pytest.mark.parametrize(
     ("queries", "keys", "said"),
     [
-        ([44.6, 44.8], [44.0, 44.1], "and W_K's 44.0 ± 0.1: no nearer than two random spaces (44.6)."),
+        ([44.6, 44.8], [44.0, 44.1], "and W_K's 44.0 ± 0.1 (before training 44.0 ± 0.0 and 45.0 ± 0.0): no nearer"),
         ([60.0, 60.1], [44.6, 44.6], ": no nearer than two random spaces (44.6)."),
         ([30.0, 30.2], [44.6, 44.6], ": only W_Q nearer than two random spaces (44.6)."),
         ([44.6, 44.6], [30.0, 30.2], ": only W_K nearer than two random spaces (44.6)."),
-        ([30.0, 30.2], [31.0, 31.2], "lie 30.1 ± 0.1 degrees from those that W_E writes, and W_K's 31.1 ± 0.1: both nearer"),
+        ([30.0, 30.2], [31.0, 31.2], "lie 30.1 ± 0.1 degrees from those that W_E writes, and W_K's 31.1 ± 0.1 ("),
         ([30.0, 50.0], [30.0, 50.0], ": no nearer than two random spaces (44.6)."),  # within the spread
         ([30.0], [30.0], ": both nearer than two random spaces (44.6)."),
     ],
 )  # fmt: skip
 def test_the_answer_follows_the_angles(queries, keys, said):
-    angles = [seeds(values, digits=1) for values in (queries, keys)]
-    assert said in answer(48, 6, *angles, 44.6, everything=False)
-    assert "cannot be asked here" in answer(48, 6, *angles, 44.6, everything=True)
+    ended = [seeds(values, digits=1) for values in (queries, keys)]
+    began = [seeds([angle, angle], digits=1) for angle in (44.0, 45.0)]
+    assert said in answer(48, 6, began, ended, 44.6, everything=False)
+    assert "cannot be asked here" in answer(48, 6, began, ended, 44.6, everything=True)

@@ -62,7 +62,7 @@ def test_the_answer_has_the_figures_and_the_price():
     assert "it gives itself 9.8% of its attention, where learned matrices give 2.0% and an even share is 1.5%. " in said
     assert "correlate by 0.90, learned ones by 0.14. " in said
     assert "the loss over hidden patches is 0.021 ± 0.001 lower, and" in said
-    assert said.endswith("right not clearly less often or more often (-0.5 ± 3.5 points).")
+    assert said.endswith("neighbours not clearly lower or higher (-0.5 ± 3.5 points).")
 
 
 def test_the_study_shows_and_measures_it(laboratory, one_seed):

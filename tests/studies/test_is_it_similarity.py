@@ -74,7 +74,9 @@ def test_the_study_says_what_was_measured(laboratory, one_seed):
     finding = study(laboratory, one_seed)
     forms, heads, first, keys = finding.tables
     assert finding.answer.startswith(("No: ", "Only in part: ", "Yes, nearly: "))
-    assert f"are so to {brief(forms.rows[2][1])} ({brief(forms.rows[2][2])})." in finding.answer
+    assert f"are so to {brief(forms.rows[2][1])} (with random weights {brief(forms.rows[2][2])})" in finding.answer
+    assert finding.answer.endswith(f"unweighted to {brief(forms.rows[0][1])} ({brief(forms.rows[0][2])}).")
+    assert f"in the last layer, {brief(finding.tables[3].rows[-1][1])} of what tells keys apart is" in finding.answer
     assert [row[0] for row in heads.rows] == ["layer 0", "layer 1", "all"]
     assert f": {brief(heads.rows[-1][1])} of the heads prefer keys that are like the query" in finding.answer
     assert heads.rows[-1][-1].mean > 0.5 > heads.rows[-1][-2].mean
@@ -120,13 +122,13 @@ def test_the_answer_follows_the_figures(trained, random, verdict, moved):
     said = _answer([trained], [random], [plain])
     assert said.startswith(verdict)
     assert f"where a plain similarity, q = k = x, would by 0.50; training {moved}" in said
-    assert said.endswith(f"so to {float(trained.forms[0, 2]):.0%} (50%).")
+    assert f"forms on pixels are so to {float(trained.forms[0, 2]):.0%} (with random weights 50%), unweighted" in said
 
 
 def test_of_one_head_nothing_is_clear(laboratory, one_seed):
     model = replace(one_seed.training.model, depth=1, num_heads=1)
     finding = study(laboratory, replace(one_seed, training=replace(one_seed.training, model=model)))
-    assert "training does not clearly move them towards either." in finding.answer
+    assert "training does not clearly move them towards either, but" in finding.answer
 
 
 def test_the_covariance_is_measured_once_a_seed(laboratory, plan, monkeypatch):

@@ -63,7 +63,7 @@ def test_the_answer_follows_the_figures():
 
     exact = said(0.0, 0.378, [0.75, 0.76])
     assert "(largest difference 0), but a patch embedding, one of 48 pixel values, is no table: 64 typical" in exact
-    assert "miss its vectors by 38% ± 0 of their length." in exact
+    assert "miss its vectors by 37.8% ± 0.0 of their length." in exact
     assert exact.endswith("patches, 0.650 ± 0.000, would be 0.105 ± 0.007 higher.")
     rounded = said(2e-7, 0.02, [0.6, 0.71])
     assert (

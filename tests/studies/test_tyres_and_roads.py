@@ -42,8 +42,11 @@ def company(whole: list[float], alone: list[float], static: float = 0.0, p: floa
 )
 def test_the_answer_follows_the_figures(whole, alone, static, verdicts):
     said = answer([company(whole, alone, static)])
-    assert f"On Scenes, kinds of patches that are often in one image are, after the last block, {verdicts[0]} (" in said
-    assert f"(by a cosine of {whole[0]:.2f} ± 0.01 for each standard deviation of how often they meet)" in said
+    assert (
+        f"On Scenes, two kinds of patches that are often in one image are, after the last block, {verdicts[0]}: "
+        in said
+    )
+    assert f"rises by {whole[0]:.2f} ± 0.01 with each standard deviation of how often they meet; shown" in said
     assert f"they are {IN_SHORT[verdicts[1]]} ({alone[0]:.2f} ± 0.01)," in said
     assert f"in the static embedding {IN_SHORT[verdicts[2]]} ({static:.2f} ± 0.00)." in said
 
@@ -77,15 +80,15 @@ def test_data_are_named_where_they_differ():
     no = replace(no, kinds=replace(no.kinds, data="CIFAR-10"))
     said = answer([yes, no])  # the plan's own data are the last that were measured, and the first that are told of
     assert said.startswith(
-        f"On CIFAR-10, kinds of patches that are often in one image are, after the last block, {NO} ("
+        f"On CIFAR-10, two kinds of patches that are often in one image are, after the last block, {NO}: "
     )
-    assert f" On Scenes, kinds of patches that are often in one image are, after the last block, {YES} (" in said
+    assert f" On Scenes, two kinds of patches that are often in one image are, after the last block, {YES}: " in said
 
 
 @pytest.mark.parametrize(
     ("wheel", "ball", "said"),
     [
-        (0.6, 0.2, "nearer to wheels than to balls (cosines of 0.60 ± 0.00 and 0.20 ± 0.00;"),
+        (0.6, 0.2, "nearer to wheels than to balls (cosines of 0.60 ± 0.00 and 0.20 ± 0.00, with buoys 0.00"),
         (0.2, 0.6, "nearer to balls than to wheels ("),
         (0.6, 0.58, "as near to wheels as to balls ("),
     ],
@@ -103,7 +106,7 @@ def test_roads_are_not_said_to_be_as_near_to_both_where_seeds_disagree():
     found = company([0.5, 0.1, 0.1, 0.1], [0.0] * 4)
     wheel = torch.tensor([0.1, 0.5])
     found.cosines["trained", WHOLE][:, -1, NAMES.index("wheel"), NAMES.index("road")] = wheel
-    assert "roads end not clearly nearer to wheels or to balls (cosines of 0.30 ± 0.28 and 0.00 ± 0.00;" in answer(
+    assert "roads end not clearly nearer to wheels or to balls (cosines of 0.30 ± 0.28 and 0.00 ± 0.00, with" in answer(
         [found]
     )
 

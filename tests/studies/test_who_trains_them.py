@@ -57,15 +57,19 @@ def test_the_study_says_what_was_measured(laboratory, one_seed, monkeypatch):
 def test_the_answer_follows_the_figures():
     pulls = seeds([0.12, 0.13]), seeds([0.5, 0.3])
     lost = {"MLP frozen": seeds([0.05, 0.06]), "W_O frozen": seeds([0.01, -0.01])}
-    said = answer("W_K, is some 400", "", *pulls, seeds([0.65, 0.66]), lost)
+    ways = seeds([0.15, 0.16], share=True), seeds([0.08, 0.09], share=True)
+    said = answer("W_K, is some 400", "", *pulls, ways, seeds([0.65, 0.66]), lost)
     assert said.startswith(
         "One loss trains all of them, in one backward pass: even the weakest gradient, on W_K, is some 400"
     )
-    assert "pulled 0.12 ± 0.01 times as hard as W_V and W_O at the start, 0.40 ± 0.14 times at the end." in said
+    assert (
+        "gradients 0.12 ± 0.01 times as strong as those of W_V and W_O at the start, 0.40 ± 0.14 times at the" in said
+    )
+    assert "they move by 15.5% ± 0.7 of it, W_V and W_O by 8.5% ± 0.7: " in said
     assert said.endswith(
         "lost with MLP frozen (+0.055 ± 0.007 on a loss of 0.655 ± 0.007), nothing clear with W_O frozen."
     )
-    missed = answer("W_O, is some 2", "W_O", *pulls, seeds([0.65]), {"W_O frozen": seeds([0.01, -0.01])})
+    missed = answer("W_O, is some 2", "W_O", *pulls, ways, seeds([0.65]), {"W_O frozen": seeds([0.01, -0.01])})
     assert missed.startswith(
         "One loss trains all of them but W_O, in one backward pass: the weakest gradient, on W_O, is some 2"
     )

@@ -258,7 +258,8 @@ def notes_of(
     ):
         if np.any(far):
             share = np.sum(far) / (~np.isnan(values)).sum()
-            beyond.append(f"{percent(float(share))} of the values lie {where} it, the {name} {short([end(values)])[0]}")
+            most = short([end(values[np.asarray(far)])])[0]
+            beyond.append(f"{percent(float(share))} of the values lie {where} it, the {name} {most}")
     if beyond:
         notes.append(f"Pointed end of a bar: {'; '.join(beyond)}.")
     if masses:

@@ -24,7 +24,7 @@ from vit.figures.style import (
     wrapped,
 )
 
-SERIES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PURPLE, ":", "D"), ("#6b7482", (0, (6, 1)), "v"))
+SERIES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PURPLE, ":", "D"), ("#a0781e", (0, (6, 1)), "v"))
 """Colour, line and mark of the first series, the second ...: told apart in black and white too."""
 
 

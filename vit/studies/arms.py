@@ -150,7 +150,7 @@ def signed(difference: Seeds) -> str:
 
 
 def extremes(differences: Mapping[str, Seeds], best: int, unit: str = "") -> str:
-    """What costs most and what costs nothing, in words: "most is lost with A (+0.05 ± 0.01), nothing clear with B or C".
+    """What costs most, little and nothing, in words: "most is lost with A (+0.5 ± 0.1), nothing clear with B or C".
 
     Args:
         differences: by arm, from where all learn.
@@ -171,10 +171,12 @@ def extremes(differences: Mapping[str, Seeds], best: int, unit: str = "") -> str
     worst = next(iter(costs))
     small = [label for label in costs if abs(costs[label]) < most / 10]
     unclear = [label for label in differences if label not in costs]
-    if not small + unclear:
-        return f"most is lost with {told[worst]}"
-    how = " or ".join(["nothing clear"] * bool(unclear) + ["next to nothing"] * bool(small))
-    return f"most is lost with {told[worst]}, {how} with {_some([*unclear, *small])}"
+    parts = [f"most is lost with {told[worst]}"]
+    if small:
+        parts.append(f"little with {_some([told[label] for label in small])}")
+    if unclear:
+        parts.append(f"nothing clear with {_some(unclear)}")
+    return ", ".join(parts)
 
 
 def _some(names: Sequence[str], most: int = 4) -> str:

@@ -22,7 +22,6 @@ from vit.interpret.heads import HEAD_MEASURES, head_measures
 from vit.interpret.measures import head_ablation
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, num_keep
-from vit.studies.arms import compared, difference
 from vit.studies.finding import Cell, Finding, Seeds, StudyError, Table, brief, seeds
 from vit.studies.laboratory import Laboratory, Learned
 from vit.studies.plan import Plan
@@ -232,15 +231,18 @@ def _answer(
     def of(found: Sequence[dict[str, Tensor]], name: str, which: int) -> Seeds:
         return seeds([float(one[name][which]) for one in found])
 
-    attention, near, at_random = of(scores, ATTENTION, 0), of(scores, NEARNESS, 0), of(random, ATTENTION, 0)
+    which = ((ATTENTION, 0), (NEARNESS, 0), (ATTENTION, 1))
+    (attention, near, equal), untrained = ([of(found, *one) for one in which] for found in (scores, random))
     error, gradient = of(scores, ATTENTION, 4), of(scores, GRADIENT, 4)
+    chance = ", ".join(str(brief(one)) for one in untrained)
     patches, heads = _verdict(attention, 2 * (attention.spread or 0)), _verdict(sharp, 2 * noise)
-    changes = compared(brief(difference(at_random, attention)), "lower", "higher")
     return (
-        f"Patches {patches}, heads {heads}: what is lost without a patch goes with the attention to it by a rank correlation"
-        f" of {brief(attention)}, without a head with the sharpness of its attention by {brief(sharp)}. With random weights,"
-        f" that of patches is {changes}; their nearness alone has {brief(near)}. With the growth of the error when a patch is"
-        f" missing, attention correlates by {brief(error)}, and attention times its gradient by {brief(gradient)}."
+        f"Patches {patches}, heads of the encoder {heads}: how much a hidden patch changes when a visible one is left out goes"
+        f" with the attention to it by a rank correlation of {brief(attention)}, with its nearness by {brief(near)}, and with"
+        f" attention at equal nearness by {brief(equal)} (with random weights {chance})."
+        f" How much worse it is then filled in goes with attention by {brief(error)}, with attention times its gradient by"
+        f" {brief(gradient)}. How much the loss grows without a head of the encoder goes with the sharpness of its attention by"
+        f" {brief(sharp)}."
     )
 
 
@@ -337,7 +339,7 @@ def _patches_figure(
     about = (
         f"{data} · against the change of a hidden patch when a visible one is left out; a dot a seed; line: nearness"
     )
-    return arms_figure([name for name, _, _ in arms], panels, "What tells the patches that matter?", about)
+    return arms_figure([name for name, _, _ in arms], panels, "What tells which patches matter?", about)
 
 
 def _heads_figure(models: Sequence[Learned], heads: Sequence[Tensor], data: str) -> Figure:
@@ -357,4 +359,4 @@ def _heads_figure(models: Sequence[Learned], heads: Sequence[Tensor], data: str)
         for i, name in enumerate(HEAD_MEASURES)
     ]
     about = f"{data} · a point a head, of all seeds; r: rank correlation over all heads of a model, mean over seeds"
-    return scatter_figure(panels, "growth of the loss without it", "Which heads matter?", about, log=True)
+    return scatter_figure(panels, "growth of the loss without it (log)", "Which heads matter?", about, log=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -55,8 +57,8 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
             for name in MATRICES
         ],
     )
-    queries, keys = (seeds(after[name][:, 0].tolist(), digits=1) for name in MATRICES[:2])
-    said = answer(values, len(encoder.blocks), queries, keys, chance, everything=rank == width - 1)
+    began, ended = ([seeds(of[name][:, 0].tolist(), digits=1) for name in MATRICES[:2]] for of in (before, after))
+    said = answer(values, len(encoder.blocks), began, ended, chance, everything=rank == width - 1)
     limits = (
         "Angles compare spaces, not what is done within them. The positions, which are added to the embedding, are not in W_E."
         " The norm before each layer is taken into account (its scale and its centring)."
@@ -85,13 +87,16 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     return Finding(said, limits, [shapes, angles], {"angles": figure}, {"angles": caption})
 
 
-def answer(values: int, layers: int, queries: Seeds, keys: Seeds, chance: float, everything: bool) -> str:
+def answer(
+    values: int, layers: int, began: Sequence[Seeds], ended: Sequence[Seeds], chance: float, everything: bool
+) -> str:
     """What came out, in words that follow the figures.
 
     Args:
         values: of a patch's pixels.
         layers: of the encoder.
-        queries, keys: angles in degrees between what W_E writes and what W_Q and W_K read in the first layer.
+        began, ended: angles in degrees between what W_E writes and what W_Q and W_K read in the first layer, at the start and
+            trained.
         chance: the angle of two random spaces.
         everything: whether what W_E writes is every direction that there is.
     """
@@ -101,7 +106,7 @@ def answer(values: int, layers: int, queries: Seeds, keys: Seeds, chance: float,
     )
     if everything:
         return f"{what} How near they are to it cannot be asked here: W_E reaches every direction of so narrow a model."
-    nearer = [angle.mean < chance - max(MARGIN, 2 * (angle.spread or 0)) for angle in (queries, keys)]
+    nearer = [angle.mean < chance - max(MARGIN, 2 * (angle.spread or 0)) for angle in ended]
     if all(nearer):
         judged = "both nearer than"
     elif any(nearer):
@@ -109,8 +114,8 @@ def answer(values: int, layers: int, queries: Seeds, keys: Seeds, chance: float,
     else:
         judged = "no nearer than"
     return (
-        f"{what} The directions that W_Q reads in the first layer lie {queries} degrees from those that W_E writes, and W_K's"
-        f" {keys}: {judged} two random spaces ({chance:.1f})."
+        f"{what} The directions that W_Q reads in the first layer lie {ended[0]} degrees from those that W_E writes, and W_K's"
+        f" {ended[1]} (before training {began[0]} and {began[1]}): {judged} two random spaces ({chance:.1f})."
     )
 
 

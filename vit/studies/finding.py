@@ -61,6 +61,7 @@ class Seeds:
             digits = min(max(1 - math.floor(math.log10(spread)), 0), 6)
         else:
             digits = min(max(2 - math.floor(math.log10(abs(mean))), 0), 6) if mean else 0
+        mean = round(mean, digits) + 0.0
         return f"{mean:.{digits}f}{unit}" + (f" ± {spread:.{digits}f}" if spread is not None else "")
 
 
@@ -70,14 +71,14 @@ def seeds(values: Sequence[float], share: bool = False, digits: int | None = Non
 
 
 def brief(measure: Seeds, digits: int = 2) -> Seeds:
-    """The same, written as short as a sentence wants it: shares of 10% and more in whole percents.
+    """The same, written as short as a sentence wants it: shares of 10% and more in whole percents, where the spread shows so.
 
     Args:
         measure: of which tables have all digits that its spread leaves meaning.
         digits: after the point, if it is no share.
     """
     if measure.share:
-        digits = 0 if abs(measure.mean) >= 0.1 else 1
+        digits = 0 if abs(measure.mean) >= 0.1 and (measure.spread is None or measure.spread >= 0.01) else 1
     return replace(measure, digits=digits)
 
 

@@ -91,7 +91,8 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         "Heads see slices of a token, so that even without matrices a head's logits are not the whole cosine. The learned scale"
         " of the norm in front stands in for a diagonal matrix, and tokens hold their positions too: near patches are alike for"
         " that alone. W_O and the MLPs learn in both. The model without the three matrices has fewer numbers, and was not made"
-        " wider for it. The maps are those of two images and of one patch in each."
+        " wider for it; what is lost where the three matrices are there but never learn, fixed-or-learned measures. The maps"
+        " are those of two images and of one patch in each."
     )
     about = f"{data.name} · patches, mean over heads; line: mean over seeds, band: their range"
     series = {key: {name: of[key].numpy() for name, of in found.items()} for key in MEASURES}
@@ -136,12 +137,12 @@ def answer(own: Seeds, theirs: Seeds, even: float, follow: Seeds, learned: Seeds
     else:
         judged = f"A patch looks at itself {ahead} than with learned matrices"
     loss = compared(brief(lost["loss"], 3), "lower", "higher")
-    neighbours = compared(brief(lost["neighbours"], 1), "less often", "more often", " points")
+    neighbours = compared(brief(lost["neighbours"], 1), "lower", "higher", " points")
     return (
         f"{judged}: in the first layer it gives itself {brief(own)} of its attention, where learned matrices give"
         f" {brief(theirs)} and an even share is {even:.1%}. Its logits and the likeness of the tokens correlate by"
         f" {brief(follow)}, learned ones by {brief(learned)}. Without the three matrices the loss over hidden patches is"
-        f" {loss}, and nearest neighbours are right {neighbours}."
+        f" {loss}, and the accuracy of nearest neighbours {neighbours}."
     )
 
 

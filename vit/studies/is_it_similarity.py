@@ -76,7 +76,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     captions = {
         "preferences": "Whether a query's logits are higher for keys that are like it, layer by layer",
         "split": "What the logits of the first layer are made of, and what tells the keys of a query apart in each layer",
-        "pairs": "What the heads of the first layer ask for, beside what is found by it",
+        "pairs": "What the heads of the first layer ask for, beside what answers",
     }
     tables = [
         _forms_table(trained, random), _heads_table(trained, random, plain), _first_table(trained, random),
@@ -201,7 +201,10 @@ def _answer(trained: Sequence[Reading], random: Sequence[Reading], plain: Sequen
     (like, unlike), (like_random, unlike_random) = (
         [_share([_leaning(one.liking)[i].float() for one in of]) for i in (0, 1)] for of in (trained, random)
     )
-    symmetric, symmetric_random = (_share([one.forms[:, 2] for one in of]) for of in (trained, random))
+    (symmetric, plainly), (symmetric_random, plainly_random) = (
+        [_share([one.forms[:, i] for one in of]) for i in (2, 0)] for of in (trained, random)
+    )
+    place, patch = (_share([one.keys[-1, :, i] for one in trained]) for i in (0, 1))
     leaning = difference(like, unlike)
     if leaning.spread is not None and not stands_out(leaning):
         verdict = "Not clearly"
@@ -213,8 +216,10 @@ def _answer(trained: Sequence[Reading], random: Sequence[Reading], plain: Sequen
         f"{verdict}: {brief(like)} of the heads prefer keys that are like the query and {brief(unlike)} prefer unlike ones"
         f" (with random weights, {brief(like_random)} and {brief(unlike_random)}). A query's logits correlate with how like it"
         f" the keys are by {brief(agrees)}, where a plain similarity, q = k = x, would by {brief(identity)}; training"
-        f" {_moved(trained, random)}. A similarity is also the same both ways: the first layer's forms on pixels are so to"
-        f" {brief(symmetric)} ({brief(symmetric_random)})."
+        f" {_moved(trained, random)}, but like need not mean looking alike: in the last layer, {brief(place)} of what tells"
+        f" keys apart is their place, {brief(patch)} their own patch. A similarity is also the same both ways: weighted by how"
+        f" patches vary, the first layer's forms on pixels are so to {brief(symmetric)} (with random weights"
+        f" {brief(symmetric_random)}), unweighted to {brief(plainly)} ({brief(plainly_random)})."
     )
 
 

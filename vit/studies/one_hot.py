@@ -56,7 +56,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     said = answer(exact, values, sizes[-1], left, ends, kept)
     limits = (
         "A table that is exact would need a row for every patch there can be. The typical patches are clusters (k-means) of"
-        " patches of training images; a table that is trained would serve somewhat better. Words are few, and alike only by"
+        " patches of training images; a table that is trained might serve better. Words are few, and alike only by"
         " what they stand beside; patches are many, and alike by their pixels, which a linear map uses and a table cannot."
     )
     about = f"{models[0].data.name}, {len(shown):,} test images · line: mean over seeds, band: their range"

@@ -209,13 +209,15 @@ def answer(shares: dict[str, Tensor], moved: dict[str, Tensor], data: str) -> st
         judged = "the foreign scenes move the wheel not clearly more or less than the ball"
     else:
         judged = f"the foreign scenes move the wheel {'more' if ahead.mean > 0 else 'less'} than the ball"
+    one = " (of one seed)" if wheel.spread is None else ""
+    untrained = [_distance_of(moved["random weights"], 0, others, -1) for others in (SAME, FOREIGN)]
     return (
         f"Before the first block, tokens of {data} differ by their own patch ({first[0]} of the variance) and their position"
         f" ({first[1]}) alone; after the last block by their own patch ({last[0]}), their position ({last[1]}), what these two"
         f" make together ({last[2]}), and the image around them ({context['trained']}; with random weights"
-        f" {context['random weights']}). The same wheel patch at the same place moves by {near[0]} (1 - cosine) into another"
-        f" street and by {far[0]} into a meadow, a sea or the air; a ball in the wheel's place moves by {near[1]} and"
-        f" {far[1]}: {judged}."
+        f" {context['random weights']}). In models of Scenes, the same wheel patch at the same place moves by {near[0]}"
+        f" (1 - cosine) into another street and by {far[0]} into a meadow, a sea or the air (with random weights {untrained[0]}"
+        f" and {untrained[1]}); a ball in the wheel's place moves by {near[1]} and {far[1]}: {judged}{one}."
     )
 
 
@@ -256,7 +258,7 @@ def figure_of_shares(shares: dict[str, Tensor], design: Design, data: str) -> Fi
     panels = []
     for name, measured in shares.items():
         depth = measured.shape[1] - 1
-        places = ["embedding", *(f"block {number}" for number in range(depth))]
+        places = ["embedding", *(f"after block {number}" for number in range(1, depth + 1))]
         panels.append(SharesPanel(name, tuple(TERMS), dict(zip(places, measured.mean(0).tolist(), strict=True))))
     about = f"{data} · {design.description}: shares of their tokens' variance"
     return shares_figure(panels, "What is a token made of?", f"{about}, mean over seeds")

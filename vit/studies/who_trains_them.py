@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -77,12 +77,13 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     at_start, at_end = (
         seeds((_mean(pull.relative, ASKING)[:, at] / _mean(pull.relative, GIVING)[:, at]).tolist()) for at in (0, -1)
     )
-    said = answer(*faintest(pull.gradient), at_start, at_end, whole, lost)
+    ways = [seeds(_mean(pull.moved, names).tolist(), share=True) for names in (ASKING, GIVING)]
+    said = answer(*faintest(pull.gradient), at_start, at_end, ways, whole, lost)
     limits = (
         "What rounding alone makes of zero is read off the bias of the keys, whose gradient is zero: what it adds to the"
         " logits of a query, softmax takes away. Gradients are the encoder's, at three moments and of one set of images;"
-        " within a training they change from batch to batch. How far a matrix moves says little of how hard it is pulled:"
-        " AdamW divides each number's gradient by its usual size. W_Q and W_K alone are not determined either: turned against"
+        " within a training they change from batch to batch. How far a matrix moves says little of its gradient's strength."
+        " W_Q and W_K alone are not determined either: turned against"
         " each other, they give the same logits. What is frozen is frozen in encoder and decoder, and its neighbours learn to"
         " make up for it."
     )
@@ -99,12 +100,21 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     return Finding(said, limits, [*gradient_tables(pull, images), frozen], figures, captions)
 
 
-def answer(weakest: str, missed: str, at_start: Seeds, at_end: Seeds, whole: Seeds, lost: Mapping[str, Seeds]) -> str:
+def answer(
+    weakest: str,
+    missed: str,
+    at_start: Seeds,
+    at_end: Seeds,
+    ways: Sequence[Seeds],
+    whole: Seeds,
+    lost: Mapping[str, Seeds],
+) -> str:
     """What came out, in words that follow the figures.
 
     Args:
         weakest, missed: of `faintest`.
-        at_start, at_end: how hard W_Q and W_K are pulled by their size, in times of W_V and W_O.
+        at_start, at_end: the gradients of W_Q and W_K relative to their size, in times of those of W_V and W_O.
+        ways: how far W_Q and W_K, and W_V and W_O, have moved, relative to their size.
         whole: the loss where all learn.
         lost: by how much the loss of each arm is above that.
     """
@@ -115,9 +125,10 @@ def answer(weakest: str, missed: str, at_start: Seeds, at_end: Seeds, whole: See
     )
     costs = extremes({label: brief(found, 3) for label, found in lost.items()}, -1, f" on a loss of {brief(whole, 3)}")
     return (
-        f"One loss trains {reached} gradient, on {weakest} times as strong as what rounding makes of zero. By their size, W_Q"
-        f" and W_K are pulled {brief(at_start)} times as hard as W_V and W_O at the start, {brief(at_end)} times at the end."
-        f" Where one stands still at its random start, {costs}."
+        f"One loss trains {reached} gradient, on {weakest} times as strong, number by number, as what rounding makes of zero."
+        f" Relative to their size, W_Q and W_K have gradients {brief(at_start)} times as strong as those of W_V and W_O at the"
+        f" start, {brief(at_end)} times at the end; they move by {brief(ways[0])} of it, W_V and W_O by {brief(ways[1])}: AdamW"
+        f" divides each number's gradient by its usual size. Where one stands still at its random start, {costs}."
     )
 
 
