@@ -134,7 +134,9 @@ def test_the_answer_follows_the_figures():
     assert _answer(of(0.2, 0.6), of(0.1, 0.1), seeds([0.1, 0.3]), 0.3).startswith(
         "Patches not clearly, heads of the encoder not clearly: "
     )
-    assert "random weights 0.10 ± 0.00, 0.03 ± 0.00, 0.20" in _answer(of(0.6, 0.6), of(0.1, 0.1), seeds([0.1, 0.1]), 0.3)
+    assert "random weights 0.10 ± 0.00, 0.03 ± 0.00, 0.20" in _answer(
+        of(0.6, 0.6), of(0.1, 0.1), seeds([0.1, 0.1]), 0.3
+    )
 
 
 def test_too_few_visible_patches_are_refused(laboratory, plan):

@@ -39,7 +39,10 @@ def test_the_answer_follows_the_figures():
     assert said.startswith(
         "Most is lost with A (+0.055 ± 0.007 on a loss of 0.655 ± 0.007), nothing clear with B. With C, "
     )
-    assert " With C, the loss is even 0.025 ± 0.007 lower. For a linear probe of the features, right in 48.5% ± 0.7" in said
+    assert (
+        " With C, the loss is even 0.025 ± 0.007 lower. For a linear probe of the features, right in 48.5% ± 0.7"
+        in said
+    )
     assert said.endswith(
         "(47.5% ± 0.7 before any training), most is lost with B (-6.1 ± 0.1 points), nothing clear with A."
     )
