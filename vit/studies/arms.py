@@ -173,7 +173,7 @@ def extremes(differences: Mapping[str, Seeds], best: int, unit: str = "") -> str
     unclear = [label for label in differences if label not in costs]
     parts = [f"most is lost with {told[worst]}"]
     if small:
-        parts.append(f"little with {_some([told[label] for label in small])}")
+        parts.append(f"little with {_some([f'{label} ({signed(differences[label])})' for label in small])}")
     if unclear:
         parts.append(f"nothing clear with {_some(unclear)}")
     return ", ".join(parts)
