@@ -427,6 +427,7 @@ INTERRUPTIONS = {
 }
 
 
+@pytest.mark.slow
 def test_run_interrupted_everywhere_is_the_run_that_was_not(whole, place, run):
     """One run: cut at each of these places in turn, killed and continued until it is through."""
     argv = ["--config", "mine.yaml", "--out", "patient"]
@@ -516,6 +517,7 @@ def test_damaged_newest_state_is_said_and_the_one_before_taken(whole, place, run
     assert_same_run(place / "damaged", whole[0])
 
 
+@pytest.mark.slow
 def test_signal_from_outside_and_a_second_process(place, run):
     """A run that would go on for hours, as a user starts and stops it."""
     argv = ["--config", "mine.yaml", "--train.epochs", "1000000", "--out", "long"]
