@@ -125,10 +125,25 @@ def test_the_answer_follows_the_figures(trained, random, verdict, moved):
     assert f"forms on pixels are so to {float(trained.forms[0, 2]):.0%} (with random weights 50%), unweighted" in said
 
 
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (
+            [0.7, 0.2, 0.1],
+            ", but like need not mean looking alike: in the last layer, 70% of what tells keys apart is their",
+        ),
+        ([0.2, 0.7, 0.1], "; in the last layer, 20% of what tells keys apart is their place, 70% their own patch."),
+    ],
+)
+def test_what_tells_keys_apart_is_told_as_it_is(keys, said):
+    of = replace(reading(10, 0, 0.8), keys=torch.tensor(keys).expand(1, 10, 3))
+    assert said in _answer([of], [reading(2, 2, 0.5)], [of.liking])
+
+
 def test_of_one_head_nothing_is_clear(laboratory, one_seed):
     model = replace(one_seed.training.model, depth=1, num_heads=1)
     finding = study(laboratory, replace(one_seed, training=replace(one_seed.training, model=model)))
-    assert "training does not clearly move them towards either, but" in finding.answer
+    assert "training does not clearly move them towards either" in finding.answer
 
 
 def test_the_covariance_is_measured_once_a_seed(laboratory, plan, monkeypatch):

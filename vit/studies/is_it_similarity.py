@@ -212,14 +212,15 @@ def _answer(trained: Sequence[Reading], random: Sequence[Reading], plain: Sequen
         verdict = "No"
     else:
         verdict = "Yes, nearly" if min(like.mean, symmetric.mean) > 0.9 else "Only in part"
+    alike = ", but like need not mean looking alike:" if place.mean > patch.mean else ";"
     return (
         f"{verdict}: {brief(like)} of the heads prefer keys that are like the query and {brief(unlike)} prefer unlike ones"
         f" (with random weights, {brief(like_random)} and {brief(unlike_random)}). A query's logits correlate with how like it"
         f" the keys are by {brief(agrees)}, where a plain similarity, q = k = x, would by {brief(identity)}; training"
-        f" {_moved(trained, random)}, but like need not mean looking alike: in the last layer, {brief(place)} of what tells"
-        f" keys apart is their place, {brief(patch)} their own patch. A similarity is also the same both ways: weighted by how"
-        f" patches vary, the first layer's forms on pixels are so to {brief(symmetric)} (with random weights"
-        f" {brief(symmetric_random)}), unweighted to {brief(plainly)} ({brief(plainly_random)})."
+        f" {_moved(trained, random)}{alike} in the last layer, {brief(place)} of what tells keys apart is their place,"
+        f" {brief(patch)} their own patch. A similarity is also the same both ways: weighted by how patches vary, the first"
+        f" layer's forms on pixels are so to {brief(symmetric)} (with random weights {brief(symmetric_random)}), unweighted to"
+        f" {brief(plainly)} ({brief(plainly_random)})."
     )
 
 
