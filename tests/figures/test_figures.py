@@ -10,6 +10,9 @@ from matplotlib.image import imread
 
 from vit.figures import (
     Curve,
+    RunLine,
+    RunPanel,
+    compared_figure,
     confusion_figure,
     curve_figure,
     curves_figure,
@@ -52,6 +55,14 @@ FIGURES = {
     "sheet with parts": lambda: sheet(HOSTILE, with_parts=True),
     "curves": lambda: curves_figure(METRICS, [LOSS], "Title", "subtitle"),
     "two curves": lambda: curves_figure(METRICS, [LOSS, Curve("accuracy", "loss", "held", {})], "Title", "subtitle"),
+    "compared runs": lambda: compared_figure(
+        [
+            RunPanel("loss", [RunLine(0, (), (), 0.5, "$a$ " * 60), RunLine(4, [1, 2], [0.1, 0.2])]),
+            RunPanel("accuracy", [RunLine(1, [1], [0.5], None, "b", rough=False)], share=True),
+        ],
+        "Title",
+        "subtitle",
+    ),
     "curves of one step": lambda: curves_figure(METRICS[:1], [LOSS], "Title", "subtitle"),
 }
 

@@ -94,6 +94,67 @@ def test_a_run_twice_is_refused_and_a_seed_twice_is_no_spread(tmp_path):
         compare_runs([read_run(one), read_run(tmp_path / "again" / ".." / "one")])
 
 
+def drawn_by(monkeypatch, tmp_path, *options: object) -> list:
+    """The axes that `vit compare --plot` draws of these runs."""
+    figures = []
+    monkeypatch.setattr("vit.report.comparison.save_figure", lambda figure, path: figures.append(figure))
+    assert main(["compare", *map(str, options), "--plot", str(tmp_path / "runs.png")]) == 0
+    return figures[0].axes
+
+
+def classified(folder: Path, values: list[float], accuracy: float, held_out: bool = False, **train: object) -> Path:
+    """A finished classifier with a line of metrics an epoch."""
+    finished(folder, accuracy, task="classify", **train)
+    summary = json.loads((folder / "summary.json").read_text()) | {"test_loss": 1 - accuracy}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    lines = [{"step": n, "epoch": n / 1, "loss": 1 - v, "train_accuracy": v} for n, v in enumerate(values, 1)]
+    if held_out:
+        lines += [{"step": 2, "epoch": 2.0, "held_out_loss": 0.9, "held_out_accuracy": 0.1}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_picture_has_a_line_a_run_a_colour_a_row_and_the_end_of_each(tmp_path, monkeypatch):
+    values = [0.1, 0.2, 0.4]
+    runs = [
+        classified(tmp_path / "one", values, 0.5, seed=0),
+        classified(tmp_path / "two", values, 0.7, seed=1),
+        classified(tmp_path / "other", values, 0.25, batch_size=3),
+        classified(tmp_path / "watched", values, 0.3, held_out=True, batch_size=4),
+    ]
+    loss, accuracy = drawn_by(monkeypatch, tmp_path, *runs)
+    courses = [line for line in accuracy.lines if len(line.get_xdata()) == 3]
+    assert [line.get_xdata().tolist() for line in courses] == [[1, 2, 3]] * 3
+    assert courses[0].get_color() == courses[1].get_color() != courses[2].get_color()
+    held_out = next(line for line in accuracy.lines if list(line.get_ydata()) == [0.1])
+    assert list(held_out.get_xdata()) == [2]  # not what it measured on its own images
+    ends = [float(line.get_ydata()[0]) for line in accuracy.lines if line.get_markersize() == 8]
+    assert ends == [0.5, 0.7, 0.25, 0.3]
+    assert [line.get_label() for line in loss.lines if not line.get_label().startswith("_")] == [
+        "0.4000 ± 0.1414  one, two", "0.7500  other", "0.7000  watched",
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(tmp_path, capsys):
+    runs = [str(classified(tmp_path / str(n), [0.1, 0.2], 0.5, batch_size=n)) for n in range(1, 7)]
+    for arguments, says in (
+        ([*runs, "--plot", str(tmp_path / "a.png")], "6 kinds of runs"),
+        ([runs[0], "--plot", str(tmp_path / "a.jpg")], "--plot"),
+        ([runs[0], "--plot", str(tmp_path / "1" / "config.yaml" / "a.png")], "is not a folder"),
+    ):
+        assert main(["compare", *arguments]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert says in said.err
+        assert len(said.err.strip().splitlines()) == 1
+    (tmp_path / "2" / "metrics.jsonl").write_text("{\n{}\n")
+    assert main(["compare", runs[1], "--plot", str(tmp_path / "a.png")]) == 2
+    assert "metrics.jsonl" in capsys.readouterr().err
+    assert not list(tmp_path.glob("a.*"))
+    assert main(["compare", runs[0], runs[2], "--plot", str(tmp_path / "a.png")]) == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_probe_of_other_images_is_not_shown(tmp_path):
     folder = finished(tmp_path / "run", 0.5, linear=0.6)
     summary = json.loads((folder / "summary.json").read_text())

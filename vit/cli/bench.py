@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from vit.cli.options import CommandParser
+from vit.cli.options import CommandParser, picture_path, require_folder
 from vit.config import PRESETS, ConfigError
 
 PEERS = ("vit-pytorch", "transformers", "transformers eager")
@@ -64,13 +64,14 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"--threads: {options.threads} cannot be used; 0 or a number of threads")
     if options.task == "classify" and (options.peers or options.scaling):
         raise ConfigError("--task: classify is timed alone; leave --peers and --scaling out")
-    if options.plot and (not options.scaling or Path(options.plot).suffix not in (".png", ".svg", ".pdf")):
-        raise ConfigError(f"--plot: {options.plot!r} cannot be used; give --scaling, and a name in .png, .svg or .pdf")
-    for path in (options.json, options.plot):
-        if path and not Path(path).absolute().parent.is_dir():
-            raise ConfigError(f"--json, --plot: the folder of {path!r} does not exist")
-        if path and Path(path).is_dir():
-            raise ConfigError(f"--json, --plot: {path!r} is a folder; name a file")
+    if options.plot and not options.scaling:
+        raise ConfigError("--plot: draws the scaling; give --scaling too")
+    if options.plot:
+        picture_path("--plot", options.plot)
+    if options.json:
+        if Path(options.json).is_dir():
+            raise ConfigError(f"--json: {options.json!r} is a folder; name a file")
+        require_folder(Path(options.json).parent, "--json")
 
     from vit.bench.report import bench
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from vit.cli.options import CommandParser
+from vit.cli.options import CommandParser, picture_path
 
 
 def compare_parser() -> argparse.ArgumentParser:
@@ -19,15 +19,22 @@ def compare_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
     parser.add_argument("--markdown", action="store_true", help="as a Markdown table")
+    parser.add_argument("--plot", metavar="FILE", help="also draw how they went: .png, .svg or .pdf")
     return parser
 
 
 def run(argv: Sequence[str]) -> int:
-    """Read the runs and print the table."""
+    """Read the runs, draw them where that is asked for, and print the table."""
     options = compare_parser().parse_args(list(argv))
+    plot = picture_path("--plot", options.plot) if options.plot else None
 
-    from vit.report.comparison import as_table, compare_runs, read_run
+    from vit.report.comparison import as_table, compare_runs, draw_runs, read_run
 
-    rows = compare_runs([read_run(Path(folder)) for folder in options.runs])
+    runs = [read_run(Path(folder)) for folder in options.runs]
+    rows = compare_runs(runs)
+    if plot:
+        draw_runs(runs, plot)
     print("\n".join(as_table(rows, options.markdown)))
+    if plot:
+        print(f"drawn    {plot}")
     return 0

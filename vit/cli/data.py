@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
+from vit.cli.options import picture_path
 from vit.cli.settings import config_parser, parse_config, take_options
 from vit.config import ConfigError
 from vit.errors import one_line
@@ -22,9 +22,9 @@ def run(argv: Sequence[str]) -> int:
     """Load the data, say what it is, and write the sheet."""
     (outs,), argv = take_options(argv, "--out")
     config = parse_config(data_parser(), argv)
-    if not outs or Path(outs[-1]).suffix not in (".png", ".svg", ".pdf"):
-        raise ConfigError(f"--out: {outs[-1:]} cannot be used; name a picture that ends in .png, .svg or .pdf")
-    out = Path(outs[-1])
+    if not outs:
+        raise ConfigError("--out: name a picture to write, one that ends in .png, .svg or .pdf")
+    out = picture_path("--out", outs[-1])
 
     from vit.data import SCENES_SEED, load_data
     from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices

@@ -85,16 +85,16 @@ def refuse_idle_options(options: argparse.Namespace, parser: argparse.ArgumentPa
             raise ConfigError(f"--{name}: is about a data set; add --data, or leave it out")
 
 
-def require_folder(folder: Path) -> None:
-    """Refuse a folder that cannot be written to, before anything is computed."""
+def require_folder(folder: Path, option: str = "--out") -> None:
+    """Refuse a folder, named by `option`, that cannot be written to, before anything is computed."""
     try:
         there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     except OSError as error:  # a name that is too long
-        raise ConfigError(f"--out: {folder}: {error.strerror}") from error
+        raise ConfigError(f"{option}: {folder}: {error.strerror}") from error
     if not there.is_dir():
-        raise ConfigError(f"--out: {there} is not a folder")
+        raise ConfigError(f"{option}: {there} is not a folder")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"--out: {there} cannot be written to; name another folder")
+        raise ConfigError(f"{option}: {there} cannot be written to; name another folder")
 
 
 def page_path(text: str) -> Path:
@@ -103,12 +103,25 @@ def page_path(text: str) -> Path:
     Raises:
         ConfigError: it cannot be one, or cannot be written.
     """
+    return _file_path("--out", text, (".html", ".htm"), "a page that ends in .html")
+
+
+def picture_path(option: str, text: str) -> Path:
+    """The picture that `option` names, before anything is computed for it.
+
+    Raises:
+        ConfigError: it cannot be one, or cannot be written.
+    """
+    return _file_path(option, text, (".png", ".svg", ".pdf"), "a picture that ends in .png, .svg or .pdf")
+
+
+def _file_path(option: str, text: str, suffixes: tuple[str, ...], what: str) -> Path:
     out = Path(text)
-    if out.suffix not in (".html", ".htm") or os.path.isdir(out):
-        raise ConfigError(f"--out: {text!r} cannot be used; name a page that ends in .html")
+    if out.suffix not in suffixes or os.path.isdir(out):
+        raise ConfigError(f"{option}: {text!r} cannot be used; name {what}")
     if len(os.fsencode(out.name)) > 240:  # beside it, a temporary file needs a name too
-        raise ConfigError(f"--out: {out.name[:40]}...: File name too long")
-    require_folder(out.parent)
+        raise ConfigError(f"{option}: {out.name[:40]}...: File name too long")
+    require_folder(out.parent, option)
     return out
 
 

@@ -2,7 +2,7 @@
 
 from vit.figures.attention import attention_figure
 from vit.figures.classification import confusion_figure, reliability_figure
-from vit.figures.curves import STEERING, Curve, curve_figure, curves_figure
+from vit.figures.curves import STEERING, Curve, RunLine, RunPanel, compared_figure, curve_figure, curves_figure
 from vit.figures.distance import distance_figure
 from vit.figures.dynamics import dynamics_figure
 from vit.figures.explore import ExploredImage, Moment, PageError, explore_page
@@ -21,9 +21,12 @@ __all__ = [
     "ExploredImage",
     "Moment",
     "PageError",
+    "RunLine",
+    "RunPanel",
     "Scale",
     "attention_figure",
     "bar_strip",
+    "compared_figure",
     "confusion_figure",
     "curve_figure",
     "curves_figure",

@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vit.figures.style import DPI, INK, LIGHT, Theme, theme_of, titled_figure
+from vit.figures.measures import SERIES, dress, percent
+from vit.figures.style import DPI, INK, LIGHT, Theme, fitted, plain, theme_of, titled_figure
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,81 @@ def curve_figure(metrics: Sequence[Mapping[str, Any]], curve: Curve, height: flo
         figure.legend(
             lines, names, loc="lower left", bbox_to_anchor=(0.52 / PANEL, 0), fontsize=9, frameon=False,
             labelcolor=theme.ink,
+        )  # fmt: skip
+    return figure
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """A run in a panel of `compared_figure`.
+
+    Attributes:
+        series: from 0, below the number of SERIES: its colour, line and mark. Runs that differ in the seed alone have one.
+        epoch, values: what was measured while it trained.
+        end: what was measured when it had ended; None where nothing was.
+        label: for the legend; "" of a run whose series is there already.
+        rough: whether the values are those of single batches, to be drawn as a running mean.
+    """
+
+    series: int
+    epoch: Sequence[float]
+    values: Sequence[float]
+    end: float | None = None
+    label: str = ""
+    rough: bool = True
+
+
+@dataclass(frozen=True)
+class RunPanel:
+    """A panel of `compared_figure`: its title, its runs, and whether it shows a share of one, written in percent."""
+
+    title: str
+    lines: Sequence[RunLine]
+    share: bool = False
+
+
+def compared_figure(panels: Sequence[RunPanel], title: str, subtitle: str) -> Figure:
+    """Several runs over their epochs: a line while a run trained, a mark for what was measured when it had ended.
+
+    Args:
+        panels: side by side, the legend of each below it.
+        title, subtitle: the heading.
+    """
+    rows = max(sum(bool(line.label) for line in panel.lines) for panel in panels)
+    below = 0.52 + 0.18 * rows  # inches
+    figure, free = titled_figure(max(PANEL * len(panels), 6.4), 3.3 + below, title, subtitle)
+    width, height = figure.get_size_inches()
+    room = width / len(panels)
+    for number, panel in enumerate(panels):
+        axes = figure.add_axes(
+            ((number * room + 0.6) / width, below / height, (room - 0.8) / width, free - (0.3 + below) / height)
+        )
+        dress(axes, LIGHT)
+        for line in panel.lines:
+            colour, style, mark = SERIES[line.series]
+            values = np.asarray(line.values, dtype=float)
+            drawn = smoothed(values) if line.rough else values
+            axes.plot(line.epoch, drawn, color=colour, linestyle=style, linewidth=1.6)
+            if line.end is not None:
+                last = [line.epoch[-1]] if len(line.epoch) else [0]
+                axes.plot(
+                    last, [line.end], color=colour, marker=mark, markersize=8, markeredgecolor="white", linestyle="",
+                    clip_on=False, zorder=5,
+                )  # fmt: skip
+            if line.label:
+                label = plain(fitted(line.label, (room - 1.4) * 72, 8))
+                axes.plot(
+                    [], [], color=colour, linestyle=style, marker=mark, markersize=5.5, linewidth=1.6, label=label
+                )
+        if panel.share:
+            axes.yaxis.set_major_formatter(percent)
+        axes.set_title(panel.title, fontsize=9.5, color=INK, loc="left")
+        axes.set_xlabel("epoch", fontsize=8, color=LIGHT.quiet)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))
+        handles, names = axes.get_legend_handles_labels()
+        figure.legend(
+            handles, names, loc="upper left", bbox_to_anchor=((number * room + 0.5) / width, (below - 0.44) / height),
+            fontsize=8, frameon=False, labelcolor=INK, borderaxespad=0, borderpad=0, handlelength=3,
         )  # fmt: skip
     return figure
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vit.config import FREE_ON_RESUME
 from vit.errors import UserError, one_line
+from vit.figures import RunLine, RunPanel, compared_figure, save_figure
+from vit.figures.measures import SERIES
+from vit.report.pictures import curves_of
 from vit.report.record import settings_of
+from vit.training.metrics import read_metrics
+from vit.training.run_folder import RunFolder
 
 SEEDS = ("train.seed", "data.subset_seed")
 
@@ -95,21 +100,10 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
     Raises:
         ComparisonError: a run is given twice.
     """
-    groups: dict[str, list[FinishedRun]] = {}
-    places: set[Path] = set()
-    for run in runs:
-        if run.folder.resolve() in places:
-            raise ComparisonError(f"{run.folder} is given twice")
-        places.add(run.folder.resolve())
-        alike = groups.setdefault(_key(run), [])
-        if any(_seeds(run) == _seeds(other) for other in alike):  # another run of the same seed is no other seed
-            groups[f"{_key(run)} {run.folder}"] = [run]
-        else:
-            alike.append(run)
     keys = {key: None for run in runs for key in _what(run)}
     different = [key for key in keys if len({json.dumps(run.settings.get(key)) for run in runs}) > 1]
     rows = []
-    for alike in groups.values():
+    for alike in _groups(runs):
         row = {"run": ", ".join(one_line(str(run.folder)) for run in alike)}
         row |= {key: _plain(alike[0].settings.get(key)) for key in different}
         data = alike[0].summary["data"]
@@ -121,6 +115,72 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
             row[name] = _mean(values, form) if len(values) == len(alike) else ""
         rows.append(row)
     return [{name: row[name] for name in row if any(other[name] for other in rows)} for row in rows]
+
+
+def draw_runs(runs: Sequence[FinishedRun], path: Path) -> None:
+    """A picture of how they went: loss, and accuracy of classifiers, over the epochs, and what was measured in the end.
+
+    Runs that share a row of `compare_runs` share a colour. One that was measured on held-out images while it trained is drawn
+    by these, the others by what they measured on their own varied images.
+
+    Args:
+        runs: as for `compare_runs`.
+        path: .png, .svg or .pdf.
+
+    Raises:
+        ComparisonError: there are more rows than can be told apart, or a run is given twice.
+        MetricsError: a metrics.jsonl is damaged.
+    """
+    groups = _groups(runs)
+    if len(groups) > len(SERIES):
+        raise ComparisonError(
+            f"{len(groups)} kinds of runs cannot be told apart in one picture; give at most {len(SERIES)}"
+        )
+    panels: dict[str, list[RunLine]] = {}
+    for series, alike in enumerate(groups):
+        names = ", ".join(run.folder.resolve().name for run in alike)
+        ends: dict[str, list[float]] = {}
+        lines: dict[str, list[RunLine]] = {}
+        for run in alike:
+            metrics = read_metrics(RunFolder(run.folder).metrics)
+            uniformity = run.settings.get("mask.uniformity", 0) > 0
+            for curve in curves_of(
+                run.settings["train.task"], uniformity, run.summary["data"]["tested_on"], run.summary
+            ):
+                key = curve.held_out if any(curve.held_out in line for line in metrics) else curve.key
+                found = [(line["epoch"], line[key]) for line in metrics if key in line]
+                epoch, values = zip(*found, strict=True) if found else ((), ())
+                end = next(iter(curve.lines.values()))  # its first line: the run's own figure
+                ends.setdefault(curve.title, []).append(end)
+                lines.setdefault(curve.title, []).append(RunLine(series, epoch, values, end, rough=key == curve.key))
+        for title, drawn in lines.items():
+            label = f"{_mean(ends[title], '.2%' if title == 'accuracy' else '.4f')}  {names}"
+            panels.setdefault(title, []).extend([replace(drawn[0], label=label), *drawn[1:]])
+    measured = {f"{run.summary['data']['test_images']:,} {run.summary['data']['tested_on']}": None for run in runs}
+    about = (
+        "lines: while training, on varied images (a running mean) or held-out ones · marks and figures: in the end, on "
+    )
+    figure = compared_figure(
+        [RunPanel(title, lines, title == "accuracy") for title, lines in panels.items()], "How the runs went",
+        about + ", or ".join(measured),
+    )  # fmt: skip
+    save_figure(figure, path)
+
+
+def _groups(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
+    """Those together that differ in nothing but the seed."""
+    groups: dict[str, list[FinishedRun]] = {}
+    places: set[Path] = set()
+    for run in runs:
+        if run.folder.resolve() in places:
+            raise ComparisonError(f"{run.folder} is given twice")
+        places.add(run.folder.resolve())
+        alike = groups.setdefault(_key(run), [])
+        if any(_seeds(run) == _seeds(other) for other in alike):  # another run of the same seed is no other seed
+            groups[f"{_key(run)} {run.folder}"] = [run]
+        else:
+            alike.append(run)
+    return list(groups.values())
 
 
 def _row(run: FinishedRun) -> dict[str, float | None]:
