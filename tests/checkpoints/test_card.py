@@ -82,9 +82,13 @@ def runs(tmp_path_factory):
     ]
     command = f"vit evaluate {HOME}/pre --data={HOME}/images --root ~/data --method all --out ../measured"
     found = {"checkpoint": f"{HOME}/pre", "data": data, "knn": knn, "linear": linear, "reconstruction": rows}
-    write_json(place / "of pre" / "results.json", found | {"command": command})
+    mark = {name: json.loads((place / name / "summary.json").read_text())["fingerprint"] for name in ("pre", "fine")}
+    write_json(place / "of pre" / "results.json", found | {"command": command, "fingerprint": mark["pre"]})
     head = {"accuracy": 0.9375, "expected_calibration_error": 0.0312, "accuracy_with_flip": 0.9444, "confusion": [[1]]}
-    write_json(place / "of fine" / "results.json", {"data": data, "head": head, "command": "vit evaluate fine"})
+    write_json(
+        place / "of fine" / "results.json",
+        {"data": data, "head": head, "command": "vit evaluate fine", "fingerprint": mark["fine"]},
+    )
     return place
 
 
@@ -180,6 +184,7 @@ def test_the_encoder_alone_keeps_its_card_and_says_what_it_lacks(runs, tmp_path)
         (["{runs}/fine", "--card", "--num-classes", "0"], "its run trained another model"),
         (["{runs}/pre/model.safetensors", "--card"], "is no finished run"),
         (["{runs}/pre", "--card", "--results", "{runs}/fine"], "no results.json in"),
+        (["{runs}/pre", "--card", "--results", "{runs}/of fine"], "was measured on other weights than those of"),
         (["{runs}/pre", "--results", "{runs}/of pre"], "--results: is for the card; add --card"),
         (["{runs}/pre", "--note", "x"], "--note: is for the card; add --card"),
         (["{runs}/pre", "--half", "--to", "timm"], "--half: is for --to safetensors"),
@@ -215,6 +220,9 @@ def test_damaged_files_make_no_card(file, content, runs, tmp_path, capsys):
     for name in ("model.safetensors", "config.json", "config.yaml", "summary.json"):
         (run / name).write_bytes((runs / "pre" / name).read_bytes())
     (run / "results.json").write_bytes((runs / "of pre" / "results.json").read_bytes())
+    mark = json.loads((run / "summary.json").read_text())["fingerprint"]
+    if file.endswith(".json"):  # still about the same weights
+        content = content.replace("{", f'{{"fingerprint": "{mark}", ', 1)
     (run / file).write_text(content)
     assert vit(run, "--to", "safetensors", "--card", "--results", run, "--out", tmp_path / "out") == 2
     error = capsys.readouterr().err

@@ -166,10 +166,15 @@ def test_every_crop_gives_the_size_that_is_asked_for(crop, image_size):
 
 
 @pytest.mark.parametrize("size", [(12, 16), (6, 8), (5, 7), (24, 20)])
-def test_to_float_resizes_as_torchvision(size):
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_to_float_cuts_and_resizes_as_torchvision(size, interpolation):
     images = random_images()
-    theirs = torchvision.resize(images.float() / 255, list(size), antialias=True)
-    torch.testing.assert_close(to_float(images, size), theirs, rtol=0, atol=1e-5)
+    height, width = {(5, 7): (11, 16), (24, 20): (12, 10)}.get(size, (12, 16))  # the largest part of that shape
+    cut = torchvision.center_crop(images, [height, width]).float() / 255
+    theirs = torchvision.resize(cut, list(size), torchvision.InterpolationMode(interpolation), antialias=True)
+    ours = to_float(images, size, interpolation)
+    torch.testing.assert_close(ours, theirs.clamp(0, 1), rtol=0, atol=1e-5)
+    assert 0 <= ours.min() <= ours.max() <= 1
 
 
 def test_normalised_images_have_mean_0_and_deviation_1():

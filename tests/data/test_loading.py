@@ -87,6 +87,7 @@ def test_labels_are_a_share_of_what_is_not_held_out(root):
 def test_subset_seed_draws_which(root, settings):
     one, again, other = (load(root, subset_seed=seed, **settings) for seed in (0, 0, 1))
     assert one.stamp == again.stamp != other.stamp
+    assert one.facts["whole_stamp"] == other.facts["whole_stamp"] == load(root).stamp
     assert classes(one.train) == classes(other.train)
 
 

@@ -7,17 +7,23 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from torchvision.transforms.v2.functional import rgb_to_grayscale
 
 from vit.checkpoints import load_model, save_model
+from vit.checkpoints.native import fingerprint
 from vit.cli import main
+from vit.config import Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.data import load_data
 from vit.data.augment import Normalization, evenly_spaced, to_float
 from vit.data.subsets import spread_over_classes
 from vit.encoder import VisionTransformer
 from vit.evaluate.features import encoder_features, pixel_features
 from vit.evaluate.neighbours import neighbour_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
+from vit.evaluate.summary import measure_classification, measure_reconstruction, score_neighbours
 from vit.mae import build_autoencoder
 from vit.training.device import Compute
+from vit.training.run import begin_run
 
 SIZES = dict(image_size=(8, 8), patch_size=(4, 4), embed_dim=16, depth=3, num_heads=2)
 NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
@@ -68,9 +74,6 @@ def vit(place, tmp_path, monkeypatch, capsys):
 
 
 def images(place, split):
-    from vit.config import DataConfig
-    from vit.data import load_data
-
     return getattr(load_data(DataConfig(source="folder", root=str(place / "images")), (8, 8)), split)
 
 
@@ -146,8 +149,9 @@ def test_settings_are_chosen_on_training_images_that_are_held_out(place, vit, tm
     assert results["data"]["stamp"] == f"{train.subset(~aside).stamp}-{train.subset(aside).stamp}"
 
 
-def test_pictures_of_a_run_are_not_written_over(vit, tmp_path):
-    (tmp_path / "summary.json").write_text("{}")
+@pytest.mark.parametrize("name", ["summary.json", "config.yaml"])  # of a finished run, of one that is training
+def test_pictures_of_a_run_are_not_written_over(name, vit, tmp_path):
+    (tmp_path / name).write_text("{}")
     code, _, error = vit("mae", "--data", "images", "--out", tmp_path)
     assert code == 2
     assert str(tmp_path / "evaluation") in error
@@ -209,7 +213,86 @@ def test_several_seeds_have_a_mean_and_a_spread(vit, tmp_path):
         assert results[method]["accuracy_by_seed"] == each
         assert results[method]["accuracy"] == pytest.approx(np.mean(each))
         assert results[method]["spread"] == pytest.approx(np.std(each, ddof=1))
+        assert results[method]["seeds"] == [0, 4, 5]
     assert said.count("over 3 seeds") == 2
+    probes, several = [result["linear"] for result in alone], results["linear"]
+    for figure in ("cross_entropy", "expected_calibration_error"):
+        assert several[figure] == pytest.approx(np.mean([probe[figure] for probe in probes]))
+    assert several["confusion"] == np.sum([probe["confusion"] for probe in probes], axis=0).tolist()
+    strengths = [probe["strength"] for probe in probes]
+    assert several["strength"] == (strengths if len(set(strengths)) > 1 else strengths[0])
+    assert several["layer"] == 2
+    pixels = [result["knn"]["raw_pixel_accuracy"] for result in alone]
+    assert results["knn"]["raw_pixel_accuracy"] == pytest.approx(np.mean(pixels))
+
+
+def test_neighbours_of_all_labels_have_no_spread(vit, tmp_path):
+    code, said, _ = vit("mae", "--data", "images", "--seeds", "0,1", "--holdout", 12, "--out", tmp_path)
+    assert code == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert "spread" not in results["knn"]
+    assert results["linear"]["seeds"] == [0, 1]  # of what is held out
+    assert said.count("over 2 seeds") == 1
+
+
+def test_results_say_which_weights_were_measured(vit, place, tmp_path):
+    def measured(name):
+        assert vit(place / name, "--data", "images", "--method", "knn", "--out", tmp_path)[0] == 0
+        return json.loads((tmp_path / "results.json").read_text())["fingerprint"]
+
+    assert measured("mae") == fingerprint(load_model(place / "mae")) != measured("classifier")
+
+
+def test_few_labels_of_a_model_that_was_taught_more_are_remarked(vit):
+    few = ["--data", "images", "--labels", 0.5, "--method", "knn"]
+    for name, remarked in (("classifier", True), ("mae", False), ("other", False)):
+        assert ("taught classes" in vit(name, *few)[1]) == remarked
+    assert "taught classes" in vit("classifier", *few, "--num-classes", 0)[1]
+    assert "taught classes" not in vit("classifier", "--data", "images", "--method", "knn")[1]
+    assert vit("other", "--data", "images", "--method", "knn", "--tuning", 9)[0] == 0  # its classes are other ones
+
+
+def test_pictures_of_results_that_are_replaced_go_with_them(vit, tmp_path):
+    out = tmp_path / "measured"
+    argv = ["classifier", "--data", "images", "--out", out, "--method"]
+    assert vit(*argv, "head")[0] == 0
+    assert sorted(path.name for path in out.iterdir()) == ["confusion.png", "reliability.png", "results.json"]
+    assert vit(*argv, "knn")[0] == 0
+    assert [path.name for path in out.iterdir()] == ["results.json"]
+    (out / "results.json").unlink()
+    (out / "confusion.png").write_text("somebody's own")
+    assert vit(*argv, "knn")[0] == 0
+    assert (out / "confusion.png").read_text() == "somebody's own"
+
+
+@pytest.mark.parametrize("size", [(8, 8), (16, 16), (8, 16), (5, 10)], ids=str)
+@pytest.mark.parametrize("task", ["classify", "reconstruct"])
+def test_a_run_and_vit_evaluate_measure_alike_at_any_size(size, task, vit, tmp_path, monkeypatch):
+    settings = Config(
+        DataConfig(source="scenes", limit=40),
+        ModelConfig(
+            image_size=size, patch_size=(size[0], size[1] // 2), embed_dim=16, depth=1, num_heads=2, decoder_dim=16,
+            decoder_depth=1, decoder_heads=2,
+        ),
+        MaskConfig(ratio=0.5) if task == "reconstruct" else MaskConfig(),
+        OptimConfig(warmup_epochs=0),
+        TrainConfig(task=task, epochs=1, batch_size=20, precision="fp32", device="cpu"),
+    )  # fmt: skip
+    run = begin_run(settings, load_data(settings.data, size))
+    for _ in run.steps():
+        pass
+    save_model(tmp_path / "run", run.result, run.normalize, run.data.train.class_names)
+    argv = [tmp_path / "run", "--data", "scenes", "--limit", 40, "--out", tmp_path / "measured"]
+    assert vit(*argv)[0] == 0
+    results = json.loads((tmp_path / "measured" / "results.json").read_text())
+    if task == "classify":
+        found = measure_classification(run)[0]
+        assert results["head"]["accuracy"] == found["test_accuracy"]
+        assert results["head"]["cross_entropy"] == pytest.approx(found["test_loss"], abs=1e-6)
+    else:
+        row = next(row for row in results["reconstruction"] if row["mask"] == "random")
+        assert row["loss"] == pytest.approx(measure_reconstruction(run)["test_loss"], abs=1e-6)
+        assert results["knn"]["accuracy"] == score_neighbours(run)["encoder_accuracy"]
 
 
 def test_neighbours_are_of_the_last_layer_also_when_every_layer_is_probed(vit, tmp_path):
@@ -236,7 +319,7 @@ def test_a_grey_autoencoder_fills_in_grey(place, vit, tmp_path):
     origin = load_model(tmp_path / "grey").origin
 
     def prepare(batch):
-        return origin.normalize(to_float(origin.fit(batch), (8, 8)))
+        return origin.normalize(to_float(rgb_to_grayscale(batch), (8, 8)))
 
     test = images(place, "test")
     scores = score_reconstruction(load_model(tmp_path / "grey"), test.images, prepare, row["mask"], row["ratio"], CPU)
@@ -287,9 +370,20 @@ def test_scenes(vit):
         (["mae", "--data", "images", "--tuning", "-1"], "--tuning: '-1' cannot be used"),
         (
             ["mae", "--data", "images", "--tuning", "37"],
-            "data.holdout: 37 images cannot be held out; at most half of the 72",
+            "--tuning: 37 images cannot be held out; at most half of the 72",
         ),
-        (["mae", "--data", "images", "--method", "knn", "--flip"], "--flip: is about a model's own head"),
+        (["mae", "--data", "images", "--method", "knn", "--flip"], "--flip: means nothing for --method knn"),
+        (
+            ["mae", "--data", "images", "--flip"],
+            "--flip: is about a model's own head; this model has a head of 0 classes",
+        ),
+        (["mae", "--data", "images", "--method", "reconstruction", "--seeds", "1"], "--seeds: means nothing for"),
+        (["mae", "--data", "images", "--method", "knn", "--every-layer"], "--every-layer: means nothing for"),
+        (["mae", "--data", "images", "--seeds", "1,2,1"], "'1,2,1' cannot be used; each seed once"),
+        (
+            ["classifier", "--data", "images", "--tuning", "9", "--num-classes", "0"],
+            "may have been taught these 9 images'",
+        ),
         (["classifier", "--data", "images", "--tuning", "9"], "may have been taught these 9 images' classes"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -46,6 +46,7 @@ def make_run() -> MakeRun:
         finished: bool = True,
         class_token: bool = True,
         dynamics_every: int = 0,
+        held_out: bool = False,
     ) -> Path:
         model = ModelConfig(
             image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1,
@@ -62,7 +63,7 @@ def make_run() -> MakeRun:
         )  # fmt: skip
         if classify:
             config = replace(config, classify=ClassifyConfig(test_flip=True))
-        images = Dataset(data, "folder", image_set(24, 0, names), image_set(12, 1, names), warning)
+        images = Dataset(data, "folder", image_set(24, 0, names), image_set(12, 1, names), warning, held_out)
         place, run = RunFolder(folder), begin_run(config, images, make_watch=DynamicsRecorder)
         folder.mkdir(parents=True)
         place.config.write_text(f"# a comment\n{to_yaml(config)}", encoding="utf-8")

@@ -19,12 +19,14 @@ def finished(folder: Path, accuracy: float, linear: float | None = None, stamp: 
     summary = {
         "data": {"stamp": stamp, "train_images": 1000, "test_images": 100, "tested_on": "test images"},
         "test_accuracy": accuracy,
+        "fingerprint": "own",
         "seconds": 60.0,
     }
     (folder / "summary.json").write_text(json.dumps(summary))
     if linear is not None:
         (folder / "probe").mkdir()
-        results = {"linear": {"accuracy": linear}, "data": {"stamp": stamp}, "settings": {"labels": 1.0}}
+        results = {"linear": {"accuracy": linear}, "data": {"stamp": stamp}, "fingerprint": "own",
+                   "settings": {"labels": 1.0, "every_layer": False}}  # fmt: skip
         (folder / "probe" / "results.json").write_text(json.dumps(results))
     return folder
 
@@ -92,6 +94,58 @@ def test_a_run_twice_is_refused_and_a_seed_twice_is_no_spread(tmp_path):
     assert [row["accuracy"] for row in rows] == ["50.00%", "60.00%"]
     with pytest.raises(ComparisonError, match="twice"):
         compare_runs([read_run(one), read_run(tmp_path / "again" / ".." / "one")])
+
+
+def changed(folder: Path, file: str, **values: object) -> Path:
+    """With other values in its summary.json or results.json."""
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    return folder
+
+
+def test_a_probe_of_other_weights_is_not_shown_and_one_of_every_layer_stands_apart(tmp_path):
+    one, other = (finished(tmp_path / name, 0.5, linear=0.6, epochs=n) for n, name in enumerate(("a", "b"), 1))
+    changed(one, "probe/results.json", fingerprint="another")
+    changed(other, "probe/results.json", settings={"labels": 1.0, "every_layer": True})
+    rows = compare_runs([read_run(one), read_run(other)])
+    assert "linear probe" not in rows[0]
+    assert [row["linear probe, best layer"] for row in rows] == ["", "60.00%"]
+
+
+def test_rows_are_shared_by_what_a_run_began_with_not_by_where_it_lay(tmp_path):
+    def run(name: str, begun_with: str, seed: int) -> Path:
+        folder = changed(finished(tmp_path / name, 0.5, seed=seed), "summary.json", init_fingerprint=begun_with)
+        settings = yaml.safe_load((folder / "config.yaml").read_text())
+        settings["model"]["init"] = f"runs/{name}"
+        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+        return folder
+
+    rows = compare_runs([read_run(run(*about)) for about in (("a", "x", 0), ("b", "x", 1), ("c", "y", 2))])
+    assert [row["seeds"] for row in rows] == ["0, 1", "2"]
+
+
+def test_neighbours_of_another_bank_stand_apart(tmp_path):
+    runs = [
+        changed(finished(tmp_path / str(bank), 0.5, seed=bank), "summary.json",
+                neighbours={"encoder_accuracy": 0.5, "bank": bank})
+        for bank in (10, 50)
+    ]  # fmt: skip
+    assert len(compare_runs([read_run(run) for run in runs])) == 2
+
+
+@pytest.mark.parametrize(("part", "rows"), [({"holdout": 20}, 1), ({"labels": 0.5}, 1), ({}, 2)], ids=str)
+def test_subset_seeds_share_a_row_where_subsets_are_drawn(part, rows, tmp_path):
+    runs = []
+    for seed in (0, 1):
+        folder = finished(tmp_path / str(seed), 0.5 + 0.1 * seed, stamp=f"drawn by {seed}")
+        settings = yaml.safe_load((folder / "config.yaml").read_text())
+        settings["data"] |= {**part, "subset_seed": seed}
+        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+        data = json.loads((folder / "summary.json").read_text())["data"]
+        runs.append(read_run(changed(folder, "summary.json", data=data | {"whole_stamp": "the same"})))
+    found = compare_runs(runs)
+    assert len(found) == rows
+    assert found[0]["seeds"] == ("0, 0 (subset 1)" if rows == 1 else "0")
 
 
 def drawn_by(monkeypatch, tmp_path, *options: object) -> list:

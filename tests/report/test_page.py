@@ -13,6 +13,7 @@ from functools import cache
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -255,10 +256,17 @@ def test_dynamics_are_drawn_for_both_themes_where_they_were_recorded(recorded, t
     assert dynamics(read_record(run)) is None
 
 
+def own_results(folder: Path) -> dict[str, Any]:
+    """RESULTS, as measured on the weights of the run in `folder`."""
+    return RESULTS | {"fingerprint": json.loads((folder / "summary.json").read_text())["fingerprint"]}
+
+
 def test_evaluations_below_the_run_are_taken_in_and_damaged_ones_told_of(copied):
+    mine = own_results(copied)
     for name, text in {
-        "evaluation": json.dumps(RESULTS), "deep/er": json.dumps({**RESULTS, "knn": None}), "cut": "{", "odd": '{"data": 3}',
-        "other": json.dumps({**RESULTS, "linear": {"accuracy": "high"}}),
+        "evaluation": json.dumps(mine), "deep/er": json.dumps({**mine, "knn": None}), "cut": "{",
+        "odd": json.dumps({"data": 3, "fingerprint": mine["fingerprint"]}),
+        "other": json.dumps({**mine, "linear": {"accuracy": "high"}}), "elsewhere": json.dumps(RESULTS),
     }.items():  # fmt: skip
         (copied / name).mkdir(parents=True)
         (copied / name / "results.json").write_text(text)
@@ -275,10 +283,18 @@ def test_evaluations_below_the_run_are_taken_in_and_damaged_ones_told_of(copied)
         "deep/er", "evaluation",
     ]  # fmt: skip
     told = [*record.notes, *notes]
-    assert len(told) == 3
+    assert len(told) == 4
+    assert any("elsewhere/results.json is about other weights" in note for note in told)
     for name in ("cut", "odd", "other"):
         assert sum(f"{name}/results.json" in note for note in told) == 1
     assert "converged" in page.words
+
+
+@pytest.mark.parametrize("task", ["reconstruct", "classify"])
+def test_what_was_measured_on_held_out_images_is_nowhere_called_test(task, make_run, tmp_path):
+    page = read(make_run(tmp_path / "tuned", task, held_out=True))
+    assert "held-out training images" in page.words
+    assert not re.search(r"\btest (images|loss)", page.words, re.IGNORECASE)
 
 
 @pytest.mark.parametrize("which", ["pretrained", "classifier"])
@@ -374,7 +390,7 @@ def hostile(make_run, tmp_path_factory) -> Path:
     """A classifier in which every name is out to be something else."""
     folder = tmp_path_factory.mktemp("runs") / '<img src=x onerror=alert(0)> "\u202egpj'
     make_run(folder, "classify", HOSTILE, HOSTILE[0], warning=" ".join(HOSTILE))
-    results = json.loads(json.dumps(RESULTS))
+    results = json.loads(json.dumps(own_results(folder)))
     results["data"] |= {"name": HOSTILE[1], "tested_on": HOSTILE[0], "warning": HOSTILE[2]}
     results["command"] = " ".join(HOSTILE)
     place = folder / "<b onclick=alert(4)>"

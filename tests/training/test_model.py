@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, load_model, save_model
 from vit.checkpoints.formats.outgoing import Model, encoder_of
-from vit.checkpoints.native import write_weights
+from vit.checkpoints.native import fingerprint, write_weights
 from vit.cli.settings import config_parser, parse_config
-from vit.config import Config, ConfigError, ModelConfig, TrainConfig
+from vit.config import Config, ConfigError, DataConfig, ModelConfig, TrainConfig
 from vit.data import DataError, Dataset, ImageSet
 from vit.data.augment import Normalization
 from vit.data.images import content_stamp
@@ -298,3 +298,13 @@ def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(tmp_p
     found = {name: warning in notes(config(init=tmp_path / name), now) for name in ("unsaid", "same", "other", "mae")}
     assert found == {"unsaid": True, "same": False, "other": True, "mae": False}
     assert warning not in notes(config(init=tmp_path / "unsaid"), whole)
+    few = replace(config(init=tmp_path / "other"), data=DataConfig(labels=0.5))
+    assert warning in notes(few, replace(data, train=data.train.subset(torch.tensor([0, 1, 2, 3]))))
+    assert warning not in notes(replace(few, model=replace(few.model, init=str(tmp_path / "mae"))), data)
+
+
+def test_a_run_remembers_what_it_began_with(tmp_path):
+    autoencoder(tmp_path / "mae")
+    found = begin_model(config(init=tmp_path / "mae"), dataset())
+    assert found.init == fingerprint(load_model(tmp_path / "mae", part="encoder"))
+    assert begin_model(config(), dataset()).init == ""

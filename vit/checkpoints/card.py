@@ -23,7 +23,7 @@ PLACES = ("root", "cache", "warning")
 FIGURES = (
     "task", "init", "test_loss", "test_loss_of_baselines", "test_mask", "neighbours", "test_accuracy",
     "test_accuracy_with_flip", "test_calibration_error", "epochs", "steps", "weights", "seed", "seconds", "device",
-    "precision", "versions",
+    "precision", "versions", "fingerprint",
 )  # fmt: skip
 METHODS = ("knn", "linear", "head", "reconstruction")
 
@@ -54,7 +54,7 @@ def read_run(folder: str | Path, results: Sequence[str | Path] = (), note: str =
         note: a sentence on the data, for the card.
 
     Raises:
-        CheckpointError: the run has not ended, or a file is not there or damaged.
+        CheckpointError: the run has not ended, a file is not there or damaged, or results are about other weights.
     """
     folder = Path(folder)
     settings, summary = mapping(folder / "config.yaml", yaml.safe_load), mapping(folder / "summary.json", read_json)
@@ -64,6 +64,10 @@ def read_run(folder: str | Path, results: Sequence[str | Path] = (), note: str =
     for place in results:
         if not (outcome := mapping(Path(place) / "results.json", read_json)):
             raise CheckpointError(f"no results.json in {place}; `vit evaluate ... --out {place}` writes one")
+        if outcome.get("fingerprint") != summary.get("fingerprint"):
+            raise CheckpointError(
+                f"what is in {place} was measured on other weights than those of {folder}; measure these"
+            )
         found.append(outcome)
     return Run(without_places(settings), without_places(summary), tuple(found), note)
 
@@ -259,7 +263,7 @@ def _results(run: Run, depth: int) -> Iterator[str]:
             how = f"nearest neighbours (k {knn['k']}, {knn['bank']:,} training images)"
             rows += [(how, _share(knn)), ("the same by raw pixels", f"{knn['raw_pixel_accuracy']:.2%}")]
         if linear := found.get("linear"):
-            layer = f"layer {linear['layer']} of 0 to {depth - 1}"
+            layer = f"layer {by_seed(linear['layer'])} of 0 to {depth - 1}"
             rows.append((f"linear probe of frozen features ({layer}, {linear['labels']:,} labels)", _share(linear)))
         if head := found.get("head"):
             rows += [("its own head", _share(head)),
@@ -277,6 +281,11 @@ def _results(run: Run, depth: int) -> Iterator[str]:
             ["| figure | value |", "|---|---|", *(f"| {_text(name)} | {_text(value)} |" for name, value in rows)]
         )
         yield f"{about}\n\n{_fenced(_command(found))}\n\n{table}"
+
+
+def by_seed(value: Any, form: str = "") -> str:
+    """A value of results.json that was chosen by `vit evaluate`: the same for all seeds, or a list with each one's."""
+    return ", ".join(format(one, form) for one in value) if isinstance(value, list) else format(value, form)
 
 
 def _share(found: dict[str, Any]) -> str:
@@ -298,7 +307,7 @@ def _limits(config: dict[str, Any], run: Run, figures: bool, half: bool) -> Iter
         known = " beyond the figures above" if figures else ""
         yield f"It was trained on {_text(config['data'])}; how it does on other images is not known{known}."
     if figures:
-        yield "The figures above are of one run, with one seed."
+        yield "The figures above are of one training, with one seed."
         if half:
             yield "The run's own were measured before its weights were rounded to half precision."
 

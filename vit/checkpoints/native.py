@@ -74,6 +74,15 @@ def architecture(model: Model) -> dict[str, Any]:
     }
 
 
+def fingerprint(model: Model) -> str:
+    """16 hexadecimal digits that identify a model's weights; a copy in half precision has the same."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().half().contiguous().numpy().data)
+    return digest.hexdigest()[:16]
+
+
 def write_weights(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
     """model.safetensors, then config.json with the weights' SHA-256, which `load_model` compares."""
     weights = save(tensors, metadata={"format": "pt"})  # transformers asks for it

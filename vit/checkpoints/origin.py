@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2.functional import center_crop, resize, rgb_to_grayscale
+from torchvision.transforms.v2.functional import resize, rgb_to_grayscale
 
 from vit.checkpoints.names import Shape
-from vit.data.augment import Normalization
+from vit.data.augment import Normalization, cut_to_shape, to_float
 from vit.data.decode import decode
 from vit.data.images import DataError
 from vit.errors import one_line
@@ -122,13 +122,28 @@ class Origin:
         Raises:
             DataError: the model takes no pictures in colour or grey.
         """
+        images = cut_to_shape(self._in_channels(images), self.image_size)
+        if images.shape[-2:] == self.image_size:
+            return images
+        return resize(images, list(self.image_size), InterpolationMode(self.interpolation), antialias=True)
+
+    def inputs(self, images: Tensor) -> Tensor:
+        """Images of a data set as the model's input, prepared as in training; `fit` would round them once more.
+
+        Args:
+            images: uint8 (B, 3, h, w).
+
+        Returns:
+            float32 (B, C, H, W).
+
+        Raises:
+            DataError: as for `fit`.
+        """
+        return self.normalize(to_float(self._in_channels(images), self.image_size, self.interpolation))
+
+    def _in_channels(self, images: Tensor) -> Tensor:
         if self.channels not in (1, 3):
             raise DataError(f"this model takes {self.channels} channels; image files have three, or one")
-        (height, width), (h, w) = self.image_size, images.shape[-2:]
-        if (h, w) != (height, width):
-            part = min(h / height, w / width)  # the largest centred part with the model's shape
-            images = center_crop(images, [max(1, round(height * part)), max(1, round(width * part))])
-            images = resize(images, [height, width], InterpolationMode(self.interpolation), antialias=True)
         return rgb_to_grayscale(images) if self.channels == 1 else images
 
 

@@ -12,6 +12,14 @@ from pathlib import Path
 from vit.cli.options import CommandParser, count, loading_arguments, loading_parser, natural, require_folder, share
 from vit.config import ConfigError, DataConfig
 
+MEANT = {
+    "knn": {"labels", "bank", "seeds"},
+    "linear": {"every_layer", "labels", "holdout", "seeds"},
+    "reconstruction": set(),
+    "head": {"flip"},
+}
+"""The options that mean something for each method."""
+
 
 def evaluate_parser() -> argparse.ArgumentParser:
     """The options of `vit evaluate`."""
@@ -49,7 +57,8 @@ def evaluate_parser() -> argparse.ArgumentParser:
     parser.add_argument("--bank", type=natural, default=0, metavar="N", help="training images for neighbours; 0: all")
     parser.add_argument(
         "--seeds", type=_naturals, default=(0,), metavar="N,N",
-        help="of the label subset and the held-out images; of several, the mean and the spread (default: 0)",
+        help="of the label subset and the held-out images (of --tuning, the first alone); of several, the mean and the spread"
+        " (default: 0)",
     )  # fmt: skip
     parser.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], default="auto", help="where")
     parser.add_argument("--threads", type=natural, default=0, metavar="N", help="on the CPU; 0: torch's choice")
@@ -59,7 +68,8 @@ def evaluate_parser() -> argparse.ArgumentParser:
 
 def run(argv: Sequence[str]) -> int:
     """Check the options, measure, and write what came out: on the terminal, and with `--out` into files."""
-    options = evaluate_parser().parse_args(list(argv))
+    parser = evaluate_parser()
+    options = parser.parse_args(list(argv))
     known = ("cifar10", "cifar100", "scenes")
     source, root = (options.data, options.root) if options.data in known else ("folder", options.data)
     if source == "folder" and not os.path.isdir(os.path.expanduser(root)):
@@ -73,12 +83,14 @@ def run(argv: Sequence[str]) -> int:
     out = Path(options.out) if options.out else None
     if out is not None:
         require_folder(out)
-        if os.path.exists(out / "summary.json"):
+        if any(os.path.exists(out / name) for name in ("summary.json", "config.yaml")):
             raise ConfigError(
                 f"--out: {out} is a run, whose own pictures would be lost; name {out / 'evaluation'}, say"
             )
-    if options.flip and options.method not in ("all", "head"):
-        raise ConfigError(f"--flip: is about a model's own head, not --method {options.method}; leave it out")
+    for name in sorted(set().union(*MEANT.values()) - MEANT.get(options.method, set().union(*MEANT.values()))):
+        if getattr(options, name) != parser.get_default(name) and not (name == "seeds" and options.tuning):
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option}: means nothing for --method {options.method}; leave it out")
 
     from vit.evaluate import commands
 
@@ -91,8 +103,7 @@ def run(argv: Sequence[str]) -> int:
     if out is not None:
         from vit.atomic import write_json
 
-        write_json(out / "results.json", outcome.results | {"command": f"vit evaluate {shlex.join(argv)}"})
-        print(f"In {out}: results.json" + (", confusion.png, reliability.png" if outcome.logits is not None else ""))
+        names = ("confusion.png", "reliability.png")
         if outcome.logits is not None:
             from vit.evaluate.classification import confusion, reliability
             from vit.figures import confusion_figure, reliability_figure, save_figure
@@ -100,13 +111,21 @@ def run(argv: Sequence[str]) -> int:
             about = commands.caption(outcome)
             table, found = confusion(outcome.logits, outcome.labels), reliability(outcome.logits, outcome.labels)
             figure = confusion_figure(table, outcome.class_names, "What is taken for what", about)
-            save_figure(figure, out / "confusion.png")
+            save_figure(figure, out / names[0])
             figure = reliability_figure(
                 found.confidence, found.accuracy, found.count, found.error, "Can its confidence be believed?", about
             )
-            save_figure(figure, out / "reliability.png")
+            save_figure(figure, out / names[1])
+        elif os.path.exists(out / "results.json"):  # the pictures belong to the results that are replaced
+            for name in names:
+                (out / name).unlink(missing_ok=True)
+        write_json(out / "results.json", outcome.results | {"command": f"vit evaluate {shlex.join(argv)}"})
+        print(f"In {out}: {', '.join(['results.json', *(names if outcome.logits is not None else ())])}")
     return 0
 
 
 def _naturals(text: str) -> tuple[int, ...]:
-    return tuple(natural(part) for part in text.split(","))
+    numbers = tuple(natural(part) for part in text.split(","))
+    if len(set(numbers)) < len(numbers):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be used; each seed once")
+    return numbers

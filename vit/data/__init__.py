@@ -27,6 +27,7 @@ class Dataset:
         train, test: the two splits.
         warning: what the user must not overlook, or None: the data is not what was asked for.
         held_out: `test` is a part of the training images, set aside to choose settings by; the test images are not there.
+        whole_stamp: of both splits before images were held out and labels left aside; "" where none were.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Dataset:
     test: ImageSet
     warning: str | None = None
     held_out: bool = False
+    whole_stamp: str = ""
 
     @property
     def description(self) -> str:
@@ -63,6 +65,7 @@ class Dataset:
             "tested_on": self.tested_on,
             "skipped": len(self.train.skipped) + len(self.test.skipped),
             "stamp": self.stamp,
+            "whole_stamp": self.whole_stamp or self.stamp,
         }
 
 
@@ -104,6 +107,7 @@ def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
         train = train.subset(evenly_spaced(len(train), config.limit))
     if config.limit and config.limit < len(test):
         test = test.subset(evenly_spaced(len(test), config.limit))
+    whole_stamp = f"{train.stamp}-{test.stamp}"
     if config.holdout:
         if config.holdout > len(train) // 2:
             allowed = f"at most half of the {len(train):,} training images"
@@ -113,7 +117,7 @@ def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
     if config.labels < 1:
         count = max(1, round(config.labels * len(train)))
         train = train.subset(spread_over_classes(train.labels, count, config.subset_seed, "labels"))
-    return Dataset(name, source, train, test, warning, held_out=config.holdout > 0)
+    return Dataset(name, source, train, test, warning, config.holdout > 0, whole_stamp)
 
 
 def _scenes(config: DataConfig) -> tuple[ImageSet, ImageSet]:

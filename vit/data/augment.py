@@ -10,6 +10,7 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
+from torchvision.transforms.v2.functional import center_crop
 
 from vit.config import DataConfig
 from vit.data import randaugment
@@ -152,12 +153,28 @@ def pad_and_crop(images: Tensor, padding: int, shifts: Tensor) -> Tensor:
     return padded.flatten(2).gather(2, pixels).view(images.shape)
 
 
-def to_float(images: Tensor, image_size: tuple[int, int]) -> Tensor:
-    """uint8 (B, C, h, w) -> float32 (B, C, H, W) from 0 to 1, resized with antialiasing where the size differs."""
-    images = images.float() / 255
+def to_float(images: Tensor, image_size: tuple[int, int], interpolation: str = "bicubic") -> Tensor:
+    """uint8 (B, C, h, w) -> float32 (B, C, H, W) from 0 to 1, cut to that shape and resized where the size differs.
+
+    So every image of a data set is prepared, in training and wherever a model is measured.
+
+    Args:
+        images: uint8 (B, C, h, w).
+        image_size: (H, W).
+        interpolation: "bicubic" or "bilinear", with antialiasing.
+    """
+    images = cut_to_shape(images, image_size).float() / 255
     if images.shape[-2:] != image_size:
-        images = F.interpolate(images, image_size, mode="bilinear", antialias=True, align_corners=False)
+        images = F.interpolate(images, image_size, mode=interpolation, antialias=True, align_corners=False).clamp(0, 1)
     return images
+
+
+def cut_to_shape(images: Tensor, image_size: tuple[int, int]) -> Tensor:
+    """The largest centred part of images (B, C, h, w) that has the shape of `image_size`."""
+    (height, width), (h, w) = image_size, images.shape[-2:]
+    part = min(h / height, w / width)
+    cut = max(1, round(height * part)), max(1, round(width * part))
+    return images if cut == (h, w) else center_crop(images, list(cut))
 
 
 class Normalization:

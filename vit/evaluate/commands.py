@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -16,10 +17,12 @@ from torch import Tensor
 
 from vit import __version__
 from vit.checkpoints import load_trained
+from vit.checkpoints.card import by_seed
 from vit.checkpoints.formats.outgoing import Model, encoder_of
-from vit.config import DataConfig, TrainConfig
+from vit.checkpoints.native import fingerprint
+from vit.config import ConfigError, DataConfig, TrainConfig
 from vit.data import Dataset, load_data
-from vit.data.augment import evenly_spaced, to_float
+from vit.data.augment import evenly_spaced
 from vit.data.subsets import spread_over_classes
 from vit.errors import UserError, one_line
 from vit.evaluate.classification import accuracy, head_logits, worth
@@ -33,6 +36,8 @@ from vit.training.device import Compute, choose_compute, device_name
 
 METHODS = ("knn", "linear", "reconstruction", "head")
 RATIOS = (0.5, 0.75, 0.9)
+MEANS = ("accuracy", "raw_pixel_accuracy", "cross_entropy", "expected_calibration_error")
+"""What is averaged over seeds."""
 
 
 class EvaluationError(UserError):
@@ -49,7 +54,7 @@ class Measure:
         labels: share of the training images whose labels may be used, by neighbours and probe, above 0 and at most 1.
         holdout: training images that choose the probe's layer and regularisation; at most half of those with labels.
         bank: of those, images that nearest neighbours search, spread evenly; 0: all.
-        seeds: of the two subsets; with several, figures are means over them.
+        seeds: of the two subsets; with several, figures are means over them. Neighbours that may use all labels have none.
         flip: the head sees each image and its mirror image too; reported apart.
         device: "auto", "cpu", "cuda" or "mps".
         threads: on the CPU; 0: torch's choice.
@@ -72,8 +77,9 @@ class Outcome:
 
     Attributes:
         results: plain values for JSON: every figure, and what is needed to measure it again.
-        logits: (N, classes) of the test images, by the head or else the linear probe; None where neither was measured.
-        labels: int64 (N,), of the test images.
+        logits: (N, classes) of the test images, by the head or else the linear probe, one seed's after the other; None
+            where neither was measured.
+        labels: int64 (N,), of the test images, likewise.
         class_names: one a class.
         classifier: what made the logits.
     """
@@ -100,21 +106,26 @@ def evaluate(checkpoint: str, config: DataConfig, asked: dict[str, Any], measure
     model = load_trained(checkpoint, **asked)
     origin, encoder = model.origin, encoder_of(model)
     compute = choose_compute(TrainConfig(device=measure.device, precision="fp32", threads=measure.threads))  # type: ignore[arg-type]
-    data = load_data(config, origin.image_size)
-    methods = _applicable(model, data, measure.methods)
+    try:
+        data = load_data(config, origin.image_size)
+    except ConfigError as error:
+        raise EvaluationError(str(error).replace("data.holdout", "--tuning")) from error
+    methods = _applicable(model, data, measure)
     model.to(compute.device)
-
-    def prepare(batch: Tensor) -> Tensor:
-        return origin.normalize(to_float(origin.fit(batch), origin.image_size))
-
-    train, test = data.train, data.test
+    prepare, train, test = origin.inputs, data.train, data.test
     results: dict[str, Any] = {
         "checkpoint": origin.source,
+        "fingerprint": fingerprint(model),
         "trained_on": origin.data,
         "data": {"name": data.name, "source": data.source, "train_images": len(train), "test_images": len(test),
                  "tested_on": data.tested_on, "stamp": data.stamp, "warning": data.warning},
         "settings": asdict(measure),
+        "note": "",
     }  # fmt: skip
+    if measure.labels < 1 and _may_know(model, data):
+        results["note"] = (
+            "this model has been taught classes, perhaps by more labels: it does not show what these few give"
+        )
     seconds: dict[str, float] = {}
     logits, classifier = None, ""
     if "knn" in methods or "linear" in methods:
@@ -128,7 +139,8 @@ def evaluate(checkpoint: str, config: DataConfig, asked: dict[str, Any], measure
     for method in methods:
         since = time.perf_counter()
         if method == "knn":
-            banks = [part[evenly_spaced(len(part), measure.bank)] for part in used]
+            drawn = used if measure.labels < 1 else used[:1]  # of all labels there is one choice
+            banks = [part[evenly_spaced(len(part), measure.bank)] for part in drawn]
             rows = [_neighbours(features[0][-1], features[1][-1], bank, data) for bank in banks]
             results["knn"] = over_seeds(rows, measure.seeds)
         elif method == "linear":
@@ -137,7 +149,7 @@ def evaluate(checkpoint: str, config: DataConfig, asked: dict[str, Any], measure
                 for part, seed in zip(used, measure.seeds, strict=True)
             ]
             results["linear"] = over_seeds([row for row, _ in probes], measure.seeds)
-            logits = probes[0][1]  # the pictures are of the first seed
+            logits = torch.cat([found for _, found in probes])
             classifier = "a linear probe of frozen features"
         elif method == "reconstruction":
             assert isinstance(model, MaskedAutoencoder)
@@ -159,7 +171,8 @@ def evaluate(checkpoint: str, config: DataConfig, asked: dict[str, Any], measure
             "python": sys.version.split()[0],
         },
     }  # fmt: skip
-    return Outcome(results, logits, test.labels, test.class_names, classifier)
+    labels = test.labels if logits is None else test.labels.repeat(len(logits) // len(test))
+    return Outcome(results, logits, labels, test.class_names, classifier)
 
 
 def describe(results: dict[str, Any]) -> list[str]:
@@ -169,11 +182,14 @@ def describe(results: dict[str, Any]) -> list[str]:
     lines = [f"{one_line(data['name'])}: {count}, stamp {data['stamp']}"]
     if data["warning"]:
         lines.append(f"WARNING: {one_line(data['warning'])}")
+    if results["note"]:
+        lines.append(f"note: {results['note']}")
     if found := results.get("knn"):
         searched = f"raw pixels {found['raw_pixel_accuracy']:.2%}; k {found['k']}, {found['bank']:,} training images"
         lines.append(f"nearest neighbours  {found['accuracy']:.2%}{_spread(found)}   ({searched})")
     if found := results.get("linear"):
-        chosen = f"layer {found['layer']}, L2 {found['strength']:.0e}, chosen on {found['held_out']:,} held-out training images"
+        chosen = f"layer {by_seed(found['layer'])}, L2 {by_seed(found['strength'], '.0e')}, chosen on"
+        chosen += f" {found['held_out']:,} held-out training images"
         lines.append(
             f"linear probe        {found['accuracy']:.2%}{_spread(found)}   ({found['labels']:,} labels; {chosen})"
         )
@@ -202,20 +218,31 @@ def caption(outcome: Outcome) -> str:
     data = outcome.results["data"]
     found = outcome.results.get("head") or outcome.results["linear"]
     images = f"{data['name']}, {data['test_images']:,} {data['tested_on']}"
-    name = Path(outcome.results["checkpoint"]).name
-    return f"{name} · {outcome.classifier} · {images} · accuracy {found['accuracy']:.2%}"
+    name, seeds = Path(outcome.results["checkpoint"]).name, len(found.get("seeds", [0]))
+    together = f", {seeds} seeds together" if seeds > 1 else ""
+    return f"{name} · {outcome.classifier} · {images} · accuracy {found['accuracy']:.2%}{together}"
 
 
-def _applicable(model: Model, data: Dataset, asked: Sequence[str]) -> list[str]:
+def _may_know(model: Model, data: Dataset) -> bool:
+    """Whether a model has been taught classes that may be those of this data's training images.
+
+    What counts is the head of its checkpoint, also where it was left out in loading.
+    """
+    own = model.origin.details.get("encoder")
+    arguments = own if isinstance(own, dict) else encoder_of(model).arguments
+    return arguments.get("num_classes") == len(data.test.class_names) > 0 and model.origin.data_stamp != data.stamp
+
+
+def _applicable(model: Model, data: Dataset, measure: Measure) -> list[str]:
     """The methods that were asked for, or all that apply, in the order of METHODS.
 
     Raises:
         EvaluationError: one that was asked for does not apply, or none does.
     """
-    classes = encoder_of(model).arguments["num_classes"]
+    asked, classes = measure.methods, encoder_of(model).arguments["num_classes"]
     labelled = data.train.labelled and data.test.labelled
     names = len(data.test.class_names)
-    if data.held_out and classes and not model.origin.was_tested_on(data.test.stamp):
+    if data.held_out and _may_know(model, data) and not model.origin.was_tested_on(data.test.stamp):
         ways = "train it with data.holdout, as many and with the same data.subset_seed"
         raise EvaluationError(f"this model may have been taught these {len(data.test):,} images' classes; {ways}")
     head = f"this model has a head of {classes} classes, {data.name} {names}"
@@ -238,21 +265,37 @@ def _applicable(model: Model, data: Dataset, asked: Sequence[str]) -> list[str]:
     methods = [method for method in METHODS if method in (asked or METHODS) and not hindrance[method]]
     if not methods:
         raise EvaluationError(f"nothing can be measured: {'; '.join(why for why in hindrance.values() if why)}")
+    if measure.flip and "head" not in methods:
+        raise EvaluationError(f"--flip: is about a model's own head; {hindrance['head']}")
     return methods
 
 
 def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
-    """The figures of the first seed; with several, `accuracy` is their mean, beside the spread and each one's.
+    """What was found with several seeds, as one.
 
     Args:
         rows: of each seed, with "accuracy".
-        seeds: as many.
+        seeds: as many, or more where only the first was needed.
+
+    Returns:
+        Of a single row, that row. Else means of what MEANS names, with "spread" (standard deviation) and "accuracy_by_seed";
+        the sum of the confusions; of all else the value where it is one, or a list with each seed's.
     """
     if len(rows) == 1:
         return rows[0]
-    found = torch.tensor([row["accuracy"] for row in rows], dtype=torch.double)
-    several = {"accuracy": float(found.mean()), "spread": float(found.std()), "accuracy_by_seed": found.tolist()}
-    return rows[0] | several | {"seeds": list(seeds), "figures_of_seed": seeds[0]}
+    found: dict[str, Any] = {}
+    for key in rows[0]:
+        values = [row[key] for row in rows]
+        if key in MEANS:
+            found[key] = statistics.mean(values)
+        elif key == "confusion":
+            found[key] = torch.tensor(values).sum(0).tolist()
+        elif key == "converged":
+            found[key] = all(values)
+        else:
+            found[key] = values[0] if all(value == values[0] for value in values) else values
+    each = [row["accuracy"] for row in rows]
+    return found | {"spread": statistics.stdev(each), "accuracy_by_seed": each, "seeds": list(seeds)}
 
 
 def _neighbours(bank: Tensor, queries: Tensor, chosen: Tensor, data: Dataset) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vit import __version__
 from vit.checkpoints.formats.outgoing import encoder_of
+from vit.checkpoints.native import fingerprint
 from vit.data.augment import evenly_spaced, to_float
 from vit.evaluate.classification import accuracy, head_logits, reliability, worth
 from vit.evaluate.features import encoder_features, pixel_features
@@ -39,6 +40,8 @@ def summarize(run: TrainingRun, metrics: Sequence[Mapping[str, Any]], measured: 
     return {
         "task": config.train.task,
         "init": config.model.init,
+        "init_fingerprint": run.init,
+        "fingerprint": fingerprint(run.result),
         "data": data.facts,
         "steps": run.step,
         "epochs": config.train.epochs,

@@ -42,11 +42,17 @@ class FinishedRun:
     results: list[dict[str, Any]]
 
 
-def _linear(run: FinishedRun) -> float | None:
-    """Of a probe of the same images, by all their labels."""
-    stamp = run.summary["data"]["stamp"]
-    probes = [found for found in run.results if "linear" in found and found["data"]["stamp"] == stamp]
-    return next((found["linear"]["accuracy"] for found in probes if found["settings"]["labels"] == 1), None)
+def _linear(run: FinishedRun, every_layer: bool) -> float | None:
+    """Of a probe of the run's own weights on the same images, by all their labels."""
+    known = run.summary["data"]["stamp"], run.summary.get("fingerprint")
+    probes = [
+        found["linear"]["accuracy"]
+        for found in run.results
+        if "linear" in found
+        and (found["data"]["stamp"], found.get("fingerprint")) == known
+        and (found["settings"]["labels"], found["settings"]["every_layer"]) == (1, every_layer)
+    ]
+    return probes[0] if probes else None
 
 
 def _neighbours(run: FinishedRun) -> float | None:
@@ -59,7 +65,8 @@ FIGURES: dict[str, tuple[Callable[[FinishedRun], float | None], str]] = {
     "with mirror images": (lambda run: run.summary.get("test_accuracy_with_flip"), ".2%"),
     "calibration error": (lambda run: run.summary.get("test_calibration_error"), ".2%"),
     "neighbours": (_neighbours, ".2%"),
-    "linear probe": (_linear, ".2%"),
+    "linear probe": (lambda run: _linear(run, False), ".2%"),
+    "linear probe, best layer": (lambda run: _linear(run, True), ".2%"),
     "seconds": (lambda run: run.summary.get("seconds"), ",.0f"),
 }
 """What is compared: how it is found in a run, and how it is written."""
@@ -190,15 +197,18 @@ def _row(run: FinishedRun) -> dict[str, float | None]:
 
 def _key(run: FinishedRun) -> str:
     """Equal for runs that differ in their seeds alone."""
-    data = run.summary["data"]
-    train, _, test = data["stamp"].rpartition("-")
-    stamp = test if run.settings.get("data.labels", 1) < 1 else f"{train}-{test}"  # another seed, other labels
-    return json.dumps([_what(run), data["train_images"], data["test_images"], data["tested_on"], stamp], sort_keys=True)
+    data, what = run.summary["data"], _what(run)
+    if begun_with := run.summary.get("init_fingerprint"):  # the same weights, wherever they lie
+        what["model.init"] = begun_with
+    stamp = data.get("whole_stamp", data["stamp"])  # another seed, other labels and held-out images
+    bank = (run.summary.get("neighbours") or {}).get("bank")
+    return json.dumps([what, data["train_images"], data["test_images"], data["tested_on"], stamp, bank], sort_keys=True)
 
 
 def _seeds(run: FinishedRun) -> str:
     seed, subset = (run.settings.get(key, 0) for key in SEEDS)
-    return f"{seed} (subset {subset})" if subset else str(seed)
+    drawn = run.settings.get("data.labels", 1) < 1 or run.settings.get("data.holdout", 0)
+    return f"{seed} (subset {subset})" if subset and drawn else str(seed)
 
 
 def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[str]:

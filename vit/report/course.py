@@ -32,13 +32,13 @@ def course(record: Record) -> Section | None:
     """How training went."""
     if not record.metrics:
         return None
-    task, tested_on = record.settings["train.task"], record.data.get("tested_on", "test images")
+    task, tested_on = record.settings["train.task"], record.tested_on
     curves = curves_of(task, record.settings["mask.uniformity"] > 0, tested_on, record.summary)
     tall, low = (4.2 if len(curves) == 1 else 3.2), 2.05
     drawn = [_curve(record, curve, tall, "tall" if len(curves) == 1 else None) for curve in curves]
     drawn += [_curve(record, curve, low, None) for curve in STEERING]
     lede = "Loss, learning rate and gradient norm over the epochs. The loss in training is taken on varied images (cropped,"
-    return section("course", "How it went", f"{lede} flipped), so it need not meet that of the test images.",
+    return section("course", "How it went", f"{lede} flipped), so it need not meet that of the {tested_on}.",
                    element("div", *drawn, class_="figures"))  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def filling(record: Record, development: Development) -> Section | None:
     ]
     for moment, result in found:
         rows.append((moment.name, "", image_strip(result.filled), f"filled in by the weights of {moment.name}"))
-    lede = f"Test images, the {seen} of them that the model sees, and how it fills in the rest"
+    lede = f"Some {record.tested_on}, the {seen} of them that the model sees, and how it fills in the rest"
     lede += ": the same images and the same mask at each moment." if len(found) > 1 else "."
     note = (
         "The model predicts normalised patches: their brightness and contrast are estimated here from the visible patches"
@@ -146,7 +146,7 @@ def dynamics(record: Record) -> Section | None:
 def pictures_left(record: Record) -> Section | None:
     """The run's own pictures, of a run that kept no images to draw them anew from."""
     about = {
-        record.folder.reconstructions: "test images, what the model sees of them, and how it fills in the rest",
+        record.folder.reconstructions: f"{record.tested_on}, what the model sees of them, and how it fills in the rest",
         record.folder.attention: "where the last layer's attention looks, head by head",
     }
     shown = [picture(path.read_bytes(), None, alt, alt, "wide") for path, alt in about.items() if path.is_file()]

@@ -53,7 +53,11 @@ def key_figures(record: Record) -> list[tuple[str, str, str]]:
         ]
     mean = summary["test_loss_of_baselines"]["mean_of_visible_patches"]
     figures = [
-        (f"{summary['test_loss']:.3f}", "test loss", f"on hidden patches; guessing the visible mean: {mean:.3f}")
+        (
+            f"{summary['test_loss']:.3f}",
+            "loss",
+            f"on hidden patches of {record.tested_on}; guessing the visible mean: {mean:.3f}",
+        )
     ]
     if found := summary["neighbours"]:
         pixels = f"without a label in training; by raw pixels: {found['raw_pixel_accuracy']:.1%}"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vit.checkpoints.card import by_seed
 from vit.figures import confusion_figure, png_of, reliability_figure
 from vit.figures.document import Markup, element
 from vit.report.pieces import DOTS, Section, bars, command, figure, paragraph, plural, section, table
@@ -140,7 +141,7 @@ def _accuracies(results: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         how = f"k {found['k']}, {found['bank']:,} training images; by raw pixels {found['raw_pixel_accuracy']:.2%}"
         yield "nearest neighbours", _accuracy(found), how
     if found := results.get("linear"):
-        how = f"{found['labels']:,} labels, layer {found['layer']}, L2 {found['strength']:.0e}"
+        how = f"{found['labels']:,} labels, layer {by_seed(found['layer'])}, L2 {by_seed(found['strength'], '.0e')}"
         how += f", chosen on {found['held_out']:,} held-out training images"
         yield "linear probe", _accuracy(found), how + ("" if found["converged"] else "; its fit has not converged")
     if found := results.get("head"):

@@ -56,7 +56,12 @@ class Record:
     @property
     def tested(self) -> str:
         """What its figures were measured on: "10,000 test images"."""
-        return f"{self.data['test_images']:,} {self.data['tested_on']}"
+        return f"{self.data['test_images']:,} {self.tested_on}"
+
+    @property
+    def tested_on(self) -> str:
+        """What its figures were measured on: "test images"."""
+        return str(self.data.get("tested_on", "test images"))
 
     @property
     def epochs(self) -> float:
@@ -75,18 +80,24 @@ def read_record(path: Path) -> Record:
         raise RecordError(
             f"{path} is no run: there is no config.yaml in it; name the folder of a run, runs/quickstart say"
         )
+    summary = mapping(folder.summary, read_json)
     results, notes = [], []
     for place in sorted(path.rglob("results.json")):
         try:
-            results.append((str(place.parent.relative_to(path)), mapping(place, read_json)))
+            found = mapping(place, read_json)
         except CheckpointError as error:
             notes.append(str(error))
+            continue
+        name = str(place.parent.relative_to(path))
+        if summary.get("fingerprint") in (None, found.get("fingerprint")):  # one of an earlier version does not say
+            results.append((name, found))
+        else:
+            notes.append(f"{name}/results.json is about other weights than the run's and is left out")
     try:
         settings = settings_of(Config().to_dict()) | settings_of(mapping(folder.config, yaml.safe_load))
     except AttributeError as error:
         raise RecordError(f"{folder.config} is damaged: it is not made of sections") from error
     showcase = load_showcase(folder.showcase) if folder.showcase.exists() else None
-    summary = mapping(folder.summary, read_json)
     return Record(folder, settings, read_metrics(folder.metrics), summary, results, showcase, notes)
 
 

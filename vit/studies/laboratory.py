@@ -195,7 +195,7 @@ class Laboratory:
         if start is not None:
             if not (initial / "config.json").exists():
                 torch.manual_seed(stream_seed(config.train.seed, "weights", 0))
-                model, normalize, _ = begin_model(config, data)
+                model, normalize, *_ = begin_model(config, data)
                 start(cast(MaskedAutoencoder, model))
                 save_model(initial, model, normalize, data_stamp=data.stamp)
             config = replace(config, model=replace(config.model, init=str(initial)))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import warnings
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from vit.checkpoints import CheckpointError, load_model
 from vit.checkpoints.formats.outgoing import Model, encoder_of
+from vit.checkpoints.native import fingerprint
 from vit.config import Config, ConfigError, ModelConfig
 from vit.data import Dataset
 from vit.data.augment import Normalization
@@ -17,8 +18,24 @@ from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
 
 
-def begin_model(config: Config, data: Dataset) -> tuple[Model, Normalization, list[str]]:
-    """The model of a run at its first step, the normalisation of its input, and what the user should know of both.
+class Beginning(NamedTuple):
+    """What a run begins with.
+
+    Attributes:
+        model: with its first weights.
+        normalize: of the input.
+        notes: what the user should know of both.
+        init: `vit.checkpoints.native.fingerprint` of the checkpoint; "" of random weights.
+    """
+
+    model: Model
+    normalize: Normalization
+    notes: list[str]
+    init: str = ""
+
+
+def begin_model(config: Config, data: Dataset) -> Beginning:
+    """The model of a run at its first step.
 
     Args:
         config: all settings. With `model.init`, they must agree with the checkpoint's, but for drop path and pooling.
@@ -43,7 +60,7 @@ def begin_model(config: Config, data: Dataset) -> tuple[Model, Normalization, li
     heads = {"num_classes": len(classes)} if config.train.task == "classify" else {}
     arguments = config.model.encoder_arguments() | heads
     if not config.model.init:
-        return build_model(config, arguments), Normalization.of(data.train.images), []
+        return Beginning(build_model(config, arguments), Normalization.of(data.train.images), [])
     loaded = _load(config.model, part="encoder" if heads else None)
     source = encoder_of(loaded)
     missing = [name for name in loaded.origin.report.missing if not name.startswith("head.")]
@@ -66,11 +83,13 @@ def begin_model(config: Config, data: Dataset) -> tuple[Model, Normalization, li
         if isinstance(loaded, MaskedAutoencoder) and taken:
             model.decoder.load_state_dict(loaded.decoder.state_dict())
         notes.append(f"model.init: its encoder goes on, with {'its' if taken else 'a new'} decoder")
-    if data.held_out and source.arguments["num_classes"] and not origin.was_tested_on(data.test.stamp):
-        notes.append(
-            "model.init: it has been taught classes, perhaps of the held-out images: their figures may flatter it"
-        )
-    return model, origin.normalize, notes
+    knows = "model.init: it has been taught classes, perhaps"
+    taught = heads and source.arguments["num_classes"] == len(classes)  # others are of other images
+    if taught and data.held_out and not origin.was_tested_on(data.test.stamp):
+        notes.append(f"{knows} of the held-out images: their figures may flatter it")
+    if taught and config.data.labels < 1 and origin.data_stamp != data.stamp:
+        notes.append(f"{knows} by more labels than data.labels allows: it does not show what these few give")
+    return Beginning(model, origin.normalize, notes, fingerprint(loaded))
 
 
 def _load(settings: ModelConfig, part: str | None) -> Model:

@@ -48,6 +48,7 @@ class TrainingRun:
         seconds: of training, all sessions together.
         notes: lines that the user should see: what was damaged, what differs from the session before.
         processes: which of how many this is.
+        init: `vit.checkpoints.native.fingerprint` of what it began with; "" of random weights.
         first_step_seconds: of this session; where the model is compiled, that is its cold start.
     """
 
@@ -63,6 +64,7 @@ class TrainingRun:
     seconds: float
     notes: list[str]
     processes: Processes = ALONE
+    init: str = ""
     first_step_seconds: float = 0.0
 
     @property
@@ -129,6 +131,7 @@ class TrainingRun:
             "precision": self.compute.precision,
             "computed_on": f"{self.compute}, {self.how}",
             "torch": str(torch.__version__),  # a class of its own, which is no plain value
+            "init": self.init,
             "data_stamp": self.data.stamp,
             "data": self.data.name,
             "class_names": list(self.data.train.class_names),
@@ -191,8 +194,9 @@ def begin_run(
     compute = replace(compute, precision=processes.from_first(lambda: compute.precision))
     torch.manual_seed(stream_seed(config.train.seed, "weights", 0))
     if state is None:
-        model, normalize, notes = begin_model(config, data)
+        model, normalize, notes, init = begin_model(config, data)
     else:
+        init = state.get("init", "")  # an earlier version's state does not say
         model, normalize = build_model(config, state["encoder"]), Normalization(state["mean"], state["std"])
         model.load_state_dict(state["model"])
     model.to(compute.device)
@@ -217,7 +221,7 @@ def begin_run(
             notes.append(f"no training image of {', '.join(sorted(absent))}")
     step, seconds = (state["step"], state["seconds"]) if state else (0, 0.0)
     run = TrainingRun(
-        config, data, compute, normalize, task, optimizer, average, watch, step, seconds, notes, processes
+        config, data, compute, normalize, task, optimizer, average, watch, step, seconds, notes, processes, init
     )
     if state is not None and (state["computed_on"], state["torch"]) != (f"{compute}, {run.how}", torch.__version__):
         before = f"{state['computed_on']}, torch {state['torch']}"
