@@ -1,10 +1,15 @@
 """README's claims that a file of the repository holds: nothing stands there that is not in the pages it names."""
 
 import re
+import shlex
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from vit.cli.options import CommandParser
+from vit.cli.settings import parse_config, parse_train_command, take_options
+from vit.cli.study import study_plan
 from vit.studies import STUDIES
 
 ROOT = Path(__file__).parents[1]
@@ -37,3 +42,53 @@ def test_every_picture_and_page_that_is_named_is_there():
     named = re.findall(r"\]\(([^)#:]+)\)", README) + re.findall(r'src="([^":]+)"', README)
     assert len(named) > 20
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def commands(text: str, begin: str) -> list[list[str]]:
+    """The lines of `text` that begin so and call train.py or vit, in words; continued lines joined, remarks left out."""
+    lines = re.sub(r"\\\n[# ]*", "", text).splitlines()
+    called = [line.removeprefix(begin).partition("  #")[0] for line in lines if line.startswith(begin)]
+    return [
+        shlex.split(re.sub(r"(\w)\|[\w|-]+", r"\1", line))
+        for line in called
+        if re.match("(python train.py|vit) ?", line)
+    ]
+
+
+COMMANDS = [
+    *commands(re.sub(r"^    [AB]: ", "    ", README, flags=re.MULTILINE), "    "),
+    *(words for file in sorted(ROOT.glob("configs/**/*.yaml")) for words in commands(file.read_text(), "#   ")),
+]
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if "a.yaml" not in words], ids=" ".join)
+def test_every_command_that_is_told_is_one_that_its_program_takes(words, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    words = [word for word in words if word not in ("--help", "--resume")]
+    if words[:2] == ["python", "train.py"]:
+        assert parse_train_command(words[2:], ROOT / "configs" / "quickstart.yaml").out.parts[0] == "runs"
+        return
+    _, name, *argv = words
+    module = import_module(f"vit.cli.{name}")
+    if name == "study":
+        _, rest = take_options(argv[1:], "--out")
+        for study in STUDIES if argv[0] in ("all", "NAME") else argv[:1]:
+            study_plan(study, "--quick" in rest, [word for word in rest if word != "--quick"])
+    elif name == "data":
+        parse_config(module.data_parser(), take_options(argv, "--out")[1])
+    else:
+        parser: CommandParser = getattr(module, f"{name}_parser")()
+        parser.parse_args(argv)
+
+
+def test_commands_are_found():
+    assert len(COMMANDS) > 60
+    assert {words[1] for words in COMMANDS} >= {
+        "train.py",
+        "attention",
+        "evaluate",
+        "compare",
+        "study",
+        "bench",
+        "checkpoint",
+    }
