@@ -83,7 +83,7 @@ class DataConfig(_Section):
     crop_scale: tuple[float, float] = (0.2, 1.0)
     """crop resized: smallest and largest share of the area"""
     crop_ratio: tuple[float, float] = (0.75, 1.3333333333333333)
-    """crop resized: smallest and largest width / height"""
+    """crop resized: smallest and largest width / height, where 1 has the shape of model.image_size"""
     crop_padding: int = 4
     """crop pad: width of the border in pixels"""
     flip: float = 0.5
@@ -121,7 +121,7 @@ class ModelConfig(_Section):
     preset: Literal["micro", "tiny", "small", "base"] = "tiny"
     """width, depth and heads of encoder and decoder, as far as they are not given below"""
     image_size: int | tuple[int, int] = 32
-    """pixels: one number for squares, or [height, width]; images of another size are resized"""
+    """pixels: one number for squares, or [height, width]; images of another size are cut to that shape and resized"""
     patch_size: int | tuple[int, int] = 4
     """pixels: one number for squares, or [height, width]; divides the image"""
     embed_dim: int | None = None

@@ -139,6 +139,18 @@ def test_a_pretraining_is_told_with_its_figures_and_how_to_make_it_again(runs, t
     assert model.origin.report.notes == []
 
 
+def test_results_of_a_run_that_does_not_name_its_weights_are_taken(runs, tmp_path):
+    run = tmp_path / "old"
+    run.mkdir()
+    for name in ("model.safetensors", "config.json", "config.yaml"):
+        (run / name).write_bytes((runs / "pre" / name).read_bytes())
+    summary = json.loads((runs / "pre" / "summary.json").read_text())
+    del summary["fingerprint"]
+    write_json(run / "summary.json", summary)
+    assert vit(run, "--to", "safetensors", "--card", "--results", runs / "of pre", "--out", tmp_path / "out") == 0
+    assert "62.50%" in (tmp_path / "out" / "README.md").read_text()
+
+
 def test_the_settings_in_a_card_are_the_run_s(runs, tmp_path):
     for name, config in (("pre", CONFIG), ("fine", FINE)):
         (tmp_path / f"{name}.yaml").write_text(block(model_card(runs / name, "me/tiny"), "yaml"))

@@ -12,6 +12,7 @@ from vit.data.augment import (
     Normalization,
     augment,
     crop_boxes,
+    cut_to_shape,
     erase,
     evenly_spaced,
     pad_and_crop,
@@ -144,7 +145,7 @@ def test_a_seed_is_an_augmentation(crop):
 @pytest.mark.parametrize("flip", [0.0, 1.0])
 def test_flip_of_0_and_1_are_never_and_always(crop, flip):
     images = random_images()
-    config = DataConfig(crop=crop, crop_scale=(1.0, 1.0), crop_ratio=(16 / 12, 16 / 12), crop_padding=0, flip=flip)
+    config = DataConfig(crop=crop, crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0), crop_padding=0, flip=flip)
     plain = images.float() / 255
     expected = plain.flip(-1) if flip else plain
     torch.testing.assert_close(augment(images, config, (12, 16), seeded()), expected, rtol=0, atol=1e-5)
@@ -163,6 +164,15 @@ def test_every_crop_gives_the_size_that_is_asked_for(crop, image_size):
     assert varied.dtype == torch.float32
     assert varied.min() >= 0
     assert varied.max() <= 1
+
+
+@pytest.mark.parametrize("image_size", [(12, 16), (24, 12), (6, 30)])
+def test_a_crop_of_everything_is_what_a_measured_model_sees_of_an_image(image_size):
+    config = DataConfig(crop="resized", crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0), flip=0)
+    varied, images = augment(random_images(), config, image_size, seeded()), random_images()
+    whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(4, -1)
+    seen = sample_boxes(cut_to_shape(images, image_size), whole, torch.zeros(4, dtype=torch.bool), image_size)
+    torch.testing.assert_close(varied, seen, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(12, 16), (6, 8), (5, 7), (24, 20)])

@@ -236,16 +236,20 @@ def test_neighbours_of_all_labels_have_no_spread(vit, tmp_path):
 
 
 def test_results_say_which_weights_were_measured(vit, place, tmp_path):
-    def measured(name):
-        assert vit(place / name, "--data", "images", "--method", "knn", "--out", tmp_path)[0] == 0
+    def measured(name, *options):
+        assert vit(place / name, "--data", "images", "--method", "knn", "--out", tmp_path, *options)[0] == 0
         return json.loads((tmp_path / "results.json").read_text())["fingerprint"]
 
-    assert measured("mae") == fingerprint(load_model(place / "mae")) != measured("classifier")
+    own = fingerprint(load_model(place / "classifier"))
+    assert measured("mae") == fingerprint(load_model(place / "mae")) != own
+    assert measured("classifier") == own == measured("classifier", "--num-classes", 0)
 
 
-def test_few_labels_of_a_model_that_was_taught_more_are_remarked(vit):
+def test_few_labels_of_a_model_that_was_taught_more_are_remarked(place, vit, tmp_path):
+    stamp = f"{images(place, 'train').stamp}-{images(place, 'test').stamp}"
+    save_model(tmp_path / "all", VisionTransformer(**SIZES, num_classes=3), NORMALIZE, data_stamp=stamp)
     few = ["--data", "images", "--labels", 0.5, "--method", "knn"]
-    for name, remarked in (("classifier", True), ("mae", False), ("other", False)):
+    for name, remarked in (("classifier", True), (tmp_path / "all", True), ("mae", False), ("other", False)):
         assert ("taught classes" in vit(name, *few)[1]) == remarked
     assert "taught classes" in vit("classifier", *few, "--num-classes", 0)[1]
     assert "taught classes" not in vit("classifier", "--data", "images", "--method", "knn")[1]
@@ -379,6 +383,10 @@ def test_scenes(vit):
         ),
         (["mae", "--data", "images", "--method", "reconstruction", "--seeds", "1"], "--seeds: means nothing for"),
         (["mae", "--data", "images", "--method", "knn", "--every-layer"], "--every-layer: means nothing for"),
+        (
+            ["classifier", "--data", "images", "--method", "head", "--tuning", "9", "--seeds", "1,2"],
+            "--seeds: means nothing",
+        ),
         (["mae", "--data", "images", "--seeds", "1,2,1"], "'1,2,1' cannot be used; each seed once"),
         (
             ["classifier", "--data", "images", "--tuning", "9", "--num-classes", "0"],

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
+from torchvision.transforms.v2.functional import resize
 
 from vit.data.augment import Normalization, to_float
 from vit.encoder import VisionTransformer
@@ -47,7 +48,13 @@ def test_encoder_is_measured_in_eval_mode_and_left_in_its_own(training):
 @pytest.mark.parametrize(("size", "expected"), [((8, 12), (8, 12)), ((64, 48), (32, 32)), ((16, 64), (16, 32))])
 def test_pixel_features_are_the_pixels_of_at_most_32_by_32(size, expected):
     images = torch.randint(0, 256, (3, 3, *size), dtype=torch.uint8)
-    assert torch.equal(pixel_features(images), to_float(images, expected).flatten(1))
+    assert torch.equal(pixel_features(images), resize(images.float() / 255, list(expected), antialias=True).flatten(1))
+
+
+def test_pixel_features_leave_nothing_of_an_image_out():
+    wide = torch.zeros(1, 3, 32, 64, dtype=torch.uint8)
+    wide[..., :16] = wide[..., 48:] = 255
+    assert pixel_features(wide).mean() == pytest.approx(0.5, abs=0.01)
 
 
 @torch.no_grad()

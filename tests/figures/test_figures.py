@@ -57,7 +57,7 @@ FIGURES = {
     "two curves": lambda: curves_figure(METRICS, [LOSS, Curve("accuracy", "loss", "held", {})], "Title", "subtitle"),
     "compared runs": lambda: compared_figure(
         [
-            RunPanel("loss", [RunLine(0, (), (), 0.5, "$a$ " * 60), RunLine(4, [1, 2], [0.1, 0.2])]),
+            RunPanel("loss", [RunLine(0, (), (), (3, 0.5), "$a$ " * 60), RunLine(4, [1, 2], [0.1, 0.2])]),
             RunPanel("accuracy", [RunLine(1, [1], [0.5], None, "b", rough=False)], share=True),
         ],
         "Title",

@@ -13,7 +13,7 @@ from vit.report.comparison import ComparisonError, as_table, compare_runs, read_
 
 def finished(folder: Path, accuracy: float, linear: float | None = None, stamp: str = "a", **train: object) -> Path:
     """A run folder as train.py leaves it, without what is not compared."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     config = Config(train=TrainConfig(**train))
     (folder / "config.yaml").write_text("# a comment\n" + yaml.safe_dump(config.to_dict()))
     summary = {
@@ -122,6 +122,32 @@ def test_rows_are_shared_by_what_a_run_began_with_not_by_where_it_lay(tmp_path):
 
     rows = compare_runs([read_run(run(*about)) for about in (("a", "x", 0), ("b", "x", 1), ("c", "y", 2))])
     assert [row["seeds"] for row in rows] == ["0, 1", "2"]
+    both = [run("same/1", "x", 0), run("same/2", "y", 0)]
+    for folder in both:  # one name, other weights
+        settings = yaml.safe_load((folder / "config.yaml").read_text())
+        settings["model"]["init"] = "runs/same"
+        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    assert [row["model.init"] for row in compare_runs([read_run(one) for one in both])] == [
+        "runs/same (x)",
+        "runs/same (y)",
+    ]
+
+
+def test_runs_of_an_earlier_version_are_compared_as_they_were(tmp_path):
+    """Without task, fingerprints and a stamp of the whole."""
+    folders = []
+    for seed in (0, 1):
+        folder = finished(tmp_path / str(seed), 0.5, linear=0.6, stamp=f"{seed}-test")
+        settings = yaml.safe_load((folder / "config.yaml").read_text())
+        settings["data"] |= {"labels": 0.5, "subset_seed": seed}
+        del settings["train"]["task"]
+        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+        summary = json.loads((folder / "summary.json").read_text())
+        del summary["fingerprint"]
+        (folder / "summary.json").write_text(json.dumps(summary))
+        folders.append(folder)
+    (row,) = compare_runs([read_run(folder) for folder in folders])
+    assert row["linear probe"] == "60.00% ± 0.00%"
 
 
 def test_neighbours_of_another_bank_stand_apart(tmp_path):
@@ -159,7 +185,7 @@ def drawn_by(monkeypatch, tmp_path, *options: object) -> list:
 def classified(folder: Path, values: list[float], accuracy: float, held_out: bool = False, **train: object) -> Path:
     """A finished classifier with a line of metrics an epoch."""
     finished(folder, accuracy, task="classify", **train)
-    summary = json.loads((folder / "summary.json").read_text()) | {"test_loss": 1 - accuracy}
+    summary = json.loads((folder / "summary.json").read_text()) | {"test_loss": 1 - accuracy, "epochs": 4}
     (folder / "summary.json").write_text(json.dumps(summary))
     lines = [{"step": n, "epoch": n / 1, "loss": 1 - v, "train_accuracy": v} for n, v in enumerate(values, 1)]
     if held_out:
@@ -182,8 +208,12 @@ def test_picture_has_a_line_a_run_a_colour_a_row_and_the_end_of_each(tmp_path, m
     assert courses[0].get_color() == courses[1].get_color() != courses[2].get_color()
     held_out = next(line for line in accuracy.lines if list(line.get_ydata()) == [0.1])
     assert list(held_out.get_xdata()) == [2]  # not what it measured on its own images
-    ends = [float(line.get_ydata()[0]) for line in accuracy.lines if line.get_markersize() == 8]
-    assert ends == [0.5, 0.7, 0.25, 0.3]
+    ends = [
+        (float(line.get_xdata()[0]), float(line.get_ydata()[0]))
+        for line in accuracy.lines
+        if line.get_markersize() == 8
+    ]
+    assert ends == [(4, 0.5), (4, 0.7), (4, 0.25), (4, 0.3)]
     assert [line.get_label() for line in loss.lines if not line.get_label().startswith("_")] == [
         "0.4000 ± 0.1414  one, two", "0.7500  other", "0.7000  watched",
     ]  # fmt: skip
@@ -201,6 +231,11 @@ def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(tmp_path, capsy
         assert said.out == ""
         assert says in said.err
         assert len(said.err.strip().splitlines()) == 1
+    summary = (tmp_path / "3" / "summary.json").read_text()
+    (tmp_path / "3" / "summary.json").write_text(summary.replace("test_loss", "another"))
+    assert main(["compare", runs[2], "--plot", str(tmp_path / "a.png")]) == 2
+    assert "cannot be drawn" in capsys.readouterr().err
+    (tmp_path / "3" / "summary.json").write_text(summary)
     (tmp_path / "2" / "metrics.jsonl").write_text("{\n{}\n")
     assert main(["compare", runs[1], "--plot", str(tmp_path / "a.png")]) == 2
     assert "metrics.jsonl" in capsys.readouterr().err

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from vit.config import ModelConfig
 from vit.data.scenes import MAY_TOUCH, PART_NAMES, draw_scenes, scene_indices
 from vit.studies import kinds
-from vit.studies.kinds import ALONE, BESIDE, TOGETHER, WHOLE, clusters_of_patches
+from vit.studies.kinds import ALONE, BESIDE, TOGETHER, WHOLE, clusters_of_patches, drawn_scenes
 
 
 def test_the_parts_that_the_title_speaks_of_are_measured(parts):
@@ -81,3 +82,11 @@ def test_clusters_are_found_in_any_images(learned, monkeypatch):
     cosines = found.cosines(learned, learned.model.encoder, WHOLE)
     assert cosines.shape == (3, len(found.names), len(found.names))
     assert cosines.abs().max() <= 1 + 1e-6
+
+
+def test_parts_lie_where_the_images_show_them_also_when_these_are_cut():
+    found = drawn_scenes("test", ModelConfig(image_size=(16, 32), patch_size=4), 0.5)
+    whole = drawn_scenes("test", ModelConfig(image_size=32, patch_size=4), 0.5)
+    assert torch.equal(found.images, whole.images[:, :, 8:24])
+    assert torch.equal(found.pixels, whole.pixels[:, 8:24])
+    assert torch.equal(found.patches.view(-1, 4, 8), whole.patches.view(-1, 8, 8)[:, 2:6])

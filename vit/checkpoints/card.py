@@ -64,7 +64,7 @@ def read_run(folder: str | Path, results: Sequence[str | Path] = (), note: str =
     for place in results:
         if not (outcome := mapping(Path(place) / "results.json", read_json)):
             raise CheckpointError(f"no results.json in {place}; `vit evaluate ... --out {place}` writes one")
-        if outcome.get("fingerprint") != summary.get("fingerprint"):
+        if not is_about(summary, outcome):
             raise CheckpointError(
                 f"what is in {place} was measured on other weights than those of {folder}; measure these"
             )
@@ -277,10 +277,17 @@ def _results(run: Run, depth: int) -> Iterator[str]:
             )
             rows.append((how, f"{row['loss']:.4f} ({baselines})"))
         about = f"On {_text(data['name'])}, {data['test_images']:,} {_text(data['tested_on'])}, by"
+        if found.get("note"):
+            about = f"Note: {_text(found['note'])}.\n\n{about}"
         table = "\n".join(
             ["| figure | value |", "|---|---|", *(f"| {_text(name)} | {_text(value)} |" for name, value in rows)]
         )
         yield f"{about}\n\n{_fenced(_command(found))}\n\n{table}"
+
+
+def is_about(summary: dict[str, Any], outcome: dict[str, Any]) -> bool:
+    """Whether a results.json was measured on the weights of the run with this summary.json; an old run's does not say."""
+    return summary.get("fingerprint") in (None, outcome.get("fingerprint"))
 
 
 def by_seed(value: Any, form: str = "") -> str:

@@ -46,6 +46,7 @@ def save_model(
     """
     tensors = {name: value.detach().cpu().to(dtype).contiguous() for name, value in model.state_dict().items()}
     details = settings_of(model, normalize, class_names, data, interpolation, data_stamp)
+    details["fingerprint"] = fingerprint(model)
     write_weights(folder, tensors, details | ({"figures": figures} if figures else {}))
 
 
@@ -75,7 +76,13 @@ def architecture(model: Model) -> dict[str, Any]:
 
 
 def fingerprint(model: Model) -> str:
-    """16 hexadecimal digits that identify a model's weights; a copy in half precision has the same."""
+    """16 hexadecimal digits that identify a model's weights; a copy in half precision has the same.
+
+    A loaded model has that of its checkpoint, where config.json says it: also one that was resized, or left its head behind.
+    """
+    origin = getattr(model, "origin", None)
+    if origin is not None and isinstance(said := origin.details.get("fingerprint"), str):
+        return said
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(value.shape)}\n".encode())

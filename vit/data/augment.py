@@ -43,12 +43,13 @@ def augment(
         float32 (B, C, H, W) from 0 to 1.
     """
     batch = len(images) if batch is None else batch
+    images = cut_to_shape(images, image_size)
     flip = (torch.rand(batch, generator=generator) < config.flip)[part]
     if config.rand_augment:
         draws = randaugment.draw(batch, generator, config.rand_augment, config.rand_magnitude)
         images = randaugment.rand_augment(images, draws.of(part))
     if config.crop == "resized":
-        boxes = crop_boxes(batch, images.shape[-2:], config.crop_scale, config.crop_ratio, generator)
+        boxes = crop_boxes(batch, (1, 1), config.crop_scale, config.crop_ratio, generator)  # of the image's own shape
         varied = sample_boxes(images, boxes[part], flip, image_size)
     else:
         if config.crop == "pad":
@@ -170,7 +171,7 @@ def to_float(images: Tensor, image_size: tuple[int, int], interpolation: str = "
 
 
 def cut_to_shape(images: Tensor, image_size: tuple[int, int]) -> Tensor:
-    """The largest centred part of images (B, C, h, w) that has the shape of `image_size`."""
+    """The largest centred part of images (..., h, w) that has the shape of `image_size`."""
     (height, width), (h, w) = image_size, images.shape[-2:]
     part = min(h / height, w / width)
     cut = max(1, round(height * part)), max(1, round(width * part))

@@ -122,7 +122,7 @@ def evaluate(checkpoint: str, config: DataConfig, asked: dict[str, Any], measure
         "settings": asdict(measure),
         "note": "",
     }  # fmt: skip
-    if measure.labels < 1 and _may_know(model, data):
+    if measure.labels < 1 and _was_taught(model, data):
         results["note"] = (
             "this model has been taught classes, perhaps by more labels: it does not show what these few give"
         )
@@ -223,14 +223,14 @@ def caption(outcome: Outcome) -> str:
     return f"{name} · {outcome.classifier} · {images} · accuracy {found['accuracy']:.2%}{together}"
 
 
-def _may_know(model: Model, data: Dataset) -> bool:
-    """Whether a model has been taught classes that may be those of this data's training images.
+def _was_taught(model: Model, data: Dataset) -> bool:
+    """Whether a model has been taught as many classes as this data has, perhaps those of its training images.
 
     What counts is the head of its checkpoint, also where it was left out in loading.
     """
     own = model.origin.details.get("encoder")
     arguments = own if isinstance(own, dict) else encoder_of(model).arguments
-    return arguments.get("num_classes") == len(data.test.class_names) > 0 and model.origin.data_stamp != data.stamp
+    return arguments.get("num_classes") == len(data.test.class_names) > 0
 
 
 def _applicable(model: Model, data: Dataset, measure: Measure) -> list[str]:
@@ -242,7 +242,7 @@ def _applicable(model: Model, data: Dataset, measure: Measure) -> list[str]:
     asked, classes = measure.methods, encoder_of(model).arguments["num_classes"]
     labelled = data.train.labelled and data.test.labelled
     names = len(data.test.class_names)
-    if data.held_out and _may_know(model, data) and not model.origin.was_tested_on(data.test.stamp):
+    if data.held_out and _was_taught(model, data) and not model.origin.was_tested_on(data.test.stamp):
         ways = "train it with data.holdout, as many and with the same data.subset_seed"
         raise EvaluationError(f"this model may have been taught these {len(data.test):,} images' classes; {ways}")
     head = f"this model has a head of {classes} classes, {data.name} {names}"
@@ -279,7 +279,7 @@ def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, An
 
     Returns:
         Of a single row, that row. Else means of what MEANS names, with "spread" (standard deviation) and "accuracy_by_seed";
-        the sum of the confusions; of all else the value where it is one, or a list with each seed's.
+        the sum of the confusions; of lists a list with each seed's; of all else the value where it is one, or such a list.
     """
     if len(rows) == 1:
         return rows[0]
@@ -293,7 +293,8 @@ def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, An
         elif key == "converged":
             found[key] = all(values)
         else:
-            found[key] = values[0] if all(value == values[0] for value in values) else values
+            alike = all(value == values[0] for value in values) and not isinstance(values[0], list)
+            found[key] = values[0] if alike else values
     each = [row["accuracy"] for row in rows]
     return found | {"spread": statistics.stdev(each), "accuracy_by_seed": each, "seeds": list(seeds)}
 

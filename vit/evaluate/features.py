@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.data.augment import to_float
 from vit.encoder import VisionTransformer, eval_mode
 from vit.training.device import Compute
 
@@ -77,7 +77,15 @@ def pixel_features(images: Tensor, chosen: Tensor | None = None) -> Tensor:
     """
     size = (min(images.shape[-2], 32), min(images.shape[-1], 32))
     numbers = torch.arange(len(images)) if chosen is None else chosen
-    return torch.cat([to_float(images[part], size).flatten(1) for part in numbers.split(1024)])
+    return torch.cat([_shrunk(images[part], size).flatten(1) for part in numbers.split(1024)])
+
+
+def _shrunk(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """All of each image, whatever its shape: nothing is cut off that a model sees."""
+    pixels = images.float() / 255
+    if pixels.shape[-2:] == size:
+        return pixels
+    return F.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
 
 
 def standardised(bank: Tensor, *others: Tensor) -> tuple[Tensor, ...]:

@@ -91,7 +91,7 @@ class RunLine:
     Attributes:
         series: from 0, below the number of SERIES: its colour, line and mark. Runs that differ in the seed alone have one.
         epoch, values: what was measured while it trained.
-        end: what was measured when it had ended; None where nothing was.
+        end: the epoch at which it ended, and what was measured then; None where nothing was.
         label: for the legend; "" of a run whose series is there already.
         rough: whether the values are those of single batches, to be drawn as a running mean.
     """
@@ -99,7 +99,7 @@ class RunLine:
     series: int
     epoch: Sequence[float]
     values: Sequence[float]
-    end: float | None = None
+    end: tuple[float, float] | None = None
     label: str = ""
     rough: bool = True
 
@@ -136,9 +136,9 @@ def compared_figure(panels: Sequence[RunPanel], title: str, subtitle: str) -> Fi
             drawn = smoothed(values) if line.rough else values
             axes.plot(line.epoch, drawn, color=colour, linestyle=style, linewidth=1.6)
             if line.end is not None:
-                last = [line.epoch[-1]] if len(line.epoch) else [0]
+                epoch, value = line.end
                 axes.plot(
-                    last, [line.end], color=colour, marker=mark, markersize=8, markeredgecolor="white", linestyle="",
+                    [epoch], [value], color=colour, marker=mark, markersize=8, markeredgecolor="white", linestyle="",
                     clip_on=False, zorder=5,
                 )  # fmt: skip
             if line.label:

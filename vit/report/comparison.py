@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vit.config import FREE_ON_RESUME
+from vit.checkpoints.card import is_about
+from vit.config import FREE_ON_RESUME, Config
 from vit.errors import UserError, one_line
 from vit.figures import RunLine, RunPanel, compared_figure, save_figure
 from vit.figures.measures import SERIES
@@ -44,12 +45,12 @@ class FinishedRun:
 
 def _linear(run: FinishedRun, every_layer: bool) -> float | None:
     """Of a probe of the run's own weights on the same images, by all their labels."""
-    known = run.summary["data"]["stamp"], run.summary.get("fingerprint")
     probes = [
         found["linear"]["accuracy"]
         for found in run.results
         if "linear" in found
-        and (found["data"]["stamp"], found.get("fingerprint")) == known
+        and found["data"]["stamp"] == run.summary["data"]["stamp"]
+        and is_about(run.summary, found)
         and (found["settings"]["labels"], found["settings"]["every_layer"]) == (1, every_layer)
     ]
     return probes[0] if probes else None
@@ -83,7 +84,7 @@ def read_run(folder: Path) -> FinishedRun:
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         sections = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        settings = settings_of(sections)
+        settings = settings_of(Config().to_dict()) | settings_of(sections)  # what an earlier version did not know yet
         results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*/results.json"))]
         run = FinishedRun(folder, settings, summary, results)
         _row(run), _key(run)  # all that is compared is there
@@ -109,10 +110,17 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
     """
     keys = {key: None for run in runs for key in _what(run)}
     different = [key for key in keys if len({json.dumps(run.settings.get(key)) for run in runs}) > 1]
+    begun_with: dict[str, set[str]] = {}
+    for run in runs:
+        begun_with.setdefault(run.settings.get("model.init", ""), set()).add(run.summary.get("init_fingerprint", ""))
+    if any(init and len(marks) > 1 for init, marks in begun_with.items()) and "model.init" not in different:
+        different.insert(0, "model.init")  # one name, other weights
     rows = []
     for alike in _groups(runs):
         row = {"run": ", ".join(one_line(str(run.folder)) for run in alike)}
         row |= {key: _plain(alike[0].settings.get(key)) for key in different}
+        if (init := alike[0].settings.get("model.init")) and len(begun_with[init]) > 1:
+            row["model.init"] = f"{_plain(init)} ({alike[0].summary.get('init_fingerprint') or 'unknown weights'})"
         data = alike[0].summary["data"]
         row |= {"images": f"{data['train_images']:,}", "measured on": f"{data['test_images']:,} {data['tested_on']}"}
         row["seeds"] = ", ".join(_seeds(run) for run in alike)
@@ -150,6 +158,10 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path) -> None:
         lines: dict[str, list[RunLine]] = {}
         for run in alike:
             metrics = read_metrics(RunFolder(run.folder).metrics)
+            if not {"epochs", "test_loss"} <= run.summary.keys():
+                raise ComparisonError(
+                    f"{run.folder} cannot be drawn: its summary.json is not as this version writes it"
+                )
             uniformity = run.settings.get("mask.uniformity", 0) > 0
             for curve in curves_of(
                 run.settings["train.task"], uniformity, run.summary["data"]["tested_on"], run.summary
@@ -157,8 +169,9 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path) -> None:
                 key = curve.held_out if any(curve.held_out in line for line in metrics) else curve.key
                 found = [(line["epoch"], line[key]) for line in metrics if key in line]
                 epoch, values = zip(*found, strict=True) if found else ((), ())
-                end = next(iter(curve.lines.values()))  # its first line: the run's own figure
-                ends.setdefault(curve.title, []).append(end)
+                value = next(iter(curve.lines.values()))  # its first line: the run's own figure
+                ends.setdefault(curve.title, []).append(value)
+                end = (run.summary["epochs"], value)
                 lines.setdefault(curve.title, []).append(RunLine(series, epoch, values, end, rough=key == curve.key))
         for title, drawn in lines.items():
             label = f"{_mean(ends[title], '.2%' if title == 'accuracy' else '.4f')}  {names}"
@@ -200,7 +213,9 @@ def _key(run: FinishedRun) -> str:
     data, what = run.summary["data"], _what(run)
     if begun_with := run.summary.get("init_fingerprint"):  # the same weights, wherever they lie
         what["model.init"] = begun_with
-    stamp = data.get("whole_stamp", data["stamp"])  # another seed, other labels and held-out images
+    stamp = data.get("whole_stamp")  # of all images: another seed, other labels and held-out images
+    if stamp is None:  # an earlier version's
+        stamp = data["stamp"].rpartition("-")[2] if run.settings.get("data.labels", 1) < 1 else data["stamp"]
     bank = (run.summary.get("neighbours") or {}).get("bank")
     return json.dumps([what, data["train_images"], data["test_images"], data["tested_on"], stamp, bank], sort_keys=True)
 

@@ -124,6 +124,7 @@ def _measured(name: str, results: dict[str, Any]) -> list[Markup | None]:
     about = f"{data['name']}: {data['train_images']:,} training images, measured on"
     parts = [
         paragraph(f"{about} {data['test_images']:,} {data['tested_on']}."), paragraph(data.get("warning"), "warning"),
+        paragraph(results.get("note") or None, "warning"),
     ]  # fmt: skip
     if rows := list(_accuracies(results)):
         parts.append(table(["measure", "accuracy", "how"], rows, f"accuracies of {name}"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from vit.checkpoints.card import mapping, read_json
+from vit.checkpoints.card import is_about, mapping, read_json
 from vit.checkpoints.reading import CheckpointError
 from vit.config import Config
 from vit.errors import UserError
@@ -89,7 +89,7 @@ def read_record(path: Path) -> Record:
             notes.append(str(error))
             continue
         name = str(place.parent.relative_to(path))
-        if summary.get("fingerprint") in (None, found.get("fingerprint")):  # one of an earlier version does not say
+        if is_about(summary, found):
             results.append((name, found))
         else:
             notes.append(f"{name}/results.json is about other weights than the run's and is left out")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vit.config import ModelConfig
 from vit.data import SCENES_SEED, Dataset
-from vit.data.augment import Normalization, evenly_spaced, to_float
+from vit.data.augment import Normalization, cut_to_shape, evenly_spaced, to_float
 from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
 from vit.encoder import VisionTransformer
 from vit.interpret.cooccurrence import patch_labels, side_by_side, together_in_images
@@ -118,6 +118,7 @@ def drawn_scenes(split: Literal["train", "test"], model: ModelConfig, share: flo
         share: see `patch_labels`.
     """
     images, classes, pixels = draw_scenes(scene_indices(SCENES, split), SCENES_SEED)
+    images, pixels = (cut_to_shape(some, model.image_size_2d) for some in (images, pixels))
     # Resized as the images are: each pixel has the part of the nearest one.
     resized = F.interpolate(pixels[:, None], model.image_size_2d)[:, 0]
     return Drawn(images, classes, pixels, patch_labels(resized, model.grid_size, share))

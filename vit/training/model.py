@@ -84,10 +84,10 @@ def begin_model(config: Config, data: Dataset) -> Beginning:
             model.decoder.load_state_dict(loaded.decoder.state_dict())
         notes.append(f"model.init: its encoder goes on, with {'its' if taken else 'a new'} decoder")
     knows = "model.init: it has been taught classes, perhaps"
-    taught = heads and source.arguments["num_classes"] == len(classes)  # others are of other images
+    taught = source.arguments["num_classes"] == len(classes) > 0  # others are of other images
     if taught and data.held_out and not origin.was_tested_on(data.test.stamp):
         notes.append(f"{knows} of the held-out images: their figures may flatter it")
-    if taught and config.data.labels < 1 and origin.data_stamp != data.stamp:
+    if taught and heads and config.data.labels < 1 and origin.data_stamp != data.stamp:
         notes.append(f"{knows} by more labels than data.labels allows: it does not show what these few give")
     return Beginning(model, origin.normalize, notes, fingerprint(loaded))
 
