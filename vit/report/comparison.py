@@ -154,28 +154,11 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path) -> None:
     panels: dict[str, list[RunLine]] = {}
     for series, alike in enumerate(groups):
         names = ", ".join(run.folder.resolve().name for run in alike)
-        ends: dict[str, list[float]] = {}
-        lines: dict[str, list[RunLine]] = {}
-        for run in alike:
-            metrics = read_metrics(RunFolder(run.folder).metrics)
-            if not {"epochs", "test_loss"} <= run.summary.keys():
-                raise ComparisonError(
-                    f"{run.folder} cannot be drawn: its summary.json is not as this version writes it"
-                )
-            uniformity = run.settings.get("mask.uniformity", 0) > 0
-            for curve in curves_of(
-                run.settings["train.task"], uniformity, run.summary["data"]["tested_on"], run.summary
-            ):
-                key = curve.held_out if any(curve.held_out in line for line in metrics) else curve.key
-                found = [(line["epoch"], line[key]) for line in metrics if key in line]
-                epoch, values = zip(*found, strict=True) if found else ((), ())
-                value = next(iter(curve.lines.values()))  # its first line: the run's own figure
-                ends.setdefault(curve.title, []).append(value)
-                end = (run.summary["epochs"], value)
-                lines.setdefault(curve.title, []).append(RunLine(series, epoch, values, end, rough=key == curve.key))
-        for title, drawn in lines.items():
-            label = f"{_mean(ends[title], '.2%' if title == 'accuracy' else '.4f')}  {names}"
-            panels.setdefault(title, []).extend([replace(drawn[0], label=label), *drawn[1:]])
+        drawn = [_lines(run, series) for run in alike]
+        for title, first in drawn[0].items():
+            lines = [one[title] for one in drawn]
+            ends = _mean([line.end[1] for line in lines if line.end], ".2%" if title == "accuracy" else ".4f")
+            panels.setdefault(title, []).extend([replace(first, label=f"{ends}  {names}"), *lines[1:]])
     measured = {f"{run.summary['data']['test_images']:,} {run.summary['data']['tested_on']}": None for run in runs}
     about = (
         "lines: while training, on varied images (a running mean) or held-out ones · marks and figures: in the end, on "
@@ -185,6 +168,23 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path) -> None:
         about + ", or ".join(measured),
     )  # fmt: skip
     save_figure(figure, path)
+
+
+def _lines(run: FinishedRun, series: int) -> dict[str, RunLine]:
+    """What is drawn of a run, by the panel it belongs to."""
+    settings, metrics = run.settings, read_metrics(RunFolder(run.folder).metrics)
+    lines = {}
+    try:
+        tested_on, uniformity = run.summary["data"]["tested_on"], settings["mask.uniformity"] > 0
+        for curve in curves_of(settings["train.task"], uniformity, tested_on, run.summary):
+            key = curve.held_out if any(curve.held_out in line for line in metrics) else curve.key
+            found = [(line["epoch"], line[key]) for line in metrics if key in line]
+            epoch, values = zip(*found, strict=True) if found else ((), ())
+            end = run.summary["epochs"], next(iter(curve.lines.values()))  # the first of these is the run's own
+            lines[curve.title] = RunLine(series, epoch, values, end, rough=key == curve.key)
+    except LookupError as error:
+        raise ComparisonError(f"{run.folder} cannot be drawn: its files do not say {error}") from error
+    return lines
 
 
 def _groups(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
