@@ -56,7 +56,7 @@ def commands(text: str, begin: str) -> list[list[str]]:
 
 
 COMMANDS = [
-    *commands(re.sub(r"^    [AB]: ", "    ", README, flags=re.MULTILINE), "    "),
+    *commands(re.sub(r"^    [A-D]: ", "    ", README, flags=re.MULTILINE), "    "),
     *(words for file in sorted(ROOT.glob("configs/**/*.yaml")) for words in commands(file.read_text(), "#   ")),
 ]
 

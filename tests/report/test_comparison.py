@@ -17,7 +17,7 @@ def finished(folder: Path, accuracy: float, linear: float | None = None, stamp: 
     config = Config(train=TrainConfig(**train))
     (folder / "config.yaml").write_text("# a comment\n" + yaml.safe_dump(config.to_dict()))
     summary = {
-        "data": {"stamp": stamp, "train_images": 1000, "test_images": 100, "tested_on": "test images"},
+        "data": {"name": "Noise", "stamp": stamp, "train_images": 1000, "test_images": 100, "tested_on": "test images"},
         "test_accuracy": accuracy,
         "fingerprint": "own",
         "seconds": 60.0,

@@ -112,14 +112,15 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
     different = [key for key in keys if len({json.dumps(run.settings.get(key)) for run in runs}) > 1]
     begun_with: dict[str, set[str]] = {}
     for run in runs:
-        begun_with.setdefault(run.settings.get("model.init", ""), set()).add(run.summary.get("init_fingerprint", ""))
-    if any(init and len(marks) > 1 for init, marks in begun_with.items()) and "model.init" not in different:
+        marks = begun_with.setdefault(run.settings["model.init"], set())
+        marks |= {mark for mark in [run.summary.get("init_fingerprint")] if mark}
+    if any(len(marks) > 1 for marks in begun_with.values()) and "model.init" not in different:
         different.insert(0, "model.init")  # one name, other weights
     rows = []
     for alike in _groups(runs):
         row = {"run": ", ".join(one_line(str(run.folder)) for run in alike)}
         row |= {key: _plain(alike[0].settings.get(key)) for key in different}
-        if (init := alike[0].settings.get("model.init")) and len(begun_with[init]) > 1:
+        if len(begun_with[init := alike[0].settings["model.init"]]) > 1:
             row["model.init"] = f"{_plain(init)} ({alike[0].summary.get('init_fingerprint') or 'unknown weights'})"
         data = alike[0].summary["data"]
         row |= {"images": f"{data['train_images']:,}", "measured on": f"{data['test_images']:,} {data['tested_on']}"}
@@ -159,7 +160,8 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path) -> None:
             lines = [one[title] for one in drawn]
             ends = _mean([line.end[1] for line in lines if line.end], ".2%" if title == "accuracy" else ".4f")
             panels.setdefault(title, []).extend([replace(first, label=f"{ends}  {names}"), *lines[1:]])
-    measured = {f"{run.summary['data']['test_images']:,} {run.summary['data']['tested_on']}": None for run in runs}
+    tested = [run.summary["data"] for run in runs]
+    measured = {f"{data['test_images']:,} {data['tested_on']} of {one_line(data['name'])}": None for data in tested}
     about = (
         "lines: while training, on varied images (a running mean) or held-out ones · marks and figures: in the end, on "
     )
