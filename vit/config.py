@@ -1,6 +1,10 @@
 """The settings of a run: typed dataclasses, checked when they are made.
 
-Light on purpose: nothing here imports torch, so that `--help` and a wrong setting answer at once.
+Nothing here imports torch, so that `--help` and a wrong setting answer at once. Sections say what a setting does to the result:
+
+    data       which images; a resumed run checks their content, not these settings
+    augment, model, mask, reconstruct, classify, optim, train       decide the result; a resumed run keeps them
+    run        where it computes and what it writes; may change when a run is resumed
 """
 
 from __future__ import annotations
@@ -8,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 from vit.errors import UserError
 
@@ -21,13 +25,24 @@ PRESETS: dict[str, dict[str, int]] = {
 }
 
 
-# What a resumed run may be given anew: where and how it runs and what it writes. Moved data is known again by its stamp.
-FREE_ON_RESUME = frozenset(
-    {"data.root", "data.cache", "data.download", "data.name", "train.device", "train.threads", "train.save_every"}
-    | {"train.log_every", "train.knn_images", "train.tensorboard", "train.snapshots", "train.holdout_every"}
-    | {"classify.test_flip"}
-    | {"train.accumulate", "train.processes", "train.attention", "train.compile"}  # the result, but for its last bits
-)
+
+class ObjectiveInfo(NamedTuple):
+    """An objective as far as settings are concerned.
+
+    Attributes:
+        sections: those that only objectives read, and this one does.
+        labels: whether it learns from labels.
+    """
+
+    sections: tuple[str, ...]
+    labels: bool = False
+
+
+OBJECTIVES = {
+    "reconstruct": ObjectiveInfo(("mask", "reconstruct")),
+    "classify": ObjectiveInfo(("classify",), labels=True),
+}
+"""The registry of objectives; `vit.training.objectives` has a module of the same name for each."""
 
 
 class ConfigError(UserError, ValueError):
@@ -39,22 +54,53 @@ def _require(ok: bool, key: str, value: object, allowed: str) -> None:
         raise ConfigError(f"{key}: {value!r} cannot be used; {allowed}")
 
 
+class Range(NamedTuple):
+    """The numbers a setting may have, and how a message says it.
+
+    (jsonargparse's own number types refuse a value before the section sees it, and say `v>=0`; a section made in Python
+    would not be checked by them at all.)
+    """
+
+    low: float
+    high: float
+    allowed: str
+    low_open: bool = False
+    high_open: bool = False
+
+    def __contains__(self, value: object) -> bool:
+        above = value > self.low if self.low_open else value >= self.low  # type: ignore[operator]
+        return above and (value < self.high if self.high_open else value <= self.high)  # type: ignore[operator]
+
+
+Positive = Annotated[int, Range(1, math.inf, "1 or more")]
+NonNegative = Annotated[int, Range(0, math.inf, "0 or more")]
+PositiveFloat = Annotated[float, Range(0, math.inf, "a positive number", low_open=True)]
+NonNegativeFloat = Annotated[float, Range(0, math.inf, "0 or more")]
+Share = Annotated[float, Range(0, 1, "above 0 and at most 1", low_open=True)]
+Probability = Annotated[float, Range(0, 1, "a number from 0 to 1")]
+BelowOne = Annotated[float, Range(0, 1, "from 0 to below 1", high_open=True)]
+
+
 class _Section:
-    """What all sections have in common: nothing is null that must not be, no number is nan or infinite."""
+    """Checks of all sections: null only where it is allowed, finite numbers, and the range that the type states."""
 
     def _check_values(self, section: str) -> None:
+        hints = get_type_hints(type(self), include_extras=True)
         for item in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, item.name)
+            key, value = f"{section}.{item.name}", getattr(self, item.name)
             allowed = "leave the key out to have its default"
-            _require(value is not None or "None" in str(item.type), f"{section}.{item.name}", value, allowed)
+            _require(value is not None or "None" in str(item.type), key, value, allowed)
             for number in value if isinstance(value, tuple | list) else (value,):
                 finite = not isinstance(number, float) or math.isfinite(number)
-                _require(finite, f"{section}.{item.name}", number, "a finite number is needed")
+                _require(finite, key, number, "a finite number is needed")
+            for allowed_range in get_args(hints[item.name])[1:]:
+                if isinstance(allowed_range, Range):
+                    _require(value in allowed_range, key, value, allowed_range.allowed)
 
 
 @dataclass(frozen=True)
 class DataConfig(_Section):
-    """Where the images come from and how they are varied."""
+    """Which images: where they come from, and which of them are used."""
 
     source: Source = "cifar10"
     """what to train on: CIFAR, a folder of your own images, or the built-in Scenes"""
@@ -66,50 +112,53 @@ class DataConfig(_Section):
     """download CIFAR when it is not in data.root"""
     fallback: Literal["stop", "scenes"] = "stop"
     """when CIFAR is neither on disk nor to be downloaded: stop, or warn and train on Scenes"""
-    limit: int = 0
+    limit: NonNegative = 0
     """use only this many training images and at most as many test images, spread evenly; 0: all"""
-    holdout: int = 0
-    """test on this many training images instead, which are then not trained on: to choose settings by; 0: off"""
-    labels: float = 1.0
+    val_size: NonNegative = 0
+    """number of training images held out for validation, to choose settings by; the test images stay unseen; 0: none"""
+    labels: Share = 1.0
     """classification: share of the training images whose labels are known, and which are trained on"""
-    subset_seed: int = 0
-    """draws holdout and labels, of each class its share"""
+    subset_seed: NonNegative = 0
+    """seed that draws val_size and labels, of each class its share"""
     on_bad_image: Literal["stop", "skip"] = "stop"
     """folder source, an image that cannot be read: stop with its path, or leave it out and list it"""
     cache: str = "~/.cache/vit-patch-trainer"
     """folder source: folder for the decoded images"""
+
+    def __post_init__(self) -> None:
+        self._check_values("data")
+
+
+@dataclass(frozen=True)
+class AugmentConfig(_Section):
+    """How the training images are varied, each by draws of its own."""
+
     crop: Literal["resized", "pad", "none"] = "resized"
-    """augmentation: a random part resized to the image, or the image shifted within a padded border, or neither"""
+    """a random part resized to the image, or the image shifted within a padded border, or neither"""
     crop_scale: tuple[float, float] = (0.2, 1.0)
     """crop resized: smallest and largest share of the area"""
     crop_ratio: tuple[float, float] = (0.75, 1.3333333333333333)
     """crop resized: smallest and largest width / height, where 1 has the shape of model.image_size"""
-    crop_padding: int = 4
+    crop_padding: NonNegative = 4
     """crop pad: width of the border in pixels"""
-    flip: float = 0.5
+    flip: Probability = 0.5
     """probability of a horizontal flip"""
-    rand_augment: int = 0
-    """RandAugment: operations drawn for an image, each applied half of the time; 2 for fine-tuning, 0: off"""
-    rand_magnitude: float = 9.0
+    rand_augment: Annotated[int, Range(0, 15, "0 (off) to 15 operations")] = 0
+    """RandAugment: operations drawn per image, each applied half of the time; 2 for fine-tuning, 0: off"""
+    rand_magnitude: Annotated[float, Range(0, 10, "from 0 to 10")] = 9.0
     """their mean strength, out of 10"""
-    erasing: float = 0.0
+    erasing: Probability = 0.0
     """probability of covering a random rectangle with one colour (random erasing)"""
+    shuffle: Literal["none", "within", "across"] = "none"
+    """a control for what is learned from patches that belong together: patches change places within each image, or keep
+    their places and change images across the batch"""
 
     def __post_init__(self) -> None:
-        self._check_values("data")
-        _require(self.limit >= 0, "data.limit", self.limit, "0 (all) or a number of images")
+        self._check_values("augment")
         low, high = self.crop_scale
-        _require(0 < low <= high <= 1, "data.crop_scale", list(self.crop_scale), "two shares, 0 < low <= high <= 1")
+        _require(0 < low <= high <= 1, "augment.crop_scale", list(self.crop_scale), "two shares, 0 < low <= high <= 1")
         low, high = self.crop_ratio
-        _require(0 < low <= high, "data.crop_ratio", list(self.crop_ratio), "two ratios, 0 < low <= high")
-        _require(self.crop_padding >= 0, "data.crop_padding", self.crop_padding, "0 or a number of pixels")
-        _require(0 <= self.flip <= 1, "data.flip", self.flip, "a probability from 0 to 1")
-        _require(0 <= self.rand_augment <= 15, "data.rand_augment", self.rand_augment, "0 (off) to 15 operations")
-        _require(0 <= self.rand_magnitude <= 10, "data.rand_magnitude", self.rand_magnitude, "from 0 to 10")
-        _require(0 <= self.erasing <= 1, "data.erasing", self.erasing, "a probability from 0 to 1")
-        _require(self.holdout >= 0, "data.holdout", self.holdout, "0 (off) or a number of training images")
-        _require(0 < self.labels <= 1, "data.labels", self.labels, "a share above 0 and at most 1")
-        _require(self.subset_seed >= 0, "data.subset_seed", self.subset_seed, "0 or more")
+        _require(0 < low <= high, "augment.crop_ratio", list(self.crop_ratio), "two ratios, 0 < low <= high")
 
 
 @dataclass(frozen=True)
@@ -229,49 +278,48 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class MaskConfig(_Section):
-    """Pretraining: which patches are hidden, and what is to be predicted of them."""
+    """Pretraining: which patches are hidden."""
 
     kind: Literal["random", "block", "grid"] = "random"
-    """each patch by itself, one rectangle an image, or a regular pattern"""
-    ratio: float = 0.75
+    """each patch by itself, one rectangle per image, or a regular pattern"""
+    ratio: Annotated[float, Range(0, 1, "above 0 (nothing hidden) and below 1 (all hidden)", True, True)] = 0.75
     """share of the patches that is hidden, above 0 and below 1; rounded, at least one is hidden and one seen"""
-    norm_pix_loss: bool = True
-    """predict each patch normalised by its own mean and deviation, instead of its colours"""
-    uniformity: float = 0.0
-    """weight of a second loss that keeps the images of a batch apart (U-MAE, 0.01 there); 0: off"""
 
     def __post_init__(self) -> None:
         self._check_values("mask")
-        allowed = "above 0 (nothing hidden) and below 1 (all hidden)"
-        _require(0 < self.ratio < 1, "mask.ratio", self.ratio, allowed)
-        _require(self.uniformity >= 0, "mask.uniformity", self.uniformity, "0 or more")
+
+
+@dataclass(frozen=True)
+class ReconstructConfig(_Section):
+    """Objective reconstruct: what is predicted of the hidden patches."""
+
+    norm_pix_loss: bool = True
+    """predict each patch normalised by its own mean and deviation, instead of its colours"""
+    uniformity: NonNegativeFloat = 0.0
+    """weight of a second loss that keeps the images of a batch apart (U-MAE, 0.01 there); 0: off"""
+
+    def __post_init__(self) -> None:
+        self._check_values("reconstruct")
 
 
 @dataclass(frozen=True)
 class ClassifyConfig(_Section):
-    """Classification, of a pretrained encoder or from scratch: what is done to images and labels in training."""
+    """Objective classify, of a pretrained encoder or from scratch: what is done to images and labels in training."""
 
-    label_smoothing: float = 0.0
+    label_smoothing: BelowOne = 0.0
     """share of each label that is spread over all classes"""
-    mixup: float = 0.0
+    mixup: NonNegativeFloat = 0.0
     """alpha of Mixup, which blends two images and their labels; 0: off"""
-    cutmix: float = 0.0
+    cutmix: NonNegativeFloat = 0.0
     """alpha of CutMix, which puts a rectangle of one image into another; 0: off; with both, each for half of the images"""
-    drop_patches: float = 0.0
+    drop_patches: BelowOne = 0.0
     """share of the patches that are left out of each training image (PatchDropout): cheaper steps; tests see all"""
-    whole_epochs: float = 0.0
+    whole_epochs: NonNegativeFloat = 0.0
     """epochs at the end in which none are left out, so that the model has seen whole images"""
-    test_flip: bool = False
-    """also test on images and their mirror images together, reported apart"""
 
     def __post_init__(self) -> None:
         self._check_values("classify")
-        _require(0 <= self.label_smoothing < 1, "classify.label_smoothing", self.label_smoothing, "0 to below 1")
-        for key in ("mixup", "cutmix"):
-            _require(getattr(self, key) >= 0, f"classify.{key}", getattr(self, key), "0 (off) or more")
-        _require(0 <= self.drop_patches < 1, "classify.drop_patches", self.drop_patches, "from 0 to below 1")
         whole = self.whole_epochs
-        _require(whole >= 0, "classify.whole_epochs", whole, "0 or more")
         _require(not whole or self.drop_patches > 0, "classify.whole_epochs", whole, "it goes with drop_patches")
 
 
@@ -281,129 +329,136 @@ class OptimConfig(_Section):
 
     name: Literal["adamw", "muon"] = "adamw"
     """muon: the blocks' matrices by orthogonalised momentum, all else by AdamW, at AdamW's learning rate"""
-    blr: float = 1.5e-4
+    blr: PositiveFloat = 1.5e-4
     """base learning rate, for 256 images a step: lr = blr x train.batch_size / 256"""
-    min_lr: float = 0.0
+    min_lr: NonNegativeFloat = 0.0
     """learning rate at the end"""
-    warmup_epochs: float = 1.0
+    warmup_epochs: NonNegativeFloat = 1.0
     """length of the warm-up in epochs"""
-    weight_decay: float = 0.05
+    weight_decay: NonNegativeFloat = 0.05
     """decoupled weight decay of the matrices; norms, biases, tokens and positions have none"""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's averaging of the gradient and of its square"""
-    layer_decay: float = 1.0
+    layer_decay: Share = 1.0
     """factor of the learning rate from each block to the one before it, for fine-tuning; 1: all learn alike"""
-    ema: float = 0.0
+    ema: BelowOne = 0.0
     """also average the weights over the steps, with this decay (0.9995, say), and keep the average; 0: off"""
-    clip_grad: float = 1.0
+    clip_grad: NonNegativeFloat = 1.0
     """largest gradient norm, longer ones are shortened to it; 0: off"""
 
     def __post_init__(self) -> None:
         self._check_values("optim")
-        _require(self.blr > 0, "optim.blr", self.blr, "a positive learning rate")
-        for key in ("min_lr", "warmup_epochs", "weight_decay", "clip_grad"):
-            _require(getattr(self, key) >= 0, f"optim.{key}", getattr(self, key), "0 or more")
-        _require(0 < self.layer_decay <= 1, "optim.layer_decay", self.layer_decay, "above 0 and at most 1")
-        _require(0 <= self.ema < 1, "optim.ema", self.ema, "from 0 (off) to below 1")
         _require(all(0 <= b < 1 for b in self.betas), "optim.betas", list(self.betas), "two numbers from 0 to below 1")
 
 
 @dataclass(frozen=True)
 class TrainConfig(_Section):
-    """What is learned, how long, on what, and what is written down."""
+    """What is learned, and how long."""
 
-    task: Literal["reconstruct", "classify"] = "reconstruct"
+    objective: Literal["reconstruct", "classify"] = "reconstruct"
     """fill in hidden patches (pretraining), or name the class of whole images (fine-tuning, or from scratch)"""
-    epochs: int = 100
+    epochs: Positive = 100
     """how often every training image is seen"""
-    batch_size: int = 256
-    """images a step; the last batch of an epoch has the rest"""
-    accumulate: int = 0
-    """parts in which a process computes its batch, to save memory; the gradient is the whole batch's; 0: chosen by length"""
-    seed: int = 0
+    batch_size: Positive = 256
+    """images per step, of all processes together; the last batch of an epoch has the rest"""
+    seed: Annotated[int, Range(0, 2**64 - 1, "0 or more, and below 2**64")] = 0
     """the one number behind weights, order, augmentation and masks"""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """where to compute; auto: cuda, then mps, then cpu"""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """number format of the matrix products; auto: bf16 where the device computes it, else fp32"""
-    threads: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_values("train")
+
+
+@dataclass(frozen=True)
+class RunConfig(_Section):
+    """Where a run computes and what it writes: nothing here changes the result but for its last bits."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """where to compute; auto: cuda, then mps, then cpu"""
+    threads: NonNegative = 0
     """threads on the CPU, of each process; 0: torch's choice. Another number may change the last bits of a run"""
-    processes: int = 1
-    """processes on this machine that share each batch, on the CPU one a core, on GPUs one each; or start with torchrun"""
+    grad_accum_steps: NonNegative = 0
+    """parts in which a process computes its batch, to save memory; the gradient is the whole batch's; 0: chosen by length"""
     attention: Literal["auto", "products", "fused"] = "auto"
     """how attention is computed: two products and a softmax, torch's fused kernel, or the faster one here"""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile: auto compiles on a GPU when the run is long enough for it to pay"""
-    save_every: int = 500
-    """steps between two saved states"""
-    snapshots: int = 0
-    """moments of the run whose weights are kept for good, in half precision, the first more often: for films and sliders"""
-    log_every: int = 10
+    save_every: Positive = 500
+    """steps between two checkpoints"""
+    log_every: Positive = 10
     """steps between two lines of metrics.jsonl"""
-    dynamics_every: int = 0
+    snapshots: NonNegative = 0
+    """moments of the run whose weights are kept for good, in half precision, the first more often: for films and sliders"""
+    dynamics_every: NonNegative = 0
     """steps between two records of gradient and movement of every weight matrix, and at 1, 2, 4, 8, ... before; 0: off"""
-    holdout_every: int = 0
-    """epochs between two tests on data.holdout, for the curves; 0: only at the end"""
-    knn_images: int = 50_000
-    """reconstruction: training images searched by the nearest-neighbour evaluation at the end, spread evenly; 0: all"""
+    val_every: NonNegative = 0
+    """epochs between two measurements on the validation images (data.val_size), for the curves; 0: only at the end"""
+    knn_images: NonNegative = 50_000
+    """training images searched by the nearest-neighbour evaluation at the end of a pretraining, spread evenly; 0: all"""
+    test_flip: bool = False
+    """classification: also measure on images and their mirror images together, reported apart"""
     tensorboard: bool = False
     """also write the metrics for TensorBoard (pip install -e '.[tensorboard]')"""
 
     def __post_init__(self) -> None:
-        self._check_values("train")
-        for key in ("epochs", "batch_size", "processes", "save_every", "log_every"):
-            _require(getattr(self, key) >= 1, f"train.{key}", getattr(self, key), "1 or more")
-        for key in ("seed", "accumulate", "threads", "knn_images", "snapshots", "holdout_every", "dynamics_every"):
-            _require(getattr(self, key) >= 0, f"train.{key}", getattr(self, key), "0 or more")
-        _require(self.seed < 2**64, "train.seed", self.seed, "below 2**64")
-        allowed = f"at most train.batch_size, which is {self.batch_size}"
-        for key in ("accumulate", "processes"):
-            _require(getattr(self, key) <= self.batch_size, f"train.{key}", getattr(self, key), allowed)
+        self._check_values("run")
 
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run, one section a concern."""
+    """All settings of a run, one section per concern."""
 
     data: DataConfig = field(default_factory=DataConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     mask: MaskConfig = field(default_factory=MaskConfig)
+    reconstruct: ReconstructConfig = field(default_factory=ReconstructConfig)
+    classify: ClassifyConfig = field(default_factory=ClassifyConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
-    classify: ClassifyConfig = field(default_factory=ClassifyConfig)
+    run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
+        data, train, run = self.data, self.train, self.run
         rows, columns = self.model.grid_size
         allowed = f"model.image_size {self.model.image_size} must have 2 patches or more: one to hide, one to see"
         _require(rows * columns >= 2, "model.patch_size", self.model.patch_size, allowed)
-        warmup, epochs = self.optim.warmup_epochs, self.train.epochs
-        _require(warmup <= epochs, "optim.warmup_epochs", warmup, f"at most train.epochs, which is {epochs}")
-        train, data = self.train, self.data
-        alone = not self.mask.uniformity or (train.accumulate <= 1 and train.processes == 1)
-        allowed = "it compares a batch's images with each other: leave train.accumulate and train.processes out"
-        _require(alone, "mask.uniformity", self.mask.uniformity, allowed)
-        allowed = "the test images are looked at once, at the end; hold some training images out with data.holdout"
-        _require(not train.holdout_every or data.holdout > 0, "train.holdout_every", train.holdout_every, allowed)
+
+        # what must fit the length of the run, and the batch
+        warmup, epochs, whole = self.optim.warmup_epochs, train.epochs, self.classify.whole_epochs
         allowed = f"at most train.epochs, which is {epochs}"
-        _require(train.holdout_every <= epochs, "train.holdout_every", train.holdout_every, allowed)
+        _require(warmup <= epochs, "optim.warmup_epochs", warmup, allowed)
+        _require(run.val_every <= epochs, "run.val_every", run.val_every, allowed)
         allowed = f"below train.epochs, which is {epochs}, or drop_patches would do nothing"
-        whole = self.classify.whole_epochs
         _require(whole < epochs, "classify.whole_epochs", whole, allowed)
-        other, means = ("mask", "reconstruct") if train.task == "classify" else ("classify", "classify")
-        for item in fields(getattr(self, other)):  # a setting of the other task would do nothing
-            value = getattr(getattr(self, other), item.name)
-            _require(value == item.default, f"{other}.{item.name}", value, f"it is of train.task {means}")
+        allowed = f"at most train.batch_size, which is {train.batch_size}"
+        _require(run.grad_accum_steps <= train.batch_size, "run.grad_accum_steps", run.grad_accum_steps, allowed)
+        allowed = "it compares a batch's images with each other: leave run.grad_accum_steps out"
+        alone = not self.reconstruct.uniformity or run.grad_accum_steps <= 1
+        _require(alone, "reconstruct.uniformity", self.reconstruct.uniformity, allowed)
+
+        # what would do nothing, or use the test images too early
+        allowed = "the test images are looked at once, at the end; hold some training images out with data.val_size"
+        _require(not run.val_every or data.val_size > 0, "run.val_every", run.val_every, allowed)
+        objective = OBJECTIVES[train.objective]
+        for section in {name for info in OBJECTIVES.values() for name in info.sections} - {*objective.sections}:
+            owner = next(name for name, info in OBJECTIVES.items() if section in info.sections)
+            for item in fields(getattr(self, section)):
+                value = getattr(getattr(self, section), item.name)
+                _require(value == item.default, f"{section}.{item.name}", value, f"it is of train.objective {owner}")
         allowed = "pretraining needs none; data.limit takes fewer images"
-        _require(data.labels == 1 or train.task == "classify", "data.labels", data.labels, allowed)
+        _require(data.labels == 1 or objective.labels, "data.labels", data.labels, allowed)
+        _require(not run.test_flip or objective.labels, "run.test_flip", run.test_flip, "it is of train.objective classify")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, as they stand in YAML and JSON."""
         return {name: {k: _plain(v) for k, v in section.items()} for name, section in asdict(self).items()}
 
     def deciding(self) -> dict[str, Any]:
-        """The settings that decide what a run comes to, by "section.key": not where and how it computes, nor what it tells."""
-        settings = ((f"{section}.{key}", value) for section, of in self.to_dict().items() for key, value in of.items())
-        return {key: value for key, value in settings if key not in FREE_ON_RESUME}
+        """The settings that decide the result, by "section.key"; which images are used, their content hash says."""
+        sections = {name: section for name, section in self.to_dict().items() if name not in ("data", "run")}
+        return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
 
     def with_source(self, source: Source) -> Config:
         """These settings with the data source that was used in the end, so that they run again with the same data."""
@@ -417,11 +472,11 @@ class Config:
         Yields:
             key, value before, value now.
         """
-        for section, values in self.to_dict().items():
-            for name, now in values.items():
-                old = before.get(section, {}).get(name, now)
-                if now != old and f"{section}.{name}" not in FREE_ON_RESUME:
-                    yield f"{section}.{name}", old, now
+        for key, now in self.deciding().items():
+            section, name = key.split(".")
+            old = before.get(section, {}).get(name, now)
+            if old != now:
+                yield key, old, now
 
 
 def _plain(value: object) -> object:

@@ -14,7 +14,7 @@ import torch
 from einops import repeat
 from torch import Generator, Tensor
 
-from vit.data.batches import to_device
+from vit.data.draws import to_device
 
 
 class Mask(NamedTuple):

@@ -6,30 +6,39 @@ import argparse
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 from jsonargparse import ArgumentParser, set_parsing_settings
 
-from vit.config import (
-    ClassifyConfig,
-    Config,
-    ConfigError,
-    DataConfig,
-    MaskConfig,
-    ModelConfig,
-    OptimConfig,
-    TrainConfig,
-)
+from vit.config import Config, ConfigError
 from vit.errors import one_line
 
-SECTIONS = {
-    "data": DataConfig, "model": ModelConfig, "mask": MaskConfig, "optim": OptimConfig, "train": TrainConfig,
-    "classify": ClassifyConfig,
-}  # fmt: skip
+SECTIONS: dict[str, type] = {item.name: item.default_factory for item in fields(Config)}  # type: ignore[misc]
 RUN_CONFIG = "config.yaml"
+
+_MOVED = {
+    "data": {"augment": "crop crop_scale crop_ratio crop_padding flip rand_augment rand_magnitude erasing"},
+    "mask": {"reconstruct": "norm_pix_loss uniformity"},
+    "classify": {"run": "test_flip"},
+    "train": {"run": "device threads attention compile save_every log_every snapshots dynamics_every knn_images tensorboard"},
+}
+RENAMED = {
+    "data.holdout": "is called data.val_size now",
+    "train.task": "is called train.objective now",
+    "train.accumulate": "is called run.grad_accum_steps now",
+    "train.holdout_every": "is called run.val_every now",
+    "train.processes": "is torchrun's now: torchrun --standalone --nproc-per-node N train.py ...",
+    **{
+        f"{old}.{key}": f"is called {new}.{key} now"
+        for old, moved in _MOVED.items()
+        for new, keys in moved.items()
+        for key in keys.split()
+    },
+}
+"""Settings of earlier versions, and what has become of them."""
 
 
 def config_parser(
@@ -69,6 +78,10 @@ def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[s
     """
     try:
         (files,), settings = take_options(argv, "--config")
+        for option in settings:
+            key = option.removeprefix("--").partition("=")[0]
+            if option.startswith("--") and key in RENAMED:
+                raise ConfigError(f"{key}: {RENAMED[key]}")
         for path in files:
             check_file(Path(path), sections)
         parsed = parser.parse_args([*(f"--config={path}" for path in files), *settings])
@@ -106,6 +119,8 @@ def check_file(path: Path, sections: Collection[str] = SECTIONS) -> None:
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 inner = f"{name}.{key.value}".lstrip(".")
+                if inner in RENAMED:
+                    yield f"{inner}: {RENAMED[inner]}; it stands in {path}, line {key.start_mark.line + 1}"
                 if inner in seen:
                     yield f"{inner}: stands twice in {path}, the second time in line {key.start_mark.line + 1}; keep one"
                 seen.add(inner)

@@ -111,7 +111,7 @@ def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
     if config.holdout:
         if config.holdout > len(train) // 2:
             allowed = f"at most half of the {len(train):,} training images"
-            raise ConfigError(f"data.holdout: {config.holdout} images cannot be held out; {allowed}")
+            raise ConfigError(f"data.val_size: {config.holdout} images cannot be held out; {allowed}")
         aside = spread_over_classes(train.labels, config.holdout, config.subset_seed, "holdout")
         train, test = train.subset(~aside), train.subset(aside)
     if config.labels < 1:

@@ -5,85 +5,68 @@ All of it runs on the device that the images are on. Draws come from a generator
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor
+from torch import Tensor
 from torchvision.transforms.v2.functional import center_crop
 
-from vit.config import DataConfig
-from vit.data import randaugment
-from vit.data.batches import to_device
+from vit.config import Config
+from vit.data.draws import Draws
+from vit.data.mixing import mix
+from vit.data.randaugment import rand_augment
+from vit.device import to_device
+from vit.patches import patchify, unpatchify
 
-ERASED_AREA, ERASED_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
-"""Of random erasing, as in timm: share of the area, and width / height."""
 
+def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
+    """Vary images: RandAugment on the whole image, then crop and flip, erasing, shuffled patches, and mixing.
 
-def augment(
-    images: Tensor,
-    config: DataConfig,
-    image_size: tuple[int, int],
-    generator: Generator,
-    batch: int | None = None,
-    part: slice | Tensor = slice(None),
-) -> Tensor:
-    """Vary a batch: RandAugment on whole images where it is on, then crop and flip, then erasing, as `config` says.
+    A pure function: what happens to which image stands in `draws`.
 
     Args:
-        images: uint8 (B, C, h, w).
-        config: `crop`, `crop_scale`, `crop_ratio`, `crop_padding`, `flip`, `rand_augment`, `rand_magnitude` and `erasing`
-            are read.
-        image_size: (H, W) to give back.
-        generator: a CPU generator, the only source of chance.
-        batch, part: the images are this part (a slice, or int64 (B,)) of a batch of so many, and are varied as they would be
-            within it.
+        images: uint8 (B, C, h, w), with the rows of `draws`.
+        draws: of `vit.data.draws.draw_step`.
+        config: `augment.crop_padding`, `augment.shuffle` and the sizes of images and patches are read.
 
     Returns:
-        float32 (B, C, H, W) from 0 to 1.
+        float32 (B, C, H, W) from 0 to 1; with mixing (B - 1, C, H, W), since the last row is only mixed into the one before.
     """
-    batch = len(images) if batch is None else batch
-    images = cut_to_shape(images, image_size)
-    flip = (torch.rand(batch, generator=generator) < config.flip)[part]
-    if config.rand_augment:
-        draws = randaugment.draw(batch, generator, config.rand_augment, config.rand_magnitude)
-        images = randaugment.rand_augment(images, draws.of(part))
-    if config.crop == "resized":
-        boxes = crop_boxes(batch, (1, 1), config.crop_scale, config.crop_ratio, generator)  # of the image's own shape
-        varied = sample_boxes(images, boxes[part], flip, image_size)
+    assert draws.flip is not None
+    size = config.model.image_size_2d
+    images = cut_to_shape(images, size)
+    if draws.operations is not None and draws.strengths is not None:
+        images = rand_augment(images, draws.operations, draws.strengths)
+    if draws.crop is not None:
+        varied = sample_boxes(images, draws.crop, draws.flip, size)
     else:
-        if config.crop == "pad":
-            shifts = torch.randint(0, 2 * config.crop_padding + 1, (2, batch), generator=generator)
-            images = pad_and_crop(images, config.crop_padding, shifts[:, part])
-        images = torch.where(to_device(flip, images.device)[:, None, None, None], images.flip(-1), images)
-        varied = to_float(images, image_size)
-    if config.erasing:
-        erased = torch.rand(batch, generator=generator) < config.erasing
-        boxes = crop_boxes(batch, image_size, ERASED_AREA, ERASED_RATIO, generator) * erased[:, None]
-        varied = erase(varied, boxes[part], torch.rand(batch, varied.shape[1], generator=generator)[part])
+        if draws.shift is not None:
+            images = pad_and_crop(images, config.augment.crop_padding, draws.shift)
+        images = torch.where(to_device(draws.flip, images.device)[:, None, None, None], images.flip(-1), images)
+        varied = to_float(images, size)
+    if draws.erase is not None and draws.colour is not None:
+        varied = erase(varied, draws.erase, draws.colour)
+    if draws.shuffle is not None:
+        varied = shuffle_patches(varied, draws.shuffle, config.model.patch_size_2d, config.augment.shuffle == "across")
+    if draws.share is not None and draws.box is not None:
+        varied = mix(varied[:-1], varied[1:], draws.share[:-1], draws.box[:-1])
     return varied
 
 
-def crop_boxes(
-    batch: int,
-    size: tuple[int, int] | torch.Size,
-    scale: tuple[float, float],
-    ratio: tuple[float, float],
-    generator: Generator,
-) -> Tensor:
-    """Random boxes inside an image, as in Inception's crop: area uniform in `scale`, aspect log-uniform in `ratio`.
+def shuffle_patches(images: Tensor, noise: Tensor, patch_size: tuple[int, int], across: bool) -> Tensor:
+    """Move patches: a control for what is learned from patches that belong together.
 
-    Returns:
-        float32 (B, 4): top, left, height, width as fractions of the image. A side that would be longer than the image is
-        shortened to it (instead of drawing again, which cannot be done for a whole batch at once).
+    Args:
+        images: (B, C, H, W).
+        noise: (B, L), whose order says where they go.
+        patch_size: (p, q).
+        across: each patch keeps its place and goes into another image of the batch, so that nothing in an image belongs
+            together; else each image's patches change places, so that what occurs together still does, but anywhere.
     """
-    draws = torch.rand(batch, 4, generator=generator)
-    area = scale[0] + (scale[1] - scale[0]) * draws[:, 0]
-    low, high = math.log(ratio[0]), math.log(ratio[1])
-    aspect = (low + (high - low) * draws[:, 1]).exp() * size[0] / size[1]  # width / height in fractions
-    height = (area / aspect).sqrt().clamp(max=1)
-    width = (area * aspect).sqrt().clamp(max=1)
-    return torch.stack([draws[:, 2] * (1 - height), draws[:, 3] * (1 - width), height, width], dim=1)
+    patches = patchify(images, patch_size)  # (B, L, C p q)
+    along = 0 if across else 1
+    order = to_device(noise.argsort(along), images.device)[:, :, None].expand_as(patches)
+    grid = images.shape[-2] // patch_size[0], images.shape[-1] // patch_size[1]
+    return unpatchify(patches.gather(along, order), patch_size, grid)
 
 
 def erase(images: Tensor, boxes: Tensor, colours: Tensor) -> Tensor:
@@ -142,11 +125,11 @@ def pad_and_crop(images: Tensor, padding: int, shifts: Tensor) -> Tensor:
     Args:
         images: uint8 (B, C, H, W).
         padding: width of the black border.
-        shifts: int64 (2, B), the top and the left of what is kept of the bordered image, from 0 to 2 padding.
+        shifts: int64 (B, 2), the top and the left of what is kept of the bordered image, from 0 to 2 padding.
     """
     channels, height, width = images.shape[1:]
     padded = F.pad(images, (padding,) * 4)
-    top, left = to_device(shifts, images.device)[:, :, None]  # (B, 1) each
+    top, left = to_device(shifts, images.device).T[:, :, None]  # (B, 1) each
     rows = top + torch.arange(height, device=images.device)  # (B, H)
     columns = left + torch.arange(width, device=images.device)  # (B, W)
     pixels = rows[:, :, None] * padded.shape[-1] + columns[:, None, :]  # (B, H, W), places in a padded plane

@@ -11,71 +11,30 @@ that is drawn too; grey comes in from outside, not the data's mean; and all of i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor
+from torch import Tensor
 
-from vit.data.batches import to_device
+from vit.device import to_device
 
 FILL = 128
 """The grey that comes in from outside, where an image is moved."""
 
 
-class Draws(NamedTuple):
-    """What happens to each image of a batch.
-
-    Attributes:
-        operation: int64 (n, B), one of n operations after another, an index into OPERATIONS; -1 for none.
-        strength: float32 (n, B), from -1 to 1.
-    """
-
-    operation: Tensor
-    strength: Tensor
-
-    def of(self, part: slice | Tensor) -> Draws:
-        """The draws of some of the images."""
-        return Draws(self.operation[:, part], self.strength[:, part])
-
-
-def draw(
-    batch: int,
-    generator: Generator,
-    count: int = 2,
-    magnitude: float = 9.0,
-    deviation: float = 0.5,
-    probability: float = 0.5,
-) -> Draws:
-    """Draw for a batch.
-
-    Args:
-        batch: B.
-        generator: on the CPU, the only source of chance.
-        count: n, operations drawn for an image; one may come twice.
-        magnitude: mean strength, out of 10.
-        deviation: of the strength, which is normally distributed and kept between 0 and 10.
-        probability: of each operation that is drawn being applied.
-    """
-    order = torch.randint(len(OPERATIONS), (count, batch), generator=generator)
-    applied = torch.rand(count, batch, generator=generator) < probability
-    strength = (magnitude + deviation * torch.randn(count, batch, generator=generator)).clamp(0, 10) / 10
-    sign = 1 - 2 * (torch.rand(count, batch, generator=generator) < 0.5).float()
-    return Draws(torch.where(applied, order, -1), strength * sign)
-
-
-def rand_augment(images: Tensor, draws: Draws) -> Tensor:
-    """Apply what was drawn.
+def rand_augment(images: Tensor, operations: Tensor, strengths: Tensor) -> Tensor:
+    """Apply one operation after another, to each image its own.
 
     Args:
         images: uint8 (B, 3, H, W), on any device.
-        draws: for these images, on the CPU.
+        operations: int64 (B, n), on the CPU, an index into OPERATIONS; -1 for none.
+        strengths: float32 (B, n), on the CPU, from -1 to 1.
 
     Returns:
         uint8 (B, 3, H, W); the input stays as it is.
     """
     images = images.clone()
-    for chosen, strength in zip(draws.operation, draws.strength, strict=True):
+    for chosen, strength in zip(operations.T, strengths.T, strict=True):
         for number, operation in enumerate(OPERATIONS.values()):
             members = (chosen == number).nonzero()[:, 0]  # on the CPU: nothing waits
             if len(members):

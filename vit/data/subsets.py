@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vit.data.batches import stream
+from vit.data.draws import make_generator
 
 
 def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> Tensor:
@@ -21,7 +21,7 @@ def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> 
     """
     if not 0 <= count <= len(labels):
         raise ValueError(f"{count} of {len(labels)} images cannot be taken")
-    order = torch.randperm(len(labels), generator=stream(seed, purpose, 0))
+    order = torch.randperm(len(labels), generator=make_generator(seed, purpose, 0))
     rank = torch.empty(len(labels))  # of each image within its class, as a share of the class: from 0 to below 1
     for label in labels.unique():
         members = order[labels[order] == label]

@@ -36,8 +36,8 @@ def is_recorded(step: int, every: int, total: int) -> bool:
     return every > 0 and (at_first or step % every == 0 or step == total)
 
 
-class DynamicsRecorder:
-    """A `vit.training.loop.Watch` that records the dynamics of a model's matrices. It draws nothing and changes nothing.
+class DynamicsRecorder(Callback):
+    """Records the dynamics of a model's matrices as it is trained. It draws nothing and changes nothing.
 
     What is measured stays on the device until a state is saved or the file is written: no step waits for it. Matrices of
     one shape are computed together.
@@ -46,9 +46,13 @@ class DynamicsRecorder:
         model: with the weights that its training begins with, which are copied.
         every: steps between two records (see `is_recorded`).
         total: steps of the whole run.
+        path: dynamics.safetensors, written with each saved state; None for no file.
     """
 
-    def __init__(self, model: Model, every: int, total: int):
+    name = "dynamics"
+
+    def __init__(self, model: Model, every: int, total: int, path: Path | None = None):
+        self._path = path
         self._every, self._total = every, total
         alike = groupby(sorted(_watched(model), key=_Watched.shape), key=_Watched.shape)
         self._groups = [list(group) for _, group in alike]
@@ -64,7 +68,7 @@ class DynamicsRecorder:
         self._recorded: dict[str, Tensor] = {}  # on the CPU, (records, ...)
 
     @torch.no_grad()
-    def before(self, step: int) -> None:
+    def on_gradient(self, step: int) -> None:
         """If the step is recorded, measure its gradient, and copy the weights."""
         if not is_recorded(step, self._every, self._total):
             return
@@ -76,8 +80,9 @@ class DynamicsRecorder:
             self._record[f"{part}.bias_gradients"] = _norms_of_thirds(gradients)
 
     @torch.no_grad()
-    def after(self, step: int) -> None:
+    def on_step(self, run: Run, done: Step) -> None:
         """If the step is recorded, measure what it did to the weights, and where they are now."""
+        step = done.step
         if not is_recorded(step, self._every, self._total):
             return
         now = self._weights()
@@ -114,8 +119,14 @@ class DynamicsRecorder:
         recorded = self.read().recorded
         return {"first": [group.cpu() for group in self._first], "steps": list(self._steps), "recorded": recorded}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave for the same model."""
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Go on from what `state_dict` gave for the same model.
+
+        Raises:
+            StateError: the run began without it.
+        """
+        if state is None:
+            raise StateError("run.dynamics_every: the run began without it, its first weights are not known; leave it out")
         self._first = [first.to(own.device) for first, own in zip(state["first"], self._first, strict=True)]
         self._steps, self._recorded, self._pending = list(state["steps"]), dict(state["recorded"]), []
 

@@ -22,7 +22,7 @@ def freeze(model: nn.Module, names: list[str]) -> list[Tensor]:
     they too can be narrowed down: "decoder.W_Q", "encoder.blocks.3.attn.W_K".
 
     Returns:
-        Views of the frozen thirds. Their gradient is zero from now on; hand them to `keep_rows`, which protects them from
+        Views of the frozen thirds. Their gradient is zero from now on; hand them to `restore_frozen_rows`, which protects them from
         weight decay.
 
     Raises:
@@ -51,7 +51,7 @@ def freeze(model: nn.Module, names: list[str]) -> list[Tensor]:
     return rows
 
 
-def keep_rows(optimizer: Optimizer, rows: list[Tensor]) -> None:
+def restore_frozen_rows(optimizer: Optimizer, rows: list[Tensor]) -> None:
     """After every step of `optimizer`, put `rows` (from `freeze`) back: AdamW's decay shrinks even where no gradient is."""
     originals = [row.detach().clone() for row in rows]
 

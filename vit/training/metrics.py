@@ -65,8 +65,8 @@ def tensorboard_writer() -> type:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        ways = "install it (pip install tensorboard), or leave train.tensorboard out"
-        raise ConfigError(f"train.tensorboard: TensorBoard cannot be imported ({error}); {ways}") from error
+        ways = "install it (pip install tensorboard), or leave run.tensorboard out"
+        raise ConfigError(f"run.tensorboard: TensorBoard cannot be imported ({error}); {ways}") from error
     return SummaryWriter
 
 

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from vit.attention import MultiHeadSelfAttention
 from vit.config import ConfigError, OptimConfig
@@ -75,6 +76,21 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimiz
     if config.name == "muon":
         return Muon(groups, lr=0.0, betas=config.betas)
     return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=True)
+
+
+def make_ema(model: nn.Module, decay: float) -> AveragedModel:
+    """The exponential moving average of a model's weights over the steps (Polyak & Juditsky 1992), the start included.
+
+    The decay is min(decay, (1 + step) / (10 + step)), because else the random start would weigh long.
+    """
+
+    def average(averages: list[Tensor], weights: list[Tensor], updates: Tensor) -> None:
+        follow = 1 - torch.clamp(updates / (9 + updates), max=decay)  # a tensor on the weights' device: nothing waits
+        torch._foreach_lerp_(averages, weights, [follow] * len(averages))
+
+    ema = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
+    ema.update_parameters(model)  # the first one copies the weights
+    return ema
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

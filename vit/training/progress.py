@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 import sys
 import time
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from tqdm import tqdm
 
+from vit.training.callbacks import Callback
 from vit.training.loop import Step
+
+if TYPE_CHECKING:
+    from vit.training.run import Run
 
 SECONDS_BETWEEN_LINES = 15.0
 SECONDS_BETWEEN_LOSSES = 0.5
 
 
-class Progress:
+class Progress(Callback):
     """Epoch, loss, images a second and time left.
 
     Args:
@@ -35,7 +39,7 @@ class Progress:
             layout = "{desc} {bar} {n_fmt}/{total_fmt} steps, {elapsed} gone, {remaining} left"
             self._bar = tqdm(total=total_steps, initial=start, bar_format=layout, file=stream, dynamic_ncols=True)
 
-    def update(self, done: Step) -> None:
+    def on_step(self, run: Run, done: Step) -> None:
         """Show what is done. Its loss, for which a GPU must be waited for, is read now and then only."""
         now = time.perf_counter()
         self._images += done.images

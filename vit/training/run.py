@@ -1,54 +1,56 @@
-"""A run in memory: model, optimizer and all that its next step depends on, and how it goes to disk and comes back."""
+"""A run in memory: all that its next step depends on, how it is set up, saved, and restored."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
 
 from vit.attention import choose_kernel, set_kernel
-from vit.checkpoints.formats.outgoing import Model
+from vit.checkpoints import save_model
 from vit.checkpoints.native import architecture
 from vit.config import Config, ConfigError
 from vit.data import Dataset
-from vit.data.augment import Normalization
-from vit.data.batches import stream_seed
-from vit.mae import MaskedAutoencoder
-from vit.masking import num_keep
-from vit.training.average import WeightAverage
-from vit.training.device import Compute, choose_compute
-from vit.training.freeze import freeze, keep_rows
-from vit.training.loop import Step, Watch, choose_parts, total_steps, train_steps
-from vit.training.model import begin_model, build_model
-from vit.training.optimizer import make_optimizer
-from vit.training.processes import ALONE, Processes
+from vit.data.augment import Normalization, to_float
+from vit.data.draws import derive_seed, steps_per_epoch
+from vit.device import Compute, choose_compute
+from vit.mae import Model
+from vit.training.callbacks import Callback
+from vit.training.distributed import SINGLE, Distributed
+from vit.training.freeze import freeze, restore_frozen_rows
+from vit.training.initial import initial_model, model_of_state
+from vit.training.objectives import Objective, objective_class
+from vit.training.optimizer import make_ema, make_optimizer
 from vit.training.state import StateError, load_latest_state, save_state, saved_states
-from vit.training.tasks import Classification, Reconstruction, Task
+
+# Tokens that one micro-batch may have on a CPU, in the part of the model that has most. Larger ones are no faster there, and
+# their activations, some 0.2 MB per token of ViT-Tiny, are what fills the memory.
+CPU_TOKENS = 8_448
 
 
 @dataclass
-class TrainingRun:
-    """What a run is at a step.
+class Run:
+    """The state of a training run.
 
     Attributes:
         config: all settings.
-        data: what it trains on.
+        data: what it trains on, and is measured on.
         compute: device and precision.
-        normalize: of the input, measured on the training images.
-        task: with the model, on the device.
+        normalize: of the input.
+        objective: with the model, on the device.
         optimizer: over the parts that learn.
-        average: of the weights over the steps, where `optim.ema` asks for it.
-        watch: looks on, in the first process, where `train.dynamics_every` asks for it.
+        ema: average of the weights over the steps, where `optim.ema` asks for it.
+        dist: which process of how many this is.
+        init: `vit.checkpoints.native.fingerprint` of what it began with; "" for random weights.
+        notes: lines that the user should see: what was damaged, what differs from the session before.
+        callbacks: called at every step of this process.
         step: steps done.
         seconds: of training, all sessions together.
-        notes: lines that the user should see: what was damaged, what differs from the session before.
-        processes: which of how many this is.
-        init: `vit.checkpoints.native.fingerprint` of what it began with; "" of random weights.
         first_step_seconds: of this session; where the model is compiled, that is its cold start.
     """
 
@@ -56,80 +58,87 @@ class TrainingRun:
     data: Dataset
     compute: Compute
     normalize: Normalization
-    task: Task
+    objective: Objective
     optimizer: torch.optim.Optimizer
-    average: WeightAverage | None
-    watch: Watch | None
-    step: int
-    seconds: float
-    notes: list[str]
-    processes: Processes = ALONE
+    ema: AveragedModel | None = None
+    dist: Distributed = SINGLE
     init: str = ""
+    notes: list[str] = field(default_factory=list)
+    callbacks: list[Callback] = field(default_factory=list)
+    step: int = 0
+    seconds: float = 0.0
     first_step_seconds: float = 0.0
 
     @property
     def model(self) -> Model:
         """The model that learns."""
-        return self.task.model  # type: ignore[return-value]
+        return self.objective.model
 
     @property
     def result(self) -> Model:
-        """What the run is for: the model, or the average of its weights."""
-        return self.model if self.average is None else self.average.model  # type: ignore[return-value]
+        """The model that the run is for: the one that learns, or the average of its weights."""
+        return self.model if self.ema is None else self.ema.module
 
     @property
     def total_steps(self) -> int:
         """Steps of the whole run."""
-        return total_steps(self.config, len(self.data.train))
-
-    def steps(self) -> Iterator[Step]:
-        """Train from where the run is to its end, a step at a time; `step` and `seconds` follow."""
-        images = self.data.train.images
-        steps = train_steps(
-            self.task, self.optimizer, images, self.normalize, self.compute, self.step, self.processes,
-            self.average, self.watch,
-        )  # fmt: skip
-        since = time.perf_counter()
-        for done in steps:
-            now = time.perf_counter()
-            self.first_step_seconds = self.first_step_seconds or now - since
-            self.seconds += now - since
-            self.step = done.step
-            yield done
-            since = time.perf_counter()  # what the caller does meanwhile (saving, testing) is no training
+        return self.config.train.epochs * steps_per_epoch(len(self.data.train), self.config.train.batch_size)
 
     @property
-    def how(self) -> str:
-        """The choices that were made for this device and these lengths; the result is the same but for its last bits."""
-        model, train = self.config.model, self.config.train
-        images = self.processes.largest_part(train.batch_size)
-        parts = choose_parts(self.config, images, self.compute.device)
-        patches = math.prod(model.grid_size)
-        dropped = self.config.classify.drop_patches
-        lengths = {"encoder": num_keep(patches, self.config.mask.ratio), "decoder": patches}
-        if train.task == "classify":
-            lengths = {"encoder": num_keep(patches, dropped) if dropped else patches}
+    def grad_accum_steps(self) -> int:
+        """Micro-batches of a step in each process: as set, or as many as are good for the device."""
+        if self.config.run.grad_accum_steps:
+            return self.config.run.grad_accum_steps
+        if self.compute.device.type != "cpu" or self.objective.compares_images:
+            return 1
+        images = self.dist.largest_shard(self.config.train.batch_size)
+        tokens = images * max(self.objective.lengths.values())
+        return min(max(math.ceil(tokens / CPU_TOKENS), 1), images)
+
+    @property
+    def choices(self) -> str:
+        """What was chosen for this device and these lengths; the result is the same but for its last bits."""
+        images, parts = self.dist.largest_shard(self.config.train.batch_size), self.grad_accum_steps
+        dtype = torch.bfloat16 if self.compute.precision == "bf16" else torch.float32
         kernels = []
-        for name, length in lengths.items():
-            length += model.class_token + model.registers
-            dtype = torch.bfloat16 if self.compute.precision == "bf16" else torch.float32
-            kernel = choose_kernel(self.compute.device, dtype, length) if train.attention == "auto" else train.attention
-            kernels.append(f"{kernel} in the {name} ({length} tokens)")
+        for part, length in self.objective.lengths.items():
+            kernel = self.config.run.attention
+            kernel = choose_kernel(self.compute.device, dtype, length) if kernel == "auto" else kernel
+            kernels.append(f"{kernel} in the {part} ({length} tokens)")
         shares = f"{parts} x {math.ceil(images / parts)} images" if parts > 1 else f"{images} images at once"
-        return f"{self.processes}, {shares}; attention: {', '.join(kernels)}"
+        return f"{self.dist}, {shares}; attention: {', '.join(kernels)}"
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Images uint8 (B, C, h, w) -> the model's input (B, C, H, W), for measuring: nothing is random."""
+        return self.normalize(to_float(images, self.config.model.image_size_2d))
+
+    def log(self, values: dict[str, Any]) -> None:
+        """Hand a line of metrics, with its "step", to the callbacks."""
+        for callback in self.callbacks:
+            callback.on_log(values)
+
+    def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
+        """Save `result` and what `vit.checkpoints.load_model` should know of it."""
+        data = self.data
+        save_model(
+            folder, self.result, self.normalize, data.train.class_names, data.name, data_stamp=data.stamp, dtype=dtype
+        )
 
     def save(self, folder: Path) -> None:
         """Save the state of this step; the last two stay (see `vit.training.state`)."""
         state = {
             "step": self.step,
             "model": dict(self.model.state_dict()),
-            **({} if self.average is None else {"model_ema": dict(self.average.model.state_dict())}),
-            **({} if self.watch is None else {"watch": self.watch.state_dict()}),
+            "objective": {
+                key: value for key, value in self.objective.state_dict().items() if not key.startswith("model.")
+            },
+            **({} if self.ema is None else {"model_ema": dict(self.ema.module.state_dict())}),
+            "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks},
             **architecture(self.model),
             "optimizer": self.optimizer.state_dict(),
             "seconds": self.seconds,
             "precision": self.compute.precision,
-            "computed_on": f"{self.compute}, {self.how}",
+            "computed_on": f"{self.compute}, {self.choices}",
             "torch": str(torch.__version__),  # a class of its own, which is no plain value
             "init": self.init,
             "data_stamp": self.data.stamp,
@@ -142,88 +151,82 @@ class TrainingRun:
         save_state(folder, self.step, state)
 
 
-def begin_run(
-    config: Config,
-    data: Dataset,
-    states: Path | None = None,
-    processes: Processes = ALONE,
-    make_watch: Callable[[Model, int, int], Watch] | None = None,
-) -> TrainingRun:
-    """A run at its first step, or at the last state that was saved in `states`.
+def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict[str, Any] | None = None) -> Run:
+    """A run at its first step.
 
-    Everything random comes from `config.train.seed`, so the same configuration and data begin alike, and a continued run
-    goes on as if it had never stopped: in the precision that it began with, and on the same CPU to the bit.
+    Everything random comes from `config.train.seed`, so the same configuration and data begin alike.
 
     Args:
         config: all settings.
         data: from `vit.data.load_data`.
-        states: folder of saved states to continue from; with none in it, the run begins at its first step.
-        processes: which of how many this is; the first reads the states and decides for all.
-        make_watch: makes what looks on in the first process where `train.dynamics_every` is not 0: from the model, that
-            setting, and the number of steps of the whole run.
+        dist: which process of how many this is.
+        state: of `find_state`, where the run is to be restored: model and precision are the state's.
+
+    Raises:
+        ConfigError: a device, precision or frozen part that does not exist, or what `initial_model` raises.
+    """
+    # compute: all processes in the same precision
+    kind = objective_class(config.train.objective)
+    total = config.train.epochs * steps_per_epoch(len(data.train), config.train.batch_size)
+    precision = state["precision"] if state else config.train.precision
+    compute = choose_compute(config.run, precision, total - (state["step"] if state else 0))
+    compute = replace(compute, precision=dist.broadcast_from_main(lambda: compute.precision))
+
+    # the model
+    torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
+    model, normalize, notes, init = initial_model(config, data) if state is None else model_of_state(config, data, state)
+    model.to(compute.device)
+    set_kernel(model, config.run.attention)
+    objective = kind(model, config, data).to(compute.device)
+    compares = objective.compares_images or ("augment.shuffle" if config.augment.shuffle == "across" else "")
+    if dist.world_size > 1 and compares:
+        raise ConfigError(f"{compares}: it compares a batch's images with each other: train in one process")
+
+    # what learns, and how
+    frozen = freeze(model, config.model.freeze)
+    optimizer = make_optimizer(model, config.optim)
+    restore_frozen_rows(optimizer, frozen)
+    ema = make_ema(model, config.optim.ema) if config.optim.ema else None
+    notes += objective.notes
+    return Run(config, data, compute, normalize, objective, optimizer, ema, dist, init, notes)
+
+
+def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = SINGLE) -> dict[str, Any] | None:
+    """The newest whole state in `folder`, None where nothing has been saved yet; the main process reads it for all.
 
     Raises:
         StateError: no saved state is whole, or it belongs to other data or settings.
-        ConfigError: a device, precision or frozen part that does not exist, or what `begin_model` raises.
     """
-    if config.mask.uniformity and processes.count > 1:
-        raise ConfigError("mask.uniformity: it compares a batch's images with each other: train in one process")
-    state: dict[str, Any] | None = None
-    notes: list[str] = []
-    if states is not None:
-        latest = processes.from_first(lambda: load_latest_state(states) if saved_states(states) else None)
-        state, notes = latest or (None, [])
-    if state is not None:
-        if "encoder" not in state:
-            raise StateError(f"the states in {states} are an earlier version's; finish the run with that one")
-        if state["data_stamp"] != data.stamp:
-            found = f"the data has the stamp {data.stamp}, the run began with {state['data_stamp']}"
-            raise StateError(
-                f"the training data has changed since this run began: {found}; begin another run with --out"
-            )
-        for key, old, new in config.conflicts(state["config"]):
-            ways = "put it back, or begin another run with --out"
-            raise StateError(f"{key}: the run began with {old!r}, not {new!r}; {ways}")
-    every, total = config.train.dynamics_every, total_steps(config, len(data.train))
-    if state is not None and make_watch is not None and every and "watch" not in state:  # an earlier version's
-        raise StateError(
-            "train.dynamics_every: the run began without it, its first weights are not known; leave it out"
-        )
-    remaining = total - (state["step"] if state else 0)
-    compute = choose_compute(config.train, state["precision"] if state else None, remaining)
-    compute = replace(compute, precision=processes.from_first(lambda: compute.precision))
-    torch.manual_seed(stream_seed(config.train.seed, "weights", 0))
-    if state is None:
-        model, normalize, notes, init = begin_model(config, data)
-    else:
-        init = state.get("init", "")  # an earlier version's state does not say
-        model, normalize = build_model(config, state["encoder"]), Normalization(state["mean"], state["std"])
-        model.load_state_dict(state["model"])
-    model.to(compute.device)
-    set_kernel(model, config.train.attention)
-    frozen = freeze(model, config.model.freeze)
-    optimizer = make_optimizer(model, config.optim)
-    keep_rows(optimizer, frozen)
-    if state is not None:
-        optimizer.load_state_dict(state["optimizer"])
-    average = WeightAverage(model, config.optim.ema) if config.optim.ema else None
-    if state is not None and average is not None:
-        average.model.load_state_dict(state["model_ema"])
-    watch = make_watch(model, every, total) if make_watch is not None and every and processes.first else None
-    if state is not None and watch is not None:
-        watch.load_state_dict(state["watch"])
-    if isinstance(model, MaskedAutoencoder):
-        task: Task = Reconstruction(model, config)
-    else:
-        names, labels = data.train.class_names, data.train.labels
-        task = Classification(model, config, labels, len(names))
-        if absent := [names[number] for number in set(range(len(names))) - set(labels.tolist())]:
-            notes.append(f"no training image of {', '.join(sorted(absent))}")
-    step, seconds = (state["step"], state["seconds"]) if state else (0, 0.0)
-    run = TrainingRun(
-        config, data, compute, normalize, task, optimizer, average, watch, step, seconds, notes, processes, init
-    )
-    if state is not None and (state["computed_on"], state["torch"]) != (f"{compute}, {run.how}", torch.__version__):
+    latest = dist.broadcast_from_main(lambda: load_latest_state(folder) if saved_states(folder) else None)
+    if latest is None:
+        return None
+    state, damaged = latest
+    if "callbacks" not in state:
+        raise StateError(f"the states in {folder} are an earlier version's; finish the run with that one")
+    if state["data_stamp"] != data.stamp:
+        found = f"the data has the stamp {data.stamp}, the run began with {state['data_stamp']}"
+        raise StateError(f"the training data has changed since this run began: {found}; begin another run with --out")
+    for key, old, new in config.conflicts(state["config"]):
+        ways = "put it back, or begin another run with --out"
+        raise StateError(f"{key}: the run began with {old!r}, not {new!r}; {ways}")
+    return {**state, "damaged": damaged}
+
+
+def restore(run: Run, state: dict[str, Any]) -> None:
+    """Put a run, set up for `state` and with its callbacks, where the state was saved: it goes on as if it had never stopped.
+
+    On the same CPU that is to the bit.
+    """
+    run.model.load_state_dict(state["model"])
+    run.objective.load_state_dict(state["objective"], strict=False)
+    run.optimizer.load_state_dict(state["optimizer"])
+    if run.ema is not None:
+        run.ema.module.load_state_dict(state["model_ema"])
+        run.ema.n_averaged.fill_(state["step"] + 1)
+    for callback in run.callbacks:
+        callback.load_state_dict(state["callbacks"].get(callback.name))
+    run.step, run.seconds = state["step"], state["seconds"]
+    run.notes += state["damaged"]
+    if (state["computed_on"], state["torch"]) != (f"{run.compute}, {run.choices}", torch.__version__):
         before = f"{state['computed_on']}, torch {state['torch']}"
-        notes.append(f"the run began on {before}; from here its last bits may differ")
-    return run
+        run.notes.append(f"the run began on {before}; from here its last bits may differ")

@@ -93,13 +93,3 @@ class RunFolder:
         except OSError as error:
             reason = error.strerror or error
             raise RunFolderError(f"cannot write to the run folder {self.path}: {reason}; choose --out DIR") from error
-
-
-def snapshot_steps(total: int, count: int) -> list[int]:
-    """The steps at which weights are kept: `count` of them from 0 to `total`, closer at first, where most changes."""
-    return sorted({round(total * (i / (count - 1)) ** 2) for i in range(count)}) if count > 1 else [total] * count
-
-
-def held_out_steps(total: int, epochs: int, every: int) -> set[int]:
-    """The steps after which held-out images are tested: the last of every `every`-th of `epochs` epochs; none where it is 0."""
-    return {total // epochs * epoch for epoch in range(every, epochs + 1, every)} if every else set()

@@ -222,7 +222,7 @@ def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_pat
     assert caught.value.exit_code == 2
     options = shlex.split(str(caught.value).rpartition("; add ")[2])
     assert sorted(option.removeprefix("--") for option in options[::2]) == sorted(asked)
-    given = ["--train.task=classify", f"--model.init={path}"]
+    given = ["--train.objective=classify", f"--model.init={path}"]
     for name in ("image_size", "patch_size", "embed_dim", "depth", "num_heads"):
         given.append(f"--model.{name}={getattr(WIDE, name)}")
     model, normalize = begin(parse_config(parser(), [*given, *options]))

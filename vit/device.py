@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vit.config import ConfigError, TrainConfig
+from vit.config import ConfigError, RunConfig
 
 
 @dataclass(frozen=True)
@@ -56,43 +56,52 @@ class Compute:
 COMPILE_FROM_STEPS = 5_000
 
 
-def choose_compute(config: TrainConfig, precision: str | None = None, steps: int = 0) -> Compute:
-    """The device and the precision that `config` asks for, or the best there are.
+def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -> Compute:
+    """The device and the precision that are asked for, or the best there are.
 
     Args:
-        config: device, precision and threads are read.
-        precision: what `auto` was taken for when the run began; it stays so for the whole run.
-        steps: that are to be made; `auto` compiles for many.
+        config: device, threads and compile are read.
+        precision: "auto", "bf16" or "fp32".
+        steps: that are to be made; `compile: auto` compiles for many.
 
     Raises:
         ConfigError: a device or a precision is asked for that this machine does not have.
     """
+    # device and threads
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     there = [name for name, is_there in present.items() if is_there]
     if config.device != "auto" and config.device not in there:
-        raise ConfigError(f"train.device: {config.device!r} cannot be used; torch finds {', '.join(there)} here")
+        raise ConfigError(f"run.device: {config.device!r} cannot be used; torch finds {', '.join(there)} here")
     device = torch.device(there[0] if config.device == "auto" else config.device)
     most = 4 * (os.cpu_count() or 1)
     if config.threads > most:  # torch does not survive millions
-        raise ConfigError(f"train.threads: {config.threads} cannot be used; at most {most} here")
+        raise ConfigError(f"run.threads: {config.threads} cannot be used; at most {most} here")
     if config.threads:
         torch.set_num_threads(config.threads)
-    pays = device.type == "cuda" and steps >= COMPILE_FROM_STEPS
-    compile = config.compile == "on" or (config.compile == "auto" and pays)
-    if config.precision == "auto":
-        return Compute(device, precision or ("bf16" if bf16_pays(device) else "fp32"), compile)
-    if config.precision == "bf16" and device.type != "cpu" and not _has_bf16(device):
+
+    # precision, and whether compiling pays
+    if precision == "auto":
+        precision = "bf16" if bf16_pays(device) else "fp32"
+    elif precision == "bf16" and device.type != "cpu" and not _has_bf16(device):
         raise ConfigError(
             f"train.precision: 'bf16' cannot be used; {device_name(device)} does not compute it: use fp32"
         )
-    return Compute(device, config.precision, compile)
+    pays = device.type == "cuda" and steps >= COMPILE_FROM_STEPS
+    return Compute(device, precision, config.compile == "on" or (config.compile == "auto" and pays))
 
 
-def resident(images: Tensor, device: torch.device) -> Tensor:
+def cache_on_device(images: Tensor, device: torch.device) -> Tensor:
     """All images on the GPU, where they take no more than a quarter of its free memory; else as they are."""
     if device.type == "cuda" and images.nbytes < torch.cuda.mem_get_info(device)[0] / 4:
         return images.to(device)
     return images
+
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """`values` on `device`, without waiting for what the device is doing."""
+    if device.type == "cuda" and not values.is_cuda:  # from pinned memory, else the copy waits
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)
 
 
 def bf16_pays(device: torch.device) -> bool:

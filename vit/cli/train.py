@@ -1,0 +1,29 @@
+"""`train.py` and `vit train`: the options, and how a run ends for the shell. The run itself is `vit/train.py`."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from vit.cli.settings import parse_train_command
+from vit.errors import exit_code_of
+
+QUICKSTART = Path(__file__).resolve().parents[2] / "configs" / "quickstart.yaml"
+
+
+def main() -> int:
+    """The program train.py."""
+    return exit_code_of("train.py", lambda: run(sys.argv[1:]))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Read the settings, and train."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # lines also into a file or a pipe: a run is watched while it runs
+        sys.stdout.reconfigure(line_buffering=True)
+    command = parse_train_command(argv, QUICKSTART)
+
+    from vit.train import train  # torch and all that needs it: wrong settings are refused without
+
+    return train(command)

@@ -1,0 +1,261 @@
+"""All chance of a training step, drawn in one place: a pure function of (seed, step), a row per image.
+
+Any step can be drawn without the ones before it, so a run continues from any step as if it had never stopped, and several
+processes draw the same batch and take their rows of it.
+
+To add a draw: a field of `Draws`, and its lines in `draw_step` after those that use the same generator, so that the runs of
+earlier versions stay as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from vit.config import AugmentConfig, Config
+from vit.data.randaugment import OPERATIONS
+from vit.device import to_device
+from vit.masking import NOISE
+
+ERASED_AREA, ERASED_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
+"""Of random erasing, as in timm: share of the area, and width / height."""
+
+
+class Draws(NamedTuple):
+    """Every random number of a step; on the CPU, None where the settings ask for none.
+
+    Attributes:
+        index: int64 (B,), which images of the data set.
+        flip: bool (B,).
+        operations, strengths: int64 and float32 (B, n), of RandAugment.
+        crop: float32 (B, 4), boxes as from `crop_boxes`.
+        shift: int64 (B, 2), top and left of what is kept of a padded image.
+        erase: float32 (B, 4), boxes; empty where nothing is erased.
+        colour: float32 (B, C), of what is erased.
+        shuffle: float32 (B, L), noise whose order shuffles patches.
+        partner: int64 (B,), which image of the data set is mixed into each: the next one of the batch.
+        share: float32 (B,), what an image keeps of itself in mixing.
+        box: int64 (B, 4), the rectangle that comes from the partner, in pixels.
+        mask_noise: float32 (B, L); the patches with the smallest values are seen.
+        drop_path: float32 (B, depth - 1, 2), from 0 to 1, of the branches of all blocks but the first.
+    """
+
+    index: Tensor | None = None
+    flip: Tensor | None = None
+    operations: Tensor | None = None
+    strengths: Tensor | None = None
+    crop: Tensor | None = None
+    shift: Tensor | None = None
+    erase: Tensor | None = None
+    colour: Tensor | None = None
+    shuffle: Tensor | None = None
+    partner: Tensor | None = None
+    share: Tensor | None = None
+    box: Tensor | None = None
+    mask_noise: Tensor | None = None
+    drop_path: Tensor | None = None
+
+    def rows(self, rows: slice | Tensor) -> Draws:
+        """The draws of some of the images."""
+        return Draws(*(None if values is None else values[rows] for values in self))  # type: ignore[arg-type]
+
+    def shard(self, rank: int, count: int) -> Draws:
+        """The rows of process `rank` of `count`; their numbers differ by one at most.
+
+        With mixing, one more row follows: the image that is mixed into the last. A process always has an image, also where
+        there are fewer images than processes.
+        """
+        rows = shard(len(self.index), rank, count)
+        last = max(rows.stop, rows.start + 1) + (self.partner is not None)
+        return self.rows(torch.arange(rows.start, last) % len(self.index))
+
+    def for_model(self, images: int, device: torch.device) -> Draws:
+        """Of the first `images` rows, what the model reads, on `device`; all else None."""
+        read = {"mask_noise": self.mask_noise, "drop_path": self.drop_path}
+        return Draws(**{key: to_device(values[:images], device) for key, values in read.items() if values is not None})
+
+
+def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
+    """Draw everything random of a step, for the whole batch.
+
+    Each purpose has a generator of its own, so that switching one on changes nothing else.
+
+    Args:
+        config: all settings.
+        step: from 0.
+        count: images of the data set.
+        masked: whether the encoder sees only some of the patches in this step.
+    """
+    seed, size, grid = config.train.seed, config.model.image_size_2d, config.model.grid_size
+    index = batch_indices(seed, step, count, config.train.batch_size)
+    draws = Draws(index, **_draw_augment(config.augment, size, len(index), make_generator(seed, "augment", step)))
+
+    # which patches are seen
+    if masked:
+        noise = NOISE[config.mask.kind](len(index), grid, make_generator(seed, "mask", step))
+        draws = draws._replace(mask_noise=noise)
+    if config.augment.shuffle != "none":
+        noise = torch.rand(len(index), grid[0] * grid[1], generator=make_generator(seed, "shuffle", step))
+        draws = draws._replace(shuffle=noise)
+
+    # which images are mixed, and which branches are left out
+    mixup, cutmix = config.classify.mixup, config.classify.cutmix
+    if mixup or cutmix:
+        share, box = draw_mixing(len(index), size, mixup, cutmix, make_generator(seed, "mixing", step))
+        draws = draws._replace(partner=index.roll(-1), share=share, box=box)
+    branches = 2 * (config.model.dimensions["depth"] - 1)
+    if config.model.drop_path and branches:
+        chance = torch.rand(branches, len(index), generator=make_generator(seed, "drop path", step))
+        draws = draws._replace(drop_path=chance.T.reshape(len(index), -1, 2))
+    return draws
+
+
+def _draw_augment(
+    config: AugmentConfig, size: tuple[int, int], batch: int, generator: Generator
+) -> dict[str, Tensor]:
+    draws = {"flip": torch.rand(batch, generator=generator) < config.flip}
+    if config.rand_augment:
+        operations, strengths = draw_operations(batch, generator, config.rand_augment, config.rand_magnitude)
+        draws |= {"operations": operations.T, "strengths": strengths.T}
+    if config.crop == "resized":  # in fractions of the image's own shape
+        draws["crop"] = crop_boxes(batch, (1, 1), config.crop_scale, config.crop_ratio, generator)
+    elif config.crop == "pad":
+        draws["shift"] = torch.randint(0, 2 * config.crop_padding + 1, (2, batch), generator=generator).T
+    if config.erasing:
+        erased = torch.rand(batch, generator=generator) < config.erasing
+        draws["erase"] = crop_boxes(batch, size, ERASED_AREA, ERASED_RATIO, generator) * erased[:, None]
+        draws["colour"] = torch.rand(batch, 3, generator=generator)
+    return draws
+
+
+def crop_boxes(
+    batch: int,
+    size: tuple[int, int] | torch.Size,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    generator: Generator,
+) -> Tensor:
+    """Random boxes inside an image, as in Inception's crop: area uniform in `scale`, aspect log-uniform in `ratio`.
+
+    Returns:
+        float32 (B, 4): top, left, height, width as fractions of the image. A side that would be longer than the image is
+        shortened to it (instead of drawing again, which cannot be done for a whole batch at once).
+    """
+    draws = torch.rand(batch, 4, generator=generator)
+    area = scale[0] + (scale[1] - scale[0]) * draws[:, 0]
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    aspect = (low + (high - low) * draws[:, 1]).exp() * size[0] / size[1]  # width / height in fractions
+    height = (area / aspect).sqrt().clamp(max=1)
+    width = (area * aspect).sqrt().clamp(max=1)
+    return torch.stack([draws[:, 2] * (1 - height), draws[:, 3] * (1 - width), height, width], dim=1)
+
+
+def draw_operations(
+    batch: int,
+    generator: Generator,
+    count: int = 2,
+    magnitude: float = 9.0,
+    deviation: float = 0.5,
+    probability: float = 0.5,
+) -> tuple[Tensor, Tensor]:
+    """Draw RandAugment's operations for a batch.
+
+    Args:
+        batch: B.
+        generator: on the CPU, the only source of chance.
+        count: n, operations drawn for an image; one may come twice.
+        magnitude: mean strength, out of 10.
+        deviation: of the strength, which is normally distributed and kept between 0 and 10.
+        probability: of each operation that is drawn being applied.
+
+    Returns:
+        operations: int64 (n, B), one of n operations after another, an index into OPERATIONS; -1 for none.
+        strengths: float32 (n, B), from -1 to 1.
+    """
+    order = torch.randint(len(OPERATIONS), (count, batch), generator=generator)
+    applied = torch.rand(count, batch, generator=generator) < probability
+    strength = (magnitude + deviation * torch.randn(count, batch, generator=generator)).clamp(0, 10) / 10
+    sign = 1 - 2 * (torch.rand(count, batch, generator=generator) < 0.5).float()
+    return torch.where(applied, order, -1), strength * sign
+
+
+def draw_mixing(batch: int, size: tuple[int, int], mixup: float, cutmix: float, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Draw for a batch.
+
+    Args:
+        batch: B.
+        size: (H, W) of the images.
+        mixup: alpha of Mixup's Beta(alpha, alpha) (Zhang et al. 2018), from which the share is drawn; 0: never.
+        cutmix: likewise of CutMix (Yun et al. 2019); with both, each image has either with probability 1/2. The rectangle has
+            the image's shape and its middle anywhere; what lies outside is cut off, and the share is of what is left.
+        generator: the only source of chance.
+
+    Returns:
+        share: float32 (B,), what an image keeps of itself: of its values, or of its area.
+        box: int64 (B, 4): top, left, bottom and right, in pixels, of the rectangle that comes from the next image; all 0
+            where the two are blended instead.
+    """
+    cut = torch.rand(batch, generator=generator) < (0.5 if mixup and cutmix else float(cutmix > 0))
+    blended, kept = beta(mixup, batch, generator), beta(cutmix, batch, generator)
+    middle = torch.rand(batch, 2, generator=generator)
+    half = (1 - kept).sqrt()[:, None] / 2
+    edges = torch.cat([middle - half, middle + half], dim=1).clamp(0, 1)  # (B, 4), as fractions
+    box = (edges * torch.tensor([*size, *size])).round().long() * cut[:, None]
+    area = (box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1])
+    return torch.where(cut, 1 - area / (size[0] * size[1]), blended), box
+
+
+def beta(alpha: float, count: int, generator: Generator) -> Tensor:
+    """Draws from Beta(alpha, alpha), as a ratio of gammas: float32 (count,), all 1 where alpha is 0.
+
+    (torch's own distribution takes no generator.)
+    """
+    if not alpha:
+        return torch.ones(count)
+    one, other = torch._standard_gamma(torch.full((2, count), alpha, dtype=torch.float64), generator=generator)
+    return (one / (one + other)).float()
+
+
+def derive_seed(seed: int, purpose: str, number: int) -> int:
+    """A 63-bit seed for one purpose ("order", "augment", "mask", ...) at one step or epoch.
+
+    A hash, so that neighbouring seeds, purposes and numbers share nothing.
+    """
+    digest = hashlib.blake2b(f"{seed}/{purpose}/{number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def make_generator(seed: int, purpose: str, number: int = 0) -> Generator:
+    """A generator of its own, on the CPU (so that every device gets the same draws); see `derive_seed`."""
+    return Generator().manual_seed(derive_seed(seed, purpose, number))
+
+
+@lru_cache(maxsize=2)
+def epoch_order(seed: int, epoch: int, count: int) -> Tensor:
+    """The order in which epoch `epoch` (from 0) visits `count` images: int64 (count,), a permutation."""
+    return torch.randperm(count, generator=make_generator(seed, "order", epoch))
+
+
+def steps_per_epoch(count: int, batch_size: int) -> int:
+    """Steps that `count` images take; the last one may have fewer images than `batch_size`."""
+    return -(-count // batch_size)
+
+
+def batch_indices(seed: int, step: int, count: int, batch_size: int) -> Tensor:
+    """Which images step `step` (from 0) is made of: int64 (B,).
+
+    Every image comes exactly once an epoch. The last batch of an epoch holds what remains, from 1 to `batch_size` images;
+    its loss is the mean over those, and its learning rate the schedule's, like any other step's.
+    """
+    epoch, position = divmod(step, steps_per_epoch(count, batch_size))
+    return epoch_order(seed, epoch, count)[position * batch_size : (position + 1) * batch_size]
+
+
+def shard(count: int, rank: int, processes: int) -> slice:
+    """The rows of `count` that process `rank` of `processes` computes; may be empty."""
+    return slice(count * rank // processes, count * (rank + 1) // processes)

@@ -1,0 +1,155 @@
+"""Several processes, on one machine or many, started by torchrun, with DistributedDataParallel.
+
+Every process draws the same batch, takes its rows of it, and averages its gradient with the others'. The main process
+(rank 0) writes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from vit.config import Config, ConfigError
+from vit.errors import UserError
+
+T = TypeVar("T")
+
+
+class PeerLostError(UserError):
+    """Another process of the group has ended, and this one cannot go on alone."""
+
+    exit_code = 75
+
+
+# The first process may download, decode or evaluate while the others wait.
+PATIENCE = timedelta(hours=2)
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """Which process of how many this is.
+
+    Attributes:
+        rank: from 0, over all machines.
+        world_size: number of processes on all machines.
+        local_rank: from 0, on this machine; on GPUs also the GPU's number.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that writes and prints."""
+        return self.rank == 0
+
+    def largest_shard(self, images: int) -> int:
+        """Images of a batch that the process with the most has."""
+        return -(-images // self.world_size)
+
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
+        """`values`, replaced by their sum over all processes."""
+        if self.world_size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def all_reduce_max(self, here: int) -> int:
+        """The largest of the numbers that the processes give; on the CPU, so that no GPU waits."""
+        if self.world_size == 1:
+            return here
+        number = torch.tensor(here)
+        dist.all_reduce(number, dist.ReduceOp.MAX)
+        return int(number)
+
+    def broadcast_from_main(self, make: Callable[[], T]) -> T:
+        """What `make` returns in the main process, in all of them."""
+        if self.world_size == 1:
+            return make()
+        values = [make() if self.is_main else None]
+        dist.broadcast_object_list(values, device=torch.device("cpu"))
+        return values[0]  # type: ignore[return-value]
+
+    @contextmanager
+    def main_process_first(self) -> Iterator[None]:
+        """A block that one process of each machine runs alone, and the others after it: they find its cache."""
+        if self.world_size > 1 and self.local_rank:
+            dist.barrier()
+        yield
+        if self.world_size > 1 and not self.local_rank:
+            dist.barrier()
+
+    def wrap(self, module: nn.Module, device: torch.device) -> nn.Module:
+        """`module` with its gradients averaged over the processes; itself where there is one."""
+        if self.world_size == 1:
+            return module
+        # Of a process with a single image the class token's gradient is a view with other strides: of no consequence.
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+        devices = [torch.cuda.current_device()] if device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
+
+    def __str__(self) -> str:
+        return f"{self.world_size} processes" if self.world_size > 1 else "1 process"
+
+
+SINGLE = Distributed()
+
+
+def launched() -> bool:
+    """Whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+@contextmanager
+def init_distributed(config: Config) -> Iterator[Distributed]:
+    """A block in which the processes that torchrun started are one group: gloo on the CPU, nccl between GPUs.
+
+    Without torchrun it is `SINGLE`.
+
+    Raises:
+        ConfigError: the device cannot be shared in this way.
+    """
+    if not launched():
+        yield SINGLE
+        return
+    keys = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    rank, count, local_rank, local_count = (int(os.environ[key]) for key in keys)
+    device, batch_size = config.run.device, config.train.batch_size
+    on_gpus = device in ("auto", "cuda") and torch.cuda.is_available()
+    if device == "mps":
+        raise ConfigError("run.device: 'mps' cannot be shared by several processes; use cpu, or one process")
+    if count > batch_size:
+        raise ConfigError(f"train.batch_size: {batch_size} images cannot be shared by {count} processes")
+    # each process on a GPU, or on CPU cores, of its own
+    if on_gpus:
+        if local_rank >= torch.cuda.device_count():
+            found = f"{torch.cuda.device_count()} GPUs, {local_count} processes on this machine"
+            raise ConfigError(f"run.device: {found}; start one process a GPU, or use cpu")
+        torch.cuda.set_device(local_rank)
+    elif local_count > 1 and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        if len(cores) >= local_count:  # each process on cores of its own: threads that move lose their caches
+            share = len(cores) // local_count
+            os.sched_setaffinity(0, cores[local_rank * share : (local_rank + 1) * share])
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=PATIENCE)
+    try:
+        yield Distributed(rank, count, local_rank)
+    except RuntimeError as error:  # gloo's; it has no type of its own
+        if "onnection" not in str(error) or "peer" not in str(error):
+            raise
+        time.sleep(2)  # the other one, which knows why, should be seen to have ended first
+        raise PeerLostError(
+            f"process {rank} of {count} ends, because another one has ended; see what that one says"
+        ) from error
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,118 @@
+"""The model that a run begins with: new, or from a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from vit.checkpoints import CheckpointError, load_model
+from vit.checkpoints.native import fingerprint
+from vit.config import Config, ConfigError, ModelConfig, ViTConfig
+from vit.data import Dataset
+from vit.data.augment import Normalization
+from vit.mae import Model
+from vit.training.objectives import objective_class
+
+# Fields of a checkpoint that settings need not repeat: those that a run chooses, and those that only foreign models vary.
+FREE = {"drop_path", "global_pool", "channels", "num_classes", "no_embed_class", "fc_norm", "qk_norm", "mlp", "norm_eps"}
+
+
+class InitialModel(NamedTuple):
+    """What a run begins with.
+
+    Attributes:
+        model: with its first weights.
+        normalize: of the input.
+        notes: what the user should know of both.
+        init: `vit.checkpoints.native.fingerprint` of the checkpoint; "" for random weights.
+    """
+
+    model: Model
+    normalize: Normalization
+    notes: list[str]
+    init: str = ""
+
+
+def initial_model(config: Config, data: Dataset) -> InitialModel:
+    """The model of a run at its first step.
+
+    Args:
+        config: all settings. With `model.init`, they must agree with the checkpoint's, but for drop path and pooling.
+        data: what is trained on; where nothing is loaded, its images give the normalisation.
+
+    Returns:
+        The objective's model. From the checkpoint it has the encoder, what else fits (`Objective.take_over`), and the
+        normalisation.
+
+    Raises:
+        CheckpointError: `model.init` cannot be loaded.
+        ConfigError: it is another model than the settings say.
+        DataError: the data has not what the objective needs.
+    """
+    objective = objective_class(config.train.objective)
+    derived = objective.encoder_settings(config, data)
+    if not config.model.init:
+        model = objective.build_model(config, config.model.vit_config(**derived))
+        return InitialModel(model, Normalization.of(data.train.images), [])
+
+    # load, and compare with the settings
+    loaded = _load(config.model, part="encoder" if derived else None)
+    source, origin = loaded.encoder, loaded.origin
+    missing = [name for name in origin.report.missing if not name.startswith("head.")]
+    if missing:
+        raise CheckpointError(f"model.init: {config.model.init} lacks {missing[0]} ({len(missing)} tensors in all)")
+    _agree(config.model, source.config)
+    chosen = {"drop_path": config.model.drop_path, "global_pool": config.model.global_pool, "num_classes": 0}
+
+    # a new model with what fits of the loaded one
+    model = objective.build_model(config, replace(source.config, **(chosen | derived)))
+    state = {key: value for key, value in source.state_dict().items() if not key.startswith("head.")}
+    model.encoder.load_state_dict(state, strict=False)
+    notes = [f"model.init: {note}" for note in origin.report.notes]
+    notes.append(f"model.init: {objective.take_over(model, loaded, data)}")
+
+    # what it may know already
+    knows = "model.init: it has been taught classes, perhaps"
+    taught = source.config.num_classes == len(data.train.class_names) > 0  # others are of other images
+    if taught and data.held_out and not origin.was_tested_on(data.test.stamp):
+        notes.append(f"{knows} of the held-out images: their figures may flatter it")
+    if taught and config.data.labels < 1 and origin.data_stamp != data.stamp:
+        notes.append(f"{knows} by more labels than data.labels allows: it does not show what these few give")
+    return InitialModel(model, origin.normalize, notes, fingerprint(loaded))
+
+
+def model_of_state(config: Config, data: Dataset, state: dict[str, Any]) -> InitialModel:
+    """The model that a saved state belongs to, with random weights."""
+    objective = objective_class(config.train.objective)
+    model = objective.build_model(config, ViTConfig(**tuples(state["encoder"])))
+    return InitialModel(model, Normalization(state["mean"], state["std"]), [], state["init"])
+
+
+def _load(settings: ModelConfig, part: str | None) -> Model:
+    load = partial(
+        load_model, settings.init, part=part, channels=3,
+        image_size=settings.image_size_2d, patch_size=settings.patch_size_2d,
+    )  # fmt: skip
+    with warnings.catch_warnings(action="ignore"):  # a decoder or head that begins anew
+        try:
+            return load(num_heads=settings.dimensions["num_heads"])  # which a bare file of weights does not say
+        except CheckpointError:
+            return load()  # it does say, and something else: all that differs is told together
+
+
+def _agree(settings: ModelConfig, found: ViTConfig) -> None:
+    """Refuse settings that say another architecture than the checkpoint has: config.yaml is to tell the truth."""
+    said, differ = settings.vit_config(), {}
+    for item in fields(ViTConfig):
+        key, value = item.name, getattr(found, item.name)
+        if key in FREE or value == getattr(said, key):
+            continue
+        if key == "layer_scale" and None not in (value, said.layer_scale):  # its initial value is of no consequence
+            continue
+        differ[key] = value
+    if differ:
+        ways = " ".join(f"--model.{key} {json.dumps(value).strip(chr(34))}" for key, value in differ.items())
+        raise ConfigError(f"model.init: {settings.init} is another model than the settings say; add {ways}")

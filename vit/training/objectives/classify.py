@@ -1,0 +1,114 @@
+"""Name the class of images: cross-entropy with the labels, which Mixup and CutMix may have blended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit.config import Config, ViTConfig
+from vit.data import DataError, Dataset
+from vit.data.draws import Draws, steps_per_epoch
+from vit.data.mixing import mixed_labels
+from vit.encoder import VisionTransformer
+from vit.mae import Model
+from vit.masking import mask_from_noise, num_keep
+from vit.training.objectives import Objective
+
+if TYPE_CHECKING:
+    from vit.figures import Curve
+    from vit.figures.style import Figure
+    from vit.training.run import Run
+
+
+class Classify(Objective):
+    """Predict the class of whole images, or of some of their patches (`classify.drop_patches`)."""
+
+    metrics = ("train_accuracy",)
+
+    def __init__(self, model: VisionTransformer, config: Config, data: Dataset):
+        super().__init__(model, config, data)
+        settings = config.classify
+        self.classes = len(data.train.class_names)
+        per_epoch = steps_per_epoch(len(data.train), config.train.batch_size)
+        self.whole_from = round((config.train.epochs - settings.whole_epochs) * per_epoch)
+        patches = math.prod(config.model.grid_size)
+        self.keep = num_keep(patches, settings.drop_patches) if settings.drop_patches else patches
+        prefix = config.model.class_token + config.model.registers
+        names = data.train.class_names
+        if absent := [names[number] for number in set(range(len(names))) - set(data.train.labels.tolist())]:
+            self.notes.append(f"no training image of {', '.join(sorted(absent))}")
+        self.lengths = {"encoder": (patches if settings.whole_epochs else self.keep) + prefix}
+
+    @classmethod
+    def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
+        """The width of the head."""
+        classes = data.train.class_names
+        if not (data.train.labelled and data.test.labelled):
+            raise DataError(f"train.objective: {data.name} has no labels to learn; a folder has them as <class>/<image>")
+        if len(classes) < 2:
+            raise DataError(f"train.objective: {data.name} has one class, {classes[0]!r}: there is nothing to tell apart")
+        return {"num_classes": len(classes)}
+
+    @classmethod
+    def build_model(cls, config: Config, encoder: ViTConfig) -> Model:
+        """An encoder with a head."""
+        return VisionTransformer(encoder)
+
+    @classmethod
+    def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
+        """The head, where it has these classes, by name, and reads the same."""
+        old, new = loaded.encoder.config, model.encoder.config
+        fits = (
+            loaded.origin.class_names == data.train.class_names
+            and old.num_classes == new.num_classes
+            and old.global_pool == new.global_pool
+        )
+        if fits:
+            model.encoder.head.load_state_dict(loaded.encoder.head.state_dict())
+        return f"its encoder goes on, with {'its' if fits else 'a new'} head"
+
+    def mask_ratio(self, step: int) -> float:
+        """Patches are left out until the whole epochs."""
+        return self.config.classify.drop_patches if step < self.whole_from else 0.0
+
+    def targets(self, labels: Tensor, draws: Draws) -> Tensor:
+        """A distribution over the classes per image: float32 (B, K)."""
+        own = labels[draws.index]
+        partners, share = (own, torch.ones(len(own))) if draws.partner is None else (labels[draws.partner], draws.share)
+        return mixed_labels(own, partners, share, self.classes, self.config.classify.label_smoothing)
+
+    def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy, and how often the likeliest class is the target's."""
+        mask = None if draws.mask_noise is None else mask_from_noise(draws.mask_noise, self.keep)
+        logits = self.model.forward_head(self.model(images, mask, draws.drop_path)).float()  # (B, K)
+        accuracy = (logits.argmax(1) == targets.argmax(1)).float().mean()
+        return F.cross_entropy(logits, targets), {"train_accuracy": accuracy}
+
+    def validate(self, run: Run) -> dict[str, float]:
+        """Loss and accuracy."""
+
+    def measure(self, run: Run) -> dict[str, Any]:
+        """Accuracy, calibration and confusion."""
+
+    def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
+        """confusion and reliability."""
+
+    @staticmethod
+    def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
+        """Cross-entropy and accuracy."""
+        from vit.figures import Curve
+
+        keys = {"cross-entropy": ("loss", "val_loss", "test_loss"),
+                "accuracy": ("train_accuracy", "val_accuracy", "test_accuracy")}  # fmt: skip
+        return [
+            Curve(title, key, val_key, {end: measured[end_key]} if measured else {})
+            for title, (key, val_key, end_key) in keys.items()
+        ]
+
+
+OBJECTIVE = Classify

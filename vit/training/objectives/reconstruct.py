@@ -1,0 +1,111 @@
+"""Fill in hidden patches (He et al. 2022), with a term that keeps images apart where `reconstruct.uniformity` asks for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit.config import Config, ViTConfig
+from vit.data import Dataset
+from vit.data.draws import Draws
+from vit.mae import MaskedAutoencoder, Model, build_autoencoder
+from vit.masking import mask_from_noise, num_keep
+from vit.training.objectives import Objective
+
+if TYPE_CHECKING:
+    from vit.figures import Curve
+    from vit.figures.style import Figure
+    from vit.training.run import Run
+
+
+class Reconstruct(Objective):
+    """Predict the pixels of the hidden patches."""
+
+    def __init__(self, model: MaskedAutoencoder, config: Config, data: Dataset):
+        super().__init__(model, config, data)
+        self.weight = config.reconstruct.uniformity
+        self.metrics = ("masked_loss", "uniformity") if self.weight else ()
+        self.compares_images = "reconstruct.uniformity" if self.weight else ""
+        patches = math.prod(config.model.grid_size)
+        self.keep = num_keep(patches, config.mask.ratio)
+        prefix = config.model.class_token + config.model.registers
+        self.lengths = {"encoder": self.keep + prefix, "decoder": patches + prefix}
+
+    @classmethod
+    def build_model(cls, config: Config, encoder: ViTConfig) -> Model:
+        """An encoder and a decoder."""
+        return build_autoencoder(encoder, config.model.decoder_config(), config.reconstruct.norm_pix_loss)
+
+    @classmethod
+    def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
+        """The decoder, where there is one of the same shape."""
+        fits = loaded.decoder is not None and loaded.decoder.config == model.decoder.config
+        if fits:
+            model.decoder.load_state_dict(loaded.decoder.state_dict())
+        return f"its encoder goes on, with {'its' if fits else 'a new'} decoder"
+
+    def mask_ratio(self, step: int) -> float:
+        """The same in every step."""
+        return self.config.mask.ratio
+
+    def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss over the hidden patches; with uniformity, the weighted sum, and both."""
+        mask = mask_from_noise(draws.mask_noise, self.keep)
+        loss, tokens = self.model.loss(images, mask, draws.drop_path)
+        if not self.weight:
+            return loss, {}
+        alike = uniformity(self.model.encoder.pool_patches(tokens))
+        return loss + self.weight * alike, {"masked_loss": loss, "uniformity": alike}
+
+    def validate(self, run: Run) -> dict[str, float]:
+        """The loss under the fixed mask."""
+        return {"val_loss": self._reconstruction(run)["test_loss"]}
+
+    def measure(self, run: Run) -> dict[str, Any]:
+        """The loss beside its baselines, and the nearest neighbours of the encoder's features."""
+
+    def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
+        """reconstructions: test images, what the model sees of them, and how it fills in the rest."""
+
+    @staticmethod
+    def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
+        """The loss over the hidden patches, beside its baselines."""
+        from vit.figures import Curve
+
+        lines = {}
+        if measured:
+            baselines = measured["test_loss_of_baselines"]
+            lines = {
+                end: measured["test_loss"],
+                "guessing the mean of the visible": baselines["mean_of_visible_patches"],
+                "copying the nearest visible": baselines["nearest_visible_patch"],
+            }
+        key = "masked_loss" if settings["reconstruct.uniformity"] else "loss"
+        return [Curve("loss over the hidden patches", key, "val_loss", lines)]
+
+
+def uniformity(features: Tensor) -> Tensor:
+    """How alike the images of a batch are: the mean squared cosine between any two, float32.
+
+    Filling in patches alone lets all images share a few directions; a small weight on this spreads them out (U-MAE, Zhang et
+    al. 2022, "How mask matters"). Unlike other losses it depends on which images are computed together.
+
+    Args:
+        features: (B, D), B at least 2 (of a single image it is 0).
+
+    Returns:
+        A scalar from 0, all images at right angles, to 1, all on one line.
+    """
+    with torch.autocast(features.device.type, enabled=False):
+        unit = F.normalize(features.float(), dim=1)
+        cosines = unit @ unit.T  # (B, B)
+    pairs = max(len(features) * (len(features) - 1), 1)
+    return (cosines.square().sum() - cosines.diagonal().square().sum()) / pairs
+
+
+OBJECTIVE = Reconstruct
