@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 from vit.config import Config
 from vit.data.augment import Normalization, augment
 from vit.data.batches import batch_indices, steps_per_epoch, stream, to_device
-from vit.encoder import DropPath
 from vit.errors import UserError
+from vit.mae import Model
 from vit.masking import num_keep
 from vit.training.average import WeightAverage
 from vit.training.device import Compute, resident
@@ -180,7 +180,8 @@ def train_steps(
     parts = choose_parts(config, processes.largest_part(batch_size), device)
     images = resident(images, device)
     task.train()
-    drop_paths = [module for module in task.modules() if isinstance(module, DropPath) and module.rate]
+    model = cast(Model, task.model).encoder.config
+    dropping = model.depth - 1 if model.drop_path else 0  # blocks: the first drops nothing
     forward = processes.parallel(compute.compiled(task), device)
     first_bad = torch.zeros((), device=device)
     for step in range(start, total):
@@ -194,16 +195,16 @@ def train_steps(
         batch = to_device(images[to_device(indices[rows], images.device)], device)
         batch = augment(batch, config.data, config.model.image_size_2d, stream(seed, "augment", step), whole, rows)
         batch, others = task.pose(batch, indices[rows], step, whole, part)
-        chance = torch.rand(len(drop_paths), whole, 1, 1, generator=stream(seed, "drop path", step))[:, part]
+        chance = torch.rand(2 * dropping, whole, generator=stream(seed, "drop path", step))[:, part]
+        drop_path = to_device(chance.T.reshape(-1, dropping, 2), device) if dropping else None
         lr = learning_rate(step, total, warmup, peak, config.optim.min_lr)
         set_learning_rate(optimizer, lr)
 
         with compute.only_compiled_for(len(batch) == processes.largest_part(batch_size)):
             # DistributedDataParallel averages over the processes, of which each counts by its share of the images.
             measures = accumulate_gradient(
-                forward, normalize(batch), others, parts, compute, share * processes.count,
-                drop_paths, to_device(chance, device),
-            )  # fmt: skip
+                forward, normalize(batch), others, parts, compute, share * processes.count, drop_path
+            )
         measures = processes.sum(measures) / processes.count
         if watch is not None:
             watch.before(step + 1)
@@ -233,8 +234,7 @@ def accumulate_gradient(
     parts: int,
     compute: Compute,
     weight: float = 1.0,
-    drop_paths: list[DropPath] | None = None,
-    chance: Tensor | None = None,
+    drop_path: Tensor | None = None,
 ) -> Tensor:
     """Add the gradient of a batch's loss to the weights' float32 gradients, computed in `parts` parts.
 
@@ -247,8 +247,7 @@ def accumulate_gradient(
         parts: at most this many; fewer where there are fewer images.
         compute: device and precision.
         weight: factor of loss and gradient.
-        drop_paths: the model's, that drop anything.
-        chance: (their number, B, 1, 1), what they draw for each image.
+        drop_path: (B, depth - 1, 2), the encoder's draws, where it drops anything.
 
     Returns:
         What the task measures of the batch, the loss first, times `weight`: float32 (measures,) on the device.
@@ -257,16 +256,13 @@ def accumulate_gradient(
     bounds = [len(inputs) * i // parts for i in range(parts + 1)]
     slices = [slice(low, high) for low, high in pairwise(bounds) if high > low]
     for part in slices:
-        for index, module in enumerate(drop_paths or []):
-            module.chance = None if chance is None else chance[index, part]
+        draws = None if drop_path is None else drop_path[part]
         last = part is slices[-1]
         distributed = isinstance(forward, DistributedDataParallel)
         with forward.no_sync() if distributed and not last else nullcontext():  # type: ignore[operator]
             with compute.autocast():
-                measures = forward(inputs[part], *(values[part] for values in others))
+                measures = forward(inputs[part], *(values[part] for values in others), drop_path=draws)
             measures = measures * (weight * (part.stop - part.start) / len(inputs))
             measures[0].backward()
         found.append(measures.detach())
-    for module in drop_paths or []:
-        module.chance = None
     return torch.stack(found).sum(0)

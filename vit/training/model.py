@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vit.checkpoints import CheckpointError, load_model
-from vit.checkpoints.formats.outgoing import Model, encoder_of
 from vit.checkpoints.native import fingerprint
-from vit.config import Config, ConfigError, ModelConfig
+from vit.config import Config, ConfigError, ModelConfig, ViTConfig
 from vit.data import Dataset
 from vit.data.augment import Normalization
 from vit.data.images import DataError
 from vit.encoder import VisionTransformer
-from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.mae import Model, build_autoencoder
 
 
 class Beginning(NamedTuple):
@@ -58,33 +58,33 @@ def begin_model(config: Config, data: Dataset) -> Beginning:
     if config.train.task == "classify" and len(classes) < 2:
         raise DataError(f"train.task: {data.name} has one class, {classes[0]!r}: there is nothing to tell apart")
     heads = {"num_classes": len(classes)} if config.train.task == "classify" else {}
-    arguments = config.model.encoder_arguments() | heads
+    asked = config.model.vit_config(**heads)
     if not config.model.init:
-        return Beginning(build_model(config, arguments), Normalization.of(data.train.images), [])
+        return Beginning(build_model(config, asked), Normalization.of(data.train.images), [])
     loaded = _load(config.model, part="encoder" if heads else None)
-    source = encoder_of(loaded)
+    source = loaded.encoder
     missing = [name for name in loaded.origin.report.missing if not name.startswith("head.")]
     if missing:
         raise CheckpointError(f"model.init: {config.model.init} lacks {missing[0]} ({len(missing)} tensors in all)")
     _agree(config.model, source)
-    chosen = {key: arguments[key] for key in ("drop_path", "global_pool")}
-    model = build_model(config, source.arguments | {"num_classes": 0} | chosen | heads)
+    chosen = {key: getattr(asked, key) for key in ("drop_path", "global_pool", "num_classes")}
+    model = build_model(config, replace(source.config, **chosen))
     state, origin = source.state_dict(), loaded.origin
     notes = [f"model.init: {note}" for note in origin.report.notes]
-    alike = origin.class_names == classes and source.arguments["num_classes"] == len(classes)
-    kept = bool(heads) and alike and source.arguments["global_pool"] == config.model.global_pool
+    alike = origin.class_names == classes and source.config.num_classes == len(classes)
+    kept = bool(heads) and alike and source.config.global_pool == config.model.global_pool
     if not kept:
         state = {key: value for key, value in state.items() if not key.startswith("head.")}
-    encoder_of(model).load_state_dict(state, strict=False)
+    model.encoder.load_state_dict(state, strict=False)
     if heads:
         notes.append(f"model.init: its encoder goes on, with {'its' if kept else 'a new'} head")
-    if isinstance(model, MaskedAutoencoder):
-        taken = isinstance(loaded, MaskedAutoencoder) and model.decoder.arguments == loaded.decoder.arguments
-        if isinstance(loaded, MaskedAutoencoder) and taken:
+    if model.decoder is not None:
+        taken = loaded.decoder is not None and model.decoder.config == loaded.decoder.config
+        if loaded.decoder is not None and taken:
             model.decoder.load_state_dict(loaded.decoder.state_dict())
         notes.append(f"model.init: its encoder goes on, with {'its' if taken else 'a new'} decoder")
     knows = "model.init: it has been taught classes, perhaps"
-    taught = source.arguments["num_classes"] == len(classes) > 0  # others are of other images
+    taught = source.config.num_classes == len(classes) > 0  # others are of other images
     if taught and data.held_out and not origin.was_tested_on(data.test.stamp):
         notes.append(f"{knows} of the held-out images: their figures may flatter it")
     if taught and heads and config.data.labels < 1 and origin.data_stamp != data.stamp:
@@ -104,30 +104,25 @@ def _load(settings: ModelConfig, part: str | None) -> Model:
             return load()  # it does say, and something else: all that differs is told together
 
 
-def build_model(config: Config, encoder: dict[str, Any]) -> Model:
+def build_model(config: Config, encoder: ViTConfig) -> Model:
     """A model for `config.train.task`, with random weights.
 
     Args:
         config: gives the decoder, where there is to be one.
-        encoder: arguments of `VisionTransformer`.
+        encoder: the encoder's architecture.
     """
     if config.train.task == "classify":
-        return VisionTransformer(**encoder)
-    return build_autoencoder(encoder, config.model.decoder_arguments(), config.mask.norm_pix_loss)
+        return VisionTransformer(encoder)
+    return build_autoencoder(encoder, config.model.decoder_config(), config.mask.norm_pix_loss)
 
 
 def _agree(settings: ModelConfig, encoder: VisionTransformer) -> None:
     """Refuse settings that say another architecture than the checkpoint has: config.yaml is to tell the truth."""
-    said = settings.encoder_arguments()
-    free = ("drop_path", "global_pool", "layer_scale")
-    differ = {
-        key: encoder.arguments[key]
-        for key, value in said.items()
-        if key not in free and encoder.arguments[key] != value
-    }
-    has_scale = encoder.arguments["layer_scale"] is not None
-    if has_scale != (settings.layer_scale is not None):
-        differ["layer_scale"] = encoder.arguments["layer_scale"]
+    said, has = asdict(settings.vit_config()), asdict(encoder.config)
+    free = ("channels", "num_classes", "drop_path", "global_pool", "layer_scale")
+    differ = {key: has[key] for key, value in said.items() if key not in free and has[key] != value}
+    if (has["layer_scale"] is not None) != (settings.layer_scale is not None):
+        differ["layer_scale"] = has["layer_scale"]
     if differ:
         ways = " ".join(f"--model.{key} {json.dumps(value).strip(chr(34))}" for key, value in differ.items())
         raise ConfigError(f"model.init: {settings.init} is another model than the settings say; add {ways}")

@@ -12,13 +12,12 @@ from typing import Any
 import torch
 
 from vit.attention import choose_kernel, set_kernel
-from vit.checkpoints.formats.outgoing import Model
 from vit.checkpoints.native import architecture
-from vit.config import Config, ConfigError
+from vit.config import Config, ConfigError, ViTConfig
 from vit.data import Dataset
 from vit.data.augment import Normalization
 from vit.data.batches import stream_seed
-from vit.mae import MaskedAutoencoder
+from vit.mae import Model
 from vit.masking import num_keep
 from vit.training.average import WeightAverage
 from vit.training.device import Compute, choose_compute
@@ -197,7 +196,8 @@ def begin_run(
         model, normalize, notes, init = begin_model(config, data)
     else:
         init = state.get("init", "")  # an earlier version's state does not say
-        model, normalize = build_model(config, state["encoder"]), Normalization(state["mean"], state["std"])
+        model = build_model(config, ViTConfig(**state["encoder"]))
+        normalize = Normalization(state["mean"], state["std"])
         model.load_state_dict(state["model"])
     model.to(compute.device)
     set_kernel(model, config.train.attention)
@@ -212,7 +212,7 @@ def begin_run(
     watch = make_watch(model, every, total) if make_watch is not None and every and processes.first else None
     if state is not None and watch is not None:
         watch.load_state_dict(state["watch"])
-    if isinstance(model, MaskedAutoencoder):
+    if model.decoder is not None:
         task: Task = Reconstruction(model, config)
     else:
         names, labels = data.train.class_names, data.train.labels

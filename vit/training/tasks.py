@@ -12,8 +12,8 @@ from vit.config import Config
 from vit.data.batches import steps_per_epoch, stream, to_device
 from vit.data.mixing import draw_mixing, mix, mixed_labels
 from vit.encoder import VisionTransformer
-from vit.mae import MaskedAutoencoder, masked_patch_loss, uniformity
-from vit.masking import Mask, make_mask
+from vit.mae import MaskedAutoencoder, uniformity
+from vit.masking import NOISE, Mask, mask_from_noise, num_keep
 
 
 class Task(nn.Module):
@@ -57,13 +57,17 @@ class Task(nn.Module):
         """
         raise NotImplementedError
 
-    def forward(self, inputs: Tensor, *others: Tensor) -> Tensor:
-        """Normalised images (B, C, H, W) and what `pose` gave -> float32 (measures,), means over the images."""
+    def forward(self, inputs: Tensor, *others: Tensor, drop_path: Tensor | None = None) -> Tensor:
+        """Normalised images (B, C, H, W) and what `pose` gave -> float32 (measures,), means over the images.
+
+        `drop_path` holds the encoder's draws, as `vit.encoder.VisionTransformer.forward` takes them.
+        """
         raise NotImplementedError
 
     def _mask(self, ratio: float, step: int, whole: int, part: slice, device: torch.device) -> Mask:
         kind, grid, seed = self.config.mask.kind, self.config.model.grid_size, self.config.train.seed
-        return make_mask(kind, whole, grid, ratio, stream(seed, "mask", step), part, device)
+        noise = NOISE[kind](whole, grid, stream(seed, "mask", step))[part]
+        return mask_from_noise(to_device(noise, device), num_keep(grid[0] * grid[1], ratio))
 
 
 class Reconstruction(Task):
@@ -81,11 +85,10 @@ class Reconstruction(Task):
         """The images, and a mask."""
         return images, self._mask(self.config.mask.ratio, step, whole, part, images.device)
 
-    def forward(self, inputs: Tensor, *others: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, *others: Tensor, drop_path: Tensor | None = None) -> Tensor:
         """Inputs and mask -> the loss over the hidden patches; with uniformity, their weighted sum, and both."""
         model, mask = cast(MaskedAutoencoder, self.model), Mask(*others)
-        tokens = model.encoder(inputs, mask)
-        loss = masked_patch_loss(model.decoder(tokens, mask), model.targets(inputs), mask.mask)
+        loss, tokens = model.loss(inputs, mask, drop_path)
         if not self.weight:
             return loss[None]
         alike = uniformity(tokens[:, model.encoder.num_prefix_tokens :].mean(dim=1))
@@ -134,10 +137,10 @@ class Classification(Task):
             return images, (targets,)
         return images, (targets, *self._mask(settings.drop_patches, step, whole, part, images.device))
 
-    def forward(self, inputs: Tensor, *others: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, *others: Tensor, drop_path: Tensor | None = None) -> Tensor:
         """Inputs, targets and perhaps a mask -> cross-entropy, and how often the likeliest class is the target's."""
         targets, mask = others[0], Mask(*others[1:]) if others[1:] else None
         model = cast(VisionTransformer, self.model)
-        logits = model.forward_head(model(inputs, mask)).float()
+        logits = model.forward_head(model(inputs, mask, drop_path)).float()
         right = (logits.argmax(1) == targets.argmax(1)).float().mean()
         return torch.stack([F.cross_entropy(logits, targets), right])
