@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 import vit.attention
 from vit.attention import MultiHeadSelfAttention, attend, attention_weights, choose_kernel, set_kernel
+from vit.config import ViTConfig
 
 DIM, HEADS, TOKENS = 12, 3, 7
 HEAD = DIM // HEADS
@@ -18,7 +19,7 @@ def _seed():
 
 
 def random_attention(**settings) -> MultiHeadSelfAttention:
-    layer = MultiHeadSelfAttention(DIM, HEADS, **settings)
+    layer = MultiHeadSelfAttention(ViTConfig(embed_dim=DIM, num_heads=HEADS, **settings))
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.5)
     return layer.requires_grad_(False)
@@ -58,7 +59,7 @@ def test_both_kernels_mix_alike(monkeypatch):
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *qkv: fused_calls.append(1) or fused(*qkv))
     mixed = []
     for fused_from in (k.shape[-2], k.shape[-2] + 1):  # the keys, not the queries, decide
-        monkeypatch.setitem(vit.attention.CPU_FUSED_FROM, q.dtype, fused_from)
+        monkeypatch.setitem(vit.attention.CPU_FLASH_FROM, q.dtype, fused_from)
         mixed.append(attend(q, k, v))
     assert len(fused_calls) == 1
     torch.testing.assert_close(*mixed, rtol=0, atol=1e-6)
@@ -71,22 +72,22 @@ def test_kernel_can_be_set_for_all_layers(monkeypatch):
     fused = F.scaled_dot_product_attention
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *qkv: fused_calls.append(1) or fused(*qkv))
     outputs = {}
-    for kernel, calls in (("products", 0), ("fused", 2), ("auto", 2)):  # auto: products, at so few tokens on a CPU
+    for kernel, calls in (("math", 0), ("flash", 2), ("auto", 2)):  # auto: math, at so few tokens on a CPU
         set_kernel(model, kernel)
         outputs[kernel] = model(x)
         assert len(fused_calls) == calls
-    torch.testing.assert_close(outputs["fused"], outputs["products"], rtol=0, atol=1e-5)
-    with pytest.raises(ValueError, match="auto, products, fused"):
-        set_kernel(model, "flash")
+    torch.testing.assert_close(outputs["flash"], outputs["math"], rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="auto, math, flash"):
+        set_kernel(model, "fused")
 
 
 def test_kernel_is_chosen_by_device_dtype_and_length():
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert {choose_kernel(gpu, dtype, n) for dtype in (torch.float32, torch.bfloat16) for n in (5, 65, 257)} == {
-        "fused"
+        "flash"
     }
-    assert [choose_kernel(cpu, torch.float32, n) for n in (17, 65, 257)] == ["products", "products", "fused"]
-    assert [choose_kernel(cpu, torch.bfloat16, n) for n in (17, 65, 257)] == ["products"] * 3
+    assert [choose_kernel(cpu, torch.float32, n) for n in (17, 65, 257)] == ["math", "math", "flash"]
+    assert [choose_kernel(cpu, torch.bfloat16, n) for n in (17, 65, 257)] == ["math"] * 3
 
 
 @pytest.mark.parametrize("qkv_bias", [True, False])
@@ -160,12 +161,12 @@ def test_permuted_tokens_give_permuted_outputs(qkv):
 
 def test_heads_must_divide_the_width():
     with pytest.raises(ValueError, match="5 heads do not divide a width of 12"):
-        MultiHeadSelfAttention(12, 5)
+        MultiHeadSelfAttention(ViTConfig(embed_dim=12, num_heads=5))
 
 
 def test_unknown_qkv_is_refused():
     with pytest.raises(ValueError, match="'none'"):
-        MultiHeadSelfAttention(12, 3, qkv="none")
+        MultiHeadSelfAttention(ViTConfig(embed_dim=12, num_heads=3, qkv="none"))
 
 
 @pytest.mark.parametrize("name", ["W_Q", "W_K", "W_V"])

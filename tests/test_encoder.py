@@ -8,7 +8,7 @@ from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
-from vit.config import PRESETS, ModelConfig
+from vit.config import PRESETS, ModelConfig, ViTConfig
 from vit.encoder import DropPath, VisionTransformer
 from vit.mae import build_autoencoder
 from vit.masking import Mask, make_mask
@@ -55,7 +55,7 @@ def randomize(model: nn.Module) -> None:
 
 
 def small_encoder(**settings) -> VisionTransformer:
-    encoder = VisionTransformer(**SMALL | settings).eval()
+    encoder = VisionTransformer(ViTConfig(**SMALL | settings)).eval()
     randomize(encoder)
     return encoder.requires_grad_(False)
 
@@ -82,7 +82,7 @@ def test_timms_weights_give_timms_tokens_and_logits(case, dtype, tolerance):
     settings = SMALL | {"channels": 3, "num_classes": 5} | CASES[case]
     timms = TimmVisionTransformer(**timm_arguments(settings))
     randomize(timms)
-    ours = VisionTransformer(**settings)
+    ours = VisionTransformer(ViTConfig(**settings))
     ours.load_state_dict(timms.state_dict(), strict=True)
     ours, timms = ours.to(dtype).eval(), timms.to(dtype).eval()
     images = torch.randn(2, settings["channels"], *settings["image_size"], dtype=dtype)
@@ -141,10 +141,27 @@ def test_drop_path_keeps_or_drops_whole_images_and_keeps_the_mean():
     assert abs(factors[:, 0].mean() - 1) < 5 * deviation
 
 
+def test_drop_path_does_what_it_is_given_and_the_same_draws_give_the_same_tokens():
+    x, chance = torch.ones(4, 3, 2), torch.tensor([0.1, 0.3, 0.2999, 0.9])
+    kept = DropPath(0.3).train()(x, chance)[:, 0, 0] > 0
+    assert kept.tolist() == [False, True, False, True]
+    encoder, images = small_encoder(depth=3, drop_path=0.9).train(), small_images()
+    every, none = torch.ones(3, 2, 2), torch.zeros(3, 2, 2)
+    assert torch.equal(encoder(images, drop_path=none), encoder(images, drop_path=none))
+    first = encoder.blocks[0](encoder.embed(encoder.patchify(images)))  # the only block that never drops
+    torch.testing.assert_close(encoder(images, drop_path=none), encoder.norm(first))
+    for branch in range(2):
+        for block in range(2):
+            draws = every.clone()
+            draws[1, block, branch] = 0
+            changed = (encoder(images, drop_path=draws) != encoder(images, drop_path=every)).flatten(1).any(1)
+            assert changed.tolist() == [False, True, False]
+
+
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_drop_path_grows_as_timms(depth):
     settings = dict(embed_dim=16, depth=depth, num_heads=2, drop_path=0.4)
-    ours = [block.drop_path1.rate for block in VisionTransformer(**settings).blocks]
+    ours = [block.drop_path1.rate for block in VisionTransformer(ViTConfig(**settings)).blocks]
     timms = TimmVisionTransformer(embed_dim=16, depth=depth, num_heads=2, drop_path_rate=0.4).blocks
     expected = [getattr(block.drop_path1, "drop_prob", 0.0) for block in timms]
     assert ours == pytest.approx(expected)
@@ -157,7 +174,7 @@ def assert_xavier(matrix: Tensor) -> None:
 
 
 def test_every_matrix_starts_in_its_own_xavier_range():
-    encoder = VisionTransformer(embed_dim=96, depth=2, num_heads=2)
+    encoder = VisionTransformer(ViTConfig(embed_dim=96, depth=2, num_heads=2))
     assert_xavier(encoder.patch_embed.W_E)
     for block in encoder.blocks:
         attention = block.attn
@@ -169,7 +186,7 @@ def test_every_matrix_starts_in_its_own_xavier_range():
 
 
 def test_biases_start_at_zero_and_tokens_and_head_small():
-    encoder = VisionTransformer(embed_dim=96, depth=1, num_heads=2, registers=8, num_classes=9)
+    encoder = VisionTransformer(ViTConfig(embed_dim=96, depth=1, num_heads=2, registers=8, num_classes=9))
     assert not any(parameter.any() for name, parameter in encoder.named_parameters() if name.endswith("bias"))
     for small in (torch.cat([encoder.cls_token, encoder.reg_token], dim=1), encoder.head.weight):
         assert small.std().item() == pytest.approx(0.02, rel=0.2)
@@ -180,7 +197,7 @@ def test_presets_build_and_have_timms_shapes(preset):
     config = ModelConfig(preset=preset)
     sizes = {key: PRESETS[preset][key] for key in ("embed_dim", "depth", "num_heads")}
     with torch.device("meta"):  # shapes without the work
-        model = build_autoencoder(config.encoder_arguments(), config.decoder_arguments(), norm_pix_loss=True)
+        model = build_autoencoder(config.vit_config(), config.decoder_config(), norm_pix_loss=True)
         timms = TimmVisionTransformer(img_size=32, patch_size=4, num_classes=0, **sizes)
         mask = Mask(torch.empty(2, 16, dtype=torch.long), torch.empty(2, 64, dtype=torch.long), torch.empty(2, 64))
         assert model(torch.empty(2, 3, 32, 32), mask).shape == (2, 64, 48)
@@ -188,7 +205,14 @@ def test_presets_build_and_have_timms_shapes(preset):
     assert shapes == {name: value.shape for name, value in timms.state_dict().items()}
 
 
+def test_encoder_is_its_own_encoder_and_has_no_decoder():
+    encoder = small_encoder()
+    assert encoder.encoder is encoder
+    assert encoder.decoder is None
+    assert not any(name.startswith("encoder.") for name in encoder.state_dict())
+
+
 @pytest.mark.parametrize("settings", [dict(global_pool="max"), dict(global_pool="token", class_token=False)], ids=str)
 def test_impossible_pooling_is_refused(settings):
     with pytest.raises(ValueError, match="global_pool"):
-        VisionTransformer(**SMALL | settings)
+        VisionTransformer(ViTConfig(**SMALL | settings))

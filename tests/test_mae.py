@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers.models.vit_mae.configuration_vit_mae import ViTMAEConfig
 from transformers.models.vit_mae.modeling_vit_mae import ViTMAEDecoder, ViTMAEForPreTraining
 
+from vit.config import DecoderConfig, ViTConfig
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss, patch_targets, uniformity
 from vit.masking import Mask, make_mask, mask_from_noise
 from vit.patches import patchify, position_table
@@ -70,7 +71,7 @@ def channels_first(patches: Tensor) -> Tensor:
 
 
 def small_autoencoder(norm_pix_loss: bool = True, **settings) -> MaskedAutoencoder:
-    return build_autoencoder(ENCODER | settings, DECODER, norm_pix_loss)
+    return build_autoencoder(ViTConfig(**ENCODER | settings), DecoderConfig(**DECODER), norm_pix_loss)
 
 
 def small_batch(kind: str = "random") -> tuple[Tensor, Mask]:
@@ -99,6 +100,31 @@ def test_transformers_weights_and_noise_give_its_loss_and_prediction(image_size,
     assert torch.equal(mask.mask, expected.mask)
     torch.testing.assert_close(prediction, channels_first(expected.logits), rtol=0, atol=1e-5)
     torch.testing.assert_close(loss, expected.loss, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm_pix_loss", [True, False])
+def test_loss_is_that_of_the_prediction_and_the_targets(norm_pix_loss):
+    model, (images, mask) = small_autoencoder(norm_pix_loss, drop_path=0.5), small_batch()
+    loss, tokens = model.eval().loss(images, mask)
+    assert torch.equal(loss, masked_patch_loss(model(images, mask), model.targets(images), mask.mask))
+    assert torch.equal(tokens, model.encoder(images, mask))
+    draws = torch.rand(3, 1, 2)
+    loss, tokens = model.train().loss(images, mask, draws)
+    assert torch.equal(tokens, model.encoder(images, mask, draws))
+    assert torch.equal(loss, masked_patch_loss(model.decoder(tokens, mask), model.targets(images), mask.mask))
+
+
+def test_decoder_has_the_encoders_kind_of_block_where_it_has_none_of_its_own():
+    kind = dict(qkv_bias=False, qk_norm=True, mlp="swiglu", mlp_ratio=2.0, norm_eps=1e-3)
+    encoder = ViTConfig(**ENCODER, **kind, layer_scale=0.1, drop_path=0.5)
+    decoder = build_autoencoder(encoder, DecoderConfig(**DECODER, mlp="gelu")).decoder
+    assert decoder.config == DecoderConfig(**DECODER | kind | dict(mlp="gelu", qkv="linear"))
+    block = decoder.blocks[-1]
+    assert block.attn.qkv.bias is None
+    assert (block.attn.q_norm.normalized_shape, block.norm1.eps, decoder.norm.eps) == ((2,), 1e-3, 1e-3)
+    assert block.mlp.fc1.out_features == block.mlp.fc2.in_features == 16
+    assert isinstance(block.ls1, nn.Identity)
+    assert block.drop_path1.rate == 0
 
 
 @pytest.mark.parametrize("dim", [8, 24])

@@ -11,6 +11,7 @@ from PIL import Image
 import vit.pretrained
 from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
 from vit.cli import main
+from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
@@ -27,8 +28,8 @@ def place(tmp_path, monkeypatch):
     """A package that comes with an autoencoder, `small-mae`, and a classifier, `small-classifier`; an empty folder to be in."""
     torch.manual_seed(0)
     for name, model in (
-        ("small-mae", build_autoencoder(SIZES, dict(dim=16, depth=1, num_heads=2), True)),
-        ("small-classifier", VisionTransformer(**SIZES, num_classes=2)),
+        ("small-mae", build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=16, depth=1, num_heads=2), True)),
+        ("small-classifier", VisionTransformer(ViTConfig(**SIZES, num_classes=2))),
     ):
         save_model(tmp_path / "own" / name, model, NORMALIZE, ("dark", "light"), "noise")
         folder = tmp_path / "package" / name
@@ -105,7 +106,7 @@ def test_a_name_is_enough_and_the_weights_are_those_within_half_precision(place)
 
 def test_what_is_called_so_here_comes_first_and_is_said(place):
     torch.manual_seed(1)
-    save_model(place / "here" / "small-mae", VisionTransformer(**SIZES), NORMALIZE)
+    save_model(place / "here" / "small-mae", VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)
     model = load_model("small-mae")
     assert isinstance(model, VisionTransformer)
     (note,) = model.origin.report.notes

@@ -10,17 +10,17 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-NORM_EPS = 1e-6  # of every LayerNorm; timm's and MAE's. torch's default of 1e-5 moves features by 1e-4
+from vit.config import ViTConfig
 
-KERNELS = ("auto", "products", "fused")
+KERNELS = ("auto", "math", "flash")  # torch's words, for two products and a softmax, and for its fused kernel
 
 # On a CPU, torch's fused kernel is slow backwards at a vision transformer's lengths: two products and a softmax are
 # faster, in float32 up to about this many keys, in bfloat16 at 257 still by three times. On a GPU the fused kernel wins.
-CPU_FUSED_FROM = {torch.float32: 192, torch.bfloat16: 512}
+CPU_FLASH_FROM = {torch.float32: 192, torch.bfloat16: 512}
 
 
 def attention_weights(q: Tensor, k: Tensor) -> Tensor:
-    """How much each query takes from each key: softmax(q k^T / sqrt(d)).
+    """Compute how much each query takes from each key: softmax(q k^T / sqrt(d)).
 
     Args:
         q: queries (B, h, N, d).
@@ -33,8 +33,8 @@ def attention_weights(q: Tensor, k: Tensor) -> Tensor:
 
 
 def choose_kernel(device: torch.device, dtype: torch.dtype, keys: int) -> str:
-    """The faster way to attend to `keys` keys: "products" (two batched products and a softmax) or "fused"."""
-    return "products" if device.type == "cpu" and keys < CPU_FUSED_FROM.get(dtype, 192) else "fused"
+    """Return the faster kernel for attending to so many keys: "math" or "flash"."""
+    return "math" if device.type == "cpu" and keys < CPU_FLASH_FROM.get(dtype, 192) else "flash"
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, kernel: str = "auto") -> Tensor:
@@ -42,18 +42,17 @@ def attend(q: Tensor, k: Tensor, v: Tensor, kernel: str = "auto") -> Tensor:
 
     Args:
         q, k, v: as in `attention_weights`.
-        kernel: "products", "fused", or "auto" for `choose_kernel`. Both compute the same; the fused one never forms the
-            weights.
+        kernel: "math", "flash", or "auto" for `choose_kernel`. Both compute the same; flash never forms the weights.
     """
     if kernel == "auto":
         kernel = choose_kernel(q.device, q.dtype, k.shape[-2])
-    if kernel == "products":
+    if kernel == "math":
         return attention_weights(q, k) @ v
     return F.scaled_dot_product_attention(q, k, v)
 
 
 def set_kernel(model: nn.Module, kernel: str) -> None:
-    """Have every attention in `model` use `kernel` (of `attend`) from now on."""
+    """Make every attention in `model` use `kernel` (see `attend`) from now on."""
     if kernel not in KERNELS:
         raise ValueError(f"the kernels are {', '.join(KERNELS)}, got {kernel!r}")
     for module in model.modules():
@@ -65,36 +64,24 @@ class MultiHeadSelfAttention(nn.Module):
     """Self-attention with Q = X W_Q, K = X W_K, V = X W_V and the output (heads side by side) W_O.
 
     One fused layer `qkv` (timm's name and layout) computes the three products; W_Q, W_K and W_V are views of its weight,
-    to be read, plotted or frozen one by one.
+    which can be read, plotted or frozen one by one.
 
     Args:
-        dim: D.
-        num_heads: h, a divisor of D.
-        qkv: "linear", or "identity" for Q = K = V = X, the case without any of the three matrices.
-        qkv_bias: whether the three maps have a bias.
-        qk_norm: whether queries and keys pass a LayerNorm, head by head (Dehghani et al. 2023).
-        norm_eps: of those norms.
+        config: its embed_dim, num_heads, qkv, qkv_bias, qk_norm and norm_eps are read.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        qkv: str = "linear",
-        qkv_bias: bool = True,
-        qk_norm: bool = False,
-        norm_eps: float = NORM_EPS,
-    ):
+    def __init__(self, config: ViTConfig):
         super().__init__()
+        dim, num_heads = config.embed_dim, config.num_heads
         if dim % num_heads:
             raise ValueError(f"{num_heads} heads do not divide a width of {dim}")
-        if qkv not in ("linear", "identity"):
-            raise ValueError(f"qkv is 'linear' or 'identity', got {qkv!r}")
+        if config.qkv not in ("linear", "identity"):
+            raise ValueError(f"qkv is 'linear' or 'identity', got {config.qkv!r}")
         self.num_heads = num_heads
         self.kernel = "auto"  # how it is computed, not what: see `set_kernel`
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias) if qkv == "linear" else None
-        self.q_norm = nn.LayerNorm(dim // num_heads, eps=norm_eps) if qk_norm else nn.Identity()
-        self.k_norm = nn.LayerNorm(dim // num_heads, eps=norm_eps) if qk_norm else nn.Identity()
+        self.qkv = nn.Linear(dim, 3 * dim, bias=config.qkv_bias) if config.qkv == "linear" else None
+        self.q_norm = nn.LayerNorm(dim // num_heads, eps=config.norm_eps) if config.qk_norm else nn.Identity()
+        self.k_norm = nn.LayerNorm(dim // num_heads, eps=config.norm_eps) if config.qk_norm else nn.Identity()
         self.proj = nn.Linear(dim, dim)
 
     def _third(self, index: int) -> Tensor:
@@ -125,7 +112,7 @@ class MultiHeadSelfAttention(nn.Module):
         return self.proj.weight.T
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens (B, N, D) -> queries, keys and values, each (B, h, N, d), as attention takes them."""
+        """Project tokens (B, N, D) to queries, keys and values, each (B, h, N, d), as `attend` takes them."""
         if self.qkv is None:
             q = k = v = rearrange(x, "b n (h d) -> b h n d", h=self.num_heads)
         else:
@@ -133,6 +120,6 @@ class MultiHeadSelfAttention(nn.Module):
         return self.q_norm(q), self.k_norm(k), v
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, N, D) -> (B, N, D)."""
+        """Tokens (B, N, D) -> (B, N, D)."""
         mixed = attend(*self.project(x), self.kernel)  # (B, h, N, d)
         return self.proj(rearrange(mixed, "b h n d -> b n (h d)"))

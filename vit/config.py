@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
 
 from vit.errors import UserError
 
@@ -162,31 +162,31 @@ class AugmentConfig(_Section):
 
 
 @dataclass(frozen=True)
-class ModelConfig(_Section):
-    """The encoder, the decoder, and which of their parts learn."""
+class ViTConfig:
+    """The architecture of a vision transformer: what `vit.encoder` builds, and what config.json says of a checkpoint."""
 
-    init: str = ""
-    """checkpoint to begin with: whatever `vit.checkpoints.load_model` reads; empty: random weights"""
-    preset: Literal["micro", "tiny", "small", "base"] = "tiny"
-    """width, depth and heads of encoder and decoder, as far as they are not given below"""
-    image_size: int | tuple[int, int] = 32
-    """pixels: one number for squares, or [height, width]; images of another size are cut to that shape and resized"""
-    patch_size: int | tuple[int, int] = 4
-    """pixels: one number for squares, or [height, width]; divides the image"""
-    embed_dim: int | None = None
-    """width of the encoder's tokens, a multiple of num_heads; null: the preset's"""
-    depth: int | None = None
-    """number of the encoder's blocks; null: the preset's"""
-    num_heads: int | None = None
-    """attention heads a block; null: the preset's"""
+    image_size: tuple[int, int] = (32, 32)
+    """(H, W) in pixels"""
+    patch_size: tuple[int, int] = (4, 4)
+    """(p, q) in pixels; divides the image"""
+    channels: int = 3
+    """of the images"""
+    embed_dim: int = 192
+    """width of the tokens, a multiple of num_heads"""
+    depth: int = 12
+    """number of blocks"""
+    num_heads: int = 3
+    """attention heads per block"""
     mlp_ratio: float = 4.0
     """hidden width of the MLPs / width of the tokens"""
     class_token: bool = True
     """put a class token before the patches"""
     registers: int = 0
-    """number of register tokens after the class token"""
-    pos_embed: Literal["learned", "sincos"] = "sincos"
-    """the encoder's positions: a learned table, or the fixed 2-D sin-cos one (the decoder's are always fixed)"""
+    """number of register tokens after the class token (Darcet et al. 2024)"""
+    pos_embed: Literal["learned", "sincos"] = "learned"
+    """positions: a learned table, or the fixed 2-D sin-cos one"""
+    no_embed_class: bool = False
+    """give positions to the patches only, not to class token and registers (timm's name)"""
     qkv: Literal["linear", "identity"] = "linear"
     """linear: Q = X W_Q, K = X W_K, V = X W_V; identity: Q = K = V = X, without the three matrices"""
     qkv_bias: bool = True
@@ -197,12 +197,75 @@ class ModelConfig(_Section):
     """probability of leaving out the encoder's last residual branch, growing linearly from 0 at the first"""
     global_pool: Literal["avg", "token"] = "avg"
     """what a classifier reads: the mean of the patches, or the class token"""
+    fc_norm: bool = False
+    """put the final norm after the pooling instead of before it (timm's name; MAE's fine-tuning does so)"""
+    num_classes: int = 0
+    """width of the classifier's head; 0: none"""
+    qk_norm: bool = False
+    """normalise queries and keys, head by head (Dehghani et al. 2023)"""
+    mlp: Literal["gelu", "swiglu"] = "gelu"
+    """kind of MLP: with a GELU, or gated (SwiGLU, Shazeer 2020)"""
+    norm_eps: float = 1e-6
+    """eps of all norms: 1e-6 in timm, MAE and DINO, often 1e-12 in transformers; torch's 1e-5 moves features by 1e-4"""
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The architecture of a masked autoencoder's decoder; what is None is the encoder's."""
+
+    dim: int
+    """width of the tokens, a multiple of 4 and of num_heads"""
+    depth: int
+    """number of blocks"""
+    num_heads: int
+    """attention heads per block"""
+    mlp_ratio: float | None = None
+    """this and the following as in ViTConfig"""
+    qkv: Literal["linear", "identity"] | None = None
+    qkv_bias: bool | None = None
+    qk_norm: bool | None = None
+    mlp: Literal["gelu", "swiglu"] | None = None
+    norm_eps: float | None = None
+
+    def complete(self, encoder: ViTConfig) -> DecoderConfig:
+        """Fill in what is None from `encoder`."""
+        missing = [item.name for item in fields(self) if getattr(self, item.name) is None]
+        return replace(self, **{name: getattr(encoder, name) for name in missing})
+
+    def blocks(self, encoder: ViTConfig) -> ViTConfig:
+        """Return the configuration of the decoder's blocks: the encoder's, with the decoder's own settings."""
+        own = asdict(self.complete(encoder))
+        return replace(encoder, embed_dim=own.pop("dim"), layer_scale=None, drop_path=0.0, **own)
+
+
+@dataclass(frozen=True)
+class ModelConfig(ViTConfig, _Section):
+    """The encoder, the decoder, and which of their parts learn."""
+
+    init: str = ""
+    """checkpoint to begin with: whatever `vit.checkpoints.load_model` reads; empty: random weights"""
+    preset: Literal["micro", "tiny", "small", "base"] = "tiny"
+    """width, depth and heads of encoder and decoder, as far as they are not given one by one"""
+    image_size: int | tuple[int, int] = 32  # type: ignore[assignment]
+    """pixels: one number for squares, or [height, width]; images of another size are cut to that shape and resized"""
+    patch_size: int | tuple[int, int] = 4  # type: ignore[assignment]
+    """pixels: one number for squares, or [height, width]; divides the image"""
+    channels: ClassVar[int] = 3  # type: ignore[misc]  # the data decides, so it is no setting
+    num_classes: ClassVar[int] = 0  # type: ignore[misc]  # likewise
+    embed_dim: int | None = None  # type: ignore[assignment]
+    """width of the encoder's tokens, a multiple of num_heads; null: the preset's"""
+    depth: int | None = None  # type: ignore[assignment]
+    """number of the encoder's blocks; null: the preset's"""
+    num_heads: int | None = None  # type: ignore[assignment]
+    """attention heads per block; null: the preset's"""
+    pos_embed: Literal["learned", "sincos"] = "sincos"
+    """the encoder's positions: a learned table, or the fixed 2-D sin-cos one (the decoder's are always fixed)"""
     decoder_dim: int | None = None
     """width of the decoder's tokens, a multiple of 4 and of decoder_heads; null: the preset's"""
     decoder_depth: int | None = None
     """number of the decoder's blocks; null: the preset's"""
     decoder_heads: int | None = None
-    """attention heads a decoder block; null: the preset's"""
+    """attention heads per decoder block; null: the preset's"""
     freeze: list[str] = field(default_factory=list)
     """parts that do not learn: patch_embed, pos_embed, W_Q, W_K, W_V, W_O, mlp, encoder.blocks.0, decoder.W_Q, ..."""
 
@@ -227,6 +290,7 @@ class ModelConfig(_Section):
         _require(self.mlp_ratio * self.dimensions["embed_dim"] >= 1, "model.mlp_ratio", self.mlp_ratio, "positive")
         _require(self.registers >= 0, "model.registers", self.registers, "0 or more")
         _require(0 <= self.drop_path < 1, "model.drop_path", self.drop_path, "from 0 to below 1")
+        _require(0 < self.norm_eps < 1, "model.norm_eps", self.norm_eps, "above 0 and below 1")
         token = self.global_pool == "token" and not self.class_token
         _require(not token, "model.global_pool", self.global_pool, "there is no class token (model.class_token)")
 
@@ -252,24 +316,17 @@ class ModelConfig(_Section):
         given = {key: getattr(self, key) for key in PRESETS[self.preset]}
         return {key: PRESETS[self.preset][key] if value is None else value for key, value in given.items()}
 
-    def encoder_arguments(self) -> dict[str, Any]:
-        """Arguments of `vit.encoder.VisionTransformer`."""
-        given = ("mlp_ratio", "class_token", "registers", "pos_embed", "qkv", "qkv_bias", "layer_scale", "drop_path")
-        return {
-            "image_size": self.image_size_2d,
-            "patch_size": self.patch_size_2d,
-            **{key: self.dimensions[key] for key in ("embed_dim", "depth", "num_heads")},
-            **{key: getattr(self, key) for key in (*given, "global_pool")},
-        }
+    def vit_config(self, **derived: Any) -> ViTConfig:
+        """Return the encoder's architecture; `derived` is what the data decides: channels, num_classes."""
+        settings = {item.name: getattr(self, item.name) for item in fields(ViTConfig)}
+        sizes = {"image_size": self.image_size_2d, "patch_size": self.patch_size_2d}
+        widths = {key: self.dimensions[key] for key in ("embed_dim", "depth", "num_heads")}
+        return ViTConfig(**settings | sizes | widths | derived)
 
-    def decoder_arguments(self) -> dict[str, int]:
-        """Width, depth and heads, as `vit.mae.build_autoencoder` takes them."""
-        dimensions = self.dimensions
-        return {
-            "dim": dimensions["decoder_dim"],
-            "depth": dimensions["decoder_depth"],
-            "num_heads": dimensions["decoder_heads"],
-        }
+    def decoder_config(self) -> DecoderConfig:
+        """Return the decoder's architecture; its blocks are of the encoder's kind."""
+        size = self.dimensions
+        return DecoderConfig(size["decoder_dim"], size["decoder_depth"], size["decoder_heads"])
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
@@ -380,8 +437,8 @@ class RunConfig(_Section):
     """threads on the CPU, of each process; 0: torch's choice. Another number may change the last bits of a run"""
     grad_accum_steps: NonNegative = 0
     """parts in which a process computes its batch, to save memory; the gradient is the whole batch's; 0: chosen by length"""
-    attention: Literal["auto", "products", "fused"] = "auto"
-    """how attention is computed: two products and a softmax, torch's fused kernel, or the faster one here"""
+    attention: Literal["auto", "math", "flash"] = "auto"
+    """how attention is computed: math, two products and a softmax; flash, torch's fused kernel; or the faster one here"""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile: auto compiles on a GPU when the run is long enough for it to pay"""
     save_every: Positive = 500

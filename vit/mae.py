@@ -1,21 +1,20 @@
 """The masked autoencoder (He et al. 2022): encode the visible patches, fill in the hidden ones.
 
-Letters: B batch, L patches, K visible patches, D width of the encoder, E width of the decoder, P = C p q values a patch.
+Letters: B batch, L patches, K visible patches, D width of the encoder, E width of the decoder, P = C p q values per patch.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.attention import NORM_EPS
+from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import Block, VisionTransformer, init_weights
 from vit.masking import Mask, restore_order
-from vit.patches import patchify, position_table
+from vit.patches import position_table
 
 
 class MaskedDecoder(nn.Module):
@@ -24,46 +23,25 @@ class MaskedDecoder(nn.Module):
     Positions are the fixed sin-cos table; prefix tokens travel along without one.
 
     Args:
-        encoder_dim: D.
-        dim: E, a multiple of 4.
-        depth: number of blocks.
-        num_heads: h.
-        grid_size: (rows, columns).
-        num_prefix_tokens: tokens before the patches.
-        patch_values: P.
-        mlp_ratio, qkv, qkv_bias, qk_norm, mlp, norm_eps: as in `Block`.
+        config: the architecture.
+        encoder: that of the encoder, which gives the rest: image, patches, prefix tokens, and the kind of block.
 
     Attributes:
-        arguments: those that do not follow from the encoder.
+        config: the decoder's, with nothing left open.
     """
 
-    def __init__(
-        self,
-        encoder_dim: int,
-        dim: int,
-        depth: int,
-        num_heads: int,
-        grid_size: tuple[int, int],
-        num_prefix_tokens: int,
-        patch_values: int,
-        mlp_ratio: float = 4.0,
-        qkv: str = "linear",
-        qkv_bias: bool = True,
-        qk_norm: bool = False,
-        mlp: str = "gelu",
-        norm_eps: float = NORM_EPS,
-    ):
+    def __init__(self, config: DecoderConfig, encoder: ViTConfig):
         super().__init__()
-        kind = dict(mlp_ratio=mlp_ratio, qkv=qkv, qkv_bias=qkv_bias, qk_norm=qk_norm, mlp=mlp, norm_eps=norm_eps)
-        self.arguments: dict[str, Any] = dict(dim=dim, depth=depth, num_heads=num_heads) | kind
-        self.num_prefix_tokens = num_prefix_tokens
-        self.embed = nn.Linear(encoder_dim, dim)
-        self.mask_token = nn.Parameter(torch.empty(1, 1, dim))
-        self.pos_embed = position_table("sincos", grid_size, num_prefix_tokens, dim)
-        block = partial(Block, qk_norm=qk_norm, mlp=mlp, norm_eps=norm_eps)
-        self.blocks = nn.Sequential(*(block(dim, num_heads, mlp_ratio, qkv, qkv_bias) for _ in range(depth)))
-        self.norm = nn.LayerNorm(dim, eps=norm_eps)
-        self.pred = nn.Linear(dim, patch_values)
+        self.config = config.complete(encoder)
+        (height, width), (p, q) = encoder.image_size, encoder.patch_size
+        self.num_prefix_tokens = encoder.class_token + encoder.registers
+        self.embed = nn.Linear(encoder.embed_dim, config.dim)
+        self.mask_token = nn.Parameter(torch.empty(1, 1, config.dim))
+        self.pos_embed = position_table("sincos", (height // p, width // q), self.num_prefix_tokens, config.dim)
+        blocks = config.blocks(encoder)
+        self.blocks = nn.Sequential(*(Block(blocks) for _ in range(config.depth)))
+        self.norm = nn.LayerNorm(config.dim, eps=blocks.norm_eps)
+        self.pred = nn.Linear(config.dim, encoder.channels * p * q)
         init_weights(self)
 
     def forward(self, tokens: Tensor, mask: Mask) -> Tensor:
@@ -71,16 +49,15 @@ class MaskedDecoder(nn.Module):
         batch, hidden = len(tokens), mask.mask.shape[1] - mask.ids_keep.shape[1]
         x = self.embed(tokens)  # (B, prefix + K, E)
         prefix, visible = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
-        patches = torch.cat(
-            [visible, self.mask_token.to(x.dtype).expand(batch, hidden, -1)], dim=1
-        )  # (B, L, E), shuffled
+        mask_tokens = self.mask_token.to(x.dtype).expand(batch, hidden, -1)  # (B, L - K, E)
+        patches = torch.cat([visible, mask_tokens], dim=1)  # (B, L, E), shuffled
         x = torch.cat([prefix, restore_order(patches, mask)], dim=1) + self.pos_embed  # (B, prefix + L, E)
         x = self.norm(self.blocks(x))
         return self.pred(x[:, self.num_prefix_tokens :])  # (B, L, P)
 
 
 class MaskedAutoencoder(nn.Module):
-    """Encoder and decoder; `forward` is a pure function of (weights, images, mask).
+    """Encoder and decoder. `forward` fills patches in, `loss` says how well; both are pure functions of their arguments.
 
     Args:
         encoder: sees only the visible patches.
@@ -104,33 +81,36 @@ class MaskedAutoencoder(nn.Module):
         return self.decoder(self.encoder(images, mask), mask)
 
     def targets(self, images: Tensor) -> Tensor:
-        """What the model is to predict: images (B, C, H, W) -> (B, L, P)."""
-        return patch_targets(patchify(images, self.encoder.patch_embed.patch_size), self.norm_pix_loss)
+        """Return what is to be predicted: images (B, C, H, W) -> (B, L, P)."""
+        return patch_targets(self.encoder.patchify(images), self.norm_pix_loss)
+
+    def loss(self, images: Tensor, mask: Mask, drop_path: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Fill in the hidden patches and compare: what training runs.
+
+        Args:
+            images: (B, C, H, W).
+            mask: which patches are hidden.
+            drop_path: as in `VisionTransformer.forward`.
+
+        Returns:
+            The loss over the hidden patches, a scalar, and the encoder's tokens (B, prefix + K, D).
+        """
+        patches = self.encoder.patchify(images)  # (B, L, P)
+        tokens = self.encoder.encode(patches, mask, drop_path)  # (B, prefix + K, D)
+        prediction = self.decoder(tokens, mask)  # (B, L, P)
+        return masked_patch_loss(prediction, patch_targets(patches, self.norm_pix_loss), mask.mask), tokens
 
 
-def build_autoencoder(encoder: dict[str, Any], decoder: dict[str, Any], norm_pix_loss: bool) -> MaskedAutoencoder:
-    """A masked autoencoder from plain values, as they stand in config.json.
+Model = VisionTransformer | MaskedAutoencoder
 
-    Args:
-        encoder: arguments of `VisionTransformer`.
-        decoder: dim, depth and num_heads of `MaskedDecoder`; what it does not name of the kind of block (mlp_ratio, qkv,
-            qkv_bias, qk_norm, mlp, norm_eps) is the encoder's.
-        norm_pix_loss: as in `MaskedAutoencoder`.
-    """
-    vision = VisionTransformer(**encoder)
-    embed = vision.patch_embed
-    kind = ("mlp_ratio", "qkv", "qkv_bias", "qk_norm", "mlp", "norm_eps")
-    shared = {key: encoder[key] for key in kind if key in encoder} | decoder
-    values = embed.proj.weight[0].numel()
-    filling = MaskedDecoder(
-        vision.embed_dim, grid_size=embed.grid_size, num_prefix_tokens=vision.num_prefix_tokens,
-        patch_values=values, **shared,
-    )  # fmt: skip
-    return MaskedAutoencoder(vision, filling, norm_pix_loss)
+
+def build_autoencoder(encoder: ViTConfig, decoder: DecoderConfig, norm_pix_loss: bool = True) -> MaskedAutoencoder:
+    """Build a masked autoencoder, with random weights, from what config.json says of one."""
+    return MaskedAutoencoder(VisionTransformer(encoder), MaskedDecoder(decoder, encoder), norm_pix_loss)
 
 
 def patch_targets(patches: Tensor, norm_pix: bool) -> Tensor:
-    """Patches (B, L, P) as targets: as they are, or each one normalised by itself as in MAE.
+    """Make targets of patches (B, L, P): as they are, or each one normalised by itself as in MAE.
 
     MAE's normalisation uses the unbiased variance, and eps 1e-6 inside the root.
     """
@@ -140,7 +120,7 @@ def patch_targets(patches: Tensor, norm_pix: bool) -> Tensor:
 
 
 def masked_patch_loss(prediction: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """Mean squared error over the hidden patches only, in float32.
+    """Return the mean squared error over the hidden patches only, in float32.
 
     Args:
         prediction: (B, L, P).
@@ -155,10 +135,10 @@ def masked_patch_loss(prediction: Tensor, target: Tensor, mask: Tensor) -> Tenso
 
 
 def uniformity(features: Tensor) -> Tensor:
-    """How alike the images of a batch are: the mean squared cosine between any two, float32.
+    """Measure how alike the images of a batch are: the mean squared cosine between any two, float32.
 
-    Filling in patches alone lets all images share a few directions; a small weight on this spreads them out (U-MAE, Zhang et
-    al. 2022, "How mask matters"). Unlike other losses it depends on which images are computed together.
+    Filling in patches alone lets all images share a few directions; a small weight on this loss spreads them out (U-MAE, Zhang
+    et al. 2022, "How mask matters"). Unlike other losses it depends on which images are computed together.
 
     Args:
         features: (B, D), B at least 2 (of a single image it is 0).

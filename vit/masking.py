@@ -14,8 +14,6 @@ import torch
 from einops import repeat
 from torch import Generator, Tensor
 
-from vit.data.draws import to_device
-
 
 class Mask(NamedTuple):
     """Which patches the encoder sees.
@@ -31,12 +29,12 @@ class Mask(NamedTuple):
     mask: Tensor
 
     def to(self, device: torch.device | str) -> Mask:
-        """The same mask on another device."""
+        """Return the same mask on another device."""
         return Mask(*(part.to(device) for part in self))
 
 
 def num_keep(num_patches: int, mask_ratio: float) -> int:
-    """How many of `num_patches` stay visible: rounded to the nearest, but never none and never all.
+    """Return how many of `num_patches` stay visible: rounded to the nearest, but never none and never all.
 
     Raises:
         ValueError: there are fewer than 2 patches, or the ratio is not between 0 and 1.
@@ -52,7 +50,7 @@ def mask_from_noise(noise: Tensor, keep: int) -> Mask:
     """Keep the `keep` patches with the smallest noise.
 
     Args:
-        noise: (B, L), one value a patch.
+        noise: (B, L), one value per patch.
         keep: K, from 1 to L - 1.
     """
     ids_shuffle = noise.argsort(dim=1, stable=True)
@@ -61,12 +59,12 @@ def mask_from_noise(noise: Tensor, keep: int) -> Mask:
 
 
 def random_noise(batch: int, grid_size: tuple[int, int], generator: Generator) -> Tensor:
-    """Every patch by itself -> (B, L): what MAE uses."""
+    """Draw noise for every patch by itself (B, L): what MAE uses."""
     return torch.rand(batch, grid_size[0] * grid_size[1], generator=generator)
 
 
 def block_noise(batch: int, grid_size: tuple[int, int], generator: Generator) -> Tensor:
-    """One rectangle is hidden in each image, of random place and shape (aspect 1:2 to 2:1) -> (B, L).
+    """Draw noise that hides one rectangle per image, of random place and shape (aspect 1:2 to 2:1): (B, L).
 
     The hidden patches are those nearest to a random centre, in a distance whose circles are rectangles; a rectangle that
     reaches over the border is cut there and grows elsewhere, so that the count stays exact.
@@ -80,7 +78,7 @@ def block_noise(batch: int, grid_size: tuple[int, int], generator: Generator) ->
 
 
 def grid_noise(batch: int, grid_size: tuple[int, int], generator: Generator) -> Tensor:
-    """Regular patterns, shifted by a random offset in each image -> (B, L).
+    """Draw noise that hides a regular pattern, shifted by a random offset per image: (B, L).
 
     The order of ordered dithering (Bayer 1973): at mask ratio 0.75 one patch of each 2 x 2 is kept, at 0.5 a chequerboard,
     and every other ratio is spread as evenly as it can be.
@@ -99,16 +97,8 @@ def grid_noise(batch: int, grid_size: tuple[int, int], generator: Generator) -> 
 NOISE = {"random": random_noise, "block": block_noise, "grid": grid_noise}
 
 
-def make_mask(
-    kind: str,
-    batch: int,
-    grid_size: tuple[int, int],
-    mask_ratio: float,
-    generator: Generator,
-    part: slice = slice(None),
-    device: torch.device | str = "cpu",
-) -> Mask:
-    """A mask for a batch of images, drawn on the CPU, so that it is the same for every device.
+def make_mask(kind: str, batch: int, grid_size: tuple[int, int], mask_ratio: float, generator: Generator) -> Mask:
+    """Draw a mask for a batch of images, on the CPU, so that it is the same for every device.
 
     Args:
         kind: "random", "block" or "grid".
@@ -116,11 +106,8 @@ def make_mask(
         grid_size: (rows, columns) of patches.
         mask_ratio: the share of patches to hide, between 0 and 1.
         generator: the only source of chance.
-        part: give back the masks of these images of the batch only.
-        device: where the masks are needed.
     """
-    keep = num_keep(grid_size[0] * grid_size[1], mask_ratio)
-    return mask_from_noise(to_device(NOISE[kind](batch, grid_size, generator)[part], torch.device(device)), keep)
+    return mask_from_noise(NOISE[kind](batch, grid_size, generator), num_keep(grid_size[0] * grid_size[1], mask_ratio))
 
 
 def keep_visible(x: Tensor, mask: Mask) -> Tensor:

@@ -26,7 +26,7 @@ def patchify(images: Tensor, patch_size: tuple[int, int]) -> Tensor:
         patch_size: (p, q) in pixels.
 
     Returns:
-        (B, L, C p q), a patch flattened channel first.
+        (B, L, C p q), each patch flattened channel first.
     """
     p, q = patch_size
     return rearrange(images, f"{IMAGE_PATTERN} -> {PATCH_PATTERN}", p=p, q=q)
@@ -81,7 +81,7 @@ class PatchEmbed(nn.Module):
 
 
 def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "mae") -> Tensor:
-    """The fixed 2-D sine-cosine table, a quarter of the width for each of its four parts.
+    """Compute the fixed 2-D sine-cosine table, a quarter of the width for each of its four parts.
 
     Args:
         grid_size: (rows, columns).
@@ -104,7 +104,7 @@ def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "m
 
 
 def position_table(kind: str, grid_size: tuple[int, int], num_prefix_tokens: int, embed_dim: int) -> nn.Parameter:
-    """The position table (1, prefix + L, D) as a parameter: learned from a small random start, or fixed sin-cos.
+    """Make the position table (1, prefix + L, D), a parameter: learned from a small random start, or fixed sin-cos.
 
     A prefix token has no place in the picture: its row of the sin-cos table is 0, as in MAE.
 

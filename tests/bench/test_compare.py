@@ -54,14 +54,14 @@ def test_contestants_take_turns_and_switches_reach_them():
     jobs = [
         MICRO,
         replace(MICRO, with_data=True),
-        replace(MICRO, train={**MICRO.train, "accumulate": 4, "attention": "fused"}),
+        replace(MICRO, train={**MICRO.train, "accumulate": 4, "attention": "flash"}),
     ]
     results = compare(jobs, rounds=3, profiled=True)
     assert [len(result.rates) for result in results] == [3, 3, 3]
     assert all(rate > 0 for result in results for rate in result.rates)
     assert all(50 < result.peak_mb < 20_000 for result in results)
     assert [result.about["about"].partition(" parts")[0][-1] for result in results] == ["1", "1", "4"]
-    assert ["attention fused" in result.about["about"] for result in results] == [False, False, True]
+    assert ["attention flash" in result.about["about"] for result in results] == [False, False, True]
     assert {result.about["threads"] for result in results} == {1}
     assert sum(results[0].profile.values()) == pytest.approx(1)
     assert results[0].profile["products"] > 0.05

@@ -23,7 +23,7 @@ def test_the_job_costs_what_it_is_known_to_cost(patch, gflop):
 def test_arithmetic_is_what_torch_counts(patch, ratio):
     job = Job(preset="micro", patch=patch, mask_ratio=ratio, decoder_dim=24, decoder_depth=2, decoder_heads=2, batch=3)
     config = job.config()
-    model = build_autoencoder(config.model.encoder_arguments(), config.model.decoder_arguments(), True)
+    model = build_autoencoder(config.model.vit_config(), config.model.decoder_config(), True)
     inputs = torch.randn(job.batch, 3, 32, 32)
     mask = make_mask("random", job.batch, config.model.grid_size, ratio, torch.Generator())
     with FlopCounterMode(display=False) as counter:
@@ -33,7 +33,7 @@ def test_arithmetic_is_what_torch_counts(patch, ratio):
 
 def test_every_linear_layer_of_the_model_is_counted():
     config = Job(preset="micro").config()
-    model = build_autoencoder(config.model.encoder_arguments(), config.model.decoder_arguments(), True)
+    model = build_autoencoder(config.model.vit_config(), config.model.decoder_config(), True)
     shapes = [(m.in_features, m.out_features) for m in model.modules() if isinstance(m, torch.nn.Linear)]
     embed = model.encoder.patch_embed.proj.weight
     shapes.append((embed[0].numel(), len(embed)))

@@ -247,7 +247,7 @@ ODD = "x\n---\nlicense: other\n# heading | *bold* <b>![i](u)\n```\n~~~\n<script>
 
 
 def test_odd_names_stay_text(tmp_path):
-    model = VisionTransformer(**MODEL.encoder_arguments())
+    model = VisionTransformer(MODEL.vit_config())
     config = settings_of(model, Normalization([0.5] * 3, [0.5] * 3), ("a|b", ODD), ODD, "bicubic", "")
     settings = {"data": {"source": "folder", "name": ODD}, "model": {"init": ODD}, "train": {ODD: [ODD]}}
     summary = {

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import asdict
 
 import pytest
 import timm
@@ -17,6 +18,7 @@ from transformers import (
 
 from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
 from vit.checkpoints.export import export_program
+from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.mae import build_autoencoder, masked_patch_loss
@@ -39,15 +41,15 @@ def randomize(model: nn.Module) -> None:
 
 
 def saved_encoder(folder, class_names=(), **settings):
-    model = VisionTransformer(**SIZES | settings).eval()
+    model = VisionTransformer(ViTConfig(**SIZES | settings)).eval()
     randomize(model)
-    normalize = NORMALIZE if model.arguments["channels"] == 3 else Normalization([0.1], [0.4])
+    normalize = NORMALIZE if model.config.channels == 3 else Normalization([0.1], [0.4])
     save_model(folder, model, normalize, class_names, "some images", interpolation="bilinear")
     return load_model(folder)
 
 
 def saved_autoencoder(folder, norm_pix_loss=True, **settings):
-    model = build_autoencoder(SIZES | settings, dict(dim=24, depth=2, num_heads=3), norm_pix_loss)
+    model = build_autoencoder(ViTConfig(**SIZES | settings), DecoderConfig(dim=24, depth=2, num_heads=3), norm_pix_loss)
     randomize(model)
     save_model(folder, model, NORMALIZE, (), "some images")
     return load_model(folder)
@@ -83,7 +85,7 @@ def test_timm_loads_the_folder(case, tmp_path):
     ours = saved_encoder(tmp_path / "ours", **TIMM_CASES[case])
     assert convert_model(ours, "timm", tmp_path / "timm") == []
     theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
-    images = torch.randn(2, ours.arguments["channels"], *ours.arguments["image_size"])
+    images = torch.randn(2, ours.config.channels, *ours.config.image_size)
     tokens = ours(images)
     torch.testing.assert_close(theirs.forward_features(images), tokens, rtol=0, atol=1e-5)
     torch.testing.assert_close(theirs(images), ours.forward_head(tokens), rtol=0, atol=1e-5)
@@ -92,7 +94,7 @@ def test_timm_loads_the_folder(case, tmp_path):
 
     again = load_model(tmp_path / "timm")
     same(again, ours)
-    differing = {k for k, v in again.arguments.items() if v != ours.arguments[k]}
+    differing = {k for k, v in asdict(again.config).items() if v != getattr(ours.config, k)}
     assert differing <= {"layer_scale"}  # its initial value, of use to nobody any more
     assert not [note for note in again.origin.report.notes if "guess" in note or "nothing says" in note]
 
@@ -128,7 +130,7 @@ def test_transformers_loads_the_folder(case, tmp_path):
     missing = {name for name in loading["missing_keys"] if "pooler" not in name}
     assert not missing
     assert not loading["unexpected_keys"]
-    images = torch.randn(2, 3, *ours.arguments["image_size"])
+    images = torch.randn(2, 3, *ours.config.image_size)
     tokens = ours(images)
     result = theirs.eval()(images)
     if settings.get("num_classes"):
@@ -169,7 +171,7 @@ def test_mae_round_trip(norm_pix_loss, size, tmp_path):
     again = load_model(tmp_path / "mae.pth")  # heads, grid and norm_pix_loss stand in its args
     same(again, ours)
     assert again.norm_pix_loss is norm_pix_loss
-    assert again.decoder.arguments["num_heads"] == 3
+    assert again.decoder.config.num_heads == 3
 
 
 def test_own_format_round_trip_of_every_kind(tmp_path):
@@ -178,7 +180,7 @@ def test_own_format_round_trip_of_every_kind(tmp_path):
         convert_model(ours, "safetensors", tmp_path / f"b{i}")
         again = load_model(tmp_path / f"b{i}")
         same(again, ours)
-        assert again.arguments == ours.arguments
+        assert again.config == ours.config
         assert again.origin.data == "some images"
 
 
@@ -241,12 +243,12 @@ def test_a_head_on_the_mean_is_left_out_for_transformers_with_the_reason(tmp_pat
     ours = saved_encoder(tmp_path / "ours", num_classes=3, global_pool="avg")
     (note,) = convert_model(ours, "huggingface", tmp_path / "hf")
     assert "this head reads the mean of the patches" in note
-    assert load_model(tmp_path / "hf").arguments["num_classes"] == 0
+    assert load_model(tmp_path / "hf").config.num_classes == 0
 
 
 def test_a_model_that_was_not_loaded_has_no_normalisation_to_write(tmp_path):
     with pytest.raises(CheckpointError, match="not loaded by load_model"):
-        convert_model(VisionTransformer(**SIZES), "timm", tmp_path / "out")
+        convert_model(VisionTransformer(ViTConfig(**SIZES)), "timm", tmp_path / "out")
 
 
 @pytest.mark.parametrize("to", [["timm"], None, "keras", 3])

@@ -10,6 +10,7 @@ from torch import nn
 from vit.attention import MultiHeadSelfAttention
 from vit.checkpoints import CheckpointError
 from vit.checkpoints.export import export_program
+from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.mae import build_autoencoder
 
@@ -29,7 +30,7 @@ QUICK = ("class token", "registers, head")  # the others take half a minute toge
 
 def encoder(**settings) -> VisionTransformer:
     torch.manual_seed(0)
-    model = VisionTransformer(**SIZES | settings)
+    model = VisionTransformer(ViTConfig(**SIZES | settings))
     for name, parameter in model.named_parameters():
         nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.2)
     return model
@@ -62,18 +63,20 @@ def test_the_program_computes_what_the_model_does(to, case, tmp_path):
     assert model.training
     model.eval()
     for batch in (1, 2, 7):
-        images = torch.randn(batch, model.arguments["channels"], *model.arguments["image_size"])
+        images = torch.randn(batch, model.config.channels, *model.config.image_size)
         tokens, *rest = run(path, images).values()
         torch.testing.assert_close(tokens, model(images), rtol=0, atol=1e-4)
         torch.testing.assert_close(rest[0], model.forward_head(model(images)), rtol=0, atol=1e-4)
     if to == "onnx":
-        assert list(run(path, images)) == ["tokens", "logits" if model.arguments["num_classes"] else "features"]
+        assert list(run(path, images)) == ["tokens", "logits" if model.config.num_classes else "features"]
     assert [file.name for file in tmp_path.iterdir()] == [path.name]  # the weights are inside
 
 
 @pytest.mark.parametrize("to", ["onnx", "torch-export"])
 def test_an_autoencoder_gives_its_encoder_and_stays_as_it_was(to, tmp_path, capfd):
-    model = build_autoencoder(SIZES | dict(pos_embed="sincos"), dict(dim=24, depth=1, num_heads=3), True)
+    model = build_autoencoder(
+        ViTConfig(**SIZES | dict(pos_embed="sincos")), DecoderConfig(dim=24, depth=1, num_heads=3), True
+    )
     before = {name: value.clone() for name, value in model.state_dict().items()}
     learns = [parameter.requires_grad for parameter in model.parameters()]
     path = tmp_path / ("model.onnx" if to == "onnx" else "model.pt2")

@@ -214,7 +214,7 @@ def test_mae_heads_by_its_families():
                                           decoder_intermediate_size=32))
     )  # fmt: skip
     model = load_model(state)
-    assert (model.encoder.arguments["num_heads"], model.decoder.arguments["num_heads"]) == (16, 16)
+    assert (model.encoder.config.num_heads, model.decoder.config.num_heads) == (16, 16)
     assert sum("are a guess" in note for note in model.origin.report.notes) == 2
 
 
@@ -228,7 +228,7 @@ def test_mae_fine_tuned(tmp_path):
     images = torch.randn(2, 3, 16, 16)
     close(ours.forward_head(ours(images)), theirs(images))
     assert ours.origin.format == "facebookresearch/mae, fine-tuned"
-    assert (ours.global_pool, ours.arguments["fc_norm"]) == ("avg", True)
+    assert (ours.config.global_pool, ours.config.fc_norm) == ("avg", True)
 
 
 # --- DINO and DINOv2 -------------------------------------------------------------------------------------------------

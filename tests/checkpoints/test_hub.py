@@ -19,6 +19,7 @@ from vit.checkpoints import CheckpointError, load_model, save_model
 from vit.checkpoints.card import model_card
 from vit.checkpoints.hub import push_to_hub
 from vit.cli import main
+from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
@@ -174,7 +175,7 @@ def refused(name: str, **asked) -> str:
 
 def small(folder: Path, **settings) -> VisionTransformer:
     torch.manual_seed(0)
-    model = VisionTransformer(**SIZES | settings)
+    model = VisionTransformer(ViTConfig(**SIZES | settings))
     save_model(folder, model, Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6]), (), "some | images *")
     return model
 
@@ -289,7 +290,7 @@ def test_timm_names_go_through_timms_downloader(hub, tmp_path):
     ours = load_model(name, image_size=32, patch_size=4, num_classes=0)
     assert ours.origin.normalize.mean == [0.5, 0.5, 0.5]
     assert torch.equal(ours.blocks[3].attn.qkv.weight, theirs.blocks[3].attn.qkv.weight)
-    assert ours.arguments["num_heads"] == 3
+    assert ours.config.num_heads == 3
     assert ours(torch.randn(1, 3, 32, 32)).shape == (1, 65, 192)
     assert any(request.startswith("GET /timm/vit_tiny") for request in hub.asked)
 
@@ -308,7 +309,7 @@ def test_the_command_reads_where_the_hub_is_from_the_environment(hub, tmp_path):
 def run_folder(folder: Path) -> Path:
     """A folder as a run leaves it, and things in it that are nobody else's business."""
     torch.manual_seed(0)
-    model = build_autoencoder(SIZES, dict(dim=24, depth=1, num_heads=3), True)
+    model = build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=24, depth=1, num_heads=3), True)
     save_model(folder, model, Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6]), ("cat", "dog"), "CIFAR-10 (JPEG q75)")
     (folder / "config.yaml").write_text(
         "data: {root: /home/somebody, flip: 0.5}\ntrain: {epochs: 3, seed: 0}\nmask: {ratio: 0.75}\n"
@@ -435,7 +436,7 @@ def test_the_card_says_what_is_known(tmp_path):
 
 
 def test_odd_names_cannot_break_the_card(tmp_path):
-    model = VisionTransformer(**SIZES)
+    model = VisionTransformer(ViTConfig(**SIZES))
     names = ("a|b", "---", "<script>", "new\nline")
     save_model(
         tmp_path, model, Normalization([0.5] * 3, [0.5] * 3), names, "x\n---\nlicense: other\n# heading | *bold* <b>"

@@ -15,6 +15,7 @@ from torch import nn
 
 from vit.checkpoints import CheckpointError, load_model, save_model
 from vit.checkpoints.native import CONFIG
+from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization
 from vit.data.images import DataError
 from vit.encoder import VisionTransformer
@@ -133,14 +134,14 @@ def test_any_precision_becomes_float32(dtype):
 
 def test_heads_are_guessed_by_the_width_and_that_is_said():
     model = load_model(timm_state(embed_dim=128, num_heads=2))
-    assert model.arguments["num_heads"] == 2
+    assert model.config.num_heads == 2
     assert any("2 heads of the encoder are a guess (64 channels a head)" in note for note in model.origin.report.notes)
     assert "there is no config.json that says how many heads its width of 32 has; give num_heads" in refused(
         timm_state()
     )
     assert "5 heads do not divide its width of 32" in refused(timm_state(), num_heads=5)
     # with qk-norm, the size of a head is known
-    assert load_model(timm_state(qk_norm=True)).arguments["num_heads"] == 4
+    assert load_model(timm_state(qk_norm=True)).config.num_heads == 4
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------------
@@ -177,7 +178,9 @@ def test_grey_images_give_what_they_give_as_colour():
 
 
 def test_a_resized_autoencoder_keeps_its_decoder(tmp_path):
-    save_model(tmp_path, build_autoencoder(SIZES, dict(dim=24, depth=1, num_heads=3), True), NORMALIZE)
+    save_model(
+        tmp_path, build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=24, depth=1, num_heads=3), True), NORMALIZE
+    )
     model = load_model(tmp_path, image_size=32)
     assert isinstance(model, MaskedAutoencoder)
     assert model.decoder.pos_embed.shape == (1, 65, 24)
@@ -294,7 +297,7 @@ def test_images_go_through_what_the_model_was_trained_with(interpolation, tmp_pa
     pixels = torch.randint(0, 256, (40, 64, 3), dtype=torch.uint8)
     Image.fromarray(pixels.numpy()).save(tmp_path / "a.png")
     Image.fromarray(pixels.numpy()[:, ::-1]).save(tmp_path / "b.png")
-    save_model(tmp_path / "m", VisionTransformer(**SIZES), NORMALIZE, interpolation=interpolation)
+    save_model(tmp_path / "m", VisionTransformer(ViTConfig(**SIZES)), NORMALIZE, interpolation=interpolation)
     origin = load_model(tmp_path / "m").origin
     images = origin.read_images([tmp_path / "a.png", str(tmp_path / "b.png")])
     assert (images.shape, images.dtype) == ((2, 3, 16, 16), torch.uint8)
@@ -356,12 +359,12 @@ def test_a_state_of_a_run_loads_with_its_settings(tmp_path):
     config = Config(
         model=ModelConfig(embed_dim=32, depth=2, num_heads=4, decoder_dim=24, decoder_depth=1, decoder_heads=3)
     )
-    model = build_autoencoder(config.model.encoder_arguments(), config.model.decoder_arguments(), True)
+    model = build_autoencoder(config.model.vit_config(), config.model.decoder_config(), True)
     state = {"step": 3, "model": model.state_dict(), "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}},
              **architecture(model), "mean": [0.5] * 3, "std": [0.5] * 3, "class_names": []}  # fmt: skip
     torch.save(state, tmp_path / "step-00000003.pt")
     loaded = load_model(tmp_path / "step-00000003.pt")
     assert isinstance(loaded, MaskedAutoencoder)
-    assert loaded.encoder.arguments["num_heads"] == 4
+    assert loaded.encoder.config.num_heads == 4
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in loaded.state_dict().items())
     assert isinstance(load_model(tmp_path / "step-00000003.pt", part="encoder"), VisionTransformer)

@@ -35,8 +35,7 @@ def save_small(folder: Path, norm_pix_loss: bool = True, **settings) -> MaskedAu
     """Save a model whose every parameter is drawn anew, so that none is what a fresh model has."""
     torch.manual_seed(0)
     config = ModelConfig(**SMALL | settings)
-    encoder, decoder = config.encoder_arguments(), config.decoder_arguments()
-    model = build_autoencoder(encoder, decoder, norm_pix_loss)
+    model = build_autoencoder(config.vit_config(), config.decoder_config(), norm_pix_loss)
     for parameter in model.parameters():
         nn.init.normal_(parameter, 0.5)
     save_model(folder, model, NORMALIZE, ("plane", "naïve ship"), "CIFAR-10")

@@ -13,6 +13,7 @@ from torch import nn
 from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
 from vit.checkpoints.formats.timm import ARGUMENTS
 from vit.cli import main
+from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
@@ -112,7 +113,7 @@ def test_timms_names_of_classes_and_its_older_layout(where, tmp_path):
 
 
 def test_class_names_make_the_round_trip_through_timm(tmp_path):
-    save_model(tmp_path / "own", VisionTransformer(**SIZES, num_classes=2), NORMALIZE, ("cat", "dog"))
+    save_model(tmp_path / "own", VisionTransformer(ViTConfig(**SIZES, num_classes=2)), NORMALIZE, ("cat", "dog"))
     convert_model(load_model(tmp_path / "own"), "timm", tmp_path / "timm")
     assert load_model(tmp_path / "timm").origin.class_names == ("cat", "dog")
 
@@ -142,7 +143,7 @@ def test_settings_of_timm_that_contradict_the_tensors(model_args, said, tmp_path
 
 @pytest.mark.parametrize("scaled", [True, False])
 def test_a_layer_scale_is_in_both_or_in_neither(scaled, tmp_path):
-    save_model(tmp_path, VisionTransformer(**SIZES, layer_scale=0.1 if scaled else None), NORMALIZE)
+    save_model(tmp_path, VisionTransformer(ViTConfig(**SIZES, layer_scale=0.1 if scaled else None)), NORMALIZE)
     config = json.loads((tmp_path / "config.json").read_text())
     config["encoder"]["layer_scale"] = None if scaled else 0.1
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -156,7 +157,7 @@ def test_a_head_that_the_settings_speak_of_is_missing_where_the_file_has_none(tm
     state = load_file(tmp_path / "model.safetensors")
     save_file({k: v for k, v in state.items() if not k.startswith("head.")}, tmp_path / "model.safetensors")
     assert "missing: head.weight, head.bias" in refused(tmp_path)
-    assert load_model(tmp_path, num_classes=0).arguments["num_classes"] == 0
+    assert load_model(tmp_path, num_classes=0).config.num_classes == 0
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,9 @@ def test_a_head_that_the_settings_speak_of_is_missing_where_the_file_has_none(tm
     ],
 )
 def test_what_is_given_must_not_contradict_what_is_said(asked, said, tmp_path):
-    save_model(tmp_path, build_autoencoder(SIZES, dict(dim=24, depth=1, num_heads=3), True), NORMALIZE)
+    save_model(
+        tmp_path, build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=24, depth=1, num_heads=3), True), NORMALIZE
+    )
     assert said in refused(tmp_path, **asked)
 
 
@@ -182,7 +185,7 @@ def test_heads_that_the_norms_of_queries_contradict():
 
 @pytest.mark.parametrize("value", [None, 0, -1.0, "4"])
 def test_an_mlp_ratio_that_is_none(value, tmp_path):
-    save_model(tmp_path, VisionTransformer(**SIZES), NORMALIZE)
+    save_model(tmp_path, VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)
     config = json.loads((tmp_path / "config.json").read_text())
     config["encoder"]["mlp_ratio"] = value
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -191,7 +194,7 @@ def test_an_mlp_ratio_that_is_none(value, tmp_path):
 
 @pytest.mark.parametrize("value", [-0.1, 1.0, 2, None])
 def test_a_drop_path_that_is_none(value, tmp_path):
-    save_model(tmp_path, VisionTransformer(**SIZES), NORMALIZE)
+    save_model(tmp_path, VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)
     config = json.loads((tmp_path / "config.json").read_text())
     config["encoder"]["drop_path"] = value
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -205,7 +208,9 @@ def test_a_drop_path_that_is_none(value, tmp_path):
     "allow", ["blocks.1.norm1.bias", "encoder.blocks.1.norm1.bias", "*.norm1.bias", "encoder.blocks.1.*"]
 )
 def test_a_missing_tensor_is_allowed_by_the_name_in_the_message(allow, tmp_path):
-    save_model(tmp_path, build_autoencoder(SIZES, dict(dim=24, depth=1, num_heads=3), True), NORMALIZE)
+    save_model(
+        tmp_path, build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=24, depth=1, num_heads=3), True), NORMALIZE
+    )
     state = load_model(tmp_path).state_dict()
     del state["encoder.blocks.1.norm1.bias"]
     asked = dict(num_heads=4, decoder_heads=3, norm_pix_loss=True)
@@ -261,10 +266,10 @@ def test_an_added_class_token_does_not_move_the_pooling():
     theirs = timm_model(class_token=False, global_pool="avg", fc_norm=False)
     with pytest.warns(UserWarning, match="cls_token"):
         ours = load_model(theirs.state_dict(), num_heads=4, class_token=True)
-    assert ours.arguments["global_pool"] == "avg"
+    assert ours.config.global_pool == "avg"
     with pytest.warns(UserWarning, match="cls_token"):
         ours = load_model(theirs.state_dict(), num_heads=4, class_token=True, global_pool="token")
-    assert ours.arguments["global_pool"] == "token"
+    assert ours.config.global_pool == "token"
 
 
 def test_a_head_that_loses_its_token_says_so():
@@ -352,7 +357,7 @@ def test_first_which_copy_then_its_format():
     assert torch.equal(load_model(file, num_heads=4).norm.weight, teacher["norm.weight"])
     assert torch.equal(load_model(file, num_heads=4, branch="student").norm.weight, student["norm.weight"])
 
-    whole = build_autoencoder(SIZES, dict(dim=24, depth=1, num_heads=3), True)
+    whole = build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=24, depth=1, num_heads=3), True)
     file = under("model.", whole.state_dict()) | under("model_ema.", teacher)
     ours = load_model(file, num_heads=4)
     assert isinstance(ours, VisionTransformer)

@@ -13,6 +13,7 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
+from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
@@ -42,7 +43,7 @@ def timm_model(**settings) -> TimmVisionTransformer:
 
 def mae_file(tmp_path, norm_pix_loss=True):
     """A MAE checkpoint with decoder, and the model that it is of."""
-    model = build_autoencoder(SIZES | dict(pos_embed="sincos"), DECODER, norm_pix_loss)
+    model = build_autoencoder(ViTConfig(**SIZES | dict(pos_embed="sincos")), DecoderConfig(**DECODER), norm_pix_loss)
     for name, parameter in model.named_parameters():
         if not name.endswith("pos_embed"):
             nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.2)
@@ -115,7 +116,7 @@ def test_4_predictions_are_turned_from_channel_last_to_channel_first(tmp_path):
 def test_5_targets_are_normalised_by_the_unbiased_variance():
     images = torch.randn(2, 3, 16, 16)
     patches = patchify(images, (4, 4))
-    model = build_autoencoder(SIZES, DECODER, norm_pix_loss=True)
+    model = build_autoencoder(ViTConfig(**SIZES), DecoderConfig(**DECODER), norm_pix_loss=True)
     deviation = (patches - patches.mean(-1, keepdim=True)).square().sum(-1, keepdim=True) / (48 - 1)
     expected = (patches - patches.mean(-1, keepdim=True)) / (deviation + 1e-6) ** 0.5
     torch.testing.assert_close(model.targets(images), expected, rtol=0, atol=1e-5)

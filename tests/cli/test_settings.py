@@ -17,9 +17,10 @@ TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 
 
 def field_explanations(kind: type) -> dict[str, str]:
-    """The text below each field of a section, as it stands in the source."""
+    """The text below each field of a section, or of what it derives from, as it stands in the source."""
+    inherited = field_explanations(kind.__base__) if dataclasses.is_dataclass(kind.__base__) else {}
     body = ast.parse(inspect.getsource(kind)).body[0].body
-    return {
+    return inherited | {
         field.target.id: text.value.value
         for field, text in pairwise(body)
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from vit.config import ViTConfig
 from vit.data.augment import to_float
 from vit.encoder import VisionTransformer
 from vit.evaluate.classification import NoClassifierError, accuracy, confusion, head_logits, reliability, worth
@@ -63,7 +64,7 @@ CPU = Compute(torch.device("cpu"))
 
 def small_classifier() -> VisionTransformer:
     sizes = dict(image_size=(8, 8), patch_size=(4, 4), embed_dim=8, depth=2, num_heads=2)
-    return VisionTransformer(**sizes, drop_path=0.5, num_classes=3)
+    return VisionTransformer(ViTConfig(**sizes, drop_path=0.5, num_classes=3))
 
 
 def images() -> torch.Tensor:

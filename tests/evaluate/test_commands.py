@@ -12,7 +12,7 @@ from torchvision.transforms.v2.functional import rgb_to_grayscale
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.native import fingerprint
 from vit.cli import main
-from vit.config import Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.config import Config, DataConfig, DecoderConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig, ViTConfig
 from vit.data import load_data
 from vit.data.augment import Normalization, evenly_spaced, to_float
 from vit.data.subsets import spread_over_classes
@@ -46,11 +46,11 @@ def place(tmp_path_factory):
                 Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
     torch.manual_seed(0)
     for name, model in (
-        ("mae", build_autoencoder(SIZES, dict(dim=16, depth=1, num_heads=2), True)),
-        ("classifier", VisionTransformer(**SIZES, num_classes=3)),
-        ("other", VisionTransformer(**SIZES, num_classes=5)),
-        ("strange", VisionTransformer(**SIZES, num_classes=3)),
-        ("grey", VisionTransformer(**SIZES | dict(channels=1))),
+        ("mae", build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=16, depth=1, num_heads=2), True)),
+        ("classifier", VisionTransformer(ViTConfig(**SIZES, num_classes=3))),
+        ("other", VisionTransformer(ViTConfig(**SIZES, num_classes=5))),
+        ("strange", VisionTransformer(ViTConfig(**SIZES, num_classes=3))),
+        ("grey", VisionTransformer(ViTConfig(**SIZES | dict(channels=1)))),
     ):
         for parameter in model.parameters():
             if parameter.requires_grad:
@@ -247,7 +247,7 @@ def test_results_say_which_weights_were_measured(vit, place, tmp_path):
 
 def test_few_labels_of_a_model_that_was_taught_more_are_remarked(place, vit, tmp_path):
     stamp = f"{images(place, 'train').stamp}-{images(place, 'test').stamp}"
-    save_model(tmp_path / "all", VisionTransformer(**SIZES, num_classes=3), NORMALIZE, data_stamp=stamp)
+    save_model(tmp_path / "all", VisionTransformer(ViTConfig(**SIZES, num_classes=3)), NORMALIZE, data_stamp=stamp)
     few = ["--data", "images", "--labels", 0.5, "--method", "knn"]
     for name, remarked in (("classifier", True), (tmp_path / "all", True), ("mae", False), ("other", False)):
         assert ("taught classes" in vit(name, *few)[1]) == remarked
@@ -316,7 +316,7 @@ def test_hardly_any_labels(argv, vit, tmp_path):
 
 
 def test_a_grey_autoencoder_fills_in_grey(place, vit, tmp_path):
-    model = build_autoencoder(SIZES | dict(channels=1), dict(dim=16, depth=1, num_heads=2), False)
+    model = build_autoencoder(ViTConfig(**SIZES | dict(channels=1)), DecoderConfig(dim=16, depth=1, num_heads=2), False)
     save_model(tmp_path / "grey", model, Normalization([0.5], [0.2]))
     assert vit(tmp_path / "grey", "--data", "images", "--method", "reconstruction", "--out", tmp_path)[0] == 0
     (row, *_) = json.loads((tmp_path / "results.json").read_text())["reconstruction"]

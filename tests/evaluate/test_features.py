@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2.functional import resize
 
+from vit.config import ViTConfig
 from vit.data.augment import Normalization, to_float
 from vit.encoder import VisionTransformer
 from vit.evaluate.features import encoder_features, pixel_features, standardised
@@ -24,7 +25,7 @@ def prepare(images: Tensor) -> Tensor:
 
 
 def small_encoder(**settings) -> VisionTransformer:
-    return VisionTransformer((8, 12), (4, 4), embed_dim=8, depth=2, num_heads=2, drop_path=0.5, **settings)
+    return VisionTransformer(ViTConfig((8, 12), (4, 4), embed_dim=8, depth=2, num_heads=2, drop_path=0.5, **settings))
 
 
 @torch.no_grad()
@@ -59,7 +60,7 @@ def test_pixel_features_leave_nothing_of_an_image_out():
 
 @torch.no_grad()
 def test_features_of_any_layer():
-    encoder = VisionTransformer((8, 12), (4, 4), embed_dim=8, depth=4, num_heads=2, registers=1).eval()
+    encoder = VisionTransformer(ViTConfig((8, 12), (4, 4), embed_dim=8, depth=4, num_heads=2, registers=1)).eval()
     images = torch.randint(0, 256, (5, 3, 8, 12), dtype=torch.uint8)
     seen = []
     hooks = [block.register_forward_hook(lambda *args: seen.append(args[2])) for block in encoder.blocks]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization, to_float
 from vit.evaluate.reconstruction import (
     Reconstruction,
@@ -37,7 +38,7 @@ def prepare(images: Tensor) -> Tensor:
 
 def small_model(norm_pix_loss: bool = True) -> MaskedAutoencoder:
     encoder = dict(image_size=SIZE, patch_size=PATCH, embed_dim=8, depth=1, num_heads=2)
-    return build_autoencoder(encoder, dict(dim=8, depth=1, num_heads=2), norm_pix_loss)
+    return build_autoencoder(ViTConfig(**encoder), DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss)
 
 
 class Oracle(nn.Module):
@@ -181,7 +182,9 @@ def test_mode_of_the_model_is_restored(training):
 
 def test_stochastic_depth_is_off_while_measuring():
     encoder = dict(image_size=SIZE, patch_size=PATCH, embed_dim=8, depth=2, num_heads=2, drop_path=0.9)
-    model = build_autoencoder(encoder, dict(dim=8, depth=1, num_heads=2), norm_pix_loss=True).train()
+    model = build_autoencoder(
+        ViTConfig(**encoder), DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True
+    ).train()
     images, mask = random_images(), random_mask(5)
     scores = [score_reconstruction(model, images, prepare, "random", 0.75, CPU) for _ in range(2)]
     pictures = [reconstruct_small(model, images, mask).filled for _ in range(2)]

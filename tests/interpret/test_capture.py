@@ -7,6 +7,7 @@ import timm
 import torch
 import torch.nn.functional as F
 import torchvision
+import transformers
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 from transformers import (
@@ -14,12 +15,12 @@ from transformers import (
     Dinov2Model,
     Dinov2WithRegistersConfig,
     Dinov2WithRegistersModel,
-    ViTConfig,
     ViTMAEConfig,
     ViTMAEForPreTraining,
     ViTModel,
 )
 
+from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.interpret import AttentionError, AttentionMaps, Geometry, geometry_of
 from vit.mae import build_autoencoder
@@ -40,17 +41,17 @@ def huggingface(kind, config, implementation="sdpa"):
 
 
 MODELS = {
-    "ours": lambda: VisionTransformer(**SIZES),
-    "ours, registers": lambda: VisionTransformer(**SIZES, registers=3),
-    "ours, no class token": lambda: VisionTransformer(**SIZES, class_token=False),
-    "ours, qk-norm": lambda: VisionTransformer(**SIZES, qk_norm=True),
-    "ours, identity": lambda: VisionTransformer(**SIZES, qkv="identity"),
+    "ours": lambda: VisionTransformer(ViTConfig(**SIZES)),
+    "ours, registers": lambda: VisionTransformer(ViTConfig(**SIZES, registers=3)),
+    "ours, no class token": lambda: VisionTransformer(ViTConfig(**SIZES, class_token=False)),
+    "ours, qk-norm": lambda: VisionTransformer(ViTConfig(**SIZES, qk_norm=True)),
+    "ours, identity": lambda: VisionTransformer(ViTConfig(**SIZES, qkv="identity")),
     "timm": lambda: TimmVisionTransformer(**TIMM),
     "timm, registers": lambda: TimmVisionTransformer(**TIMM, reg_tokens=4),
     "timm, qk-norm": lambda: TimmVisionTransformer(**TIMM, qk_norm=True),
     "timm, no class token": lambda: TimmVisionTransformer(**TIMM, class_token=False, global_pool="avg"),
-    "transformers ViT": lambda: huggingface(ViTModel, ViTConfig(**HF, **WIDE)),
-    "transformers ViT, eager": lambda: huggingface(ViTModel, ViTConfig(**HF, **WIDE), "eager"),
+    "transformers ViT": lambda: huggingface(ViTModel, transformers.ViTConfig(**HF, **WIDE)),
+    "transformers ViT, eager": lambda: huggingface(ViTModel, transformers.ViTConfig(**HF, **WIDE), "eager"),
     "transformers Dinov2": lambda: huggingface(Dinov2Model, Dinov2Config(**HF, **SQUARE)),
     "transformers Dinov2, registers": lambda: huggingface(
         Dinov2WithRegistersModel, Dinov2WithRegistersConfig(**HF, **SQUARE, num_register_tokens=2)
@@ -106,7 +107,7 @@ def test_weights_reproduce_every_layers_own_output(name, fused):
         if isinstance(getattr(module, "fused_attn", None), bool):
             module.fused_attn = fused
         if hasattr(module, "kernel"):
-            module.kernel = "fused" if fused else "products"
+            module.kernel = "flash" if fused else "math"
     maps = AttentionMaps(model)
     assert len(maps.names) == (5 if "ViTMAE" in name else 3)
     seen = {}
@@ -302,7 +303,9 @@ def test_grids_and_the_mass_beside_them(name):
 @pytest.mark.parametrize("registers", [0, 2])
 def test_a_masked_encoders_maps_are_put_back_on_the_grid(registers):
     torch.manual_seed(0)
-    model = build_autoencoder(SIZES | dict(registers=registers), dict(dim=16, depth=2, num_heads=2), True).eval()
+    model = build_autoencoder(
+        ViTConfig(**SIZES | dict(registers=registers)), DecoderConfig(dim=16, depth=2, num_heads=2), True
+    ).eval()
     images = images_for(model, 3)
     mask = make_mask("random", 3, (2, 6), 0.5, torch.Generator().manual_seed(3))
     with AttentionMaps(model.encoder, geometry=geometry_of(model)) as maps:
@@ -331,7 +334,7 @@ def test_a_masked_encoders_maps_are_put_back_on_the_grid(registers):
 @torch.no_grad()
 def test_decoder_attention_from_a_hidden_patch_to_the_visible_ones():
     torch.manual_seed(0)
-    model = build_autoencoder(SIZES, dict(dim=16, depth=2, num_heads=2), True).eval()
+    model = build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=16, depth=2, num_heads=2), True).eval()
     images, mask = images_for(model, 2), make_mask("random", 2, (2, 6), 0.5, torch.Generator().manual_seed(3))
     with AttentionMaps(model.decoder, geometry=geometry_of(model)) as maps:
         model(images, mask)
@@ -365,7 +368,7 @@ class Twice(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.block = VisionTransformer(**SIZES | dict(depth=1)).blocks[0]
+        self.block = VisionTransformer(ViTConfig(**SIZES | dict(depth=1))).blocks[0]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.block(self.block(x))
@@ -382,7 +385,7 @@ def test_a_layer_that_attends_more_than_once_in_a_pass_has_no_one_map():
 
 
 def test_several_passes_and_parts_run_by_themselves_are_no_repetition():
-    model = VisionTransformer(**SIZES).eval()
+    model = VisionTransformer(ViTConfig(**SIZES)).eval()
     images = torch.randn(2, 3, 8, 12)
     with torch.no_grad(), AttentionMaps(model) as maps:
         for _ in range(3):
@@ -396,7 +399,7 @@ def test_several_passes_and_parts_run_by_themselves_are_no_repetition():
 
 
 def test_two_blocks_cannot_look_into_one_model_but_into_two():
-    model = build_autoencoder(SIZES, dict(dim=8, depth=2, num_heads=2), True).eval()
+    model = build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=8, depth=2, num_heads=2), True).eval()
     images = torch.randn(2, 3, 8, 12)
     mask = make_mask("random", 2, (2, 6), 0.5, torch.Generator().manual_seed(0))
     outside = AttentionMaps(model.encoder)
@@ -414,7 +417,7 @@ def test_two_blocks_cannot_look_into_one_model_but_into_two():
 
 
 def test_maps_of_the_block_before_are_gone():
-    model = VisionTransformer(**SIZES).eval()
+    model = VisionTransformer(ViTConfig(**SIZES)).eval()
     maps = AttentionMaps(model)
     with maps:
         model(torch.randn(1, 3, 8, 12))
@@ -425,7 +428,7 @@ def test_maps_of_the_block_before_are_gone():
 
 
 def test_a_hook_of_somebody_else_that_raises_leaves_all_in_order():
-    model = VisionTransformer(**SIZES).eval()
+    model = VisionTransformer(ViTConfig(**SIZES)).eval()
 
     def fail(*_):
         raise RuntimeError("theirs")

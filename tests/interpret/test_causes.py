@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from vit.config import DecoderConfig, ViTConfig
 from vit.interpret import AttentionMaps
 from vit.interpret.causes import (
     ATTENTION,
@@ -23,7 +24,7 @@ GRID = (3, 4)
 def model_of(depth: int = 1) -> MaskedAutoencoder:
     torch.manual_seed(0)
     encoder = dict(image_size=(6, 8), patch_size=(2, 2), embed_dim=16, depth=2, num_heads=2)
-    model = build_autoencoder(encoder, dict(dim=16, depth=depth, num_heads=2), norm_pix_loss=True)
+    model = build_autoencoder(ViTConfig(**encoder), DecoderConfig(dim=16, depth=depth, num_heads=2), norm_pix_loss=True)
     for name, parameter in model.named_parameters():
         if not name.endswith("pos_embed"):
             nn.init.normal_(parameter, std=0.3)

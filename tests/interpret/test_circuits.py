@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.interpret import AttentionError
 from vit.interpret.circuits import (
@@ -61,7 +62,7 @@ def test_shares_of_a_space_and_of_what_is_left_sum_to_one():
 def encoder_of(**settings) -> VisionTransformer:
     torch.manual_seed(0)
     sizes = dict(image_size=(8, 12), patch_size=(4, 4), embed_dim=24, depth=1, num_heads=3)
-    model = VisionTransformer(**sizes | settings)
+    model = VisionTransformer(ViTConfig(**sizes | settings))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return model.eval()

@@ -17,6 +17,7 @@ from vit.checkpoints import load_model, save_model
 from vit.cli import main
 from vit.cli.attention import attention_parser
 from vit.cli.explore import explore_parser
+from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization, to_float
 from vit.data.folder import list_splits
 from vit.encoder import VisionTransformer
@@ -45,17 +46,21 @@ def randomize(model: nn.Module) -> nn.Module:
 def place(tmp_path_factory):
     """Two models, an encoder with a head and an autoencoder, two images, and a folder of classes."""
     place = tmp_path_factory.mktemp("attention")
-    encoder = VisionTransformer(**SIZES, num_classes=3, registers=2, global_pool="token")
+    encoder = VisionTransformer(ViTConfig(**SIZES, num_classes=3, registers=2, global_pool="token"))
     save_model(place / "encoder", randomize(encoder), NORMALIZE, CLASSES, "pictures")
-    whole = build_autoencoder(SIZES, dict(dim=16, depth=2, num_heads=2), True)
+    whole = build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=16, depth=2, num_heads=2), True)
     save_model(place / "mae", randomize(whole), NORMALIZE, CLASSES, "pictures")
-    mean = VisionTransformer(**SIZES, num_classes=3, global_pool="avg")
+    mean = VisionTransformer(ViTConfig(**SIZES, num_classes=3, global_pool="avg"))
     save_model(place / "mean", randomize(mean), NORMALIZE, CLASSES)
-    bare = build_autoencoder(SIZES | dict(class_token=False), dict(dim=16, depth=2, num_heads=2), True)
+    bare = build_autoencoder(
+        ViTConfig(**SIZES | dict(class_token=False)), DecoderConfig(dim=16, depth=2, num_heads=2), True
+    )
     save_model(place / "bare", randomize(bare), NORMALIZE)
-    registers = build_autoencoder(SIZES | dict(registers=2), dict(dim=16, depth=2, num_heads=4), False)
+    registers = build_autoencoder(
+        ViTConfig(**SIZES | dict(registers=2)), DecoderConfig(dim=16, depth=2, num_heads=4), False
+    )
     save_model(place / "registers", randomize(registers), NORMALIZE)
-    plain = VisionTransformer(**SIZES, class_token=False)
+    plain = VisionTransformer(ViTConfig(**SIZES, class_token=False))
     save_model(place / "plain", randomize(plain), NORMALIZE)
     generator = np.random.default_rng(0)
     for name in ("one", "two"):
@@ -339,7 +344,7 @@ def test_distances_over_a_data_set(place, vit):
 @pytest.mark.parametrize(("size", "heads"), [(64, 3), (14, 12), (37, 16)])
 def test_batches_do_not_grow_with_the_square_of_the_tokens(size, heads, place):
     """The weights of a layer over a batch are what fills the memory."""
-    encoder = VisionTransformer((size, size), (1, 1), embed_dim=4 * heads, depth=1, num_heads=heads)
+    encoder = VisionTransformer(ViTConfig((size, size), (1, 1), embed_dim=4 * heads, depth=1, num_heads=heads))
     save_model(place / f"grid{size}", encoder, NORMALIZE)
     pictures = Pictures([""] * 40, "", lambda numbers: torch.zeros(len(numbers), 3, size, size, dtype=torch.uint8))
     batches = [len(batch) for batch in Subject(load_model(place / f"grid{size}"), pictures).batches()]
@@ -395,7 +400,7 @@ def run(place):
     """A run folder with three snapshots that differ."""
     for step in (0, 5, 20):
         torch.manual_seed(step)
-        model = build_autoencoder(SIZES, dict(dim=16, depth=1, num_heads=2), True)
+        model = build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=16, depth=1, num_heads=2), True)
         for parameter in model.parameters():
             if parameter.requires_grad:
                 nn.init.normal_(parameter, std=0.1 + step / 40)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from vit.config import DecoderConfig, ViTConfig
 from vit.interpret.gradients import drift, masked_gradients, sizes, weights_by_name
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
@@ -13,7 +14,7 @@ ENCODER = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=24, depth=3, nu
 
 def model_of(**settings):
     torch.manual_seed(0)
-    model = build_autoencoder(ENCODER | settings, dict(dim=16, depth=1, num_heads=2), True)
+    model = build_autoencoder(ViTConfig(**ENCODER | settings), DecoderConfig(dim=16, depth=1, num_heads=2), True)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     return model

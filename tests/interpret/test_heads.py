@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.interpret import AttentionError
 from vit.interpret.heads import HEAD_MEASURES, head_measures
@@ -13,7 +14,7 @@ from vit.interpret.heads import HEAD_MEASURES, head_measures
 
 def model_of() -> VisionTransformer:
     torch.manual_seed(0)
-    model = VisionTransformer((8, 8), (4, 4), embed_dim=16, depth=2, num_heads=2)
+    model = VisionTransformer(ViTConfig((8, 8), (4, 4), embed_dim=16, depth=2, num_heads=2))
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     return model.eval()
@@ -34,7 +35,7 @@ def test_a_head_without_queries_is_even_and_one_without_output_writes_nothing():
 
 def test_sharp_attention_to_oneself():
     torch.manual_seed(0)
-    model = VisionTransformer((8, 8), (4, 4), embed_dim=16, depth=1, num_heads=1).eval()
+    model = VisionTransformer(ViTConfig((8, 8), (4, 4), embed_dim=16, depth=1, num_heads=1)).eval()
     for name in ("W_Q", "W_K"):  # tokens leave the norm at one length, so that nothing is as like a token as itself
         getattr(model.attention(0), name).data.copy_(30 * torch.eye(16))
     found = head_measures(model, lambda: model(torch.randn(3, 3, 8, 8)))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.interpret import AttentionMaps
 from vit.interpret.logits import asking, split_first_logits, split_keys, variance_parts
@@ -20,7 +21,7 @@ KINDS = [
 def encoder_of(**settings) -> VisionTransformer:
     torch.manual_seed(0)
     sizes = dict(image_size=(8, 12), patch_size=(2, 4), embed_dim=24, depth=3, num_heads=3, pos_embed="sincos")
-    model = VisionTransformer(**sizes | settings)
+    model = VisionTransformer(ViTConfig(**sizes | settings))
     for parameter in model.parameters():
         if parameter.requires_grad:  # not the fixed positions
             nn.init.normal_(parameter, std=0.3)

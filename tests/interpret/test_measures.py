@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.interpret import (
     AttentionError,
@@ -33,7 +34,7 @@ def _seed():
 
 
 def small_model(**settings) -> VisionTransformer:
-    model = VisionTransformer(**SIZES | settings)
+    model = VisionTransformer(ViTConfig(**SIZES | settings))
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     return model.eval()
@@ -117,8 +118,8 @@ def test_relevance_by_its_definition_image_by_image():
 
 def test_relevance_of_the_error_at_one_hidden_patch():
     model = build_autoencoder(
-        {k: v for k, v in SIZES.items() if k not in ("num_classes", "global_pool")},
-        dict(dim=16, depth=2, num_heads=2),
+        ViTConfig(**{k: v for k, v in SIZES.items() if k not in ("num_classes", "global_pool")}),
+        DecoderConfig(dim=16, depth=2, num_heads=2),
         True,
     )
     images = torch.randn(2, 3, 8, 12)
@@ -202,7 +203,7 @@ def test_ablation_is_the_loss_with_the_heads_values_at_zero():
 
 def test_ablation_of_a_masked_autoencoder_reaches_both_parts():
     sizes = {k: v for k, v in SIZES.items() if k not in ("num_classes", "global_pool")}
-    model = build_autoencoder(sizes, dict(dim=16, depth=1, num_heads=2), True).train()
+    model = build_autoencoder(ViTConfig(**sizes), DecoderConfig(dim=16, depth=1, num_heads=2), True).train()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     images, mask = torch.randn(2, 3, 8, 12), make_mask("random", 2, (2, 6), 0.5, torch.Generator().manual_seed(0))
@@ -238,7 +239,7 @@ def test_the_fewest_patches_of_an_even_map():
 
 def test_relevance_through_layers_of_different_lengths_asks_for_a_part():
     sizes = {key: value for key, value in SIZES.items() if key not in ("num_classes", "global_pool")}
-    model = build_autoencoder(sizes, dict(dim=8, depth=1, num_heads=2), True).eval()
+    model = build_autoencoder(ViTConfig(**sizes), DecoderConfig(dim=8, depth=1, num_heads=2), True).eval()
     mask = make_mask("random", 1, (2, 6), 0.5, torch.Generator().manual_seed(0))
     with pytest.raises(AttentionError, match=r"follow a part, model\.encoder, and give run="):
         relevance(model, torch.randn(1, 3, 8, 12), lambda filled: filled.sum((1, 2)), run=lambda x: model(x, mask))

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.interpret.pasting import paste, pasted_tokens
 from vit.interpret.stream import residual_stream
@@ -29,7 +30,7 @@ def test_only_the_place_changes():
 
 def test_a_patch_put_back_has_its_own_token():
     torch.manual_seed(0)
-    model = VisionTransformer(image_size=(8, 12), patch_size=SIZE, embed_dim=16, depth=2, num_heads=4)
+    model = VisionTransformer(ViTConfig(image_size=(8, 12), patch_size=SIZE, embed_dim=16, depth=2, num_heads=4))
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     inputs, places = images(300), torch.arange(300) % 12  # more than one batch

@@ -273,7 +273,7 @@ def test_a_training_that_is_watched_is_the_same_to_the_bit(config):
 
 def test_nothing_is_measured_between_records(monkeypatch):
     """A step that is not recorded costs a comparison of numbers."""
-    model = build_autoencoder(CONFIG.model.encoder_arguments(), CONFIG.model.decoder_arguments(), True)
+    model = build_autoencoder(CONFIG.model.vit_config(), CONFIG.model.decoder_config(), True)
     recorder = DynamicsRecorder(model, 100, 1000)
     monkeypatch.setattr(torch, "stack", lambda *_: pytest.fail("it copies"))
     for step in (3, 99, 101, 999):
@@ -285,7 +285,7 @@ def test_nothing_is_measured_between_records(monkeypatch):
 
 def test_step_that_was_not_made_is_not_recorded():
     """`before` alone, of a step whose gradient was not finite, leaves nothing."""
-    model = VisionTransformer(**CONFIG.model.encoder_arguments())
+    model = VisionTransformer(CONFIG.model.vit_config())
     recorder = DynamicsRecorder(model, 1, 10)
     recorder.before(1)
     recorder.after(1)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.interpret.logits import asking
 from vit.interpret.self_similarity import correlation_with_cosine, self_share, symmetry
@@ -16,7 +17,7 @@ def _seed():
 
 
 def test_identity_is_self_similarity():
-    encoder = VisionTransformer(**SIZES, qkv="identity")
+    encoder = VisionTransformer(ViTConfig(**SIZES, qkv="identity"))
     for layer in asking(encoder, torch.randn(2, 3, 16, 16)):
         tokens, logits = layer.tokens, layer.logits
         heads = tokens.unflatten(-1, (3, 8))  # (B, N, h, d)

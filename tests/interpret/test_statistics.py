@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.interpret import (
     AttentionError,
@@ -23,7 +24,7 @@ def _seed():
 
 
 def small_model(**settings) -> VisionTransformer:
-    model = VisionTransformer(**SIZES | settings)
+    model = VisionTransformer(ViTConfig(**SIZES | settings))
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     return model

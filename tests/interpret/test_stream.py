@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.interpret.stream import residual_stream
 from vit.masking import mask_from_noise
@@ -13,7 +14,7 @@ from vit.masking import mask_from_noise
 def model(request) -> VisionTransformer:
     torch.manual_seed(0)
     model = VisionTransformer(
-        image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4, **request.param
+        ViTConfig(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4, **request.param)
     )
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.studies.embedding_or_not import MATRICES, answer, reading, study
 from vit.studies.finding import seeds
@@ -11,7 +12,7 @@ from vit.studies.finding import seeds
 @pytest.fixture
 def encoder() -> VisionTransformer:
     torch.manual_seed(0)
-    return VisionTransformer((16, 16), (4, 4), embed_dim=96, depth=1, num_heads=3)
+    return VisionTransformer(ViTConfig((16, 16), (4, 4), embed_dim=96, depth=1, num_heads=3))
 
 
 def test_a_matrix_that_reads_only_what_is_written_lies_in_it(encoder):

@@ -24,7 +24,7 @@ from vit.studies.is_it_similarity import (
 @pytest.fixture
 def encoder(learned) -> VisionTransformer:
     """The model's encoder, whose heads take their own part of the tokens as queries and keys."""
-    model = VisionTransformer(**learned.model.encoder.arguments)
+    model = VisionTransformer(learned.model.encoder.config)
     model.load_state_dict(learned.model.encoder.state_dict())
     for block in model.blocks:
         block.attn.W_Q.data.copy_(torch.eye(96))

@@ -20,7 +20,7 @@ CONFIG = Config(
 
 
 def shuffled(images: Tensor, across: bool, step: int = 0, part: slice = slice(0, 6)) -> tuple[Tensor, Tensor]:
-    model = build_autoencoder(CONFIG.model.encoder_arguments(), CONFIG.model.decoder_arguments(), True)
+    model = build_autoencoder(CONFIG.model.vit_config(), CONFIG.model.decoder_config(), True)
     task = ShuffledPatches(model, CONFIG, across)
     rows = task.rows(len(images), part)
     posed, (_, _, mask) = task.pose(images[rows], rows, step, len(images), part)

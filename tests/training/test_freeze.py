@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vit.config import ConfigError, OptimConfig
+from vit.config import ConfigError, DecoderConfig, OptimConfig, ViTConfig
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
 from vit.masking import make_mask
 from vit.training.freeze import FreezeError, freeze, keep_rows
@@ -41,7 +41,9 @@ PARTS = {
 
 def small_model(**settings) -> MaskedAutoencoder:
     torch.manual_seed(0)
-    model = build_autoencoder(ENCODER | settings, dict(dim=8, depth=1, num_heads=2), norm_pix_loss=True)
+    model = build_autoencoder(
+        ViTConfig(**ENCODER | settings), DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True
+    )
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             nn.init.normal_(parameter, std=0.1)

@@ -17,7 +17,6 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, load_model, save_model
-from vit.checkpoints.formats.outgoing import Model, encoder_of
 from vit.checkpoints.native import fingerprint, write_weights
 from vit.cli.settings import config_parser, parse_config
 from vit.config import Config, ConfigError, DataConfig, ModelConfig, TrainConfig
@@ -25,7 +24,7 @@ from vit.data import DataError, Dataset, ImageSet
 from vit.data.augment import Normalization
 from vit.data.images import content_stamp
 from vit.encoder import VisionTransformer
-from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.training.model import begin_model
 
 TINY = ModelConfig(
@@ -58,14 +57,14 @@ def begin(settings: Config, data: Dataset | None = None) -> tuple[Model, Normali
 def autoencoder(folder: Path, **settings: object) -> MaskedAutoencoder:
     """One that a run has left in `folder`."""
     model = replace(TINY, **settings)
-    made = build_autoencoder(model.encoder_arguments(), model.decoder_arguments(), True)
+    made = build_autoencoder(model.vit_config(), model.decoder_config(), True)
     redraw(made)
     save_model(folder, made, THEIRS, NAMES, "Noise")
     return made
 
 
 def classifier(folder: Path, names: tuple[str, ...] = NAMES) -> VisionTransformer:
-    made = VisionTransformer(**TINY.encoder_arguments(), num_classes=len(names))
+    made = VisionTransformer(TINY.vit_config(num_classes=len(names)))
     redraw(made)
     save_model(folder, made, THEIRS, names, "Noise")
     return made
@@ -136,7 +135,7 @@ def test_decoder_of_another_shape_begins_anew(tmp_path, decoder):
     before = autoencoder(tmp_path)
     model, _ = begin(config("reconstruct", tmp_path, **decoder))
     assert same_state(model.encoder.state_dict(), before.encoder.state_dict())
-    assert model.decoder.arguments["dim"] == decoder.get("decoder_dim", 16)
+    assert model.decoder.config.dim == decoder.get("decoder_dim", 16)
     weight = model.decoder.blocks[0].mlp.fc1.weight
     assert weight.shape != (64, 16) or not torch.equal(weight, before.decoder.blocks[0].mlp.fc1.weight)
 
@@ -174,8 +173,8 @@ def test_encoder_of_a_classifier_can_be_pretrained(tmp_path):
 def test_drop_path_and_pooling_are_the_settings(tmp_path, task):
     autoencoder(tmp_path)
     model, _ = begin(config(task, tmp_path, drop_path=0.3, global_pool="token"))
-    assert encoder_of(model).arguments["drop_path"] == encoder_of(model).blocks[-1].drop_path1.rate == 0.3
-    assert encoder_of(model).global_pool == "token"
+    assert model.encoder.config.drop_path == model.encoder.blocks[-1].drop_path1.rate == 0.3
+    assert model.encoder.config.global_pool == "token"
 
 
 def test_other_image_size_resizes_the_positions(tmp_path):

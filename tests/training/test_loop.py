@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import vit.training.tasks
+import vit.mae
 from vit.attention import set_kernel
 from vit.config import ClassifyConfig, Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
 from vit.data.augment import Normalization
@@ -54,7 +54,7 @@ def noise(count: int, seed: int = 0) -> Tensor:
 def model_of(settings: Config) -> MaskedAutoencoder:
     torch.manual_seed(1)
     model = settings.model
-    return build_autoencoder(model.encoder_arguments(), model.decoder_arguments(), settings.mask.norm_pix_loss)
+    return build_autoencoder(model.vit_config(), model.decoder_config(), settings.mask.norm_pix_loss)
 
 
 def start(settings: Config, images: Tensor, compute: Compute = CPU) -> tuple[MaskedAutoencoder, Iterator[Step]]:
@@ -158,19 +158,19 @@ def test_parts_are_chosen_so_that_their_tokens_are_few_on_a_cpu():
 
 # --- how it is computed changes nothing ------------------------------------------------------------------------------
 
-# Mean relative difference of the losses from those of the plain path: float32, one part, products; ten times as much for
+# Mean relative difference of the losses from those of the plain path: float32, one part, math; ten times as much for
 # a single one. Rounding grows along a run.
 WAYS = {
-    "fused": (dict(attention="fused"), 1e-5),
+    "flash": (dict(attention="flash"), 1e-5),
     "parts": (dict(accumulate=4), 1e-5),
     "bf16": (dict(precision="bf16"), 1e-2),
-    "bf16 fused parts": (dict(precision="bf16", attention="fused", accumulate=3), 1e-2),
+    "bf16 flash parts": (dict(precision="bf16", attention="flash", accumulate=3), 1e-2),
 }
 
 
 @pytest.fixture(scope="module")
 def plain() -> list[float]:
-    return way_losses(attention="products", accumulate=1)
+    return way_losses(attention="math", accumulate=1)
 
 
 def way_losses(**train: object) -> list[float]:
@@ -284,7 +284,7 @@ def test_what_is_not_finite_is_kept_out_also_where_nobody_looks_until_later(monk
     done = [next(steps) for _ in range(AT - 1)]
     before = weights(model)
     with monkeypatch.context() as spoilt:
-        spoilt.setattr(vit.training.tasks, "masked_patch_loss", lambda *_: next(model.parameters()).sum() * math.nan)
+        spoilt.setattr(vit.mae, "masked_patch_loss", lambda *_: next(model.parameters()).sum() * math.nan)
         done.append(next(steps))
     done.append(next(steps))
     assert math.isnan(done[AT - 1].loss)
@@ -385,7 +385,7 @@ def task_of(settings: Config) -> Task:
     if settings.train.task == "reconstruct":
         return Reconstruction(model_of(settings), settings)
     torch.manual_seed(1)
-    model = VisionTransformer(**settings.model.encoder_arguments(), num_classes=3)
+    model = VisionTransformer(settings.model.vit_config(num_classes=3))
     return Classification(model, settings, LABELS, 3)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.optim._muon
 from torch import Tensor, nn
 
-from vit.config import OptimConfig
+from vit.config import DecoderConfig, OptimConfig, ViTConfig
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.training.freeze import freeze, keep_rows
 from vit.training.muon import NEWTON_SCHULZ, Muon, orthogonalised
@@ -43,7 +43,7 @@ def give_gradients(weights: list[nn.Parameter], seed: int) -> None:
 def small_model() -> MaskedAutoencoder:
     torch.manual_seed(1)
     encoder = dict(image_size=(8, 8), patch_size=(4, 4), embed_dim=8, depth=2, num_heads=2)
-    return build_autoencoder(encoder, dict(dim=8, depth=1, num_heads=2), norm_pix_loss=True)
+    return build_autoencoder(ViTConfig(**encoder), DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True)
 
 
 def learning(model: nn.Module) -> list[nn.Parameter]:

@@ -7,7 +7,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from timm.optim import param_groups_layer_decay
 
-from vit.config import OptimConfig
+from vit.config import DecoderConfig, OptimConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.training.muon import Muon
@@ -48,7 +48,7 @@ def whole_model() -> MaskedAutoencoder:
         image_size=(8, 8), patch_size=(4, 4), embed_dim=8, depth=1, num_heads=2, registers=1, pos_embed="learned",
         layer_scale=0.1,
     )  # fmt: skip
-    return build_autoencoder(encoder, dict(dim=8, depth=1, num_heads=2), norm_pix_loss=True)
+    return build_autoencoder(ViTConfig(**encoder), DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True)
 
 
 def names_by_decay(model: MaskedAutoencoder) -> dict[float, set[str]]:
@@ -102,7 +102,7 @@ def test_layer_decay_is_timms(depth, settings):
     plain = timms.no_weight_decay()
     expected = param_groups_layer_decay(timms, 0.05, layer_decay=0.7, no_weight_decay_list=plain)
     same = {("layer_scale" if key == "init_values" else key): value for key, value in settings.items()}
-    ours = VisionTransformer(**sizes | dict(image_size=(8, 8), patch_size=(4, 4), registers=1), **same)
+    ours = VisionTransformer(ViTConfig(**sizes | dict(image_size=(8, 8), patch_size=(4, 4), registers=1), **same))
     groups = parameter_groups(ours, 0.05, layer_decay=0.7)
     scales, theirs = by_name(ours, groups, "lr_scale"), by_name(timms, expected, "lr_scale")
     last = ("norm.weight", "norm.bias", "fc_norm.weight", "fc_norm.bias")
@@ -143,6 +143,6 @@ def test_muon_has_the_matrices_of_the_blocks_and_nothing_else(layer_decay):
 
 
 def test_gate_and_value_of_a_gated_mlp_are_two_matrices_to_muon():
-    model = VisionTransformer((8, 8), (4, 4), embed_dim=8, depth=1, num_heads=2, mlp="swiglu")
+    model = VisionTransformer(ViTConfig((8, 8), (4, 4), embed_dim=8, depth=1, num_heads=2, mlp="swiglu"))
     matrices = by_name(model, [g for g in parameter_groups(model, 0.05, muon=True) if g.get("muon")], "matrices")
     assert (matrices["blocks.0.mlp.fc1.weight"], matrices["blocks.0.mlp.fc2.weight"]) == (2, 1)

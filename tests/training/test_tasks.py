@@ -34,13 +34,13 @@ def classification(labels: Tensor | None = None, classes: int = CLASSES, **setti
     config = Config(
         model=TINY, train=TrainConfig(task="classify", epochs=3, batch_size=8), classify=ClassifyConfig(**settings)
     )
-    model = VisionTransformer(**TINY.encoder_arguments(), num_classes=classes)
+    model = VisionTransformer(TINY.vit_config(num_classes=classes))
     return Classification(model, config, torch.arange(COUNT) % classes if labels is None else labels, classes)
 
 
 def reconstruction(**mask: object) -> Reconstruction:
     config = Config(model=TINY, mask=MaskConfig(**mask))
-    return Reconstruction(build_autoencoder(TINY.encoder_arguments(), TINY.decoder_arguments(), True), config)
+    return Reconstruction(build_autoencoder(TINY.vit_config(), TINY.decoder_config(), True), config)
 
 
 def posed(task: Classification | Reconstruction, images: Tensor, part: slice, step: int = 0) -> tuple[Tensor, ...]:
@@ -139,7 +139,7 @@ def test_dropped_patches_are_not_looked_at():
 @pytest.mark.parametrize("class_token", [True, False])
 def test_uniformity_is_that_of_the_visible_patches_means_and_its_weight_counts(class_token):
     model, images = replace(TINY, class_token=class_token), torch.randn(8, 3, 16, 16)
-    autoencoder = build_autoencoder(model.encoder_arguments(), model.decoder_arguments(), True)
+    autoencoder = build_autoencoder(model.vit_config(), model.decoder_config(), True)
     found = {}
     for weight in (0.0, 0.01, 2.0):
         task = Reconstruction(autoencoder, Config(model=model, mask=MaskConfig(uniformity=weight)))

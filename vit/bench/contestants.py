@@ -13,7 +13,6 @@ from vit.bench.ceiling import product_step
 from vit.bench.job import CLASSES, Job
 from vit.config import ConfigError, OptimConfig
 from vit.data.augment import Normalization
-from vit.mae import MaskedAutoencoder
 from vit.training.allocator import keep_freed_memory
 from vit.training.device import Compute, choose_compute
 from vit.training.loop import accumulate_gradient, choose_parts, train_steps
@@ -64,10 +63,10 @@ def _ours(job: Job) -> Contestant:
     compute = choose_compute(config.train)
     device = compute.device
     heads = {"num_classes": CLASSES} if job.task == "classify" else {}
-    model = build_model(config, config.model.encoder_arguments() | heads).to(device)
+    model = build_model(config, config.model.vit_config(**heads)).to(device)
     set_kernel(model, config.train.attention)
     task: Task
-    if isinstance(model, MaskedAutoencoder):
+    if model.decoder is not None:
         task = Reconstruction(model, config)
     else:
         task = Classification(model, config, torch.randint(0, CLASSES, (max(job.images, job.batch),)), CLASSES)

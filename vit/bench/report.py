@@ -24,8 +24,8 @@ from vit.training.device import choose_compute, device_name
 ABLATIONS: dict[str, dict[str, Any]] = {
     "freed memory given back to the system": {"allocator": False},
     "the batch in one part": {"train": {"accumulate": 1}},
-    "attention by two products everywhere": {"train": {"attention": "products"}},
-    "attention by the fused kernel everywhere": {"train": {"attention": "fused"}},
+    "attention math everywhere": {"train": {"attention": "math"}},
+    "attention flash everywhere": {"train": {"attention": "flash"}},
     "AdamW in many kernels": {"fused_adamw": False},
     "products in fp32": {"precision": "fp32"},
     "products in bf16": {"precision": "bf16"},

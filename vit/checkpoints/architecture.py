@@ -16,7 +16,7 @@ from vit.checkpoints.origin import Report
 from vit.checkpoints.reading import CheckpointError, Source
 from vit.checkpoints.request import Request
 from vit.checkpoints.resize import adapt_channels, resize_kernels, resize_positions
-from vit.encoder import NORM_EPS
+from vit.config import DecoderConfig, ViTConfig
 from vit.patches import sincos_positions
 
 # Heads by width, where they are not width / 64: ViT-H and ViT-g of the usual families, and MAE's decoder.
@@ -48,8 +48,8 @@ class Reader:
             raise self.fail(f"{name} has the shape {text(value.shape)}, where {dimensions} dimensions are expected")
         return value.shape
 
-    def encoder(self) -> dict[str, Any]:
-        """Arguments of `VisionTransformer`; the values are resized, moved and dropped as was asked."""
+    def encoder(self) -> ViTConfig:
+        """The encoder's architecture; the values are resized, moved and dropped as was asked."""
         request, values, hints = self.request, self.values, self.hints
         width, channels, *kernel = self.shape("patch_embed.proj.weight", 4)
         patch = (kernel[0], kernel[1])
@@ -72,18 +72,17 @@ class Reader:
         self._head(encoder)
         self._prefix(encoder)
         self._resize(encoder, grid)
-        return encoder
+        return ViTConfig(**encoder)
 
-    def decoder(self, encoder: dict[str, Any]) -> dict[str, Any] | None:
-        """Arguments of `build_autoencoder`; None where the checkpoint has no decoder."""
+    def decoder(self, encoder: ViTConfig) -> DecoderConfig | None:
+        """The decoder's architecture; None where the checkpoint has no decoder."""
         if not any(name.startswith("decoder.") for name in self.values):
             return None
         width, _ = self.shape("decoder.embed.weight", 2)
         decoder: dict[str, Any] = {"dim": width}
         decoder |= self._blocks("decoder.blocks.", width, self.hints.decoder, self.request.decoder_heads, DECODER_HEADS)
         self._compare(decoder, self.hints.decoder)
-        decoder["norm_eps"] = encoder["norm_eps"]
-        return decoder
+        return DecoderConfig(**decoder, norm_eps=encoder.norm_eps)
 
     def norm_pix_loss(self) -> bool:
         """Whether the decoder predicts normalised patches."""
@@ -100,7 +99,7 @@ class Reader:
         said = self._given("norm_eps", self.request.norm_eps, self.hints.encoder.get("norm_eps"))
         if said is not None:
             return said
-        if self.format.norm_eps != NORM_EPS:
+        if self.format.norm_eps != ViTConfig.norm_eps:
             self.report.notes.append(
                 f"nothing says the eps of its norms; taken as {self.format.norm_eps:g}, as is usual for "
                 f"{self.format.name}; norm_eps sets it"

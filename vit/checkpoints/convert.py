@@ -14,11 +14,12 @@ from vit.atomic import replacing, write_json, write_text
 from vit.checkpoints.card import Run, card_of, damage_named, figures_of
 from vit.checkpoints.formats.huggingface import to_huggingface
 from vit.checkpoints.formats.mae import to_mae
-from vit.checkpoints.formats.outgoing import Model, origin_of
+from vit.checkpoints.formats.outgoing import origin_of
 from vit.checkpoints.formats.timm import to_timm
 from vit.checkpoints.native import architecture, save_model, settings_of, write_weights
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import CheckpointError, check_finite
+from vit.mae import Model
 from vit.pretrained import CARD
 
 FOLDERS = {"timm": to_timm, "huggingface": to_huggingface}

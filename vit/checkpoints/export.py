@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from vit.atomic import replacing
 from vit.attention import MultiHeadSelfAttention, set_kernel
-from vit.checkpoints.formats.outgoing import Model, encoder_of
 from vit.checkpoints.reading import CheckpointError
 from vit.encoder import VisionTransformer, eval_mode
 from vit.errors import one_line
+from vit.mae import Model
 
 PROGRAMS = {"onnx": ".onnx", "torch-export": ".pt2"}
 MOST_DIFFERENCE = 1e-4
@@ -67,7 +67,7 @@ def export_program(model: Model, path: Path, to: str, metadata: dict[str, str] |
         raise CheckpointError(f"{path}: name a file that ends in {PROGRAMS[to]}")
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
         raise CheckpointError(f"{path} is no file that could be replaced; name another place")
-    encoder = encoder_of(model)
+    encoder = model.encoder
     size = sum(parameter.numel() * parameter.element_size() for parameter in encoder.parameters())
     if to == "onnx":
         for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -152,7 +152,7 @@ def _as_it_was(encoder: VisionTransformer) -> Iterator[None]:
     kernels = [(module, module.kernel) for module in encoder.modules() if isinstance(module, MultiHeadSelfAttention)]
     try:
         with eval_mode(encoder):
-            set_kernel(encoder.to("cpu"), "fused")
+            set_kernel(encoder.to("cpu"), "flash")
             yield
     finally:
         encoder.to(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from vit.checkpoints.loading import plan_origin, value_problems
@@ -34,11 +35,11 @@ def facts(plan: Plan, request: Request) -> dict[str, Any]:
         "files": [str(path) for path in source.files],
         "checksum": "verified" if source.verified else "none in its config.json",
         "format": plan.format.name,
-        "encoder": plan.encoder,
-        "decoder": plan.decoder,
+        "encoder": asdict(plan.encoder),
+        "decoder": None if plan.decoder is None else asdict(plan.decoder),
         "norm_pix_loss": plan.norm_pix_loss if plan.decoder else None,
         "grid_size": [
-            size // patch for size, patch in zip(plan.encoder["image_size"], plan.encoder["patch_size"], strict=True)
+            size // patch for size, patch in zip(plan.encoder.image_size, plan.encoder.patch_size, strict=True)
         ],
         "parameters": {"encoder": count - in_decoder, "decoder": in_decoder},
         "dtypes": sorted({str(tensor.dtype).removeprefix("torch.") for tensor in source.tensors.values()}),
@@ -64,37 +65,37 @@ def describe(plan: Plan, known: dict[str, Any], every: bool = False) -> str:
         known: its facts.
         every: list each tensor of the model with its shape and what it comes from.
     """
-    encoder, decoder = known["encoder"], known["decoder"]
-    p, q = encoder["patch_size"]
-    height, width = encoder["image_size"]
+    encoder, decoder = plan.encoder, plan.decoder
+    p, q = encoder.patch_size
+    height, width = encoder.image_size
     rows, columns = known["grid_size"]
-    prefix = ["class token"] if encoder["class_token"] else []
-    prefix += [f"{encoder['registers']} registers"] if encoder["registers"] else []
+    prefix = ["class token"] if encoder.class_token else []
+    prefix += [f"{encoder.registers} registers"] if encoder.registers else []
     extras = [
-        *([] if encoder["qkv_bias"] else ["no qkv bias"]),
-        *(["qk-norm"] if encoder["qk_norm"] else []),
-        *(["layer scale"] if encoder["layer_scale"] is not None else []),
-        *(["SwiGLU"] if encoder["mlp"] == "swiglu" else []),
-        *(["Q = K = V = X"] if encoder["qkv"] == "identity" else []),
-        f"norms with eps {encoder['norm_eps']:g}",
+        *([] if encoder.qkv_bias else ["no qkv bias"]),
+        *(["qk-norm"] if encoder.qk_norm else []),
+        *(["layer scale"] if encoder.layer_scale is not None else []),
+        *(["SwiGLU"] if encoder.mlp == "swiglu" else []),
+        *(["Q = K = V = X"] if encoder.qkv == "identity" else []),
+        f"norms with eps {encoder.norm_eps:g}",
     ]
-    pool = "class token" if encoder["global_pool"] == "token" else "mean of the patches"
-    where = "after the pooling" if encoder["fc_norm"] else "before the pooling"
+    pool = "class token" if encoder.global_pool == "token" else "mean of the patches"
+    where = "after the pooling" if encoder.fc_norm else "before the pooling"
     count = known["parameters"]
     lines = [
         ("file", ", ".join(known["files"]) or known["path"]),
         ("checksum", known["checksum"]),
         ("format", f"{known['format']}, {', '.join(known['dtypes'])}"),
-        ("encoder", f"width {encoder['embed_dim']}, {encoder['depth']} blocks, {encoder['num_heads']} heads, "
-                    f"MLP x {encoder['mlp_ratio']:g}, {', '.join(extras)}"),
-        ("input", f"{encoder['channels']} x {height} x {width}, patches of {p} x {q}, grid of {rows} x {columns}"),
+        ("encoder", f"width {encoder.embed_dim}, {encoder.depth} blocks, {encoder.num_heads} heads, "
+                    f"MLP x {encoder.mlp_ratio:g}, {', '.join(extras)}"),
+        ("input", f"{encoder.channels} x {height} x {width}, patches of {p} x {q}, grid of {rows} x {columns}"),
         ("tokens", f"{rows * columns} patches" + (" + " + ", ".join(prefix) if prefix else "")),
-        ("positions", ("fixed sin-cos" if encoder["pos_embed"] == "sincos" else "learned")
-                      + (", none for the prefix" if encoder["no_embed_class"] else "")),
+        ("positions", ("fixed sin-cos" if encoder.pos_embed == "sincos" else "learned")
+                      + (", none for the prefix" if encoder.no_embed_class else "")),
         ("pooling", f"{pool}, last norm {where}"),
-        ("head", f"{encoder['num_classes']} classes" if encoder["num_classes"] else "none"),
+        ("head", f"{encoder.num_classes} classes" if encoder.num_classes else "none"),
         ("decoder", "none" if decoder is None else
-         f"width {decoder['dim']}, {decoder['depth']} blocks, {decoder['num_heads']} heads, "
+         f"width {decoder.dim}, {decoder.depth} blocks, {decoder.num_heads} heads, "
          f"predicts {'normalised ' if known['norm_pix_loss'] else ''}pixels"),
         ("parameters", f"{sum(count.values()):,}" + (f", {count['decoder']:,} of them the decoder's" if decoder else "")),
         ("normalised by", f"mean {_rounded(known['mean'])}, std {_rounded(known['std'])}, {known['interpolation']} resizing"),

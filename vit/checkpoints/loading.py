@@ -29,8 +29,7 @@ from vit.checkpoints.reading import (
 from vit.checkpoints.request import Request
 from vit.checkpoints.resize import adapt_statistics
 from vit.data.augment import Normalization
-from vit.encoder import VisionTransformer
-from vit.mae import MaskedAutoencoder
+from vit.mae import Model
 from vit.pretrained import shipped_models
 
 INTERPOLATIONS = ("bicubic", "bilinear")
@@ -55,7 +54,7 @@ def load_model(
     grid_size: tuple[int, int] | None = None,
     branch: str | None = None,
     allow: Sequence[str] = (),
-) -> VisionTransformer | MaskedAutoencoder:
+) -> Model:
     """Load a pretrained vision transformer, whoever trained it.
 
     Args:
@@ -97,7 +96,7 @@ def load_model(
     return model
 
 
-def load_trained(source: str | Path, **asked: Any) -> VisionTransformer | MaskedAutoencoder:
+def load_trained(source: str | Path, **asked: Any) -> Model:
     """`load_model`, of a model that is to be looked at or measured: no part of it may be untrained.
 
     Raises:
@@ -158,7 +157,7 @@ def find(source: str | Path | Mapping[str, Tensor]) -> Source:
 
 
 @torch.no_grad()
-def build(plan: Plan, request: Request) -> VisionTransformer | MaskedAutoencoder:
+def build(plan: Plan, request: Request) -> Model:
     """The model of a plan, with its weights.
 
     Raises:
@@ -173,13 +172,13 @@ def build(plan: Plan, request: Request) -> VisionTransformer | MaskedAutoencoder
         raise CheckpointError(f"{where}: the model cannot be made: {shown(str(error), 200)}") from error
 
 
-def _build(plan: Plan, request: Request) -> VisionTransformer | MaskedAutoencoder:
+def _build(plan: Plan, request: Request) -> Model:
     state: dict[str, Tensor] = {}
     for target, value in plan.values.items():
         if problems := value_problems(plan, request, target):
             raise CheckpointError(f"{plan.source.path}: {problems[0]}")
         tensors = [plan.source.tensors[name] for name in value.move.sources]
-        result = value.move.read(tensors, plan.encoder["channels"])
+        result = value.move.read(tensors, plan.encoder.channels)
         for step in value.steps:
             result = step(result)
         # The model's values are its own. What is new already is not copied again: freed copies would stay in the heap.
@@ -219,7 +218,7 @@ def plan_origin(plan: Plan) -> Origin:
             f"nothing says how its input was normalised; taken as {what}, as is usual for {format.name}"
         )
     mean, std = hints.mean or format.mean, hints.std or format.std
-    channels = plan.encoder["channels"]
+    channels = plan.encoder.channels
     if len(mean) != channels:
         report.notes.append(f"mean and deviation of its input are for {len(mean)} channels, made {channels}")
         mean, std = adapt_statistics(mean, channels), adapt_statistics(std, channels)
@@ -235,9 +234,9 @@ def plan_origin(plan: Plan) -> Origin:
         format=format.name,
         normalize=Normalization(list(mean), list(std)),
         interpolation=interpolation,
-        image_size=plan.encoder["image_size"],
+        image_size=plan.encoder.image_size,
         channels=channels,
-        class_names=hints.class_names if plan.encoder["num_classes"] in (0, len(hints.class_names)) else (),
+        class_names=hints.class_names if plan.encoder.num_classes in (0, len(hints.class_names)) else (),
         data=str(details.get("data") or plan.source.other.get("data", "")),
         data_stamp=str(details.get("data_stamp") or plan.source.other.get("data_stamp", "")),
         report=report,

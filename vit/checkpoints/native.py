@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,8 @@ from torch import Tensor
 
 from vit.atomic import replacing, write_json
 from vit.checkpoints.formats.native import FORMAT
-from vit.checkpoints.formats.outgoing import Model, encoder_of
 from vit.data.augment import Normalization
-from vit.mae import MaskedAutoencoder
+from vit.mae import Model
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
@@ -67,11 +67,11 @@ def settings_of(
 
 
 def architecture(model: Model) -> dict[str, Any]:
-    """What is needed to build a model again, as plain values: its encoder's arguments, its decoder's, its target."""
+    """What is needed to build a model again, as plain values: its encoder's settings, its decoder's, its target."""
     return {
-        "encoder": encoder_of(model).arguments,
-        "decoder": model.decoder.arguments if isinstance(model, MaskedAutoencoder) else None,
-        "norm_pix_loss": model.norm_pix_loss if isinstance(model, MaskedAutoencoder) else None,
+        "encoder": asdict(model.encoder.config),
+        "decoder": None if model.decoder is None else asdict(model.decoder.config),
+        "norm_pix_loss": None if model.decoder is None else model.norm_pix_loss,
     }
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -18,9 +17,10 @@ from vit.checkpoints.names import NOTES, Value, moves_in
 from vit.checkpoints.origin import Report
 from vit.checkpoints.reading import CheckpointError, Source, shown
 from vit.checkpoints.request import Request
+from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.errors import one_line
-from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.mae import Model, build_autoencoder
 
 # Of several copies of the network in one file, the first of these is taken: averaged weights before the last ones.
 BRANCHES = ("teacher", "target_encoder", "model_ema", "state_dict_ema", "ema")
@@ -50,8 +50,8 @@ class Plan:
         source: what was read, without `WRAPPERS`.
         format: as recognised.
         prefix: what stands before the names of its tensors.
-        encoder: arguments of `VisionTransformer`.
-        decoder: arguments of `build_autoencoder`; None for an encoder alone.
+        encoder: its architecture.
+        decoder: likewise; None for an encoder alone.
         norm_pix_loss: of the autoencoder.
         values: by our names (see `vit.checkpoints.names`).
         hints: what the settings said.
@@ -61,17 +61,17 @@ class Plan:
     source: Source
     format: Format
     prefix: str
-    encoder: dict[str, Any]
-    decoder: dict[str, Any] | None
+    encoder: ViTConfig
+    decoder: DecoderConfig | None
     norm_pix_loss: bool
     values: dict[str, Value]
     hints: Hints
     report: Report
 
-    def build(self) -> VisionTransformer | MaskedAutoencoder:
+    def build(self) -> Model:
         """The model, newly initialised."""
         if self.decoder is None:
-            return VisionTransformer(**self.encoder)
+            return VisionTransformer(self.encoder)
         return build_autoencoder(self.encoder, self.decoder, self.norm_pix_loss)
 
     def named(self, target: str) -> str:

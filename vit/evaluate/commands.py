@@ -18,7 +18,6 @@ from torch import Tensor
 from vit import __version__
 from vit.checkpoints import load_trained
 from vit.checkpoints.card import by_seed
-from vit.checkpoints.formats.outgoing import Model, encoder_of
 from vit.checkpoints.native import fingerprint
 from vit.config import ConfigError, DataConfig, TrainConfig
 from vit.data import Dataset, load_data
@@ -30,7 +29,7 @@ from vit.evaluate.features import Prepare, encoder_features, pixel_features
 from vit.evaluate.neighbours import TEMPERATURE, K, neighbour_accuracy
 from vit.evaluate.probe import linear_probe
 from vit.evaluate.reconstruction import score_reconstruction
-from vit.mae import MaskedAutoencoder
+from vit.mae import MaskedAutoencoder, Model
 from vit.masking import NOISE, num_keep
 from vit.training.device import Compute, choose_compute, device_name
 
@@ -104,7 +103,7 @@ def evaluate(checkpoint: str, config: DataConfig, asked: dict[str, Any], measure
         EvaluationError: nothing of what was asked can be measured here.
     """
     model = load_trained(checkpoint, **asked)
-    origin, encoder = model.origin, encoder_of(model)
+    origin, encoder = model.origin, model.encoder
     compute = choose_compute(TrainConfig(device=measure.device, precision="fp32", threads=measure.threads))  # type: ignore[arg-type]
     try:
         data = load_data(config, origin.image_size)
@@ -152,7 +151,7 @@ def evaluate(checkpoint: str, config: DataConfig, asked: dict[str, Any], measure
             logits = torch.cat([found for _, found in probes])
             classifier = "a linear probe of frozen features"
         elif method == "reconstruction":
-            assert isinstance(model, MaskedAutoencoder)
+            assert model.decoder is not None
             results["reconstruction"] = _reconstruction(model, data, prepare, compute)
         else:
             logits = head_logits(encoder, test.images, prepare, compute)
@@ -229,8 +228,8 @@ def _was_taught(model: Model, data: Dataset) -> bool:
     What counts is the head of its checkpoint, also where it was left out in loading.
     """
     own = model.origin.details.get("encoder")
-    arguments = own if isinstance(own, dict) else encoder_of(model).arguments
-    return arguments.get("num_classes") == len(data.test.class_names) > 0
+    classes = own.get("num_classes") if isinstance(own, dict) else model.encoder.config.num_classes
+    return classes == len(data.test.class_names) > 0
 
 
 def _applicable(model: Model, data: Dataset, measure: Measure) -> list[str]:
@@ -239,7 +238,7 @@ def _applicable(model: Model, data: Dataset, measure: Measure) -> list[str]:
     Raises:
         EvaluationError: one that was asked for does not apply, or none does.
     """
-    asked, classes = measure.methods, encoder_of(model).arguments["num_classes"]
+    asked, classes = measure.methods, model.encoder.config.num_classes
     labelled = data.train.labelled and data.test.labelled
     names = len(data.test.class_names)
     if data.held_out and _was_taught(model, data) and not model.origin.was_tested_on(data.test.stamp):
@@ -250,8 +249,8 @@ def _applicable(model: Model, data: Dataset, measure: Measure) -> list[str]:
         head, theirs = "", model.origin.class_names
         if theirs and theirs != data.test.class_names:
             head = f"the classes of this model ({', '.join(theirs[:3])}, ...) are not those of {data.name}"
-    missing = "" if isinstance(model, MaskedAutoencoder) else "this model has no decoder"
-    if not missing and math.prod(encoder_of(model).patch_embed.grid_size) < 2:
+    missing = "" if model.decoder is not None else "this model has no decoder"
+    if not missing and math.prod(model.encoder.patch_embed.grid_size) < 2:
         missing = "this model has one patch: none to hide and one to see"
     hindrance = {
         "knn": "" if labelled else f"{data.name} has no labels",
@@ -334,7 +333,7 @@ def _reconstruction(
     model: MaskedAutoencoder, data: Dataset, prepare: Prepare, compute: Compute
 ) -> list[dict[str, Any]]:
     """The masked loss by kind and ratio of the mask, beside the baselines that learn nothing."""
-    rows, columns = encoder_of(model).patch_embed.grid_size
+    rows, columns = model.encoder.patch_embed.grid_size
     # On a small grid, some ratios hide equally many patches: each number of hidden ones once, by its own share.
     hidden = {rows * columns - num_keep(rows * columns, ratio) for ratio in RATIOS}
     found = []

@@ -43,7 +43,9 @@ def encoder_features(
     """
     depth = len(encoder.blocks)
     numbers = [layer % depth for layer in layers]
-    found = torch.empty(len(numbers), len(images), encoder.embed_dim)  # whole at once: parts to be joined take it twice
+    found = torch.empty(
+        len(numbers), len(images), encoder.config.embed_dim
+    )  # whole at once: parts to be joined take it twice
     done = 0
 
     def keep(number: int, tokens: Tensor) -> None:

@@ -12,7 +12,6 @@ import torchvision
 from torch import Tensor
 
 from vit import __version__
-from vit.checkpoints.formats.outgoing import encoder_of
 from vit.checkpoints.native import fingerprint
 from vit.data.augment import evenly_spaced, to_float
 from vit.evaluate.classification import accuracy, head_logits, reliability, worth
@@ -93,7 +92,7 @@ def measure_classification(run: TrainingRun) -> tuple[dict[str, Any], Tensor]:
     Raises:
         NoClassifierError: a logit is nan or infinite.
     """
-    test, encoder = run.data.test, encoder_of(run.result)
+    test, encoder = run.data.test, run.result.encoder
     logits = head_logits(encoder, test.images, preparation(run), run.compute)
     found, bins = worth(logits, test.labels), reliability(logits, test.labels)
     measured = {
@@ -119,7 +118,7 @@ def _plain(values: Tensor) -> list[float | None]:
 def measure_held_out(run: TrainingRun) -> dict[str, float]:
     """What the run has come to so far, on the training images that are held out, for metrics.jsonl."""
     if run.config.train.task == "classify":
-        logits = head_logits(encoder_of(run.result), run.data.test.images, preparation(run), run.compute)
+        logits = head_logits(run.result.encoder, run.data.test.images, preparation(run), run.compute)
         found = worth(logits, run.data.test.labels)
         return {"held_out_loss": found["cross_entropy"], "held_out_accuracy": found["accuracy"]}
     mask, model = run.config.mask, cast(MaskedAutoencoder, run.result)
@@ -141,7 +140,7 @@ def score_neighbours(run: TrainingRun) -> dict[str, Any]:
     def accuracy(bank_features: torch.Tensor, query_features: torch.Tensor) -> float:
         return neighbour_accuracy(bank_features, labels, query_features, test.labels)
 
-    prepare, encoder = preparation(run), encoder_of(run.result)
+    prepare, encoder = preparation(run), run.result.encoder
     learned = [encoder_features(encoder, images, prepare, run.compute)[0] for images in (bank, test.images)]
     return {
         "k": K,

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints import Origin, load_trained
-from vit.checkpoints.formats.outgoing import encoder_of
 from vit.encoder import VisionTransformer, eval_mode
 from vit.errors import one_line
 from vit.evaluate.reconstruction import reconstruct
@@ -30,7 +29,6 @@ from vit.interpret.viewing import (
     subject_of,
     write_numbers,
 )
-from vit.mae import MaskedAutoencoder
 from vit.masking import Mask, mask_from_noise
 
 
@@ -179,7 +177,7 @@ def draw_relevance(subject: Subject, look: Look) -> list[Picture]:
             raise AttentionError("relevance under a mask is about what a decoder fills in, and this model has none")
         score, run = _filling_in(subject, mask, patches)
         title, mark = "What filling in the outlined hidden patch rests on", "the hidden patch that is filled in"
-    elif encoder.arguments["num_classes"]:
+    elif encoder.config.num_classes:
         score, run, classes = _logit_of(subject, look)
         labels = [f"{name} · {said}" for name, said in zip(labels, classes, strict=True)]
         title = f"What the {'predicted class' if look.label is None else f'class {look.label}'} rests on"
@@ -190,7 +188,7 @@ def draw_relevance(subject: Subject, look: Look) -> list[Picture]:
         )
     found = relevance(encoder, subject.inputs, score, run)
     found = found - torch.eye(found.shape[-1])  # without what each token is to itself from the start
-    if mask is None and encoder.arguments["global_pool"] == "token":
+    if mask is None and encoder.config.global_pool == "token":
         rows = found[:, 0]
     else:  # a mean over the tokens that the result is computed from: those of patches, or all for a decoder
         rows = found[:, 0 if mask is not None else geometry.num_prefix_tokens :].mean(1)  # (B, N)
@@ -207,7 +205,7 @@ def _filling_in(
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
     """How right the reconstruction is at one hidden patch of each image (minus its squared error), and how to run for it."""
     model = subject.model
-    assert isinstance(model, MaskedAutoencoder)
+    assert model.decoder is not None
     numbers = torch.tensor([subject.geometry.token(p) for p in patches]) - subject.geometry.num_prefix_tokens
     targets, every = model.targets(subject.inputs), torch.arange(len(numbers))
     return lambda predicted: -(predicted - targets).square().mean(-1)[every, numbers], lambda x: model(x, mask)
@@ -216,7 +214,7 @@ def _filling_in(
 def _logit_of(subject: Subject, look: Look) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], list[str]]:
     """The logit of a class, how the model is run for it, and for each image the class with its probability."""
     encoder, origin = subject.encoder, subject.origin
-    wanted = _class(look.label, origin, encoder.arguments["num_classes"])
+    wanted = _class(look.label, origin, encoder.config.num_classes)
     with eval_mode(encoder), torch.no_grad():
         chances = encoder.forward_head(encoder(subject.inputs)).softmax(-1)
     chosen = chances.argmax(-1) if wanted is None else torch.full((len(chances),), wanted)
@@ -258,7 +256,7 @@ def draw_film(subject: Subject, moments: list[tuple[str, Path]], asked: dict[str
     found: list[GridMaps] = []
     panels: list[str] = []
     for _, place in moments:
-        encoder = encoder_of(load_trained(place, **asked))
+        encoder = load_trained(place, **asked).encoder
         grid, panels = _panels(encoder, subject.inputs[:1], look, query, subject.geometry, None)
         found.append(grid)
     maps, masses = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -324,7 +322,7 @@ def _masked(subject: Subject, look: Look, mask: Mask, patches: list[tuple[int, i
     from vit.figures import masked_figure
 
     model = subject.model
-    assert isinstance(model, MaskedAutoencoder)
+    assert model.decoder is not None
     grids, panels = [], []
 
     def keep(layer: int, weights: Tensor) -> None:
@@ -372,7 +370,7 @@ def hide(subject: Subject, look: Look, decodes: bool) -> tuple[Mask, list[tuple[
     """
     assert look.mask is not None
     noise, geometry = mask_noise(subject, look.seed), subject.geometry
-    decodes = decodes and isinstance(subject.model, MaskedAutoencoder)
+    decodes = decodes and subject.model.decoder is not None
     asked = look.query if isinstance(look.query, tuple) else None
     if asked is not None:
         noise[:, geometry.token(asked) - geometry.num_prefix_tokens] = 2.0 if decodes else -1.0

@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from vit.encoder import VisionTransformer
 from vit.interpret.layers import AttentionError
-from vit.mae import MaskedAutoencoder
+from vit.mae import Model
 
 PREFIX_TOKENS = {
     "vit": 1, "vit_mae": 1, "vit_msn": 1, "dinov2": 1, "dinov2_with_registers": 1, "dinov3_vit": 1, "beit": 1,
@@ -77,13 +76,8 @@ def geometry_of(model: nn.Module) -> Geometry:
     Raises:
         AttentionError: the model does not say.
     """
-    if isinstance(model, MaskedAutoencoder):
-        model = model.encoder
-    if isinstance(model, VisionTransformer):
-        embed = model.patch_embed
-        return Geometry(embed.grid_size, embed.patch_size, model.num_prefix_tokens, model.cls_token is not None)
-    other: Any = model
-    if hasattr(other, "patch_embed") and hasattr(other, "num_prefix_tokens"):  # timm
+    other: Any = model.encoder if isinstance(model, Model) else model
+    if hasattr(other, "patch_embed") and hasattr(other, "num_prefix_tokens"):  # ours, timm's
         embed = other.patch_embed
         return Geometry(
             tuple(embed.grid_size), tuple(embed.patch_size), other.num_prefix_tokens, other.cls_token is not None

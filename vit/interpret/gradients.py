@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vit.encoder import Block, VisionTransformer, eval_mode
-from vit.mae import MaskedAutoencoder, masked_patch_loss
+from vit.mae import MaskedAutoencoder
 from vit.masking import Mask
 
 
@@ -29,7 +29,7 @@ def masked_gradients(model: MaskedAutoencoder, images: Tensor, mask: Mask) -> di
     model = deepcopy(model).requires_grad_(True)
     parameters = list(model.parameters())
     with eval_mode(model), torch.enable_grad():
-        loss = masked_patch_loss(model(images, mask), model.targets(images), mask.mask)
+        loss, _ = model.loss(images, mask)
         gradients: dict[Tensor, Tensor] = dict(zip(parameters, torch.autograd.grad(loss, parameters), strict=True))
     return weights_by_name(model.encoder, gradients.__getitem__)
 

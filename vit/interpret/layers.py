@@ -151,7 +151,7 @@ def _fused(module: nn.Module) -> Iterator[None]:
     """Have an attention layer call `F.scaled_dot_product_attention`, whatever it was set to."""
     owner: Any = module
     if isinstance(module, MultiHeadSelfAttention):
-        key, value = "kernel", "fused"
+        key, value = "kernel", "flash"
     elif hasattr(module, "fused_attn"):
         key, value = "fused_attn", True  # type: ignore[assignment]
     elif hasattr(module, "config"):

@@ -34,7 +34,7 @@ class Asking(NamedTuple):
 @torch.no_grad()
 def asking(encoder: VisionTransformer, images: Tensor) -> list[Asking]:
     """What the tokens of images (B, C, H, W) ask for and are found by, layer by layer."""
-    found, x = [], encoder.embed(images)
+    found, x = [], encoder.embed(encoder.patchify(images))
     for block in encoder.blocks:
         assert isinstance(block, Block)
         tokens = block.norm1(x)
@@ -68,7 +68,7 @@ def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
     assert isinstance(block, Block)
     require_bilinear(block)
     attention, norm = block.attn, block.norm1
-    x = encoder.embed(images)  # (B, N, D)
+    x = encoder.embed(encoder.patchify(images))  # (B, N, D)
     position, rest = torch.zeros_like(x), torch.zeros_like(x)
     position[:, x.shape[1] - encoder.pos_embed.shape[1] :] = encoder.pos_embed
     if (bias := encoder.patch_embed.proj.bias) is not None:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from vit.atomic import write_text
 from vit.checkpoints import load_trained
-from vit.checkpoints.formats.outgoing import Model, encoder_of
 from vit.encoder import eval_mode
 from vit.errors import one_line
 from vit.evaluate.reconstruction import reconstruct
@@ -27,7 +26,7 @@ from vit.interpret.viewing import (
     subject_of,
     write_numbers,
 )
-from vit.mae import MaskedAutoencoder
+from vit.mae import Model
 from vit.masking import Mask, mask_from_noise
 
 MOST_CODES = 100_000_000  # ten times what the largest page holds, however well they pack
@@ -71,9 +70,9 @@ def explore(
     subject = subject_of(checkpoint, files, data, root, count, asked)
     places = moments_of(checkpoint) if snapshots else [("", None)]
     tokens = subject.geometry.num_tokens - round((mask_ratio or 0) * subject.geometry.num_tokens)
-    arguments = subject.encoder.arguments
-    shown_layers = len(set(layers)) if layers is not None else arguments["depth"]
-    codes = len(places) * len(subject.pictures) * shown_layers * arguments["num_heads"] * tokens**2
+    encoder = subject.encoder.config
+    shown_layers = len(set(layers)) if layers is not None else encoder.depth
+    codes = len(places) * len(subject.pictures) * shown_layers * encoder.num_heads * tokens**2
     if codes > MOST_CODES:  # before anything is computed that could not be shown
         raise PageError(f"the page would hold {codes:,} weights, far too many for one; {WAYS}")
     mask = None
@@ -86,13 +85,13 @@ def explore(
         images, found = _explored(subject, model, layers, mask)
         moments.append(Moment(name, images))
         weights |= {f"{key}_moment{number}" if snapshots else key: value for key, value in found.items()}
-    geometry, shown = subject.geometry, encoder_of(subject.model).arguments
+    geometry = subject.geometry
     facts = [
         ("model", about(subject.model)),
         ("images", subject.pictures.data),
         ("tokens", f"{geometry.grid_size[0]} x {geometry.grid_size[1]} patches, "
                    + ("a class token" if geometry.class_token else "no class token")
-                   + (f", {shown['registers']} registers" if shown["registers"] else "")),
+                   + (f", {encoder.registers} registers" if encoder.registers else "")),
     ]  # fmt: skip
     if mask is not None:
         facts.append(
@@ -100,7 +99,7 @@ def explore(
         )
     try:
         page = explore_page(
-            moments, grid_size=geometry.grid_size, class_token=geometry.class_token, registers=shown["registers"],
+            moments, grid_size=geometry.grid_size, class_token=geometry.class_token, registers=encoder.registers,
             decoder_prefix=geometry.num_prefix_tokens, title="Where attention looks", facts=facts,
         )  # fmt: skip
     except PageError as error:
@@ -118,7 +117,7 @@ def _explored(
     """What the page shows of each image, and all weights by name: layer0, ..., decoder0, ..."""
     from vit.figures import ExploredImage
 
-    encoder = encoder_of(model)
+    encoder = model.encoder
     prefix = subject.geometry.num_prefix_tokens
     with eval_mode(model), torch.no_grad(), AttentionMaps(encoder, layers) as maps:
         encoder(subject.inputs, mask)
@@ -129,7 +128,7 @@ def _explored(
     filled = hidden = None
     if mask is not None:
         hidden = mask.mask.unflatten(1, subject.geometry.grid_size).bool()
-        if isinstance(model, MaskedAutoencoder):
+        if model.decoder is not None:
             with eval_mode(model), torch.no_grad(), AttentionMaps(model.decoder) as inner:
                 model(subject.inputs, mask)
             decoder = inner.weights

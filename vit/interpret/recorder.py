@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from vit.attention import MultiHeadSelfAttention
-from vit.checkpoints.formats.outgoing import Model, encoder_of
 from vit.encoder import Block
 from vit.interpret.dynamics import (
     QUANTITIES,
@@ -24,7 +23,7 @@ from vit.interpret.dynamics import (
     stable_rank,
     write_dynamics,
 )
-from vit.mae import MaskedAutoencoder
+from vit.mae import Model
 
 
 def is_recorded(step: int, every: int, total: int) -> bool:
@@ -173,13 +172,13 @@ class _Watched:
 
 def _watched(model: Model) -> Iterator[_Watched]:
     """All matrices to be recorded, as torch holds them: (outputs, inputs), which changes no norm, angle or rank."""
-    encoder = encoder_of(model)
+    encoder = model.encoder
     yield _Watched(Matrix("encoder", "W_E"), encoder.patch_embed.proj.weight)
-    if encoder.arguments["pos_embed"] == "learned":
+    if encoder.config.pos_embed == "learned":
         yield _Watched(Matrix("encoder", "pos_embed"), encoder.pos_embed, partial(torch.squeeze, dim=0))
     if isinstance(encoder.head, nn.Linear):
         yield _Watched(Matrix("encoder", "head"), encoder.head.weight)
-    if isinstance(model, MaskedAutoencoder):
+    if model.decoder is not None:
         yield _Watched(Matrix("decoder", "embed"), model.decoder.embed.weight)
         yield _Watched(Matrix("decoder", "pred"), model.decoder.pred.weight)
     for part, blocks in _blocks(model).items():
@@ -192,8 +191,8 @@ def _watched(model: Model) -> Iterator[_Watched]:
 
 
 def _blocks(model: Model) -> dict[str, list[Block]]:
-    parts = {"encoder": encoder_of(model).blocks}
-    if isinstance(model, MaskedAutoencoder):
+    parts = {"encoder": model.encoder.blocks}
+    if model.decoder is not None:
         parts["decoder"] = model.decoder.blocks
     return {part: [block for block in blocks if isinstance(block, Block)] for part, blocks in parts.items()}
 

@@ -23,7 +23,7 @@ def residual_stream(encoder: VisionTransformer, inputs: Tensor, alone: bool = Fa
     """
     prefix = encoder.num_prefix_tokens
     with eval_mode(encoder):
-        x = encoder.embed(inputs)  # (B, prefix + L, D)
+        x = encoder.embed(encoder.patchify(inputs))  # (B, prefix + L, D)
         batch, patches = len(x), x.shape[1] - prefix
         if alone:
             heads = x[:, None, :prefix].expand(-1, patches, -1, -1)  # (B, L, prefix, D)

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from vit.atomic import replacing
 from vit.checkpoints import Origin, load_trained
-from vit.checkpoints.formats.outgoing import Model, encoder_of
 from vit.config import DataConfig, Source
 from vit.data import NAMES, load_data
 from vit.data.augment import evenly_spaced, to_float
@@ -25,6 +24,7 @@ from vit.encoder import VisionTransformer
 from vit.interpret.capture import Query
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.interpret.layers import AttentionError
+from vit.mae import Model
 from vit.masking import Mask, num_keep
 from vit.training.device import Compute
 
@@ -97,12 +97,11 @@ def pictures_of_data(origin: Origin, data: str, root: str, count: int) -> Pictur
 
 def about(model: Model) -> str:
     """A loaded model in a line, for a caption."""
-    encoder, origin = encoder_of(model), model.origin
-    arguments = encoder.arguments
-    height, width = arguments["patch_size"]
+    encoder, origin = model.encoder.config, model.origin
+    height, width = encoder.patch_size
     patch = f"{height}" if height == width else f"{height} x {width}"
     parts = [
-        f"{arguments['depth']} layers x {arguments['num_heads']} heads, width {arguments['embed_dim']}, patch {patch}",
+        f"{encoder.depth} layers x {encoder.num_heads} heads, width {encoder.embed_dim}, patch {patch}",
         f"trained on {origin.data}" if origin.data else "",
     ]
     return f"{short_name(origin.source)}: {', '.join(part for part in parts if part)}"
@@ -163,7 +162,7 @@ class Subject:
     geometry: Geometry = field(init=False)
 
     def __post_init__(self) -> None:
-        self.encoder, self.origin = encoder_of(self.model), self.model.origin
+        self.encoder, self.origin = self.model.encoder, self.model.origin
         self.geometry = geometry_of(self.encoder)
 
     @cached_property
@@ -208,7 +207,7 @@ class Subject:
 
     def batches(self) -> Iterator[Tensor]:
         """The inputs in batches, read one by one, so that memory stays flat over any number."""
-        tokens, heads = self.geometry.num_tokens, self.encoder.arguments["num_heads"]
+        tokens, heads = self.geometry.num_tokens, self.encoder.config.num_heads
         size = max(1, min(MOST_TOKENS // tokens, MOST_WEIGHTS // (heads * tokens**2)))
         for start in range(0, len(self.pictures), size):
             pixels = self.pictures.load(range(start, min(start + size, len(self.pictures))))

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints import CheckpointError, load_trained
-from vit.checkpoints.formats.outgoing import Model, encoder_of
 from vit.data.augment import to_float
 from vit.encoder import VisionTransformer, eval_mode
 from vit.evaluate.reconstruction import Reconstruction, fixed_mask, reconstruct
 from vit.interpret import AttentionMaps
 from vit.interpret.viewing import CPU, middle, moments_of
-from vit.mae import MaskedAutoencoder
+from vit.mae import Model
 from vit.training.run_folder import RunFolder
 from vit.training.state import saved_states
 
@@ -43,10 +42,9 @@ class Asking:
 
 def who_asks(encoder: VisionTransformer, task: str) -> Asking:
     """What tells most of an encoder: the patches whose mean a head reads, the class token, or else the patch in the middle."""
-    arguments = encoder.arguments
-    if task == "classify" and arguments["global_pool"] == "avg":
+    if task == "classify" and encoder.config.global_pool == "avg":
         return Asking("mean", "the patches", "look, on average")
-    if arguments["class_token"]:
+    if encoder.config.class_token:
         return Asking("cls", "the class token")
     row, column = centre = middle(encoder.patch_embed.grid_size)
     return Asking(centre, f"the patch in row {row}, column {column}", patch=centre)
@@ -114,14 +112,14 @@ def spread(count: int, most: int) -> Sequence[int]:
 
 
 def _moment(name: str, model: Model, images: Tensor, settings: dict[str, Any]) -> Moment:
-    encoder, normalize = encoder_of(model), model.origin.normalize
+    encoder, normalize = model.encoder, model.origin.normalize
     grid = encoder.patch_embed.grid_size
     shown, asking = to_float(images, encoder.patch_embed.image_size), who_asks(encoder, settings["train.task"])
     with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as attention:
         encoder(normalize(shown))
     maps, prefix_mass = attention.to_grid(query=asking.query)
     result = None
-    if isinstance(model, MaskedAutoencoder):
+    if model.decoder is not None:
         mask = fixed_mask(settings["mask.kind"], 0, len(images), grid, settings["mask.ratio"])
         result = reconstruct(model, images, normalize, mask, CPU)
     return Moment(name, shown, asking, maps, 1 - prefix_mass.mean(0), result)

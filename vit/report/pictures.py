@@ -8,7 +8,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from vit.checkpoints.formats.outgoing import encoder_of
 from vit.data.augment import to_float
 from vit.encoder import eval_mode
 from vit.evaluate.classification import confusion, reliability
@@ -75,7 +74,7 @@ def draw_classes(run: TrainingRun, folder: RunFolder, logits: Tensor) -> None:
 
 def draw_attention(run: TrainingRun, folder: RunFolder) -> None:
     """attention.png: where the last layer looks in some test images, head by head."""
-    config, test, encoder = run.config, run.data.test, encoder_of(run.result)
+    config, test, encoder = run.config, run.data.test, run.result.encoder
     some = test.subset(test.showcase(LOOKED_AT))
     images = to_float(some.images, config.model.image_size_2d)
     with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as attention:

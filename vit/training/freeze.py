@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from vit.errors import UserError
+from vit.mae import Model
 
 THIRDS = {"W_Q": 0, "W_K": 1, "W_V": 2}
 
@@ -14,7 +15,7 @@ class FreezeError(UserError, ValueError):
     """A name in model.freeze that is no part of the model; the message is one line."""
 
 
-def freeze(model: nn.Module, names: list[str]) -> list[Tensor]:
+def freeze(model: Model, names: list[str]) -> list[Tensor]:
     """Stop parts of `model` from learning.
 
     A name has components of a parameter's name, in their order: "patch_embed", "pos_embed", "encoder.blocks.0", "mlp",
@@ -30,7 +31,7 @@ def freeze(model: nn.Module, names: list[str]) -> list[Tensor]:
     """
     rows = []
     for name in names:
-        if not hasattr(model, "encoder"):  # an encoder alone, a classifier's, is called as within an autoencoder
+        if model.decoder is None:  # an encoder alone, a classifier's, is called as within an autoencoder
             name = name.removeprefix("encoder.")
         scope, _, last = name.rpartition(".")
         if last in THIRDS:

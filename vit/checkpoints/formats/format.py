@@ -6,10 +6,11 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from vit.checkpoints.names import Row
 from vit.checkpoints.reading import Source
+from vit.config import ViTConfig
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -20,8 +21,8 @@ class Hints:
     """What a checkpoint's settings say, as far as they do; the tensors say the rest.
 
     Attributes:
-        encoder: arguments of `VisionTransformer`; those that the tensors show too must agree with them.
-        decoder: dim, depth, num_heads of the decoder, likewise.
+        encoder: settings of `ViTConfig`; those that the tensors show too must agree with them.
+        decoder: settings of `DecoderConfig`, likewise.
         norm_pix_loss: of the autoencoder; None where nothing says so.
         mean, std: of the input; None where nothing says so.
         interpolation: of the resizing of the input, as the settings call it; None where nothing says so.
@@ -92,28 +93,9 @@ def checked(hints: Hints) -> Hints:
     Raises:
         ValueError: one cannot, which is named.
     """
-    for settings in (hints.encoder, hints.decoder):
-        for key, value in settings.items():
-            if key in ("image_size", "patch_size"):
-                good = isinstance(value, tuple) and pair(value) is not None and min(value) > 0
-            elif key in ("channels", "embed_dim", "dim", "depth", "num_heads"):
-                good = type(value) is int and value > 0
-            elif key in ("registers", "num_classes"):
-                good = type(value) is int and value >= 0
-            elif key == "norm_eps":
-                good = _number(value) and 0 < value < 1
-            elif key == "mlp_ratio":
-                good = _number(value) and value > 0
-            elif key == "drop_path":
-                good = _number(value) and 0 <= value < 1
-            elif key == "layer_scale":
-                good = value is None or _number(value)
-            elif key in ("class_token", "no_embed_class", "qkv_bias", "qk_norm", "fc_norm"):
-                good = isinstance(value, bool)
-            else:
-                good = isinstance(value, str)
-            if not good:
-                raise ValueError(f"{key} is {value!r}")
+    for key, value in (*hints.encoder.items(), *hints.decoder.items()):
+        if not _usable("embed_dim" if key == "dim" else key, value):
+            raise ValueError(f"{key} is {value!r}")
     for key, values in (("mean", hints.mean), ("std", hints.std)):
         if values is not None and not (
             0 < len(values) <= 4096 and all(_number(v) and (v > 0 or key == "mean") for v in values)
@@ -124,6 +106,20 @@ def checked(hints: Hints) -> Hints:
     if hints.norm_pix_loss is not None and not isinstance(hints.norm_pix_loss, bool):
         raise ValueError(f"norm_pix_loss is {hints.norm_pix_loss!r}")
     return hints
+
+
+def _usable(key: str, value: Any) -> bool:
+    """Whether a setting of `ViTConfig` can have this value, by its type; a number may be 0 where 0 is its default."""
+    kind, default = get_type_hints(ViTConfig)[key], getattr(ViTConfig, key)
+    if kind == tuple[int, int]:
+        return isinstance(value, tuple) and pair(value) is not None and min(value) > 0
+    if kind is int:
+        return type(value) is int and (value > 0 or value == default == 0)
+    if kind is float:
+        return _number(value) and (value > 0 or value == default == 0) and (value < 1 or key == "mlp_ratio")
+    if kind is bool:
+        return isinstance(value, bool)
+    return value is None or _number(value) if default is None else value in get_args(kind)
 
 
 def _number(value: Any) -> bool:

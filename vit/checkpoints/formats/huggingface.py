@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from vit.checkpoints.formats.format import HALVES, IMAGENET, Format, Hints, only_given, pair
-from vit.checkpoints.formats.outgoing import Model, Outgoing, encoder_of, renamed, require
+from vit.checkpoints.formats.outgoing import Outgoing, renamed, require
 from vit.checkpoints.names import Row, row, within
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import CheckpointError, Source
-from vit.mae import MaskedAutoencoder
+from vit.mae import Model
 
 ON_DISK = (
     row("attn.qkv.@", *(f"attention.attention.{name}.@" for name in ("query", "key", "value"))),
@@ -188,43 +188,43 @@ DINOV2 = Format(
 
 def to_huggingface(model: Model, origin: Origin) -> Outgoing:
     """For transformers' `from_pretrained`: ViTMAE for an autoencoder, Dinov2 where there are layer scales, else ViT."""
-    arguments = encoder_of(model).arguments
+    settings = model.encoder.config
     notes: list[str] = []
     require(model, "transformers", class_token=True, qkv="linear", qk_norm=False, no_embed_class=False)
     config: dict[str, Any] = {
-        "hidden_size": arguments["embed_dim"],
-        "num_hidden_layers": arguments["depth"],
-        "num_attention_heads": arguments["num_heads"],
+        "hidden_size": settings.embed_dim,
+        "num_hidden_layers": settings.depth,
+        "num_attention_heads": settings.num_heads,
         "hidden_act": "gelu",
-        "layer_norm_eps": arguments["norm_eps"],
-        "image_size": _number_or_list(arguments["image_size"]),
-        "patch_size": _number_or_list(arguments["patch_size"]),
-        "num_channels": arguments["channels"],
-        "qkv_bias": arguments["qkv_bias"],
+        "layer_norm_eps": settings.norm_eps,
+        "image_size": _number_or_list(settings.image_size),
+        "patch_size": _number_or_list(settings.patch_size),
+        "num_channels": settings.channels,
+        "qkv_bias": settings.qkv_bias,
         "torch_dtype": "float32",
     }
-    hidden = round(arguments["embed_dim"] * arguments["mlp_ratio"])
+    hidden = round(settings.embed_dim * settings.mlp_ratio)
     no_head = "this head reads the mean of the patches, that of transformers the class token"
-    if isinstance(model, MaskedAutoencoder):
+    if model.decoder is not None:
         require(model, "transformers' ViTMAE", registers=0, layer_scale=None, mlp="gelu", fc_norm=False)
-        decoder = model.decoder.arguments
+        decoder = model.decoder.config.blocks(settings)
         tensors = renamed(model, (*within(VIT_ENCODER, "", "vit."), *DECODER), "ViTMAE", {}, notes)
         config |= {
             "model_type": "vit_mae",
             "architectures": ["ViTMAEForPreTraining"],
             "intermediate_size": hidden,
-            "decoder_hidden_size": decoder["dim"],
-            "decoder_num_hidden_layers": decoder["depth"],
-            "decoder_num_attention_heads": decoder["num_heads"],
-            "decoder_intermediate_size": round(decoder["dim"] * decoder["mlp_ratio"]),
+            "decoder_hidden_size": decoder.embed_dim,
+            "decoder_num_hidden_layers": decoder.depth,
+            "decoder_num_attention_heads": decoder.num_heads,
+            "decoder_intermediate_size": round(decoder.embed_dim * decoder.mlp_ratio),
             "norm_pix_loss": model.norm_pix_loss,
         }
-    elif arguments["layer_scale"] is not None:
+    elif settings.layer_scale is not None:
         require(model, "transformers' Dinov2", fc_norm=False)
-        tensors, config = _dinov2(model, config, arguments, hidden, notes)
+        tensors, config = _dinov2(model, config, hidden, notes)
     else:
         require(model, "transformers' ViT", registers=0, mlp="gelu", fc_norm=False)
-        headed = arguments["num_classes"] > 0 and arguments["global_pool"] == "token"
+        headed = settings.num_classes > 0 and settings.global_pool == "token"
         body = within(VIT_ENCODER, "", "vit.") if headed else VIT_ENCODER
         tensors = renamed(
             model, (*body, row("head.@", "classifier.@")), "ViT", {} if headed else {"head.": no_head}, notes
@@ -232,11 +232,11 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
         architecture = "ViTForImageClassification" if headed else "ViTModel"
         config |= {"model_type": "vit", "architectures": [architecture], "intermediate_size": hidden}
         if headed:
-            names = origin.class_names or tuple(f"LABEL_{i}" for i in range(arguments["num_classes"]))
+            names = origin.class_names or tuple(f"LABEL_{i}" for i in range(settings.num_classes))
             config["id2label"] = {str(i): name for i, name in enumerate(names)}
             # Two classes of one name ("crane" in ImageNet) must not become one entry.
             config["label2id"] = {n if names.index(n) == i else f"{n} ({i})": i for i, n in enumerate(names)}
-    height, width = arguments["image_size"]
+    height, width = settings.image_size
     preprocessor = {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
@@ -252,15 +252,16 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
 
 
 def _dinov2(
-    model: Model, config: dict[str, Any], arguments: dict[str, Any], hidden: int, notes: list[str]
+    model: Model, config: dict[str, Any], hidden: int, notes: list[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    gated = arguments["mlp"] == "swiglu"
-    width, ratio = arguments["embed_dim"], arguments["mlp_ratio"] * (3 / 2 if gated else 1)
+    settings = model.encoder.config
+    gated = settings.mlp == "swiglu"
+    width, ratio = settings.embed_dim, settings.mlp_ratio * (3 / 2 if gated else 1)
     fitting = int(width * round(ratio))
     if (((fitting * 2 // 3) + 7) // 8 * 8 if gated else fitting) != hidden:
         raise CheckpointError(f"transformers' Dinov2 has no MLP of {hidden} hidden values on a width of {width}")
-    registers = arguments["registers"]
-    table = encoder_of(model).pos_embed
+    registers = settings.registers
+    table = model.encoder.pos_embed
     if registers and bool(table[:, 1 : 1 + registers].any()):
         raise CheckpointError("transformers' Dinov2 has no positions for registers, this model has")
     rows = (
@@ -278,7 +279,7 @@ def _dinov2(
         "architectures": [f"{name}Model"],
         "mlp_ratio": round(ratio),
         "use_swiglu_ffn": gated,
-        "layerscale_value": arguments["layer_scale"],
+        "layerscale_value": settings.layer_scale,
     }
     if registers:
         config["num_register_tokens"] = registers

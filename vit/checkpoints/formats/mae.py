@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from vit.checkpoints.formats.format import Format, Hints, only_given, pair
-from vit.checkpoints.formats.outgoing import Model, Outgoing, encoder_of, renamed, require
+from vit.checkpoints.formats.outgoing import Outgoing, renamed, require
 from vit.checkpoints.formats.timm import ANCHOR, BLOCK, ENCODER
 from vit.checkpoints.names import row, within
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import Source
-from vit.mae import MaskedAutoencoder
+from vit.mae import Model
 
 DECODER = (
     row("decoder.mask_token", "mask_token"),
@@ -55,11 +55,11 @@ def to_mae(model: Model, origin: Origin) -> Outgoing:
     what, notes = "MAE's code", []
     require(model, what, class_token=True, registers=0, qkv="linear", mlp="gelu", qk_norm=False, layer_scale=None)
     require(model, what, no_embed_class=False)
-    arguments = encoder_of(model).arguments
-    if arguments["norm_eps"] != 1e-6:
-        notes.append(f"MAE's norms have an eps of 1e-6, this model's {arguments['norm_eps']}: features differ slightly")
+    settings = model.encoder.config
+    if settings.norm_eps != 1e-6:
+        notes.append(f"MAE's norms have an eps of 1e-6, this model's {settings.norm_eps}: features differ slightly")
     tensors = renamed(model, (*ENCODER, *DECODER), what, {}, notes)
-    args = {"num_heads": arguments["num_heads"], "input_size": list(arguments["image_size"])}
-    if isinstance(model, MaskedAutoencoder):
-        args |= {"decoder_num_heads": model.decoder.arguments["num_heads"], "norm_pix_loss": model.norm_pix_loss}
+    args = {"num_heads": settings.num_heads, "input_size": list(settings.image_size)}
+    if model.decoder is not None:
+        args |= {"decoder_num_heads": model.decoder.config.num_heads, "norm_pix_loss": model.norm_pix_loss}
     return Outgoing(tensors, args, notes=notes)

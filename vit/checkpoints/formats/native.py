@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
+from dataclasses import fields
 from typing import Any
 
 from vit.checkpoints.formats.format import Format, Hints
 from vit.checkpoints.formats.timm import ANCHOR, BLOCK, ENCODER
 from vit.checkpoints.names import row, within
 from vit.checkpoints.reading import CheckpointError, Source
-from vit.encoder import VisionTransformer
-from vit.mae import MaskedDecoder
+from vit.config import DecoderConfig, ViTConfig
 
 FORMAT = "vit-patch-trainer/1"
 """What config.json says under "format"."""
@@ -43,8 +42,8 @@ def native_hints(source: Source) -> Hints:
         decoder = config["decoder"]
         if decoder is not None:
             decoder = {key: encoder[key] for key in ("qkv", "qkv_bias") if key in encoder} | decoder
-        for settings, kind in ((encoder, VisionTransformer), (decoder or {}, MaskedDecoder)):
-            unknown = settings.keys() - inspect.signature(kind).parameters.keys()
+        for settings, kind in ((encoder, ViTConfig), (decoder or {}, DecoderConfig)):
+            unknown = settings.keys() - {item.name for item in fields(kind)}
             if unknown:
                 raise KeyError(f"{sorted(unknown)[0]} is no setting of {kind.__name__}")
         return Hints(

@@ -11,10 +11,7 @@ from torch import Tensor
 from vit.checkpoints.names import Row, moves_out, write_out
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import CheckpointError
-from vit.encoder import VisionTransformer
-from vit.mae import MaskedAutoencoder
-
-Model = VisionTransformer | MaskedAutoencoder
+from vit.mae import Model
 
 
 @dataclass
@@ -32,11 +29,6 @@ class Outgoing:
     config: dict[str, Any]
     preprocessor: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-
-
-def encoder_of(model: Model) -> VisionTransformer:
-    """The encoder of an autoencoder, or the encoder itself."""
-    return model.encoder if isinstance(model, MaskedAutoencoder) else model
 
 
 def origin_of(model: Model) -> Origin:
@@ -81,19 +73,19 @@ def renamed(
     moves, homeless = moves_out(rows, tensors)
     if homeless:
         raise CheckpointError(f"{what} has no place for {', '.join(homeless[:4])}: it does not compute that")
-    return write_out(moves, tensors, channels=encoder_of(model).patch_embed.proj.in_channels)
+    return write_out(moves, tensors, channels=model.encoder.patch_embed.proj.in_channels)
 
 
 def require(model: Model, what: str, **needed: Any) -> None:
     """Refuse a model that the format does not compute.
 
     Args:
-        needed: arguments of `VisionTransformer` with the value that the format has.
+        needed: settings of `ViTConfig` with the value that the format has.
 
     Raises:
-        CheckpointError: an argument has another value.
+        CheckpointError: a setting has another value.
     """
     for key, value in needed.items():
-        has = encoder_of(model).arguments[key]
+        has = getattr(model.encoder.config, key)
         if has != value:
             raise CheckpointError(f"{what} computes {key} {value}, this model has {has}: it cannot be written so")

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from vit.checkpoints.formats.format import Format, Hints, only_given
-from vit.checkpoints.formats.outgoing import Model, Outgoing, encoder_of, renamed, require
+from vit.checkpoints.formats.outgoing import Outgoing, renamed, require
 from vit.checkpoints.names import row, within
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import CheckpointError, Source, shown
+from vit.mae import Model
 
 BLOCK = tuple(
     row(name)
@@ -173,44 +174,41 @@ TIMM = Format(
 
 def to_timm(model: Model, origin: Origin) -> Outgoing:
     """The encoder for `timm.create_model("local-dir:FOLDER")`."""
-    encoder, notes = encoder_of(model), []
-    arguments = encoder.arguments
+    settings, notes = model.encoder.config, []
     require(model, "timm", qkv="linear")
-    gated = arguments["mlp"] == "swiglu"
-    if arguments["norm_eps"] != 1e-6:
-        notes.append(
-            f"timm's norms have an eps of 1e-6, this model's {arguments['norm_eps']}: features differ slightly"
-        )
+    gated = settings.mlp == "swiglu"
+    if settings.norm_eps != 1e-6:
+        notes.append(f"timm's norms have an eps of 1e-6, this model's {settings.norm_eps}: features differ slightly")
     tensors = renamed(model, ENCODER, "timm", {"decoder.": "timm's vision transformer has no decoder"}, notes)
-    classes = arguments["num_classes"]
-    model_args = {
-        "img_size": list(arguments["image_size"]),
-        "patch_size": list(arguments["patch_size"]),
-        "in_chans": arguments["channels"],
-        "embed_dim": arguments["embed_dim"],
-        "depth": arguments["depth"],
-        "num_heads": arguments["num_heads"],
-        "mlp_ratio": arguments["mlp_ratio"] * (2 if gated else 1),  # timm counts gate and value
-        "class_token": arguments["class_token"],
-        "reg_tokens": arguments["registers"],
-        "no_embed_class": arguments["no_embed_class"],
-        "qkv_bias": arguments["qkv_bias"],
-        "qk_norm": arguments["qk_norm"],
-        "init_values": arguments["layer_scale"],
-        "global_pool": arguments["global_pool"],
-        "fc_norm": arguments["fc_norm"],
+    classes = settings.num_classes
+    model_args: dict[str, Any] = {
+        "img_size": list(settings.image_size),
+        "patch_size": list(settings.patch_size),
+        "in_chans": settings.channels,
+        "embed_dim": settings.embed_dim,
+        "depth": settings.depth,
+        "num_heads": settings.num_heads,
+        "mlp_ratio": settings.mlp_ratio * (2 if gated else 1),  # timm counts gate and value
+        "class_token": settings.class_token,
+        "reg_tokens": settings.registers,
+        "no_embed_class": settings.no_embed_class,
+        "qkv_bias": settings.qkv_bias,
+        "qk_norm": settings.qk_norm,
+        "init_values": settings.layer_scale,
+        "global_pool": settings.global_pool,
+        "fc_norm": settings.fc_norm,
         "num_classes": classes,
     }
-    height, width = arguments["image_size"]
+    height, width = settings.image_size
     config = {
         # Any of timm's names of the kind will do: all that could differ stands in model_args.
         "architecture": "vit_giant_patch14_dinov2" if gated else "vit_base_patch16_224",
         "num_classes": classes,
-        "num_features": arguments["embed_dim"],
-        "global_pool": arguments["global_pool"],
+        "num_features": settings.embed_dim,
+        "global_pool": settings.global_pool,
         "model_args": model_args,
         "pretrained_cfg": {
-            "input_size": [arguments["channels"], height, width],
+            "input_size": [settings.channels, height, width],
             "fixed_input_size": True,
             "interpolation": origin.interpolation,
             "crop_pct": 1.0,
