@@ -24,6 +24,7 @@ FLOORS = [
     ["encoder"],
     ["attention", "masking", "patches"],
     ["data"],
+    ["device"],
     ["config", "pretrained"],
     ["atomic", "errors"],
 ]
@@ -61,7 +62,7 @@ def room(module: str) -> str:
 def test_imports_are_found_wherever_they_stand():
     assert {"torch", "vit.masking", "vit.patches"} <= set(imports_of("vit.encoder"))
     assert "vit.data.scenes" in imports_of("vit.data")  # within a function
-    assert "vit.training.device" in imports_of("vit.evaluate.features")
+    assert "vit.device" in imports_of("vit.evaluate.features")
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from vit.data.augment import to_float
+from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.evaluate.classification import NoClassifierError, accuracy, confusion, head_logits, reliability, worth
-from vit.training.device import Compute
 
 
 @pytest.fixture(autouse=True)

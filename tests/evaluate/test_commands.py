@@ -16,13 +16,13 @@ from vit.config import Config, DataConfig, MaskConfig, ModelConfig, OptimConfig,
 from vit.data import load_data
 from vit.data.augment import Normalization, evenly_spaced, to_float
 from vit.data.subsets import spread_over_classes
+from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.evaluate.features import encoder_features, pixel_features
 from vit.evaluate.neighbours import neighbour_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
 from vit.evaluate.summary import measure_classification, measure_reconstruction, score_neighbours
 from vit.mae import build_autoencoder
-from vit.training.device import Compute
 from vit.training.run import begin_run
 
 SIZES = dict(image_size=(8, 8), patch_size=(4, 4), embed_dim=16, depth=3, num_heads=2)

@@ -24,6 +24,7 @@ from vit.config import ConfigError, DataConfig, TrainConfig
 from vit.data import Dataset, load_data
 from vit.data.augment import evenly_spaced
 from vit.data.subsets import spread_over_classes
+from vit.device import Compute, choose_compute, device_name
 from vit.errors import UserError, one_line
 from vit.evaluate.classification import accuracy, head_logits, worth
 from vit.evaluate.features import Prepare, encoder_features, pixel_features
@@ -32,7 +33,6 @@ from vit.evaluate.probe import linear_probe
 from vit.evaluate.reconstruction import score_reconstruction
 from vit.mae import MaskedAutoencoder
 from vit.masking import NOISE, num_keep
-from vit.training.device import Compute, choose_compute, device_name
 
 METHODS = ("knn", "linear", "reconstruction", "head")
 RATIOS = (0.5, 0.75, 0.9)

@@ -19,11 +19,11 @@ from torch.optim import Optimizer
 from vit.config import Config
 from vit.data.augment import Normalization, augment
 from vit.data.batches import batch_indices, steps_per_epoch, stream, to_device
+from vit.device import Compute, resident
 from vit.encoder import DropPath
 from vit.errors import UserError
 from vit.masking import num_keep
 from vit.training.average import WeightAverage
-from vit.training.device import Compute, resident
 from vit.training.optimizer import learning_rate, set_learning_rate
 from vit.training.processes import ALONE, Processes
 from vit.training.tasks import Task

@@ -18,10 +18,10 @@ from vit.config import Config, ConfigError
 from vit.data import Dataset
 from vit.data.augment import Normalization
 from vit.data.batches import stream_seed
+from vit.device import Compute, choose_compute
 from vit.mae import MaskedAutoencoder
 from vit.masking import num_keep
 from vit.training.average import WeightAverage
-from vit.training.device import Compute, choose_compute
 from vit.training.freeze import freeze, keep_rows
 from vit.training.loop import Step, Watch, choose_parts, total_steps, train_steps
 from vit.training.model import begin_model, build_model

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-import vit.training.device
+import vit.device
 from vit.config import ConfigError, TrainConfig
+from vit.device import Compute, bf16_pays, choose_compute, device_name
 from vit.errors import one_line
-from vit.training.device import Compute, bf16_pays, choose_compute, device_name
 
 CPU = torch.device("cpu")
 
@@ -63,7 +63,7 @@ def test_bf16_never_pays_where_the_processor_does_not_have_it(monkeypatch):
 @pytest.mark.parametrize("pays", [True, False])
 def test_automatic_precision(machine, monkeypatch, pays):
     machine()
-    monkeypatch.setattr(vit.training.device, "bf16_pays", lambda device: pays)
+    monkeypatch.setattr(vit.device, "bf16_pays", lambda device: pays)
     assert choose_compute(TrainConfig()).precision == ("bf16" if pays else "fp32")
     for precision in ("bf16", "fp32"):
         assert choose_compute(TrainConfig(), precision=precision).precision == precision  # what the run began with
