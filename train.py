@@ -18,7 +18,7 @@ import os
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vit.cli.settings import TrainCommand, parse_train_command, to_yaml
 from vit.errors import exit_code_of, one_line
@@ -176,6 +176,7 @@ def finish(run: TrainingRun, folder: RunFolder) -> None:
     from vit.evaluate.summary import measure_classification, measure_reconstruction, summarize
     from vit.report.page import write_report
     from vit.report.pictures import draw_attention, draw_classes, draw_curves, draw_dynamics, draw_reconstructions
+    from vit.runs import summary_text
     from vit.training.metrics import read_metrics
 
     save_model(
@@ -186,11 +187,11 @@ def finish(run: TrainingRun, folder: RunFolder) -> None:
     if run.config.train.task == "classify":
         measured, logits = measure_classification(run)
         draw_classes(run, folder, logits)
-        figures, pictures = told_of_classes(measured), list(OF_CLASSES)
+        pictures = list(OF_CLASSES)
     else:
         measured = measure_reconstruction(run)
         draw_reconstructions(run, folder)
-        figures, pictures = told_of_patches(measured), list(OF_PATCHES)
+        pictures = list(OF_PATCHES)
     draw_attention(run, folder)
     draw_curves(run, folder, metrics, measured)
     if run.watch is not None:
@@ -204,7 +205,7 @@ def finish(run: TrainingRun, folder: RunFolder) -> None:
     speed = f"{run.step:,} steps in {run.seconds:,.0f} s, {summary['images_per_second']:,.0f} images/s"
     print(f"\n{one_line(run.data.name)}: {speed}")
     print(f"measured on {len(run.data.test):,} {run.data.tested_on}:")
-    for line in (*figures, "", f"In {folder.path}:", REPORT, *pictures, *OF_ALL):
+    for line in (*summary_text(measured), "", f"In {folder.path}:", REPORT, *pictures, *OF_ALL):
         print(line, flush=True)
 
 
@@ -223,33 +224,6 @@ OF_ALL = (
     "  summary.json         these figures and what they came from",
     "  model.safetensors    the weights, with config.json: vit.checkpoints.load_model reads them",
 )
-
-
-def told_of_patches(measured: dict[str, Any]) -> list[str]:
-    """The figures of a pretraining in lines for people."""
-    baselines, neighbours = measured["test_loss_of_baselines"], measured["neighbours"]
-    lines = [
-        f"loss on hidden patches       {measured['test_loss']:.4f}",
-        f"  guessing the visible mean  {baselines['mean_of_visible_patches']:.4f}",
-        f"  copying the nearest patch  {baselines['nearest_visible_patch']:.4f}",
-    ]
-    if neighbours:
-        lines += [
-            f"nearest-neighbour accuracy   {neighbours['encoder_accuracy']:.1%} by the encoder's features",
-            f"                             {neighbours['raw_pixel_accuracy']:.1%} by raw pixels",
-        ]
-    return lines
-
-
-def told_of_classes(measured: dict[str, Any]) -> list[str]:
-    """The figures of a classifier in lines for people."""
-    lines = [
-        f"accuracy                     {measured['test_accuracy']:.2%}",
-        f"calibration error            {measured['test_calibration_error']:.2%}",
-    ]
-    if "test_accuracy_with_flip" in measured:
-        lines.insert(1, f"  and mirror images together  {measured['test_accuracy_with_flip']:.2%}")
-    return lines
 
 
 def warn(data: Dataset) -> None:

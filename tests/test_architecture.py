@@ -24,7 +24,7 @@ FLOORS = [
     ["encoder"],
     ["attention", "masking", "patches"],
     ["data"],
-    ["device"],
+    ["device", "runs"],
     ["config", "pretrained"],
     ["atomic", "errors"],
 ]
@@ -91,7 +91,7 @@ def test_every_module_is_named_after_its_work():
 
 
 @pytest.mark.parametrize(
-    "module", ["vit.config", "vit.pretrained", *(module for module in MODULES if room(module) == "cli")]
+    "module", ["vit.config", "vit.pretrained", "vit.runs", *(module for module in MODULES if room(module) == "cli")]
 )
 def test_settings_and_commands_are_light_to_import(module):
     program = f"import sys, {module}; print({{'torch', 'torchvision', 'timm', 'matplotlib'}} & set(sys.modules))"
