@@ -24,6 +24,7 @@ FLOORS = [
     ["encoder"],
     ["attention", "masking", "patches"],
     ["data"],
+    ["device", "runs"],
     ["config", "pretrained"],
     ["atomic", "errors"],
 ]
@@ -61,7 +62,7 @@ def room(module: str) -> str:
 def test_imports_are_found_wherever_they_stand():
     assert {"torch", "vit.masking", "vit.patches"} <= set(imports_of("vit.encoder"))
     assert "vit.data.scenes" in imports_of("vit.data")  # within a function
-    assert "vit.training.device" in imports_of("vit.evaluate.features")
+    assert "vit.device" in imports_of("vit.evaluate.features")
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -90,7 +91,7 @@ def test_every_module_is_named_after_its_work():
 
 
 @pytest.mark.parametrize(
-    "module", ["vit.config", "vit.pretrained", *(module for module in MODULES if room(module) == "cli")]
+    "module", ["vit.config", "vit.pretrained", "vit.runs", *(module for module in MODULES if room(module) == "cli")]
 )
 def test_settings_and_commands_are_light_to_import(module):
     program = f"import sys, {module}; print({{'torch', 'torchvision', 'timm', 'matplotlib'}} & set(sys.modules))"

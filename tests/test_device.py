@@ -7,6 +7,7 @@ import torch
 
 import vit.device
 from vit.config import ConfigError, TrainConfig
+from vit.device import Compute, bf16_pays, choose_compute, device_name
 from vit.errors import one_line
 from vit.device import Compute, bf16_pays, choose_compute, device_name
 

@@ -11,7 +11,7 @@ import yaml
 
 from vit.atomic import write_json
 from vit.checkpoints import CheckpointError, load_model, save_model
-from vit.checkpoints.card import Run, card_of, figures_of, model_card, read_run, without_places
+from vit.checkpoints.card import card_of, figures_of, model_card, read_finished
 from vit.checkpoints.native import settings_of
 from vit.cli import main
 from vit.cli.settings import config_parser, parse_config, to_yaml
@@ -21,6 +21,7 @@ from vit.data.augment import Normalization
 from vit.data.images import content_stamp
 from vit.encoder import VisionTransformer
 from vit.evaluate.summary import measure_classification, measure_reconstruction, summarize
+from vit.runs import RunFiles, RunRecord, without_paths
 from vit.training.run import begin_run
 
 HOME = "/home/somebody"
@@ -114,14 +115,17 @@ def test_a_pretraining_is_told_with_its_figures_and_how_to_make_it_again(runs, t
         "stored in half precision", "those of the last step", "Trained on Noise (JPEG q75). " + note + ". ",
         "24 training and 12 test images", DATA.stamp, "Classes: one, other",
         "python train.py --config config.yaml --data.root IMAGES\n",
-        f"| loss on hidden patches of test images (75% hidden, random) | {summary['test_loss']:.4f} |",
-        f"| the same by the nearest visible patch | {baselines['nearest_visible_patch']:.4f} |",
-        f"features | {neighbours['encoder_accuracy']:.1%} |", "| epochs | 2 |", "| steps | 6 |", "| seed | 7 |",
+        "On test images, at the end of the run:",
+        f"| loss on hidden patches (random mask, 75% hidden) | {summary['test_loss']:.4f} |",
+        f"| copying the nearest visible patch | {baselines['nearest_visible_patch']:.4f} |",
+        f"| nearest-neighbour accuracy | {neighbours['encoder_accuracy']:.2%} |",
+        "| epochs | 2 |", "| steps | 6 |", "| seed | 7 |",
         f"| torch | {summary['versions']['torch']} |", "| device | ", "| seconds of training | ",
         "vit evaluate pre --data=images --root data --method all --out measured",
-        "| nearest neighbours (k 20, 24 training images) | 50.00% |",
-        "| linear probe of frozen features (layer 1 of 0 to 1, 24 labels) | 62.50% +- 1.25% over 2 seeds |",
-        "(50% hidden, block) | 0.7500 (mean of the visible 0.8750, nearest 1.5000) |",
+        "| nearest-neighbour accuracy (k 20, 24 training images; by raw pixels 25.00%) | 50.00% |",
+        "| linear probe of frozen features (24 labels, layer 1) | 62.50% ± 1.25% over 2 seeds |",
+        "| loss on hidden patches (block mask, 50% hidden; guessing the mean of the visible patches 0.8750; copying the "
+        "nearest visible patch 1.5000) | 0.7500 |",
         "It names nothing", "one seed", "before its weights were rounded", "under Apache-2.0",
     ):  # fmt: skip
         assert part in card, part
@@ -169,10 +173,11 @@ def test_a_fine_tuning_is_told_with_its_figures(runs, tmp_path):
     for part in (
         "pipeline_tag: image-classification", "Its head tells 2 classes apart",
         "--data.root IMAGES --model.init CHECKPOINT\n", "CHECKPOINT is what it began with, pre:",
-        f"| accuracy on test images | {summary['test_accuracy']:.2%} |",
+        "On test images,", f"| classifier accuracy | {summary['test_accuracy']:.2%} |",
         f"| expected calibration error | {summary['test_calibration_error']:.2%} |",
-        f"mirror image together | {summary['test_accuracy_with_flip']:.2%} |",
-        "| its own head | 93.75% |", "| its calibration error | 3.12% |", "| its own head, with mirror images | 94.44% |",
+        f"| classifier accuracy with mirror images | {summary['test_accuracy_with_flip']:.2%} |",
+        "| classifier accuracy | 93.75% |", "| expected calibration error | 3.12% |",
+        "| classifier accuracy with mirror images | 94.44% |",
         "one of its 2 classes",
     ):  # fmt: skip
         assert part in card, part
@@ -258,7 +263,8 @@ def test_odd_names_stay_text(tmp_path):
         "command": f"vit evaluate {shlex.quote(ODD)}",
         "data": {"name": ODD, "test_images": 1, "tested_on": ODD, "stamp": ODD},
     }
-    card = card_of(json.loads(json.dumps(config)), Run(settings, summary, (found,), ODD), ODD.replace("/", ""))
+    run = RunRecord(RunFiles(tmp_path), settings, summary, {"": found})
+    card = card_of(json.loads(json.dumps(config)), run, ODD.replace("/", ""), note=ODD)
     _, front, text = card.split("---\n", 2)
     assert yaml.safe_load(front)["license"] == "apache-2.0"
     fence = None  # what a reader of Markdown takes for code
@@ -271,7 +277,7 @@ def test_odd_names_stay_text(tmp_path):
             assert not line.startswith(("---", "~~~", "# heading", "license"))
     assert fence is None
     assert yaml.safe_load(block(card, "yaml")) == settings
-    assert figures_of(Run(settings, summary, (found,)))["device"] == ODD  # data, not text
+    assert figures_of(run)["device"] == ODD  # data, not text
 
 
 @pytest.mark.parametrize(
@@ -282,12 +288,12 @@ def test_odd_names_stay_text(tmp_path):
 )  # fmt: skip
 def test_of_a_place_the_name_stays(init, left):
     settings = {"data": {"root": HOME, "cache": HOME, "flip": 0.5}, "model": {"init": init, "depth": 2}}
-    assert without_places(settings) == {"data": {"flip": 0.5}, "model": {"init": left, "depth": 2}}
-    assert without_places({"init": init, "data": {"warning": HOME}}) == {"init": left, "data": {}}
+    assert without_paths(settings) == {"data": {"flip": 0.5}, "model": {"init": left, "depth": 2}}
+    assert without_paths({"init": init, "data": {"warning": HOME}}) == {"init": left, "data": {}}
     assert settings["data"]["root"] == HOME  # what is given is not changed
 
 
 def test_a_run_that_has_not_ended_has_no_card(runs, tmp_path):
     (tmp_path / "config.yaml").write_bytes((runs / "pre" / "config.yaml").read_bytes())
     with pytest.raises(CheckpointError, match="is no finished run"):
-        read_run(tmp_path)
+        read_finished(tmp_path)

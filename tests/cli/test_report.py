@@ -33,8 +33,8 @@ def test_page_stands_in_the_run_or_where_it_is_asked_for(begun, capsys):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["nowhere"], "nowhere is no run"),
-        (["a run/config.yaml"], "is no run"),
+        (["nowhere"], "nowhere is not a run"),
+        (["a run/config.yaml"], "is not a run"),
         (["x" * 300], "name too long"),
         (["a run", "--out", "page.txt"], "page.txt"),
         (["a run", "--out", "a run"], "a run"),

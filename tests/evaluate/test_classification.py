@@ -5,9 +5,9 @@ import torch
 
 from vit.config import ViTConfig
 from vit.data.augment import to_float
+from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.evaluate.classification import NoClassifierError, accuracy, confusion, head_logits, reliability, worth
-from vit.training.device import Compute
 
 
 @pytest.fixture(autouse=True)

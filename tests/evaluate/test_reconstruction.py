@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization, to_float
+from vit.device import Compute
 from vit.evaluate.reconstruction import (
     Reconstruction,
     estimate_statistics,
@@ -20,7 +21,6 @@ from vit.evaluate.reconstruction import (
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss, patch_targets
 from vit.masking import NOISE, Mask, make_mask
 from vit.patches import patchify
-from vit.training.device import Compute
 
 SIZE, PATCH, GRID = (8, 12), (4, 2), (2, 6)
 NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])

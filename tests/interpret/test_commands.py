@@ -20,6 +20,7 @@ from vit.cli.explore import explore_parser
 from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization, to_float
 from vit.data.folder import list_splits
+from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.evaluate.reconstruction import reconstruct
 from vit.figures import explore
@@ -27,7 +28,6 @@ from vit.interpret import AttentionMaps, attention_rollout, attention_statistics
 from vit.interpret.viewing import Pictures, Subject, in_grid_order
 from vit.mae import build_autoencoder
 from vit.masking import mask_from_noise, num_keep
-from vit.training.device import Compute
 
 SIZES = dict(image_size=(12, 16), patch_size=(4, 4), embed_dim=16, depth=3, num_heads=2)
 NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])

@@ -8,7 +8,8 @@ import yaml
 
 from vit.cli import main
 from vit.config import Config, TrainConfig
-from vit.report.comparison import ComparisonError, as_table, compare_runs, read_run
+from vit.report.comparison import ComparisonError, as_table, compare_runs, read_finished
+from vit.runs import RunError
 
 
 def finished(folder: Path, accuracy: float, linear: float | None = None, stamp: str = "a", **train: object) -> Path:
@@ -39,7 +40,7 @@ def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
         finished(tmp_path / "longer", 0.8, epochs=200),
         finished(tmp_path / "other data", 0.9, stamp="b"),
     ]
-    rows = compare_runs([read_run(folder) for folder in folders])
+    rows = compare_runs([read_finished(folder) for folder in folders])
     assert [[Path(name).name for name in row["run"].split(", ")] for row in rows] == [
         ["one", "two", "three"], ["longer"], ["other data"],
     ]  # fmt: skip
@@ -51,7 +52,7 @@ def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
 
 def test_columns_that_nobody_fills_are_left_out_and_a_probe_is_found(tmp_path):
     runs = [finished(tmp_path / "probed", 0.5, linear=0.61), finished(tmp_path / "not", 0.4, epochs=3)]
-    rows = compare_runs([read_run(folder) for folder in runs])
+    rows = compare_runs([read_finished(folder) for folder in runs])
     assert [row["linear probe"] for row in rows] == ["61.00%", ""]
     assert "neighbours" not in rows[0]
     assert "loss" not in rows[0]
@@ -71,8 +72,8 @@ def test_what_is_no_finished_run_is_one_line(tmp_path, spoil, content, capsys):
     (folder / spoil).unlink()
     if content is not None:
         (folder / spoil).write_text(content)
-    with pytest.raises(ComparisonError, match="run"):
-        read_run(folder)
+    with pytest.raises((ComparisonError, RunError), match="run"):
+        read_finished(folder)
     assert main(["compare", str(folder)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -90,10 +91,10 @@ def test_command_prints_a_row_a_run(tmp_path, capsys):
 
 def test_a_run_twice_is_refused_and_a_seed_twice_is_no_spread(tmp_path):
     one, again = (finished(tmp_path / name, value) for name, value in (("one", 0.5), ("again", 0.6)))
-    rows = compare_runs([read_run(one), read_run(again)])
+    rows = compare_runs([read_finished(one), read_finished(again)])
     assert [row["accuracy"] for row in rows] == ["50.00%", "60.00%"]
     with pytest.raises(ComparisonError, match="twice"):
-        compare_runs([read_run(one), read_run(tmp_path / "again" / ".." / "one")])
+        compare_runs([read_finished(one), read_finished(tmp_path / "again" / ".." / "one")])
 
 
 def changed(folder: Path, file: str, **values: object) -> Path:
@@ -107,7 +108,7 @@ def test_a_probe_of_other_weights_is_not_shown_and_one_of_every_layer_stands_apa
     one, other = (finished(tmp_path / name, 0.5, linear=0.6, epochs=n) for n, name in enumerate(("a", "b"), 1))
     changed(one, "probe/results.json", fingerprint="another")
     changed(other, "probe/results.json", settings={"labels": 1.0, "every_layer": True})
-    rows = compare_runs([read_run(one), read_run(other)])
+    rows = compare_runs([read_finished(one), read_finished(other)])
     assert "linear probe" not in rows[0]
     assert [row["linear probe, best layer"] for row in rows] == ["", "60.00%"]
 
@@ -120,14 +121,14 @@ def test_rows_are_shared_by_what_a_run_began_with_not_by_where_it_lay(tmp_path):
         (folder / "config.yaml").write_text(yaml.safe_dump(settings))
         return folder
 
-    rows = compare_runs([read_run(run(*about)) for about in (("a", "x", 0), ("b", "x", 1), ("c", "y", 2))])
+    rows = compare_runs([read_finished(run(*about)) for about in (("a", "x", 0), ("b", "x", 1), ("c", "y", 2))])
     assert [row["seeds"] for row in rows] == ["0, 1", "2"]
     both = [run("same/1", "x", 0), run("same/2", "y", 0)]
     for folder in both:  # one name, other weights
         settings = yaml.safe_load((folder / "config.yaml").read_text())
         settings["model"]["init"] = "runs/same"
         (folder / "config.yaml").write_text(yaml.safe_dump(settings))
-    assert [row["model.init"] for row in compare_runs([read_run(one) for one in both])] == [
+    assert [row["model.init"] for row in compare_runs([read_finished(one) for one in both])] == [
         "runs/same (x)",
         "runs/same (y)",
     ]
@@ -146,7 +147,7 @@ def test_runs_of_an_earlier_version_are_compared_as_they_were(tmp_path):
         del summary["fingerprint"]
         (folder / "summary.json").write_text(json.dumps(summary))
         folders.append(folder)
-    (row,) = compare_runs([read_run(folder) for folder in folders])
+    (row,) = compare_runs([read_finished(folder) for folder in folders])
     assert row["linear probe"] == "60.00% ± 0.00%"
 
 
@@ -156,7 +157,7 @@ def test_neighbours_of_another_bank_stand_apart(tmp_path):
                 neighbours={"encoder_accuracy": 0.5, "bank": bank})
         for bank in (10, 50)
     ]  # fmt: skip
-    assert len(compare_runs([read_run(run) for run in runs])) == 2
+    assert len(compare_runs([read_finished(run) for run in runs])) == 2
 
 
 @pytest.mark.parametrize(("part", "rows"), [({"holdout": 20}, 1), ({"labels": 0.5}, 1), ({}, 2)], ids=str)
@@ -168,7 +169,7 @@ def test_subset_seeds_share_a_row_where_subsets_are_drawn(part, rows, tmp_path):
         settings["data"] |= {**part, "subset_seed": seed}
         (folder / "config.yaml").write_text(yaml.safe_dump(settings))
         data = json.loads((folder / "summary.json").read_text())["data"]
-        runs.append(read_run(changed(folder, "summary.json", data=data | {"whole_stamp": "the same"})))
+        runs.append(read_finished(changed(folder, "summary.json", data=data | {"whole_stamp": "the same"})))
     found = compare_runs(runs)
     assert len(found) == rows
     assert found[0]["seeds"] == ("0, 0 (subset 1)" if rows == 1 else "0")
@@ -249,4 +250,4 @@ def test_a_probe_of_other_images_is_not_shown(tmp_path):
     summary = json.loads((folder / "summary.json").read_text())
     summary["data"]["stamp"] = "another"
     (folder / "summary.json").write_text(json.dumps(summary))
-    assert "linear probe" not in compare_runs([read_run(folder)])[0]
+    assert "linear probe" not in compare_runs([read_finished(folder)])[0]

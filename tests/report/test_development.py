@@ -12,15 +12,14 @@ from vit.evaluate.reconstruction import fixed_mask, reconstruct
 from vit.interpret import AttentionMaps
 from vit.interpret.viewing import CPU
 from vit.report.development import MOST_MOMENTS, development_of, spread, who_asks
-from vit.report.record import settings_of
-from vit.report.showcase import load_showcase
+from vit.runs import flat_settings, read_sample_images
 from vit.training.run_folder import RunFolder
 
 
 def developed(path):
     folder = RunFolder(path)
-    images = load_showcase(folder.showcase).images
-    return images, development_of(folder, images, settings_of(yaml.safe_load(folder.config.read_text())))
+    images = read_sample_images(folder.showcase).images
+    return images, development_of(folder, images, flat_settings(yaml.safe_load(folder.config.read_text())))
 
 
 def test_moments_are_the_snapshots_with_one_mask(pretrained):

@@ -37,8 +37,7 @@ from vit.report.page import is_report, report_page, write_report
 from vit.report.particulars import commands_of, settings
 from vit.report.pictures import figure_of_dynamics
 from vit.report.pieces import bars, duration, spelled
-from vit.report.record import read_record, settings_of
-from vit.report.showcase import load_showcase
+from vit.runs import flat_settings, read_run, read_sample_images
 
 HOSTILE = [
     "</style></title><script>alert(1)</script>",
@@ -105,7 +104,7 @@ def read(folder: Path) -> Read:
 @cache
 def page_of(folder: Path) -> str:
     """The page about a run that does not change."""
-    return report_page(read_record(folder))
+    return report_page(read_run(folder))
 
 
 @pytest.fixture
@@ -164,8 +163,8 @@ def test_a_classifier_has_its_own_figures(classifier):
 
 
 def test_every_setting_that_differs_is_shown_with_its_default_and_all_are_folded(pretrained):
-    page, defaults = read(pretrained), settings_of(Config().to_dict())
-    given = read_record(pretrained).settings
+    page, defaults = read(pretrained), flat_settings(Config().to_dict())
+    given = read_run(pretrained).settings
     changed = {key: value for key, value in given.items() if value != defaults[key]}
     assert len(changed) > 10
     shown = Counter(tuple(row) for row in page.rows)
@@ -180,12 +179,12 @@ def test_a_setting_that_is_left_out_has_its_default(copied):
     text = (copied / "config.yaml").read_text()
     assert "  flip: 0.5\n" in text
     (copied / "config.yaml").write_text(text.replace("  flip: 0.5\n", ""))
-    assert read_record(copied).settings["data.flip"] == 0.5
-    assert ["data.flip", "0.5"] in Read(settings(read_record(copied)).content).rows
+    assert read_run(copied).settings["data.flip"] == 0.5
+    assert ["data.flip", "0.5"] in Read(settings(read_run(copied)).content).rows
 
 
 def test_images_are_the_kept_ones_and_are_filled_in_at_each_moment(pretrained):
-    page, kept = read(pretrained), load_showcase(pretrained / "showcase.safetensors").images
+    page, kept = read(pretrained), read_sample_images(pretrained / "showcase.safetensors").images
     filled = page.pictures("filled in by")
     (original, *again), (seen,) = page.pictures("images: cat"), page.pictures("as the model sees them")
     assert all((original == other).all() for other in again)
@@ -229,7 +228,7 @@ def test_without_kept_images_the_run_s_own_pictures_stand_for_them(copied, pretr
     ]
     assert not any(picture in page_of(pretrained) for picture in drawn)
     (copied / "showcase.safetensors").unlink()
-    page = report_page(read_record(copied))
+    page = report_page(read_run(copied))
     assert all(picture in page for picture in drawn)
     assert "Where it looks" not in Read(page).text
 
@@ -243,7 +242,7 @@ def recorded(make_run, tmp_path_factory) -> Path:
 def test_dynamics_are_drawn_for_both_themes_where_they_were_recorded(recorded, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(recorded, run)
-    found = dynamics(read_record(run))
+    found = dynamics(read_run(run))
     assert found.title == "How the weights moved"
     light, dark = (base64.b64decode(data) for data in sorted(re.findall(r"base64,([^\"]+)", found.content)))
     drawn = figure_of_dynamics(read_dynamics(run / "dynamics.safetensors"))
@@ -251,9 +250,9 @@ def test_dynamics_are_drawn_for_both_themes_where_they_were_recorded(recorded, t
     assert light != dark
     (run / "dynamics.safetensors").write_bytes(b"cut")
     with pytest.raises(DynamicsError, match=r"dynamics\.safetensors"):
-        dynamics(read_record(run))
+        dynamics(read_run(run))
     (run / "dynamics.safetensors").unlink()
-    assert dynamics(read_record(run)) is None
+    assert dynamics(read_run(run)) is None
 
 
 def own_results(folder: Path) -> dict[str, Any]:
@@ -270,12 +269,12 @@ def test_evaluations_below_the_run_are_taken_in_and_damaged_ones_told_of(copied)
     }.items():  # fmt: skip
         (copied / name).mkdir(parents=True)
         (copied / name / "results.json").write_text(text)
-    record = read_record(copied)
+    record = read_run(copied)
     found, notes = evaluation(record)
     page = Read(found.content)
     rows = [tuple(row[:2]) for row in page.rows]
-    assert ("nearest neighbours", "43.21%") in rows
-    assert rows.count(("linear probe", "54.32% ± 1.23% over 2 seeds")) == 2
+    assert ("nearest-neighbour accuracy", "43.21%") in rows
+    assert rows.count(("linear probe of frozen features", "54.32% ± 1.23% over 2 seeds")) == 2
     assert ["block", "75%", "0.6789", "0.7890", "0.8910"] in page.rows
     assert "Other data: 1,234 training images, measured on 567 test images." in page.text
     assert RESULTS["command"] in "".join(page.text)
@@ -299,7 +298,7 @@ def test_what_was_measured_on_held_out_images_is_nowhere_called_test(task, make_
 
 @pytest.mark.parametrize("which", ["pretrained", "classifier"])
 def test_commands_are_ones_that_their_programs_take(which, request, tmp_path):
-    record = read_record(request.getfixturevalue(which))
+    record = read_run(request.getfixturevalue(which))
     parsers = {
         "attention": attention_parser,
         "explore": explore_parser,
@@ -311,12 +310,12 @@ def test_commands_are_ones_that_their_programs_take(which, request, tmp_path):
     for program, *argv in lines:
         if program == "python":
             command = parse_train_command(argv[1:], tmp_path / "none")
-            assert settings_of(command.config.to_dict()) == record.settings
-            assert command.out != record.folder.path
+            assert flat_settings(command.config.to_dict()) == record.settings
+            assert command.out != record.files.path
         else:
             assert program == "vit"
             options = parsers[argv[0]]().parse_args(argv[1:])
-            assert str(record.folder.path) in vars(options).values()
+            assert str(record.files.path) in vars(options).values()
             assert getattr(options, "data", "my images") == "my images"
 
 

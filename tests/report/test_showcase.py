@@ -6,7 +6,8 @@ from safetensors.torch import save_file
 
 from vit.data import Dataset, ImageSet
 from vit.errors import one_line
-from vit.report.showcase import SHOWN, ShowcaseError, load_showcase, save_showcase, showcase_of
+from vit.report.showcase import SHOWN, save_showcase, showcase_of
+from vit.runs import RunError, read_sample_images
 
 NAMES = ("cat", "<b>", "\udcff\u202e")
 
@@ -25,7 +26,7 @@ def test_showcase_comes_back_as_it_was(tmp_path, count):
     save_showcase(showcase_of(data), tmp_path / "one")
     save_showcase(showcase_of(data), tmp_path / "two")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-    found, chosen = load_showcase(tmp_path / "one"), data.test.showcase(SHOWN)
+    found, chosen = read_sample_images(tmp_path / "one"), data.test.showcase(SHOWN)
     assert torch.equal(found.images, data.test.images[chosen])
     assert found.labels == [data.test.label_names[place] for place in chosen.tolist()]
     assert found.class_names == list(NAMES)
@@ -69,7 +70,7 @@ def test_another_file_is_refused_in_one_line(tmp_path, how):
     path = tmp_path / "showcase.safetensors"
     save_showcase(showcase_of(dataset(3)), path)
     spoilt(path, how)
-    with pytest.raises(ShowcaseError) as refusal:
-        load_showcase(path)
+    with pytest.raises(RunError) as refusal:
+        read_sample_images(path)
     assert str(refusal.value) == one_line(str(refusal.value))
     assert str(path) in str(refusal.value)

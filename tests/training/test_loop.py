@@ -14,12 +14,12 @@ import vit.mae
 from vit.attention import set_kernel
 from vit.config import ClassifyConfig, Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
 from vit.data.augment import Normalization
+from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.interpret import DynamicsRecorder
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.masking import make_mask
 from vit.training.average import WeightAverage
-from vit.training.device import Compute
 from vit.training.loop import (
     CPU_TOKENS,
     NonFiniteError,

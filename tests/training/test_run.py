@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import vit.training.device
+import vit.device
 import vit.training.loop
 from vit.checkpoints import load_model, save_model
 from vit.config import (
@@ -329,12 +329,12 @@ def test_run_of_a_version_that_recorded_nothing_cannot_begin_to(tmp_path):
 def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
     config = changed(CONFIG, train={"precision": "auto"})
     for began, now in (("fp32", True), ("bf16", False)):
-        monkeypatch.setattr(vit.training.device, "bf16_pays", lambda device, began=began: began == "bf16")
+        monkeypatch.setattr(vit.device, "bf16_pays", lambda device, began=began: began == "bf16")
         run = begin_run(config, dataset())
         assert run.compute.precision == began
         go(run, 2)
         run.save(tmp_path / began)
-        monkeypatch.setattr(vit.training.device, "bf16_pays", lambda device, now=now: now)
+        monkeypatch.setattr(vit.device, "bf16_pays", lambda device, now=now: now)
         assert begin_run(config, dataset(), tmp_path / began).compute.precision == began
 
 

@@ -13,8 +13,9 @@ from vit.bench.ceiling import product_step
 from vit.bench.job import CLASSES, Job
 from vit.config import ConfigError, OptimConfig
 from vit.data.augment import Normalization
+from vit.device import Compute, choose_compute
+from vit.mae import MaskedAutoencoder
 from vit.training.allocator import keep_freed_memory
-from vit.training.device import Compute, choose_compute
 from vit.training.loop import accumulate_gradient, choose_parts, train_steps
 from vit.training.model import build_model
 from vit.training.optimizer import make_optimizer, parameter_groups

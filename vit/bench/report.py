@@ -18,7 +18,7 @@ from vit.atomic import write_json
 from vit.bench.compare import Result, Spread, compare
 from vit.bench.job import Job, flops_per_image, linears
 from vit.bench.scaling import AXES, scaling, variants
-from vit.training.device import choose_compute, device_name
+from vit.device import choose_compute, device_name
 
 # One choice changed, all else as it is: what the choice gives is what is lost so.
 ABLATIONS: dict[str, dict[str, Any]] = {

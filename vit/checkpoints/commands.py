@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vit.checkpoints.card import read_run
+from vit.checkpoints.card import read_finished
 from vit.checkpoints.convert import convert_model
 from vit.checkpoints.inspection import describe, facts
 from vit.checkpoints.loading import find, load_model
@@ -62,11 +62,11 @@ def write(
         the exit code.
     """
     beside = beside or Beside()
-    run = read_run(checkpoint, beside.results, beside.note) if beside.card else None
+    run = read_finished(checkpoint, beside.results) if beside.card else None
     model = load_model(checkpoint, **asked)
     origin = model.origin
     if command == "convert":
-        notes = convert_model(model, to, out, beside.half, run)
+        notes = convert_model(model, to, out, beside.half, run, beside.note)
     else:
         from vit.checkpoints.export import export_program
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vit.atomic import replacing, write_json, write_text
-from vit.checkpoints.card import Run, card_of, damage_named, figures_of
+from vit.checkpoints.card import card_of, damage_named, figures_of
 from vit.checkpoints.formats.huggingface import to_huggingface
 from vit.checkpoints.formats.mae import to_mae
 from vit.checkpoints.formats.outgoing import origin_of
@@ -21,11 +21,14 @@ from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import CheckpointError, check_finite
 from vit.mae import Model
 from vit.pretrained import CARD
+from vit.runs import RunRecord
 
 FOLDERS = {"timm": to_timm, "huggingface": to_huggingface}
 
 
-def convert_model(model: Model, to: str, out: str | Path, half: bool = False, run: Run | None = None) -> list[str]:
+def convert_model(
+    model: Model, to: str, out: str | Path, half: bool = False, run: RunRecord | None = None, note: str = ""
+) -> list[str]:
     """Write a model that `load_model` gave.
 
     Args:
@@ -36,6 +39,7 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False, ru
         half: of "safetensors": write the weights in half precision, for a file of half the size. They load as float32.
         run: of "safetensors": the finished run that trained the model, whose card is written too, as README.md, and whose
             figures stand in config.json.
+        note: with `run`, a sentence on the data for its card.
 
     Returns:
         What was left out, or will be computed otherwise there, a line each.
@@ -51,7 +55,7 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False, ru
     if os.path.lexists(out) and (out.is_symlink() or not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out} exists; name another place, what is there is not replaced")
     if to == "safetensors":
-        return _write_own(model, origin, out, half, run)
+        return _write_own(model, origin, out, half, run, note)
     if half or run is not None:
         raise CheckpointError(f"half precision and the card of a run are for safetensors, not for {to}")
     if to == "mae":
@@ -70,7 +74,7 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False, ru
     return outgoing.notes
 
 
-def _write_own(model: Model, origin: Origin, out: Path, half: bool, run: Run | None) -> list[str]:
+def _write_own(model: Model, origin: Origin, out: Path, half: bool, run: RunRecord | None, note: str) -> list[str]:
     """The project's own format, with what was asked for beside it."""
     notes = [f"rounded to half precision, no value by more than {_rounding(model):.1e}"] if half else []
     known = (origin.normalize, origin.class_names, origin.data)
@@ -85,7 +89,7 @@ def _write_own(model: Model, origin: Origin, out: Path, half: bool, run: Run | N
             f"{origin.source}: its run trained another model than this: load it as it is for its card"
         )
     with damage_named(f"{origin.source}: its config.yaml, summary.json or results.json"):
-        card = card_of(settings_of(model, *known, **more), run, out.resolve().name, half)
+        card = card_of(settings_of(model, *known, **more), run, out.resolve().name, half, note)
         figures = figures_of(run)
     save_model(out, model, *known, **more, dtype=torch.float16 if half else torch.float32, figures=figures)
     write_text(out / CARD, card)

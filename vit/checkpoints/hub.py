@@ -9,11 +9,12 @@ from pathlib import Path
 
 import yaml
 
-from vit.checkpoints.card import mapping, model_card, read_json, without_places
+from vit.checkpoints.card import model_card
 from vit.checkpoints.formats.native import FORMAT
 from vit.checkpoints.reading import FOLDER_FILES, CheckpointError, read_checkpoint
 from vit.errors import one_line
 from vit.pretrained import CARD
+from vit.runs import read_mapping, without_paths
 
 # What of a run is for others: never its states, which hold the optimizer too and are many times as large.
 PUBLISHED = ("model.safetensors", "config.json", "config.yaml", "summary.json", "metrics.jsonl", "curves.png",
@@ -124,7 +125,7 @@ def push_to_hub(folder: str | Path, repository: str, private: bool = False) -> s
 def _public(path: Path) -> bytes:
     """config.yaml or summary.json without what says where things lie on this machine; a run's files stay as they are."""
     as_json = path.suffix == ".json"
-    values = without_places(mapping(path, read_json if as_json else yaml.safe_load))
+    values = without_paths(read_mapping(path))
     return (json.dumps(values, indent=2) + "\n" if as_json else yaml.safe_dump(values, sort_keys=False)).encode()
 
 
@@ -134,7 +135,7 @@ def _parts(index: Path) -> list[str]:
     Raises:
         CheckpointError: the index is damaged, or names what is no file beside it.
     """
-    names = mapping(index, read_json).get("weight_map")
+    names = read_mapping(index, CheckpointError).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise CheckpointError(f"{index} is damaged: no weight_map")
     for part in names.values():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from vit.cli.options import CommandParser, picture_path
+from vit.errors import one_line
 
 
 def compare_parser() -> argparse.ArgumentParser:
@@ -28,13 +30,16 @@ def run(argv: Sequence[str]) -> int:
     options = compare_parser().parse_args(list(argv))
     plot = picture_path("--plot", options.plot) if options.plot else None
 
-    from vit.report.comparison import as_table, compare_runs, draw_runs, read_run
+    from vit.report.comparison import as_table, compare_runs, draw_runs, read_finished
 
-    runs = [read_run(Path(folder)) for folder in options.runs]
+    runs = [read_finished(Path(folder)) for folder in options.runs]
     rows = compare_runs(runs)
     if plot:
         draw_runs(runs, plot)
     print("\n".join(as_table(rows, options.markdown)))
     if plot:
         print(f"drawn    {plot}")
+    for record in runs:
+        for note in record.notes:
+            print(f"note     {one_line(note)}", file=sys.stderr)
     return 0

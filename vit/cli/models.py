@@ -10,8 +10,10 @@ from typing import Any
 from vit.cli.options import CommandParser
 from vit.errors import one_line
 from vit.pretrained import shipped, shipped_models
+from vit.runs import FIGURES
 
 COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "figures")
+SHOWN = ("accuracy", "masked_loss", "linear_probe", "knn_accuracy")
 NUMBERS = ("parameters", "MB")
 
 
@@ -59,29 +61,24 @@ def row(model: dict[str, Any]) -> tuple[str, ...]:
         what.append(f"decoder {decoder['dim']} x {decoder['depth']}")
     if encoder["num_classes"]:
         what.append(f"{encoder['num_classes']} classes")
-    figures = ", ".join(in_words(model["figures"], model["data"])) or "-"
+    figures = ", ".join(best_figures(model["figures"], model["data"])) or "-"
     size, count = f"{model['bytes'] / 1e6:.1f}", f"{model['parameters']:,}"
     return model["name"], ", ".join(what), count, size, model["data"] or "-", figures
 
 
-def in_words(figures: dict[str, Any], data: str) -> Iterator[str]:
-    """The figures that say most, in a few words each; of what `vit evaluate` measured, those on `data` alone."""
-    tested = figures.get("tested_on", "test images")
-    where = "" if tested == "test images" else f" on {tested}"
-    if "test_accuracy" in figures:
-        yield f"accuracy {figures['test_accuracy']:.1%}{where}"
-    elif "test_loss" in figures:
-        yield f"loss {figures['test_loss']:.3f}{where}"
+def best_figures(figures: dict[str, Any], data: str) -> Iterator[str]:
+    """Yield the most telling figures; of what `vit evaluate` measured, only those on `data`."""
     measured = [found for found in figures.get("measured", []) if found["data"] == data]
-    for method, name in (("linear", "linear probe"), ("knn", "neighbours")):
-        for found in measured:
-            if method in found:
-                aside = "" if found["tested_on"] == "test images" else f" on {found['tested_on']}"
-                yield f"{name} {found[method]['accuracy']:.1%}{aside}"
-                break
-        else:
-            if method == "knn" and "neighbours" in figures:
-                yield f"{name} {figures['neighbours']['encoder_accuracy']:.1%}{where}"
+    for key in SHOWN:
+        figure = FIGURES[key]
+        method, name = figure.in_results
+        places = [(found[method][name], found) for found in measured if isinstance(found.get(method), dict)]
+        if (value := figure.of_summary(figures)) is not None:
+            places.append((value, figures))
+        if places:
+            value, found = places[0]
+            tested = found.get("tested_on", "test images")
+            yield f"{figure.short} {figure.write_brief(value)}{'' if tested == 'test images' else f' on {tested}'}"
 
 
 def _size(size: Sequence[int]) -> str:

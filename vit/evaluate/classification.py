@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vit.device import Compute
 from vit.encoder import VisionTransformer, eval_mode
 from vit.errors import UserError
 from vit.evaluate.features import Prepare
-from vit.training.device import Compute
 
 
 class NoClassifierError(UserError):

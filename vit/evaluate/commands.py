@@ -23,6 +23,7 @@ from vit.config import ConfigError, DataConfig, TrainConfig
 from vit.data import Dataset, load_data
 from vit.data.augment import evenly_spaced
 from vit.data.subsets import spread_over_classes
+from vit.device import Compute, choose_compute, device_name
 from vit.errors import UserError, one_line
 from vit.evaluate.classification import accuracy, head_logits, worth
 from vit.evaluate.features import Prepare, encoder_features, pixel_features
@@ -31,7 +32,7 @@ from vit.evaluate.probe import linear_probe
 from vit.evaluate.reconstruction import score_reconstruction
 from vit.mae import MaskedAutoencoder, Model
 from vit.masking import NOISE, num_keep
-from vit.training.device import Compute, choose_compute, device_name
+from vit.runs import aligned, results_lines
 
 METHODS = ("knn", "linear", "reconstruction", "head")
 RATIOS = (0.5, 0.75, 0.9)
@@ -183,33 +184,9 @@ def describe(results: dict[str, Any]) -> list[str]:
         lines.append(f"WARNING: {one_line(data['warning'])}")
     if results["note"]:
         lines.append(f"note: {results['note']}")
-    if found := results.get("knn"):
-        searched = f"raw pixels {found['raw_pixel_accuracy']:.2%}; k {found['k']}, {found['bank']:,} training images"
-        lines.append(f"nearest neighbours  {found['accuracy']:.2%}{_spread(found)}   ({searched})")
-    if found := results.get("linear"):
-        chosen = f"layer {by_seed(found['layer'])}, L2 {by_seed(found['strength'], '.0e')}, chosen on"
-        chosen += f" {found['held_out']:,} held-out training images"
-        lines.append(
-            f"linear probe        {found['accuracy']:.2%}{_spread(found)}   ({found['labels']:,} labels; {chosen})"
-        )
-        if not found["converged"]:
-            lines.append("                    its fit has not converged")
-    if found := results.get("head"):
-        error = found["expected_calibration_error"]
-        named = "" if found["classes_named"] else "; its classes have no names: taken in the data's order"
-        flipped = f"; with mirror images {found['accuracy_with_flip']:.2%}" if "accuracy_with_flip" in found else ""
-        lines.append(f"its own head        {found['accuracy']:.2%}   (calibration error {error:.1%}{flipped}{named})")
-    for row in results.get("reconstruction", []):
-        lines.append(
-            f"hidden patches      {row['loss']:.4f}   ({row['mask']} mask, {row['ratio']:.0%} hidden; mean of the visible "
-            f"{row['mean_of_visible_patches']:.4f}, nearest visible {row['nearest_visible_patch']:.4f})"
-        )
+    lines += aligned(results_lines(results))
     spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results["seconds"].items())
     return [*lines, f"on {results['device']}, threads {results['threads']}: {spent}"]
-
-
-def _spread(found: dict[str, Any]) -> str:
-    return f" +- {found['spread']:.2%} over {len(found['seeds'])} seeds" if "spread" in found else ""
 
 
 def caption(outcome: Outcome) -> str:

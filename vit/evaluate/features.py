@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit.device import Compute
 from vit.encoder import VisionTransformer, eval_mode
-from vit.training.device import Compute
 
 Prepare = Callable[[Tensor], Tensor]
 """uint8 (B, C, h, w) -> the model's input (B, C, H, W)."""

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from vit.data.augment import Normalization, to_float
 from vit.data.batches import stream
+from vit.device import Compute
 from vit.encoder import eval_mode
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, make_mask
 from vit.patches import patchify, unpatchify
-from vit.training.device import Compute
 
 TEST_SEED = 20_220_612  # of the fixed test mask: the same patches are hidden for every run and every model
 

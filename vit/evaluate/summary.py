@@ -14,12 +14,12 @@ from torch import Tensor
 from vit import __version__
 from vit.checkpoints.native import fingerprint
 from vit.data.augment import evenly_spaced, to_float
+from vit.device import device_name
 from vit.evaluate.classification import accuracy, head_logits, reliability, worth
 from vit.evaluate.features import encoder_features, pixel_features
 from vit.evaluate.neighbours import K, neighbour_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
 from vit.mae import MaskedAutoencoder
-from vit.training.device import device_name
 from vit.training.run import TrainingRun
 
 

@@ -20,13 +20,13 @@ from vit.config import DataConfig, Source
 from vit.data import NAMES, load_data
 from vit.data.augment import evenly_spaced, to_float
 from vit.data.folder import list_splits
+from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.interpret.capture import Query
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.interpret.layers import AttentionError
 from vit.mae import Model
 from vit.masking import Mask, num_keep
-from vit.training.device import Compute
 
 CPU = Compute(torch.device("cpu"))
 MOST_TOKENS, MOST_WEIGHTS = 8192, 8 << 20  # of a batch, and of a layer's attention to it: more only takes memory

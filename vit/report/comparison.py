@@ -1,23 +1,20 @@
-"""`vit compare`: finished runs side by side: what differs between their settings, and what they came to."""
+"""`vit compare`: finished runs side by side: what differs between their settings, and what they measured."""
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vit.checkpoints.card import is_about
-from vit.config import FREE_ON_RESUME, Config
+from vit.config import FREE_ON_RESUME
 from vit.errors import UserError, one_line
 from vit.figures import RunLine, RunPanel, compared_figure, save_figure
 from vit.figures.measures import SERIES
 from vit.report.pictures import curves_of
-from vit.report.record import settings_of
-from vit.training.metrics import read_metrics
-from vit.training.run_folder import RunFolder
+from vit.runs import FIGURES, RunRecord, read_run
 
 SEEDS = ("train.seed", "data.subset_seed")
 
@@ -26,76 +23,35 @@ class ComparisonError(UserError):
     """Runs that cannot be compared; the message is one line."""
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """What a run folder says.
-
-    Attributes:
-        folder: of the run.
-        settings: of config.yaml, by "section.key".
-        summary: summary.json.
-        results: every results.json of `vit evaluate` in a folder within the run's.
-    """
-
-    folder: Path
-    settings: dict[str, Any]
-    summary: dict[str, Any]
-    results: list[dict[str, Any]]
-
-
-def _linear(run: FinishedRun, every_layer: bool) -> float | None:
-    """Of a probe of the run's own weights on the same images, by all their labels."""
-    probes = [
-        found["linear"]["accuracy"]
-        for found in run.results
-        if "linear" in found
-        and found["data"]["stamp"] == run.summary["data"]["stamp"]
-        and is_about(run.summary, found)
-        and (found["settings"]["labels"], found["settings"]["every_layer"]) == (1, every_layer)
-    ]
-    return probes[0] if probes else None
-
-
-def _neighbours(run: FinishedRun) -> float | None:
-    return (run.summary.get("neighbours") or {}).get("encoder_accuracy")
-
-
-FIGURES: dict[str, tuple[Callable[[FinishedRun], float | None], str]] = {
-    "loss": (lambda run: run.summary.get("test_loss"), ".4f"),
-    "accuracy": (lambda run: run.summary.get("test_accuracy"), ".2%"),
-    "with mirror images": (lambda run: run.summary.get("test_accuracy_with_flip"), ".2%"),
-    "calibration error": (lambda run: run.summary.get("test_calibration_error"), ".2%"),
-    "neighbours": (_neighbours, ".2%"),
-    "linear probe": (lambda run: _linear(run, False), ".2%"),
-    "linear probe, best layer": (lambda run: _linear(run, True), ".2%"),
-    "seconds": (lambda run: run.summary.get("seconds"), ",.0f"),
+LINEAR = FIGURES["linear_probe"]
+BEST_LAYER = f"{LINEAR.short}, best layer"
+COLUMNS = {
+    name: figure
+    for figure in FIGURES.values()
+    if not figure.baseline_of
+    for name in ([figure.short, BEST_LAYER] if figure is LINEAR else [figure.short])
 }
-"""What is compared: how it is found in a run, and how it is written."""
+"""The figures that are compared, by their column."""
 
 
-def read_run(folder: Path) -> FinishedRun:
-    """A finished run.
+def read_finished(folder: Path) -> RunRecord:
+    """Read a finished run.
 
     Raises:
-        ComparisonError: there is none, or its files cannot be read.
+        ComparisonError: it is not finished, or its files do not hold all that is compared.
+        RunError: there is no run, or a file is damaged.
     """
-    import yaml
-
+    run = read_run(folder)
+    if not run.summary:
+        raise ComparisonError(f"{folder} holds no finished run: summary.json is not there")
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        sections = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        settings = settings_of(Config().to_dict()) | settings_of(sections)  # what an earlier version did not know yet
-        results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*/results.json"))]
-        run = FinishedRun(folder, settings, summary, results)
-        _row(run), _key(run)  # all that is compared is there
-        return run
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise ComparisonError(f"{folder} holds no finished run: {Path(error.filename).name} is not there") from error
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as error:
+        _row(run), _key(run)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ComparisonError(f"{folder} cannot be read: {type(error).__name__}: {one_line(str(error))}") from error
+    return run
 
 
-def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
+def compare_runs(runs: Sequence[RunRecord]) -> list[dict[str, str]]:
     """A row for each run; those that differ in nothing but the seed share one, with the mean and the spread.
 
     Args:
@@ -103,7 +59,7 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
 
     Returns:
         Rows with the same columns, as text: the run, the settings that are not the same everywhere, the seeds, what was
-        measured on, and of FIGURES those that a run has. The spread is the standard deviation over the seeds.
+        measured on, and of COLUMNS those that a run has. The spread is the standard deviation over the seeds.
 
     Raises:
         ComparisonError: a run is given twice.
@@ -118,7 +74,7 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
         different.insert(0, "model.init")  # one name, other weights
     rows = []
     for alike in _groups(runs):
-        row = {"run": ", ".join(one_line(str(run.folder)) for run in alike)}
+        row = {"run": ", ".join(one_line(str(run.files.path)) for run in alike)}
         row |= {key: _plain(alike[0].settings.get(key)) for key in different}
         if len(begun_with[init := alike[0].settings["model.init"]]) > 1:
             row["model.init"] = f"{_plain(init)} ({alike[0].summary.get('init_fingerprint') or 'unknown weights'})"
@@ -126,14 +82,14 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
         row |= {"images": f"{data['train_images']:,}", "measured on": f"{data['test_images']:,} {data['tested_on']}"}
         row["seeds"] = ", ".join(_seeds(run) for run in alike)
         found = [_row(run) for run in alike]
-        for name, (_, form) in FIGURES.items():
+        for name, figure in COLUMNS.items():
             values = [value for values in found if (value := values[name]) is not None]
-            row[name] = _mean(values, form) if len(values) == len(alike) else ""
+            row[name] = _mean(values, figure.form) if len(values) == len(alike) else ""
         rows.append(row)
     return [{name: row[name] for name in row if any(other[name] for other in rows)} for row in rows]
 
 
-def draw_runs(runs: Sequence[FinishedRun], path: Path) -> None:
+def draw_runs(runs: Sequence[RunRecord], path: Path) -> None:
     """A picture of how they went: loss, and accuracy of classifiers, over the epochs, and what was measured in the end.
 
     Runs that share a row of `compare_runs` share a colour. One that was measured on held-out images while it trained is drawn
@@ -145,7 +101,7 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path) -> None:
 
     Raises:
         ComparisonError: there are more rows than can be told apart, or a run is given twice.
-        MetricsError: a metrics.jsonl is damaged.
+        RunError: a metrics.jsonl is damaged.
     """
     groups = _groups(runs)
     if len(groups) > len(SERIES):
@@ -154,7 +110,7 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path) -> None:
         )
     panels: dict[str, list[RunLine]] = {}
     for series, alike in enumerate(groups):
-        names = ", ".join(run.folder.resolve().name for run in alike)
+        names = ", ".join(run.files.path.resolve().name for run in alike)
         drawn = [_lines(run, series) for run in alike]
         for title, first in drawn[0].items():
             lines = [one[title] for one in drawn]
@@ -172,9 +128,9 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path) -> None:
     save_figure(figure, path)
 
 
-def _lines(run: FinishedRun, series: int) -> dict[str, RunLine]:
+def _lines(run: RunRecord, series: int) -> dict[str, RunLine]:
     """What is drawn of a run, by the panel it belongs to."""
-    settings, metrics = run.settings, read_metrics(RunFolder(run.folder).metrics)
+    settings, metrics = run.settings, run.metrics
     lines = {}
     try:
         tested_on, uniformity = run.summary["data"]["tested_on"], settings["mask.uniformity"] > 0
@@ -185,32 +141,48 @@ def _lines(run: FinishedRun, series: int) -> dict[str, RunLine]:
             end = run.summary["epochs"], next(iter(curve.lines.values()))  # the first of these is the run's own
             lines[curve.title] = RunLine(series, epoch, values, end, rough=key == curve.key)
     except LookupError as error:
-        raise ComparisonError(f"{run.folder} cannot be drawn: its files do not say {error}") from error
+        raise ComparisonError(f"{run.files.path} cannot be drawn: its files do not say {error}") from error
     return lines
 
 
-def _groups(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
+def _groups(runs: Sequence[RunRecord]) -> list[list[RunRecord]]:
     """Those together that differ in nothing but the seed."""
-    groups: dict[str, list[FinishedRun]] = {}
+    groups: dict[str, list[RunRecord]] = {}
     places: set[Path] = set()
     for run in runs:
-        if run.folder.resolve() in places:
-            raise ComparisonError(f"{run.folder} is given twice")
-        places.add(run.folder.resolve())
+        if run.files.path.resolve() in places:
+            raise ComparisonError(f"{run.files.path} is given twice")
+        places.add(run.files.path.resolve())
         alike = groups.setdefault(_key(run), [])
         if any(_seeds(run) == _seeds(other) for other in alike):  # another run of the same seed is no other seed
-            groups[f"{_key(run)} {run.folder}"] = [run]
+            groups[f"{_key(run)} {run.files.path}"] = [run]
         else:
             alike.append(run)
     return list(groups.values())
 
 
-def _row(run: FinishedRun) -> dict[str, float | None]:
-    found = {name: find(run) for name, (find, _) in FIGURES.items()}
-    return {name: None if value is None else float(value) for name, value in found.items()}
+def _row(run: RunRecord) -> dict[str, float | None]:
+    """The figures of a run, by column."""
+    probes = {LINEAR.short: _probe(run, every_layer=False), BEST_LAYER: _probe(run, every_layer=True)}
+    return {
+        name: probes[name] if name in probes else figure.of_summary(run.summary) for name, figure in COLUMNS.items()
+    }
 
 
-def _key(run: FinishedRun) -> str:
+def _probe(run: RunRecord, every_layer: bool) -> float | None:
+    """The accuracy of a probe on the run's own images, by all their labels."""
+    method, key = LINEAR.in_results
+    accuracies = [
+        float(found[method][key])
+        for found in run.results.values()
+        if method in found
+        and found["data"]["stamp"] == run.summary["data"]["stamp"]
+        and (found["settings"]["labels"], found["settings"]["every_layer"]) == (1, every_layer)
+    ]
+    return accuracies[0] if accuracies else None
+
+
+def _key(run: RunRecord) -> str:
     """Equal for runs that differ in their seeds alone."""
     data, what = run.summary["data"], _what(run)
     if begun_with := run.summary.get("init_fingerprint"):  # the same weights, wherever they lie
@@ -222,7 +194,7 @@ def _key(run: FinishedRun) -> str:
     return json.dumps([what, data["train_images"], data["test_images"], data["tested_on"], stamp, bank], sort_keys=True)
 
 
-def _seeds(run: FinishedRun) -> str:
+def _seeds(run: RunRecord) -> str:
     seed, subset = (run.settings.get(key, 0) for key in SEEDS)
     drawn = run.settings.get("data.labels", 1) < 1 or run.settings.get("data.holdout", 0)
     return f"{seed} (subset {subset})" if subset and drawn else str(seed)
@@ -239,7 +211,7 @@ def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[
     return ["  ".join(line[name].ljust(widths[name]) for name in columns).rstrip() for line in lines]
 
 
-def _what(run: FinishedRun) -> dict[str, Any]:
+def _what(run: RunRecord) -> dict[str, Any]:
     """The settings that make a run what it is, without where and how it was computed, and the seed."""
     return {key: value for key, value in run.settings.items() if key not in FREE_ON_RESUME.union(SEEDS)}
 

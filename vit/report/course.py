@@ -20,7 +20,7 @@ from vit.interpret import read_dynamics
 from vit.report.development import Development
 from vit.report.pictures import curves_of, figure_of_dynamics
 from vit.report.pieces import DOTS, Row, Section, figure, paragraph, picture, section, strips
-from vit.report.record import Record
+from vit.runs import RunRecord
 
 DOTS_BROAD = 130
 """Dots an inch of a figure that is as wide as the page and scrolls on a phone."""
@@ -28,7 +28,7 @@ PIXELATED = 64
 """Pixels a side up to which an image is enlarged with its pixels as squares."""
 
 
-def course(record: Record) -> Section | None:
+def course(record: RunRecord) -> Section | None:
     """How training went."""
     if not record.metrics:
         return None
@@ -42,7 +42,7 @@ def course(record: Record) -> Section | None:
                    element("div", *drawn, class_="figures"))  # fmt: skip
 
 
-def _curve(record: Record, curve: Curve, height: float, kind: str | None) -> Markup:
+def _curve(record: RunRecord, curve: Curve, height: float, kind: str | None) -> Markup:
     values = [line[curve.key] for line in record.metrics if curve.key in line]
     ends = f": from {values[0]:.3g} to {values[-1]:.3g}" if values else ""
     lines = "".join(f"; {name} {value:.3f}" for name, value in curve.lines.items())
@@ -52,13 +52,13 @@ def _curve(record: Record, curve: Curve, height: float, kind: str | None) -> Mar
     )  # fmt: skip
 
 
-def filling(record: Record, development: Development) -> Section | None:
+def filling(record: RunRecord, development: Development) -> Section | None:
     """Reconstructions over time."""
     found = [(moment, moment.reconstruction) for moment in development.moments if moment.reconstruction]
-    if not found or record.showcase is None:
+    if not found or record.samples is None:
         return None
     _, last = found[-1]
-    names = _named(record.showcase.labels)
+    names = _named(record.samples.labels)
     seen = f"{1 - float(last.hidden.float().mean()):.0%}"
     rows: list[Row] = [
         ("original", "", image_strip(last.original), f"{len(names)} images: {', '.join(names)}"),
@@ -73,7 +73,7 @@ def filling(record: Record, development: Development) -> Section | None:
         " around, not taken from the original."
     )
     smooth = max(last.original.shape[-2:]) > PIXELATED
-    drawn = strips(rows, record.showcase.labels, "images filled in", smooth)
+    drawn = strips(rows, record.samples.labels, "images filled in", smooth)
     return section(
         "filling", "How it fills in", lede, drawn, paragraph(note, "quiet") if last.from_normalized else None
     )
@@ -83,11 +83,11 @@ def _named(labels: list[str]) -> list[str]:
     return [label or "without a label" for label in labels]
 
 
-def attention(record: Record, development: Development) -> Section | None:
+def attention(record: RunRecord, development: Development) -> Section | None:
     """Where the last layer looks: now, head by head, and over time."""
-    if not development.moments or record.showcase is None:
+    if not development.moments or record.samples is None:
         return None
-    last, labels = development.moments[-1], record.showcase.labels
+    last, labels = development.moments[-1], record.samples.labels
     size, smooth = (last.images.shape[-2], last.images.shape[-1]), max(last.images.shape[-2:]) > PIXELATED
     means = [moment.maps.mean(1) for moment in development.moments]
     scale = Scale.of(in_multiples_of_even(torch.cat([last.maps, torch.stack(means, 1)], dim=1).double().numpy()))
@@ -124,13 +124,13 @@ def _bar(scale: Scale) -> list[Markup | None]:
     return [element("div", *ends, class_="scale"), paragraph(meaning)]
 
 
-def dynamics(record: Record) -> Section | None:
+def dynamics(record: RunRecord) -> Section | None:
     """How the weights moved, where the run recorded it.
 
     Raises:
         DynamicsError: what it recorded is damaged.
     """
-    path = record.folder.dynamics
+    path = record.files.dynamics
     if not path.is_file():
         return None
     recorded = read_dynamics(path)
@@ -143,11 +143,11 @@ def dynamics(record: Record) -> Section | None:
     return section("dynamics", "How the weights moved", lede, shown)
 
 
-def pictures_left(record: Record) -> Section | None:
+def pictures_left(record: RunRecord) -> Section | None:
     """The run's own pictures, of a run that kept no images to draw them anew from."""
     about = {
-        record.folder.reconstructions: f"{record.tested_on}, what the model sees of them, and how it fills in the rest",
-        record.folder.attention: "where the last layer's attention looks, head by head",
+        record.files.reconstructions: f"{record.tested_on}, what the model sees of them, and how it fills in the rest",
+        record.files.attention: "where the last layer's attention looks, head by head",
     }
     shown = [picture(path.read_bytes(), None, alt, alt, "wide") for path, alt in about.items() if path.is_file()]
     return section("pictures", "Pictures", "As the run drew them at its end.", *shown) if shown else None

@@ -16,8 +16,7 @@ from vit.encoder import VisionTransformer, eval_mode
 from vit.evaluate.reconstruction import Reconstruction, fixed_mask, reconstruct
 from vit.interpret import AttentionMaps
 from vit.interpret.viewing import CPU, middle, moments_of
-from vit.mae import Model
-from vit.training.run_folder import RunFolder
+from vit.runs import RunFiles
 from vit.training.state import saved_states
 
 MOST_MOMENTS = 8
@@ -79,7 +78,7 @@ class Development:
     notes: list[str]
 
 
-def development_of(folder: RunFolder, images: Tensor, settings: dict[str, Any]) -> Development:
+def development_of(folder: RunFiles, images: Tensor, settings: dict[str, Any]) -> Development:
     """What the weights that a run kept make of some images: its snapshots, else its model, else its last saved state.
 
     Args:
@@ -96,7 +95,7 @@ def development_of(folder: RunFolder, images: Tensor, settings: dict[str, Any]) 
     return Development(moments, notes)
 
 
-def _weights(folder: RunFolder) -> list[tuple[str, Path]]:
+def _weights(folder: RunFiles) -> list[tuple[str, Path]]:
     """The weights to show: what to call each, and where it is."""
     if any(folder.snapshots.glob("step-*/model.safetensors")):
         kept = moments_of(str(folder.path))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from vit.config import PRESETS
 from vit.interpret.viewing import short_name
 from vit.report.pieces import duration, plural
-from vit.report.record import Record
+from vit.runs import FIGURES, RunRecord, baselines
 
 
-def told(record: Record) -> str:
-    """The run in two sentences: the model, and what it learned from what."""
+def introduction(record: RunRecord) -> str:
+    """Return two sentences on the run: the model, and what it learned from what."""
     settings, data = record.settings, record.data
     size = {
         key: value if (value := settings[f"model.{key}"]) is not None else PRESETS[settings["model.preset"]][key]
@@ -30,8 +30,8 @@ def told(record: Record) -> str:
     return f"{model} In {epochs} over {images} it learned {what}."
 
 
-def key_figures(record: Record) -> list[tuple[str, str, str]]:
-    """The three figures that say most of a run: the number, its name, and what it means."""
+def key_figures(record: RunRecord) -> list[tuple[str, str, str]]:
+    """Return the three most telling figures: the number, its name, and what it means."""
     summary, metrics = record.summary, record.metrics
     if not summary:
         last = next((line for line in reversed(metrics) if "loss" in line), None)
@@ -44,22 +44,22 @@ def key_figures(record: Record) -> list[tuple[str, str, str]]:
             (f"{last['images_per_second']:,.0f}", "images a second", "as it is training"),
         ]
     time = (duration(summary["seconds"]), "of training", f"{summary['images_per_second']:,.0f} images a second")
-    if "test_accuracy" in summary:
-        error = "how far its confidence is from how often it is right, on average"
-        return [
-            (f"{summary['test_accuracy']:.1%}", "accuracy", f"of {record.tested} are named right"),
-            (f"{summary['test_calibration_error']:.1%}", "calibration error", error),
-            time,
+    value = {key: figure.of_summary(summary) for key, figure in FIGURES.items()}
+    meanings = {
+        "accuracy": f"of {record.tested} are named right",
+        "calibration_error": "how far its confidence is from how often it is right, on average",
+        "masked_loss": f"on hidden patches of {record.tested_on}",
+        "knn_accuracy": "without a label in training",
+    }
+    figures = []
+    for key, meaning in meanings.items():
+        if (found := value[key]) is None:
+            continue
+        beside = [
+            f"{other.label}: {other.write_brief(baseline)}"
+            for other in baselines(key)[:1]
+            if (baseline := value[other.key]) is not None
         ]
-    mean = summary["test_loss_of_baselines"]["mean_of_visible_patches"]
-    figures = [
-        (
-            f"{summary['test_loss']:.3f}",
-            "loss",
-            f"on hidden patches of {record.tested_on}; guessing the visible mean: {mean:.3f}",
-        )
-    ]
-    if found := summary["neighbours"]:
-        pixels = f"without a label in training; by raw pixels: {found['raw_pixel_accuracy']:.1%}"
-        figures.append((f"{found['encoder_accuracy']:.1%}", "nearest-neighbour accuracy", pixels))
+        name = FIGURES[key].short if key in ("accuracy", "masked_loss") else FIGURES[key].label
+        figures.append((FIGURES[key].write_brief(found), name, "; ".join([meaning, *beside])))
     return [*figures, time]

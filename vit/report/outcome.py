@@ -1,71 +1,83 @@
-"""What a run came to, beside what learns nothing, and as `vit evaluate` found it."""
+"""What a run measured at its end, beside baselines, and what `vit evaluate` measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vit.checkpoints.card import by_seed
 from vit.figures import confusion_figure, png_of, reliability_figure
 from vit.figures.document import Markup, element
-from vit.report.pieces import DOTS, Section, bars, command, figure, paragraph, plural, section, table
-from vit.report.record import Record
+from vit.report.pieces import DOTS, Section, bars, command, figure, paragraph, section, table
+from vit.runs import FIGURES, Figure, RunRecord, baselines, results_lines
 
 MIXED_UP = 5
 """Pairs of classes that are named as those most mixed up."""
 
 
-def outcome(record: Record) -> Section | None:
+def outcome(record: RunRecord) -> Section | None:
     """What came out, against what learns nothing."""
     summary = record.summary
     if not summary:
         return None
     if "test_accuracy" in summary:
         return _outcome_of_classes(record)
-    baselines, found = summary["test_loss_of_baselines"], summary["neighbours"]
-    rows = [
-        ("the model", summary["test_loss"]),
-        ("guessing the mean of the visible patches", baselines["mean_of_visible_patches"]),
-        ("copying the nearest visible patch", baselines["nearest_visible_patch"]),
-    ]
+    values = {key: figure.of_summary(summary) for key, figure in FIGURES.items()}
     normalised = "normalised patches" if record.settings["mask.norm_pix_loss"] else "colours"
-    better = summary["test_loss"] < min(baselines.values())
-    verdict = "The model fills in better than both." if better else "A guess without a model does as well or better."
+    verdict = (
+        "The model fills in better than both."
+        if _beats_baselines("masked_loss", values) else "A guess without a model does as well or better."
+    )  # fmt: skip
     explained = f"The mean squared error over the patches that were hidden, in {normalised}, on {record.tested}."
     parts = [
-        bars(rows, lambda value: f"{value:.4f}", "Loss on hidden patches: less is better"),
+        _compared("masked_loss", "the model", values, "Loss on hidden patches: less is better"),
         paragraph(f"{explained} {verdict}"),
     ]
-    if found:
-        rows = [("by the model's features", found["encoder_accuracy"]), ("by raw pixels", found["raw_pixel_accuracy"])]
-        parts.append(bars(rows, lambda value: f"{value:.2%}", "Classes by nearest neighbours: more is better"))
-        better = found["encoder_accuracy"] > found["raw_pixel_accuracy"]
+    if values["knn_accuracy"] is not None:
+        found = summary["neighbours"]
         verdict = (
             "Images of a class lie closer together in the features than in the pixels."
-            if better else "Raw pixels do as well or better: the features do not tell these classes apart yet."
+            if _beats_baselines("knn_accuracy", values)
+            else "Raw pixels do as well or better: the features do not tell these classes apart yet."
         )  # fmt: skip
         explained = (
             f"The class of each of {found['queries']:,} images, by its {found['k']} nearest of {found['bank']:,}"
         )
-        parts.append(paragraph(f"{explained} training images. The model never saw a label. {verdict}"))
-    lede = "What the model is worth on images that it was not trained on, beside what needs no model."
+        about = "Classes by nearest neighbours: more is better"
+        parts += [
+            _compared("knn_accuracy", "by the model's features", values, about),
+            paragraph(f"{explained} training images. The model never saw a label. {verdict}"),
+        ]
+    lede = "The model on images that it was not trained on, beside what needs no model."
     return section("outcome", "What came out", lede, *parts)
 
 
-def _outcome_of_classes(record: Record) -> Section:
+def _compared(key: str, name: str, values: dict[str, float | None], about: str) -> Markup:
+    """The model's figure and its baselines as bars."""
+    rows = [(name, values[key]), *((other.label, values[other.key]) for other in baselines(key))]
+    return bars([(label, value) for label, value in rows if value is not None], FIGURES[key].write, about)
+
+
+def _beats_baselines(key: str, values: dict[str, float | None]) -> bool:
+    """Whether the model is better than each baseline."""
+    own, others = values[key], [values[other.key] for other in baselines(key)]
+    better = (lambda value: own > value) if FIGURES[key].higher_is_better else (lambda value: own < value)
+    return all(better(value) for value in others if value is not None)
+
+
+def _outcome_of_classes(record: RunRecord) -> Section:
     summary = record.summary
     counts = torch.tensor(summary["test_confusion"])
     commonest = float(counts.sum(1).max() / counts.sum())
-    rows = [("the model", summary["test_accuracy"]), ("always naming the commonest class", commonest)]
-    if "test_accuracy_with_flip" in summary:
-        rows.insert(1, ("the model, with mirror images", summary["test_accuracy_with_flip"]))
-    names = record.showcase.class_names if record.showcase else [f"class {i}" for i in range(len(counts))]
+    accuracies = {"the model": FIGURES["accuracy"], "the model, with mirror images": FIGURES["accuracy_with_flip"]}
+    rows = [(name, value) for name, figure in accuracies.items() if (value := figure.of_summary(summary)) is not None]
+    rows.append(("always naming the commonest class", commonest))
+    names = record.samples.class_names if record.samples else [f"class {i}" for i in range(len(counts))]
     explained = (
-        f"Of {record.tested}. The cross-entropy is {summary['test_loss']:.4f}; the calibration error "
-        f"{summary['test_calibration_error']:.2%}, how far its confidence is from how often it is right, on average."
+        f"Of {record.tested}. The cross-entropy is {_written(FIGURES['cross_entropy'], summary)}; the calibration error "
+        f"{_written(FIGURES['calibration_error'], summary)}, how far its confidence is from how often it is right, on average."
     )
     confusion = figure(
         lambda dark: png_of(confusion_figure(counts, names, "", "", dark), DOTS),
@@ -73,10 +85,15 @@ def _outcome_of_classes(record: Record) -> Section:
         "A row is a class, a column what it is taken for, in percent of its images. Colour: the mistakes.", "wide",
     )  # fmt: skip
     return section(
-        "outcome", "What came out", "What the model is worth on images that it was not trained on.",
-        bars(rows, lambda value: f"{value:.2%}", "Accuracy: more is better"), paragraph(explained),
+        "outcome", "What came out", "The model on images that it was not trained on.",
+        bars(rows, FIGURES["accuracy"].write, "Accuracy: more is better"), paragraph(explained),
         element("div", _mixed_up(counts, names), _reliability(summary), class_="figures"), confusion,
     )  # fmt: skip
+
+
+def _written(figure: Figure, summary: dict[str, Any]) -> str:
+    value = figure.of_summary(summary)
+    return "not measured" if value is None else figure.write(value)
 
 
 def _mixed_up(counts: Tensor, names: Sequence[str]) -> Markup | None:
@@ -105,11 +122,11 @@ def _reliability(summary: dict[str, Any]) -> Markup | None:
     )
 
 
-def evaluation(record: Record) -> tuple[Section | None, list[str]]:
-    """What `vit evaluate` found, and what of it cannot be read."""
+def evaluation(record: RunRecord) -> tuple[Section | None, list[str]]:
+    """Return what `vit evaluate` measured, and notes on what cannot be read."""
     parts: list[Markup | None] = []
     notes = []
-    for name, results in record.results:
+    for name, results in record.results.items():
         try:
             parts += [element("h3", name, dir="auto"), *_measured(name, results)]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -119,37 +136,22 @@ def evaluation(record: Record) -> tuple[Section | None, list[str]]:
 
 
 def _measured(name: str, results: dict[str, Any]) -> list[Markup | None]:
-    """What a results.json says."""
+    """The content of a results.json."""
     data = results["data"]
     about = f"{data['name']}: {data['train_images']:,} training images, measured on"
     parts = [
         paragraph(f"{about} {data['test_images']:,} {data['tested_on']}."), paragraph(data.get("warning"), "warning"),
         paragraph(results.get("note") or None, "warning"),
     ]  # fmt: skip
-    if rows := list(_accuracies(results)):
-        parts.append(table(["measure", "accuracy", "how"], rows, f"accuracies of {name}"))
+    lines = results_lines(results)
+    if rows := [(line.figure.label, line.value, line.how) for line in lines if line.figure.key != "masked_loss"]:
+        parts.append(table(["figure", "value", "how"], rows, f"figures of {name}"))
     if found := results.get("reconstruction"):
-        columns = ("loss", "mean_of_visible_patches", "nearest_visible_patch")
-        losses = [(row["mask"], f"{row['ratio']:.0%}", *(f"{row[key]:.4f}" for key in columns)) for row in found]
-        parts.append(table(["mask", "hidden", "loss", "visible mean", "nearest visible"], losses, f"losses of {name}"))
+        columns = [FIGURES["masked_loss"], *baselines("masked_loss")]
+        losses = [
+            (row["mask"], f"{row['ratio']:.0%}", *(figure.write(row[figure.in_results[1]]) for figure in columns))
+            for row in found
+        ]
+        parts.append(table(["mask", "hidden", *(figure.short for figure in columns)], losses, f"losses of {name}"))
     line = results.get("command")
     return [*parts, command("Measured by", line) if line else None]
-
-
-def _accuracies(results: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Measure, accuracy, and how it was measured."""
-    if found := results.get("knn"):
-        how = f"k {found['k']}, {found['bank']:,} training images; by raw pixels {found['raw_pixel_accuracy']:.2%}"
-        yield "nearest neighbours", _accuracy(found), how
-    if found := results.get("linear"):
-        how = f"{found['labels']:,} labels, layer {by_seed(found['layer'])}, L2 {by_seed(found['strength'], '.0e')}"
-        how += f", chosen on {found['held_out']:,} held-out training images"
-        yield "linear probe", _accuracy(found), how + ("" if found["converged"] else "; its fit has not converged")
-    if found := results.get("head"):
-        flipped = f"; with mirror images {found['accuracy_with_flip']:.2%}" if "accuracy_with_flip" in found else ""
-        yield "its own head", _accuracy(found), f"calibration error {found['expected_calibration_error']:.1%}{flipped}"
-
-
-def _accuracy(found: dict[str, Any]) -> str:
-    spread = f" ± {found['spread']:.2%} over {plural(len(found['seeds']), 'seed')}" if "spread" in found else ""
-    return f"{found['accuracy']:.2%}{spread}"

@@ -11,11 +11,11 @@ from vit.errors import UserError, one_line
 from vit.figures.document import Markup, as_text, element, sealed_page
 from vit.report.course import attention, course, dynamics, filling, pictures_left
 from vit.report.development import Development, development_of
-from vit.report.headline import key_figures, told
+from vit.report.headline import introduction, key_figures
 from vit.report.outcome import evaluation, outcome
 from vit.report.particulars import data, machine, remarks, repeating, settings
 from vit.report.pieces import paragraph
-from vit.report.record import Record, read_record
+from vit.runs import RunRecord, read_run
 
 SIGNATURE = '<meta name="generator" content="vit report">'
 """What tells such a page from other files; stands in report.html."""
@@ -33,9 +33,9 @@ def write_report(path: Path, out: Path) -> int:
 
     Raises:
         ReportError: `out` is another file, or the run's files are not as they are written here.
-        UserError: see `read_record`.
+        UserError: see `vit.runs.read_run`.
     """
-    record = read_record(path)
+    record = read_run(path)
     if out.exists() and not is_report(out):
         raise ReportError(f"{out} is no report of vit and is left as it is; name another file with --out")
     try:
@@ -55,16 +55,16 @@ def is_report(path: Path) -> bool:
         return SIGNATURE.encode() in file.read(2000)
 
 
-def report_page(record: Record) -> str:
+def report_page(record: RunRecord) -> str:
     """The page: equal folders give equal text."""
     shown = Development([], [])
-    if record.showcase is not None:
-        shown = development_of(record.folder, record.showcase.images, record.settings)
+    if record.samples is not None:
+        shown = development_of(record.files, record.samples.images, record.settings)
     measured, unread = evaluation(record)
     notes = [*record.notes, *shown.notes, *unread]
     parts = [
         outcome(record), course(record), filling(record, shown), attention(record, shown),
-        pictures_left(record) if record.showcase is None else None, dynamics(record), measured, data(record),
+        pictures_left(record) if record.samples is None else None, dynamics(record), measured, data(record),
         settings(record), machine(record), repeating(record), remarks(notes),
     ]  # fmt: skip
     sections = [part for part in parts if part is not None]
@@ -80,7 +80,7 @@ def report_page(record: Record) -> str:
     return sealed_page(template, filled, style, pictures=True)
 
 
-def _header(record: Record) -> Markup:
+def _header(record: RunRecord) -> Markup:
     kind = "classification" if record.settings["train.task"] == "classify" else "pretraining"
     figures = [
         element("div", element("dt", name), element("dd", element("strong", number), element("span", meaning)))
@@ -89,6 +89,6 @@ def _header(record: Record) -> Markup:
     unfinished = "This run is not finished: what is here is what it has come to so far."
     return element(
         "header", element("p", f"Report of a {kind}", class_="overline"), element("h1", record.name, dir="auto"),
-        paragraph(told(record), "told"), None if record.summary else paragraph(unfinished, "notice"),
+        paragraph(introduction(record), "told"), None if record.summary else paragraph(unfinished, "notice"),
         paragraph(record.data.get("warning"), "warning"), element("dl", *figures, class_="key") if figures else None,
     )  # fmt: skip

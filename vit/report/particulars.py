@@ -8,10 +8,10 @@ from typing import Any
 from vit.config import Config
 from vit.figures.document import element
 from vit.report.pieces import Section, command, duration, facts, paragraph, plural, section, spelled, table
-from vit.report.record import Record, settings_of
+from vit.runs import RunRecord, flat_settings
 
 
-def data(record: Record) -> Section | None:
+def data(record: RunRecord) -> Section | None:
     """What it was trained and tested on."""
     known = record.data
     if not known:
@@ -29,9 +29,9 @@ def data(record: Record) -> Section | None:
     return section("data", "Data", lede, paragraph(known["warning"], "warning"), facts(rows))
 
 
-def settings(record: Record) -> Section:
+def settings(record: RunRecord) -> Section:
     """What differs from the defaults, and all of it."""
-    defaults = settings_of(Config().to_dict())
+    defaults = flat_settings(Config().to_dict())
     absent = object()
     changed = [
         (key, spelled(value), spelled(defaults[key]) if key in defaults else "")
@@ -49,7 +49,7 @@ def settings(record: Record) -> Section:
     )  # fmt: skip
 
 
-def machine(record: Record) -> Section | None:
+def machine(record: RunRecord) -> Section | None:
     """What it was computed on, and how fast."""
     summary = record.summary
     if not summary:
@@ -67,7 +67,7 @@ def machine(record: Record) -> Section | None:
     return section("machine", "Machine", None, facts(rows))
 
 
-def repeating(record: Record) -> Section:
+def repeating(record: RunRecord) -> Section:
     """The commands that make it again, look at it and measure it."""
     lines = [command(what, line) for what, line in commands_of(record)]
     seeds = f"train.seed {record.settings['train.seed']}"
@@ -77,11 +77,11 @@ def repeating(record: Record) -> Section:
     return section("repeat", "How to repeat it", lede, *lines)
 
 
-def commands_of(record: Record) -> list[tuple[str, str]]:
+def commands_of(record: RunRecord) -> list[tuple[str, str]]:
     """What each does, and the line for a shell."""
-    run, settings = str(record.folder.path), record.settings
-    beside = record.folder.path.parent / f"{record.name}-again"
-    again = ["python", "train.py", "--config", str(record.folder.config), "--out", str(beside)]
+    run, settings = str(record.files.path), record.settings
+    beside = record.files.path.parent / f"{record.name}-again"
+    again = ["python", "train.py", "--config", str(record.files.config), "--out", str(beside)]
     if not record.summary:
         return [("Go on from where it stopped", shlex.join(["python", "train.py", "--out", run, "--resume"])),
                 ("Begin it again", shlex.join(again))]  # fmt: skip

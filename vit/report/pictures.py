@@ -28,8 +28,8 @@ from vit.interpret.dynamics import QUANTITIES
 from vit.mae import MaskedAutoencoder
 from vit.report.development import who_asks
 from vit.report.showcase import SHOWN
+from vit.runs import RunFiles
 from vit.training.run import TrainingRun
-from vit.training.run_folder import RunFolder
 
 LOOKED_AT = 6  # test images in attention.png
 OF_A_LAYER = ("W_Q", "W_K", "W_V", "W_O", "fc1", "fc2")  # columns of dynamics.png
@@ -41,7 +41,7 @@ def caption(run: TrainingRun) -> str:
     return f"{data.name}, {data.tested_on} · {run.config.train.epochs} epochs on {len(data.train):,} images"
 
 
-def draw_reconstructions(run: TrainingRun, folder: RunFolder) -> None:
+def draw_reconstructions(run: TrainingRun, folder: RunFiles) -> None:
     """reconstructions.png: test images, what the model sees of them, and how it fills in the rest."""
     config, test, model = run.config, run.data.test, cast(MaskedAutoencoder, run.result)
     some = test.subset(test.showcase(SHOWN))
@@ -60,7 +60,7 @@ def draw_reconstructions(run: TrainingRun, folder: RunFolder) -> None:
     save_figure(figure, folder.reconstructions)
 
 
-def draw_classes(run: TrainingRun, folder: RunFolder, logits: Tensor) -> None:
+def draw_classes(run: TrainingRun, folder: RunFiles, logits: Tensor) -> None:
     """confusion.png and reliability.png, from the logits (N, classes) of the test images."""
     test = run.data.test
     table, found = confusion(logits, test.labels), reliability(logits, test.labels)
@@ -72,7 +72,7 @@ def draw_classes(run: TrainingRun, folder: RunFolder, logits: Tensor) -> None:
     save_figure(figure, folder.reliability)
 
 
-def draw_attention(run: TrainingRun, folder: RunFolder) -> None:
+def draw_attention(run: TrainingRun, folder: RunFiles) -> None:
     """attention.png: where the last layer looks in some test images, head by head."""
     config, test, encoder = run.config, run.data.test, run.result.encoder
     some = test.subset(test.showcase(LOOKED_AT))
@@ -95,7 +95,7 @@ def draw_attention(run: TrainingRun, folder: RunFolder) -> None:
 
 
 def draw_curves(
-    run: TrainingRun, folder: RunFolder, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]
+    run: TrainingRun, folder: RunFiles, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]
 ) -> None:
     """curves.png: how the run went, from metrics.jsonl and what `vit.evaluate.summary` measured in the end."""
     config = run.config
@@ -132,7 +132,7 @@ def curves_of(task: str, uniformity: bool, tested_on: str, measured: Mapping[str
     return [Curve("loss over the hidden patches", "masked_loss" if uniformity else "loss", "held_out_loss", lines)]
 
 
-def draw_dynamics(run: TrainingRun, folder: RunFolder) -> None:
+def draw_dynamics(run: TrainingRun, folder: RunFiles) -> None:
     """dynamics.png: how strongly each matrix was trained and how far it moved, from dynamics.safetensors."""
     config, data = run.config, run.data
     about = f"{data.name} · {config.train.epochs} epochs on {len(data.train):,} images · seed {config.train.seed} · "

@@ -15,11 +15,11 @@ import torch
 
 from vit import __version__
 from vit.atomic import write_text
+from vit.device import choose_compute, device_name
 from vit.studies import STUDIES
 from vit.studies.finding import Finding, StudyError, write_finding
 from vit.studies.laboratory import Laboratory
 from vit.studies.plan import Plan
-from vit.training.device import choose_compute, device_name
 
 INDEX = "README.md"
 

@@ -19,13 +19,13 @@ from vit.config import Config, DataConfig
 from vit.data import Dataset, load_data
 from vit.data.augment import Normalization, evenly_spaced, to_float
 from vit.data.batches import stream_seed
+from vit.device import Compute, choose_compute
 from vit.evaluate.features import encoder_features
 from vit.evaluate.neighbours import neighbour_accuracy
 from vit.evaluate.probe import STRENGTHS, linear_probe
 from vit.evaluate.reconstruction import score_reconstruction
 from vit.interpret import DynamicsRecorder
 from vit.mae import MaskedAutoencoder
-from vit.training.device import Compute, choose_compute
 from vit.training.model import begin_model
 from vit.training.progress import Progress
 from vit.training.run import begin_run

@@ -9,11 +9,7 @@ from typing import Any
 
 from vit.atomic import write_text
 from vit.config import ConfigError
-from vit.errors import UserError
-
-
-class MetricsError(UserError):
-    """A metrics file that cannot be read; the message is one line."""
+from vit.runs import read_metrics
 
 
 class MetricsLog:
@@ -68,14 +64,3 @@ def tensorboard_writer() -> type:
         ways = "install it (pip install tensorboard), or leave run.tensorboard out"
         raise ConfigError(f"run.tensorboard: TensorBoard cannot be imported ({error}); {ways}") from error
     return SummaryWriter
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file; none when there is no file. A last line that a kill cut short is left out."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    try:
-        return [json.loads(line) for line in lines[:-1]]  # what stands after the last newline was cut short
-    except ValueError as error:
-        raise MetricsError(f"{path} is damaged: {error}; remove the line that is not JSON") from error

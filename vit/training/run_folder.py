@@ -8,36 +8,18 @@ from typing import IO
 
 from vit.atomic import PARTIAL, write_text
 from vit.errors import UserError
+from vit.runs import RunFiles
 
 
 class RunFolderError(UserError):
     """A run folder that cannot be used; the message is one line."""
 
 
-class RunFolder:
-    """runs/<name>/ and the names of the files in it.
-
-    Args:
-        path: the folder.
-    """
+class RunFolder(RunFiles):
+    """A run folder that this process writes: locked against others, and never overwritten."""
 
     def __init__(self, path: Path):
-        self.path = path
-        self.config = path / "config.yaml"
-        self.metrics = path / "metrics.jsonl"
-        self.checkpoints = path / "checkpoints"
-        self.snapshots = path / "snapshots"
-        self.tensorboard = path / "tensorboard"
-        self.showcase = path / "showcase.safetensors"
-        self.summary = path / "summary.json"
-        self.report = path / "report.html"
-        self.reconstructions = path / "reconstructions.png"
-        self.confusion = path / "confusion.png"
-        self.reliability = path / "reliability.png"
-        self.attention = path / "attention.png"
-        self.curves = path / "curves.png"
-        self.dynamics = path / "dynamics.safetensors"
-        self.dynamics_picture = path / "dynamics.png"
+        super().__init__(path)
         self._lock: IO[str] | None = None
 
     @property
@@ -51,14 +33,8 @@ class RunFolder:
         Raises:
             RunFolderError: it names the ways out.
         """
-        ours = (
-            self.config, self.metrics, self.checkpoints, self.snapshots, self.tensorboard, self.showcase, self.summary,
-            self.report, self.curves, self.reconstructions, self.confusion, self.reliability, self.attention,
-            self.dynamics, self.dynamics_picture,
-            self.path / "model.safetensors", self.path / "config.json",
-        )  # fmt: skip
         try:
-            taken = [path.name for path in ours if path.exists()]
+            taken = [path.name for path in self.all if path.exists()]
         except OSError as error:  # a name that is too long, a folder that is closed to us
             raise RunFolderError(
                 f"cannot use the run folder {self.path}: {error.strerror}; choose --out DIR"

@@ -1,0 +1,454 @@
+"""A run folder: the names of its files, the one reader of them, and the one table of the figures that are measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from vit.config import Config
+from vit.errors import UserError, one_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class RunError(UserError):
+    """A run folder, or a file in it, that cannot be read; the message is one line."""
+
+
+# ---- Files -----------------------------------------------------------------------------------------------------------
+
+
+class RunFiles:
+    """The paths of everything in a run folder.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.config = path / "config.yaml"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.snapshots = path / "snapshots"
+        self.tensorboard = path / "tensorboard"
+        self.showcase = path / "showcase.safetensors"
+        self.summary = path / "summary.json"
+        self.report = path / "report.html"
+        self.reconstructions = path / "reconstructions.png"
+        self.confusion = path / "confusion.png"
+        self.reliability = path / "reliability.png"
+        self.attention = path / "attention.png"
+        self.curves = path / "curves.png"
+        self.dynamics = path / "dynamics.safetensors"
+        self.dynamics_picture = path / "dynamics.png"
+        self.model = path / "model.safetensors"
+        self.model_config = path / "config.json"
+
+    @property
+    def all(self) -> list[Path]:
+        """Every path in the folder."""
+        return [path for path in vars(self).values() if isinstance(path, Path) and path != self.path]
+
+
+def read_json(content: str) -> Any:
+    """Parse JSON without nan and infinity, which could not be written again.
+
+    Raises:
+        ValueError: it is not JSON, or holds one of these.
+    """
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is not a JSON number")
+
+    return json.loads(content, parse_constant=refuse)
+
+
+def read_mapping(path: Path, error: type[UserError] = RunError) -> dict[str, Any]:
+    """Return the mapping in a JSON or YAML file, empty if there is no file.
+
+    Args:
+        path: YAML if it ends in .yaml, else JSON.
+        error: the type to raise if the file is damaged.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        content = path.read_text(encoding="utf-8")
+        value = yaml.safe_load(content) if path.suffix == ".yaml" else read_json(content)
+    except (ValueError, RecursionError, yaml.YAMLError) as problem:
+        raise error(f"{path} is damaged: {one_line(str(problem))}") from problem
+    if not isinstance(value, dict):
+        raise error(f"{path} is damaged: keys and values are expected")
+    return value
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl, none if there is no file. A last line that a kill cut short is left out.
+
+    Raises:
+        RunError: another line is not JSON.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    try:
+        return [json.loads(line) for line in lines[:-1]]  # what follows the last newline was cut short
+    except ValueError as error:
+        raise RunError(f"{path} is damaged: {error}; remove the line that is not JSON") from error
+
+
+@dataclass(frozen=True)
+class SampleImages:
+    """A few test images that a run keeps, so that its folder can show the model at work without the data.
+
+    Attributes:
+        images: uint8 (B, C, H, W).
+        labels: B class names; may be empty strings.
+        class_names: of all classes.
+        data: `vit.data.Dataset.facts` of the whole data set.
+    """
+
+    images: Tensor
+    labels: list[str]
+    class_names: list[str]
+    data: dict[str, Any]
+
+
+def read_sample_images(path: Path) -> SampleImages:
+    """Read showcase.safetensors.
+
+    Raises:
+        RunError: it is damaged, or another file.
+    """
+    import torch
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            about, images = json.loads((file.metadata() or {})["showcase"]), file.get_tensor("images")
+        samples = SampleImages(images, about["labels"], about["class_names"], about["data"])
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {one_line(str(error))}; remove it to do without") from error
+    if images.dtype != torch.uint8 or images.ndim != 4 or len(samples.labels) != len(images):
+        raise RunError(f"{path} does not hold images with a label each; remove it to do without")
+    return samples
+
+
+# ---- The record of a run ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run folder, read. Metrics and sample images are read at first use.
+
+    Attributes:
+        files: where everything is.
+        sections: config.yaml as it is; empty for a folder without one.
+        summary: summary.json; empty if the run is not finished.
+        results: every results.json of `vit evaluate` on the run's own weights, by its folder's name within the run folder.
+        notes: what was left out, and why.
+    """
+
+    files: RunFiles
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.files.path.resolve().name
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All settings by "section.key"; one that config.yaml leaves out has its default, as for train.py."""
+        return flat_settings(Config().to_dict()) | flat_settings(self.sections)
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl."""
+        return read_metrics(self.files.metrics)
+
+    @cached_property
+    def samples(self) -> SampleImages | None:
+        """The images that the run keeps; None if an earlier version trained it."""
+        return read_sample_images(self.files.showcase) if self.files.showcase.exists() else None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """`vit.data.Dataset.facts`; empty if neither the summary nor the sample images have them."""
+        return self.summary.get("data") or (self.samples.data if self.samples else {})
+
+    @property
+    def tested_on(self) -> str:
+        """The images that the figures were measured on: "test images"."""
+        return str(self.data.get("tested_on", "test images"))
+
+    @property
+    def tested(self) -> str:
+        """The same with their number: "10,000 test images"."""
+        return f"{self.data['test_images']:,} {self.tested_on}"
+
+    @property
+    def epochs(self) -> float:
+        """Epochs trained so far, with fractions."""
+        return float(self.metrics[-1]["epoch"]) if self.metrics else 0.0
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a run folder, finished or not.
+
+    Raises:
+        RunError: there is no run, or its config.yaml or summary.json is damaged.
+    """
+    files = RunFiles(path)
+    if not files.config.is_file():
+        raise RunError(f"{path} is not a run: it has no config.yaml; name the folder of a run, e.g. runs/quickstart")
+    record = read_folder(path)
+    for place in sorted(path.rglob("results.json")):
+        name = str(place.parent.relative_to(path))
+        try:
+            results = read_mapping(place)
+        except RunError as error:
+            record.notes.append(str(error))
+            continue
+        if is_about(record.summary, results):
+            record.results[name] = results
+        else:
+            record.notes.append(f"{name}/results.json is about other weights than the run's and is left out")
+    return record
+
+
+def read_folder(path: Path) -> RunRecord:
+    """Read the settings and the summary of a folder, each empty if it is not there.
+
+    Raises:
+        RunError: one of them is damaged.
+    """
+    files = RunFiles(path)
+    record = RunRecord(files, read_mapping(files.config), read_mapping(files.summary))
+    if not all(isinstance(section, dict) for section in record.sections.values()):
+        raise RunError(f"{files.config} is damaged: settings stand in sections")
+    return record
+
+
+def flat_settings(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return settings in sections by "section.key"."""
+    return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+
+
+def is_about(summary: Mapping[str, Any], results: Mapping[str, Any]) -> bool:
+    """Return whether results.json was measured on the weights of this summary.json; True if an old summary has no hash."""
+    return summary.get("fingerprint") in (None, results.get("fingerprint"))
+
+
+# In the section `data`, the settings that hold paths of the machine.
+PATHS = ("root", "cache", "warning")
+
+
+def without_paths(values: dict[str, Any]) -> dict[str, Any]:
+    """Return config.yaml or summary.json without the machine's paths: folders are dropped, `init` keeps its last part."""
+    values = dict(values)
+    if isinstance(data := values.get("data"), dict):
+        values["data"] = {key: value for key, value in data.items() if key not in PATHS}
+    if isinstance(model := values.get("model"), dict) and "init" in model:
+        values["model"] = model | {"init": last_part(model["init"])}
+    return values | ({"init": last_part(values["init"])} if "init" in values else {})
+
+
+def last_part(value: Any) -> Any:
+    """Return the last part of a path that reveals a machine (/home/me/runs/tiny, ~/tiny, ../tiny); else `value` itself."""
+    if not isinstance(value, str):
+        return value
+    if PureWindowsPath(value).drive:
+        return PureWindowsPath(value).name
+    path = PurePosixPath(value)
+    return path.name if path.is_absolute() or ".." in path.parts or value.startswith("~") else value
+
+
+# ---- Figures ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number that is measured: where it is found, what it is called, and how it is written.
+
+    Attributes:
+        key: its name in code.
+        label: its name in full.
+        short: its name in a column head.
+        in_summary: its place in summary.json, with dots; "" if it is not there.
+        in_results: the method and the key in results.json; "" if it is not there.
+        form, brief: its format, and with fewer digits.
+        higher_is_better: False for losses, errors and seconds.
+        baseline_of: the key of the figure that it is compared with; "" if it is not a baseline.
+        of_classifier: True for a figure of classifiers, False for one of pretraining, None where the place tells.
+    """
+
+    key: str
+    label: str
+    short: str
+    in_summary: str = ""
+    in_results: tuple[str, str] = ("", "")
+    form: str = ".2%"
+    brief: str = ".1%"
+    higher_is_better: bool = True
+    baseline_of: str = ""
+    of_classifier: bool | None = None
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it goes from 0 to 1 and is written in percent."""
+        return self.form.endswith("%")
+
+    def of_summary(self, summary: Mapping[str, Any]) -> float | None:
+        """Return its value in summary.json, or None."""
+        if self.of_classifier not in (None, "test_accuracy" in summary):
+            return None
+        value: Any = summary
+        for key in self.in_summary.split("."):
+            value = (value or {}).get(key)
+        return None if value is None else float(value)
+
+    def write(self, value: float) -> str:
+        """Return the value as text."""
+        return format(value, self.form)
+
+    def write_brief(self, value: float) -> str:
+        """Return the value as text, with fewer digits."""
+        return format(value, self.brief)
+
+
+def _loss(
+    key: str, label: str, short: str, in_summary: str, in_results: tuple[str, str],
+    baseline_of: str = "", of_classifier: bool | None = None,
+) -> Figure:  # fmt: skip
+    return Figure(key, label, short, in_summary, in_results, ".4f", ".3f", False, baseline_of, of_classifier)
+
+
+FIGURES = {figure.key: figure for figure in (
+    _loss("masked_loss", "loss on hidden patches", "loss",
+          "test_loss", ("reconstruction", "loss"), of_classifier=False),
+    _loss("mean_visible", "guessing the mean of the visible patches", "visible mean",
+          "test_loss_of_baselines.mean_of_visible_patches", ("reconstruction", "mean_of_visible_patches"), "masked_loss"),
+    _loss("nearest_visible", "copying the nearest visible patch", "nearest visible",
+          "test_loss_of_baselines.nearest_visible_patch", ("reconstruction", "nearest_visible_patch"), "masked_loss"),
+    Figure("accuracy", "classifier accuracy", "accuracy", "test_accuracy", ("head", "accuracy")),
+    Figure("accuracy_with_flip", "classifier accuracy with mirror images", "with mirror images",
+           "test_accuracy_with_flip", ("head", "accuracy_with_flip")),
+    Figure("calibration_error", "expected calibration error", "calibration error",
+           "test_calibration_error", ("head", "expected_calibration_error"), higher_is_better=False),
+    _loss("cross_entropy", "cross-entropy", "cross-entropy", "test_loss", ("head", "cross_entropy"), of_classifier=True),
+    Figure("knn_accuracy", "nearest-neighbour accuracy", "neighbours",
+           "neighbours.encoder_accuracy", ("knn", "accuracy")),
+    Figure("pixel_knn_accuracy", "by raw pixels", "by raw pixels",
+           "neighbours.raw_pixel_accuracy", ("knn", "raw_pixel_accuracy"), baseline_of="knn_accuracy"),
+    Figure("linear_probe", "linear probe of frozen features", "linear probe", "", ("linear", "accuracy")),
+    Figure("seconds", "seconds of training", "seconds", "seconds", ("", ""), ",.0f", ",.0f", False),
+)}  # fmt: skip
+"""Everything that is measured, by key, in the order in which it is shown."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A figure as people read it.
+
+    Attributes:
+        figure: which.
+        value: as text.
+        how: how it was measured; may be "".
+    """
+
+    figure: Figure
+    value: str
+    how: str = ""
+
+
+def baselines(key: str) -> list[Figure]:
+    """Return the figures that the figure of this key is compared with."""
+    return [figure for figure in FIGURES.values() if figure.baseline_of == key]
+
+
+def summary_lines(summary: Mapping[str, Any]) -> list[Line]:
+    """Return what a run measured at its end, baselines below what they are compared with; not the time."""
+    lines = []
+    for figure in FIGURES.values():
+        if figure.key != "seconds" and (value := figure.of_summary(summary)) is not None:
+            mask = summary.get("test_mask") if figure.key == "masked_loss" else None
+            how = f"{mask['kind']} mask, {mask['ratio']:.0%} hidden" if mask else ""
+            lines.append(Line(figure, figure.write(value), how))
+    return lines
+
+
+def results_lines(results: Mapping[str, Any]) -> list[Line]:
+    """Return what `vit evaluate` measured; baselines stand in `how`."""
+    return [
+        Line(figure, figure.write(row[key]) + _spread(row, key), _how(figure, row))
+        for figure in FIGURES.values()
+        if not figure.baseline_of
+        for method, key in [figure.in_results]
+        for row in _rows(results.get(method))
+        if key in row
+    ]
+
+
+def summary_text(summary: Mapping[str, Any]) -> list[str]:
+    """Return what a run measured at its end, in lines for a terminal."""
+    return aligned(summary_lines(summary))
+
+
+def aligned(lines: Sequence[Line]) -> list[str]:
+    """Return figures for a terminal: labels, values and remarks in columns, baselines indented."""
+    labels = [f"{'  ' if line.figure.baseline_of else ''}{line.figure.label}" for line in lines]
+    wide, value = (max(map(len, column), default=0) for column in (labels, [line.value for line in lines]))
+    return [
+        f"{label:<{wide}}  {line.value:<{value}}  {f'({line.how})' if line.how else ''}".rstrip()
+        for label, line in zip(labels, lines, strict=True)
+    ]
+
+
+def _rows(found: Any) -> list[dict[str, Any]]:
+    """The rows of a method in results.json: one, several of reconstruction, or none."""
+    return found if isinstance(found, list) else [found] if found else []
+
+
+def _spread(row: Mapping[str, Any], key: str) -> str:
+    """The standard deviation of an accuracy over several seeds."""
+    return f" ± {row['spread']:.2%} over {len(row['seeds'])} seeds" if key == "accuracy" and "spread" in row else ""
+
+
+def _how(figure: Figure, row: Mapping[str, Any]) -> str:
+    """How a figure of results.json was measured, and its baselines."""
+
+    def parts() -> Iterator[str]:
+        method, key = figure.in_results
+        if method == "knn":
+            yield f"k {row['k']}, {row['bank']:,} training images"
+        elif method == "linear":
+            yield f"{row['labels']:,} labels, layer {_by_seed(row['layer'])}"
+            if "strength" in row:
+                yield f"L2 {_by_seed(row['strength'], '.0e')}, chosen on {row['held_out']:,} held-out training images"
+            if not row.get("converged", True):
+                yield "the fit has not converged"
+        elif method == "reconstruction":
+            yield f"{row['mask']} mask, {row['ratio']:.0%} hidden"
+        elif key == "accuracy" and not row.get("classes_named", True):
+            yield "its classes have no names: taken in the data's order"
+        for baseline in baselines(figure.key):
+            yield f"{baseline.label} {baseline.write(row[baseline.in_results[1]])}"
+
+    return "; ".join(parts())
+
+
+def _by_seed(value: Any, form: str = "") -> str:
+    """A choice of `vit evaluate` as text: one value, or a list with one for each seed."""
+    return ", ".join(format(one, form) for one in value) if isinstance(value, list) else format(value, form)
