@@ -315,7 +315,7 @@ def test_finished_run_resumed_is_finished_again(whole, place, run):
     [
         (["--train.epochs", "5"], "train.epochs"),
         (["--model.patch_size", "[4, 8]"], "model.patch_size"),
-        (["--data.flip", "0"], "data.flip"),
+        (["--augment.flip", "0"], "augment.flip"),
         (["--config", "other.yaml"], "optim.blr"),
     ],
     ids=["number", "pair", "zero", "file"],
@@ -474,7 +474,7 @@ def test_signal_before_a_run_has_begun_leaves_nothing(place, run):
 
 @pytest.mark.slow
 def test_dynamics_are_recorded_and_drawn_whatever_interrupts(whole, place, run):
-    argv = ["--config", "mine.yaml", "--train.dynamics_every", "4"]
+    argv = ["--config", "mine.yaml", "--run.dynamics_every", "4"]
     done = run(place, *argv, "--out", "watched")
     assert done.code == 0, done.err
     folder = place / "watched"
@@ -542,7 +542,7 @@ def test_signal_from_outside_and_a_second_process(place, run):
 
 
 def test_run_whose_loss_explodes_ends_in_one_line_and_saves_nothing_of_it(place, run):
-    argv = ["--optim.blr", "1e37", "--optim.clip_grad", "0", "--optim.warmup_epochs", "0", "--train.save_every", "1"]
+    argv = ["--optim.blr", "1e37", "--optim.clip_grad", "0", "--optim.warmup_epochs", "0", "--run.save_every", "1"]
     done = run(place, "--config", "mine.yaml", "--out", "exploded", *argv)
     assert done.code == 1
     step = int(re.search(r"^train\.py: error: step (\d+): ", done.err, re.MULTILINE)[1])
@@ -563,7 +563,7 @@ def test_images_without_labels_and_a_model_without_a_class_token(place, run):
         "false",
         "--train.epochs",
         "1",
-        "--train.tensorboard",
+        "--run.tensorboard",
         "true",
     ]
     done = run(place, "--config", "mine.yaml", "--out", "unlabelled", *argv)
@@ -617,9 +617,9 @@ def test_other_configs_stop_without_cifar_and_name_the_ways_out(tmp_path, run):
 # --- classification --------------------------------------------------------------------------------------------------
 
 CLASSIFY = [
-    "--config=mine.yaml", "--train.task=classify", "--model.init=runs/mine", "--model.global_pool=token",
-    "--data.holdout=4", "--train.holdout_every=2", "--optim.ema=0.9", "--optim.layer_decay=0.7", "--classify.mixup=0.8",
-    "--classify.cutmix=1", "--classify.test_flip=true",
+    "--config=mine.yaml", "--train.objective=classify", "--model.init=runs/mine", "--model.global_pool=token",
+    "--data.val_size=4", "--run.val_every=2", "--optim.ema=0.9", "--optim.layer_decay=0.7", "--classify.mixup=0.8",
+    "--classify.cutmix=1", "--run.test_flip=true",
 ]  # fmt: skip
 EPOCH = 2  # steps, of the 16 images that remain
 
@@ -713,10 +713,10 @@ def test_killed_classification_goes_on_exactly(classified, place, run):
         (["--model.init", "no/such/run"], ["no/such/run"]),
         (["--model.init", "mine.yaml"], ["mine.yaml"]),
         (["--model.depth", "1"], ["model.init", "--model.depth 2"]),
-        (["--data.root", "nameless", "--data.holdout", "0", "--train.holdout_every", "0"], ["train.task", "labels"]),
-        (["--data.holdout", "0"], ["train.holdout_every", "data.holdout"]),
-        (["--data.holdout", "11"], ["data.holdout", "half of the 20"]),
-        (["--mask.ratio", "0.5"], ["mask.ratio", "train.task"]),
+        (["--data.root", "nameless", "--data.val_size", "0", "--run.val_every", "0"], ["train.objective", "labels"]),
+        (["--data.val_size", "0"], ["run.val_every", "data.val_size"]),
+        (["--data.val_size", "11"], ["data.val_size", "half of the 20"]),
+        (["--mask.ratio", "0.5"], ["mask.ratio", "train.objective"]),
     ],
     ids=" ".join,
 )

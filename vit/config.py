@@ -181,7 +181,7 @@ class ViTConfig:
     """hidden width of the MLPs / width of the tokens"""
     class_token: bool = True
     """put a class token before the patches"""
-    registers: int = 0
+    registers: NonNegative = 0
     """number of register tokens after the class token (Darcet et al. 2024)"""
     pos_embed: Literal["learned", "sincos"] = "learned"
     """positions: a learned table, or the fixed 2-D sin-cos one"""
@@ -193,7 +193,7 @@ class ViTConfig:
     """give the three maps a bias"""
     layer_scale: float | None = None
     """initial value of a learned scale on each residual branch of the encoder; null: none"""
-    drop_path: float = 0.0
+    drop_path: BelowOne = 0.0
     """probability of leaving out the encoder's last residual branch, growing linearly from 0 at the first"""
     global_pool: Literal["avg", "token"] = "avg"
     """what a classifier reads: the mean of the patches, or the class token"""
@@ -205,7 +205,7 @@ class ViTConfig:
     """normalise queries and keys, head by head (Dehghani et al. 2023)"""
     mlp: Literal["gelu", "swiglu"] = "gelu"
     """kind of MLP: with a GELU, or gated (SwiGLU, Shazeer 2020)"""
-    norm_eps: float = 1e-6
+    norm_eps: Annotated[float, Range(0, 1, "above 0 and below 1", True, True)] = 1e-6
     """eps of all norms: 1e-6 in timm, MAE and DINO, often 1e-12 in transformers; torch's 1e-5 moves features by 1e-4"""
 
 
@@ -288,9 +288,6 @@ class ModelConfig(ViTConfig, _Section):
             allowed = "a multiple of 4, for its sin-cos positions"
             _require(self.dimensions[dim] % 4 == 0, f"model.{dim}", self.dimensions[dim], allowed)
         _require(self.mlp_ratio * self.dimensions["embed_dim"] >= 1, "model.mlp_ratio", self.mlp_ratio, "positive")
-        _require(self.registers >= 0, "model.registers", self.registers, "0 or more")
-        _require(0 <= self.drop_path < 1, "model.drop_path", self.drop_path, "from 0 to below 1")
-        _require(0 < self.norm_eps < 1, "model.norm_eps", self.norm_eps, "above 0 and below 1")
         token = self.global_pool == "token" and not self.class_token
         _require(not token, "model.global_pool", self.global_pool, "there is no class token (model.class_token)")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
@@ -132,22 +131,3 @@ def masked_patch_loss(prediction: Tensor, target: Tensor, mask: Tensor) -> Tenso
     """
     error = (prediction.float() - target.float()).square().mean(dim=-1)  # (B, L)
     return (error * mask).sum() / mask.sum()
-
-
-def uniformity(features: Tensor) -> Tensor:
-    """Measure how alike the images of a batch are: the mean squared cosine between any two, float32.
-
-    Filling in patches alone lets all images share a few directions; a small weight on this loss spreads them out (U-MAE, Zhang
-    et al. 2022, "How mask matters"). Unlike other losses it depends on which images are computed together.
-
-    Args:
-        features: (B, D), B at least 2 (of a single image it is 0).
-
-    Returns:
-        A scalar from 0, all images at right angles, to 1, all on one line.
-    """
-    with torch.autocast(features.device.type, enabled=False):
-        unit = F.normalize(features.float(), dim=1)
-        cosines = unit @ unit.T  # (B, B)
-    pairs = max(len(features) * (len(features) - 1), 1)
-    return (cosines.square().sum() - cosines.diagonal().square().sum()) / pairs

@@ -58,6 +58,20 @@ class RunFiles:
         return [path for path in vars(self).values() if isinstance(path, Path) and path != self.path]
 
 
+CONTENTS = {
+    "report.html": "all of this on one page: open it first",
+    "reconstructions.png": "images, what the model sees of them, and how it fills in the rest",
+    "confusion.png": "which classes it takes for which",
+    "reliability.png": "how sure it is, and how often it is right",
+    "dynamics.png": "how strongly each matrix was trained and how far it moved; dynamics.safetensors: all",
+    "attention.png": "where the last layer's attention looks, head by head",
+    "curves.png": "how the run went: what it measured, learning rate and gradient norm over the epochs",
+    "summary.json": "these figures and what they came from",
+    "model.safetensors": "the weights, with config.json: vit.checkpoints.load_model reads them",
+}
+"""What a person finds in the folder of a finished run."""
+
+
 def read_json(content: str) -> Any:
     """Parse JSON without nan and infinity, which could not be written again.
 

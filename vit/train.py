@@ -18,12 +18,12 @@ from vit.errors import one_line
 from vit.interpret import DynamicsRecorder
 from vit.report.page import write_report
 from vit.report.pictures import draw_pictures
-from vit.report.samples import sample_images, save_samples
+from vit.report.showcase import save_showcase, showcase_of
 from vit.report.summary import summarize
-from vit.runs import PICTURES, read_metrics, summary_lines
+from vit.runs import CONTENTS, read_metrics, summary_text
 from vit.training.allocator import keep_freed_memory
 from vit.training.callbacks import MetricsFile, Snapshots, TensorBoard, Validation, tensorboard_writer
-from vit.training.distributed import init_distributed, launched
+from vit.training.distributed import Distributed, init_distributed, launched
 from vit.training.loop import train_steps
 from vit.training.progress import Progress
 from vit.training.run import Run, find_state, restore, setup
@@ -40,31 +40,9 @@ def train(command: TrainCommand) -> int:
     try:
         with StopRequests() as stop:
             with init_distributed(command.config) as dist:
-                # Set up
-                with dist.main_process_first():
-                    data = load_data(command.config.data, command.config.model.image_size_2d)
-                run = set_up(command, folder, data, dist)
-
-                # Train: a signal ends the run after the step under way, with its state saved
-                stop.hold(True)
-                try:
-                    for done in train_steps(run):
-                        for callback in run.callbacks:
-                            callback.on_step(run, done)
-                        stopping = stop.agree(dist)
-                        last = done.step == run.total_steps
-                        if dist.is_main and (done.step % run.config.run.save_every == 0 or last or stopping):
-                            done.check()
-                            run.save(folder.checkpoints)
-                        if stopping:
-                            break
-                finally:
-                    for callback in run.callbacks:
-                        callback.close()
-                stop.hold(False)
-
-            # Finish
-            if dist.is_main:
+                run = set_up(command, folder, dist)
+                take_steps(run, folder, stop)
+            if run.dist.is_main:
                 finish(run, folder)
     except Stopped as stopped:
         ways = f"continue with: python train.py --out {folder.path} --resume" if folder.begun else "nothing had begun"
@@ -72,3 +50,103 @@ def train(command: TrainCommand) -> int:
             print(f"stopped by {stopped}; {ways}", file=sys.stderr)
         return stopped.exit_code
     return 0
+
+
+# --- Set up -----------------------------------------------------------------------------------------------------------
+
+
+def set_up(command: TrainCommand, folder: RunFolder, dist: Distributed) -> Run:
+    """Data, model, folder and callbacks, ready for the next step. The folder is the main process's."""
+    # what may go wrong goes wrong before the folder is touched
+    config = command.config
+    if config.run.tensorboard:
+        tensorboard_writer()
+    with dist.main_process_first():
+        data = load_data(config.data, config.model.image_size_2d)
+    config = config.with_source(data.source)
+    if command.resume and dist.is_main:
+        folder.begin(config_yaml=None)
+    state = find_state(folder.checkpoints, config, data, dist) if command.resume else None
+    run = setup(config, data, dist, state)
+    if dist.is_main and config.run.dynamics_every:
+        run.callbacks.append(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, folder.dynamics))
+    if state is not None:
+        restore(run, state)
+    if not dist.is_main:
+        return run
+
+    # the folder, and what goes into it at every step
+    if not command.resume:
+        folder.begin(f"# trained on {one_line(data.description)}\n{to_yaml(config)}")
+    save_showcase(showcase_of(data), folder.showcase)
+    announce(run, folder)
+    run.callbacks += [Progress(run.total_steps, config.train.epochs, run.step), MetricsFile(folder.metrics, run)]
+    if config.run.tensorboard:
+        run.callbacks.append(TensorBoard(folder.tensorboard, run))
+    run.callbacks += [Validation(), Snapshots(folder.snapshots, run)]
+    return run
+
+
+def announce(run: Run, folder: RunFolder) -> None:
+    """Print what is trained, on what, and how."""
+    warn(run.data)
+    parameters, (rows, columns) = sum(p.numel() for p in run.model.parameters()), run.config.model.grid_size
+    print(f"data     {one_line(run.data.description)}")
+    print(f"model    {parameters / 1e6:.2f}M parameters, {rows} x {columns} patches, {one_line(run.objective.summary)}")
+    print(f"compute  {run.compute}; {run.choices}")
+    print(f"run      {folder.path}, {run.total_steps:,} steps" + (f", from step {run.step:,}" if run.step else ""))
+    skipped = run.data.train.skipped + run.data.test.skipped
+    for note in [*run.notes, *(f"unreadable, left out: {path}" for path in skipped)]:
+        print(f"note     {one_line(note)}")
+
+
+# --- Train ------------------------------------------------------------------------------------------------------------
+
+
+def take_steps(run: Run, folder: RunFolder, stop: StopRequests) -> None:
+    """All remaining steps; a signal ends them after the one under way, with its state saved."""
+    began, every = run.step, run.config.run.save_every
+    stop.hold(True)
+    try:
+        for done in train_steps(run):
+            if done.step == began + 1 and run.compute.compile and run.dist.is_main:
+                print(f"compiled and made the first step in {run.first_step_seconds:.0f} s", flush=True)
+            stopping = stop.agree(run.dist)
+            if run.dist.is_main and (done.step % every == 0 or done.step == run.total_steps or stopping):
+                done.check()
+                run.save(folder.checkpoints)
+            if stopping:
+                break
+    finally:
+        for callback in run.callbacks:
+            callback.close()
+    stop.hold(False)
+
+
+# --- Finish -----------------------------------------------------------------------------------------------------------
+
+
+def finish(run: Run, folder: RunFolder) -> None:
+    """The model, the pictures, the summary and the page, and a line on each."""
+    run.save_model(folder.path)
+    print("measuring what was learned ...", flush=True)
+    measured = run.objective.measure(run)
+    draw_pictures(run, folder, measured)
+    summary = summarize(run, read_metrics(folder.metrics), measured)
+    write_json(folder.summary, summary)  # after all that it sums up: a folder with a summary holds a finished run
+    write_report(folder.path, folder.report)
+
+    warn(run.data)
+    speed = f"{run.step:,} steps in {run.seconds:,.0f} s, {summary['images_per_second']:,.0f} images/s"
+    print(f"\n{one_line(run.data.name)}: {speed}")
+    print(f"measured on {len(run.data.test):,} {run.data.tested_on}:")
+    files = (f"  {name:<20} {what}" for name, what in CONTENTS.items() if (folder.path / name).exists())
+    for line in (*summary_text(measured), "", f"In {folder.path}:", *files):
+        print(line, flush=True)
+
+
+def warn(data: Dataset) -> None:
+    """Warn loudly if the data is not what was asked for."""
+    if data.warning:
+        bar = "!" * 100
+        print(f"\n{bar}\n{textwrap.fill('WARNING: ' + data.warning, 100)}\n{bar}\n", file=sys.stderr, flush=True)

@@ -56,7 +56,7 @@ def finish(folder, config):
     run = begin_run(config, DATA)
     metrics = [{"loss": step.loss, "epoch": step.epoch} for step in run.steps()]
     save_model(folder, run.result, run.normalize, DATA.train.class_names, DATA.name)
-    measured = measure_classification(run)[0] if config.train.task == "classify" else measure_reconstruction(run)
+    measured = measure_classification(run)[0] if config.train.objective == "classify" else measure_reconstruction(run)
     write_json(folder / "summary.json", summarize(run, metrics, measured))
     (folder / "config.yaml").write_text(f"# trained on {HOME}\n{to_yaml(config)}")
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vit.data.batches import batch_indices, epoch_order, steps_per_epoch, stream, stream_seed
+from vit.data.draws import batch_indices, epoch_order, steps_per_epoch, make_generator, derive_seed
 
 CASES = [(1, 1), (1, 8), (5, 8), (8, 8), (7, 3), (31, 7), (16, 4), (17, 16), (10, 1), (101, 13)]
 
@@ -41,12 +41,12 @@ def test_streams_of_different_seeds_purposes_and_numbers_share_nothing():
     keys = [
         (seed, purpose, number) for seed in (0, 1, 11) for purpose in ("order", "mask", "1") for number in range(20)
     ]
-    seeds = {stream_seed(*key) for key in keys}
+    seeds = {derive_seed(*key) for key in keys}
     assert len(seeds) == len(keys)
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 def test_a_stream_repeats_itself():
-    one, again, other = (torch.rand(5, generator=stream(3, "mask", number)) for number in (7, 7, 8))
+    one, again, other = (torch.rand(5, generator=make_generator(3, "mask", number)) for number in (7, 7, 8))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)

@@ -368,7 +368,7 @@ def test_scenes(vit):
         (["mae", "--data", "images", "--bank", "x"], "--bank: 'x' cannot be used"),
         (["mae", "--data", "images", "--out", "mae/config.json"], "is not a folder"),
         (["mae", "--data", "images", "--method", "linear", "--labels", "0.01"], "of 1 training images are held out"),
-        (["mae", "--data", "images", "--threads", "100000000"], "train.threads: 100000000 cannot be used; at most"),
+        (["mae", "--data", "images", "--threads", "100000000"], "run.threads: 100000000 cannot be used; at most"),
         (["mae", "--data", "images", "--seeds", "9" * 30], "a number from 0 to below 10^18"),
         (["mae", "--data", "images", "--out", ""], "--out: '' cannot be used"),
         (["mae", "--data", "images", "--device", "mps"], "'mps' cannot be used"),

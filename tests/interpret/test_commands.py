@@ -564,7 +564,7 @@ def bad(place):
         (["encoder", "one.png", "--mask", "1.5"], "--mask: cannot hide 1.5 of 12 patches"),
         (["encoder", "one.png", "--mask", "nan"], "--mask: cannot hide nan"),
         (["encoder", "one.png", "--keep", "0"], "--keep: '0' cannot be used"),
-        (["encoder", "one.png", "--film"], "encoder holds no snapshots; a run with --train.snapshots 8"),
+        (["encoder", "one.png", "--film"], "encoder holds no snapshots; a run with --run.snapshots 8"),
         (["run", "one.png", "--film", "--mask", "0.5"], "--film: shows whole images"),
         (["run", "one.png", "--film", "--method", "rollout"], "--film: has no meaning for --method rollout"),
         (["run", "one.png", "--film", "--scale", "row"], "--film: shows whole images on one scale"),

@@ -179,8 +179,8 @@ def test_a_setting_that_is_left_out_has_its_default(copied):
     text = (copied / "config.yaml").read_text()
     assert "  flip: 0.5\n" in text
     (copied / "config.yaml").write_text(text.replace("  flip: 0.5\n", ""))
-    assert read_run(copied).settings["data.flip"] == 0.5
-    assert ["data.flip", "0.5"] in Read(settings(read_run(copied)).content).rows
+    assert read_run(copied).settings["augment.flip"] == 0.5
+    assert ["augment.flip", "0.5"] in Read(settings(read_run(copied)).content).rows
 
 
 def test_images_are_the_kept_ones_and_are_filled_in_at_each_moment(pretrained):

@@ -31,7 +31,7 @@ from vit.training.loop import (
 )
 from vit.training.muon import Muon
 from vit.training.optimizer import learning_rate, make_optimizer
-from vit.training.processes import ALONE, Processes
+from vit.training.distributed import ALONE, Processes
 from vit.training.tasks import Classification, Reconstruction, Task
 
 CPU = Compute(torch.device("cpu"))
@@ -54,7 +54,7 @@ def noise(count: int, seed: int = 0) -> Tensor:
 def model_of(settings: Config) -> MaskedAutoencoder:
     torch.manual_seed(1)
     model = settings.model
-    return build_autoencoder(model.vit_config(), model.decoder_config(), settings.mask.norm_pix_loss)
+    return build_autoencoder(model.vit_config(), model.decoder_config(), settings.reconstruct.norm_pix_loss)
 
 
 def start(settings: Config, images: Tensor, compute: Compute = CPU) -> tuple[MaskedAutoencoder, Iterator[Step]]:
@@ -178,7 +178,7 @@ def way_losses(**train: object) -> list[float]:
     compute = Compute(torch.device("cpu"), "bf16" if train.get("precision") == "bf16" else "fp32")
     images = noise(64)[:, :, :2, :2].repeat_interleave(8, 2).repeat_interleave(8, 3)
     model = model_of(settings)
-    set_kernel(model, settings.train.attention)
+    set_kernel(model, settings.run.attention)
     optimizer = make_optimizer(model, settings.optim)
     steps = train_steps(Reconstruction(model, settings), optimizer, images, Normalization.of(images), compute)
     return [step.loss for step in steps]
@@ -382,7 +382,7 @@ def classify(settings: ClassifyConfig = EVERYTHING, **train: object) -> Config:
 
 
 def task_of(settings: Config) -> Task:
-    if settings.train.task == "reconstruct":
+    if settings.train.objective == "reconstruct":
         return Reconstruction(model_of(settings), settings)
     torch.manual_seed(1)
     model = VisionTransformer(settings.model.vit_config(num_classes=3))

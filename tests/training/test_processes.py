@@ -20,7 +20,7 @@ from vit.data import Dataset, ImageSet
 from vit.data.images import content_stamp
 from vit.interpret import DynamicsRecorder, read_dynamics
 from vit.interpret.dynamics import QUANTITIES
-from vit.training.processes import ALONE, Processes, joined
+from vit.training.distributed import ALONE, Processes, joined
 from vit.training.run import begin_run
 from vit.training.state import load_state, saved_states
 
@@ -174,7 +174,7 @@ def test_two_processes_learn_classes_as_one(tmp_path):
 @pytest.mark.slow
 def test_stopped_run_of_two_continues_as_one(place, alone):
     """train.py starts both itself; SIGTERM reaches the launcher, as a cluster sends it."""
-    process = start(place, "stopped", "--train.processes", "2", "--train.save_every", "1")
+    process = start(place, "stopped", "--train.processes", "2", "--run.save_every", "1")
     until = time.monotonic() + 120
     while not saved_states(place / "stopped" / "checkpoints") and process.poll() is None:
         assert time.monotonic() < until

@@ -30,7 +30,7 @@ from vit.data.images import content_stamp
 from vit.interpret import DynamicsRecorder
 from vit.training.loop import NonFiniteError
 from vit.training.metrics import read_metrics
-from vit.training.processes import Processes
+from vit.training.distributed import Processes
 from vit.training.run import TrainingRun, begin_run
 from vit.training.run_folder import RunFolder
 from vit.training.state import StateError, load_state, save_state, saved_states, state_path
@@ -297,9 +297,9 @@ def test_other_data_is_refused(tmp_path):
         ({"optim": {"ema": 0.5}}, "optim.ema: the run began with 0.0, not 0.5"),
         ({"optim": {"layer_decay": 0.5}}, "optim.layer_decay"),
         ({"optim": {"name": "muon"}}, "optim.name: the run began with 'adamw', not 'muon'"),
-        ({"data": {"erasing": 0.5}}, "data.erasing"),
-        ({"train": {"dynamics_every": 5}}, "train.dynamics_every: the run began with 0, not 5"),
-        ({"mask": {"uniformity": 0.1}, "train": {"accumulate": 0}}, "mask.uniformity"),
+        ({"data": {"erasing": 0.5}}, "augment.erasing"),
+        ({"train": {"dynamics_every": 5}}, "run.dynamics_every: the run began with 0, not 5"),
+        ({"mask": {"uniformity": 0.1}, "train": {"accumulate": 0}}, "reconstruct.uniformity"),
     ],
 )
 def test_other_settings_are_refused(tmp_path, change, key):
@@ -404,7 +404,7 @@ def test_step_that_is_not_finite_is_neither_saved_nor_logged(tmp_path, bad):
 
     def spoil_fifth_step(module: object, inputs: object, output: Tensor) -> Tensor:
         calls.append(module)
-        return output * (bad if len(calls) > 4 * config.train.accumulate else 1)
+        return output * (bad if len(calls) > 4 * config.run.grad_accum_steps else 1)
 
     run.model.decoder.pred.register_forward_hook(spoil_fifth_step)
     with pytest.raises(NonFiniteError, match=r"^step 5: "):

@@ -65,7 +65,7 @@ def _ours(job: Job) -> Contestant:
     device = compute.device
     heads = {"num_classes": CLASSES} if job.task == "classify" else {}
     model = build_model(config, config.model.vit_config(**heads)).to(device)
-    set_kernel(model, config.train.attention)
+    set_kernel(model, config.run.attention)
     task: Task
     if model.decoder is not None:
         task = Reconstruction(model, config)
@@ -75,7 +75,7 @@ def _ours(job: Job) -> Contestant:
     if not job.fused_adamw:
         optimizer = torch.optim.AdamW(parameter_groups(model, 0.05), lr=1e-4)
     parts = choose_parts(config, job.batch, device)
-    about = f"{compute.precision}, attention {config.train.attention}, {parts} parts{', compiled' if compute.compile else ''}"
+    about = f"{compute.precision}, attention {config.run.attention}, {parts} parts{', compiled' if compute.compile else ''}"
     if job.with_data:
         images = torch.randint(0, 256, (job.images, 3, job.image_size, job.image_size), dtype=torch.uint8)
         steps = train_steps(task, optimizer, images, Normalization([0.5] * 3, [0.25] * 3), compute)

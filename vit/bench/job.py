@@ -114,7 +114,7 @@ def _stacks(config: Config) -> list[tuple[int, int, int]]:
     """Tokens, depth and width of the encoder, and of the decoder where there is one."""
     model, size = config.model, config.model.dimensions
     patches, prefix = math.prod(model.grid_size), model.class_token + model.registers
-    if config.train.task == "classify":
+    if config.train.objective == "classify":
         return [(patches + prefix, size["depth"], size["embed_dim"])]
     visible = num_keep(patches, config.mask.ratio)
     return [
@@ -133,7 +133,7 @@ def linears(config: Config) -> list[Linear]:
     for length, depth, dim in stacks:
         hidden = round(dim * model.mlp_ratio)
         found += [Linear(depth, length, *shape) for shape in ((dim, 3 * dim), (dim, dim), (dim, hidden), (hidden, dim))]
-    if config.train.task == "classify":
+    if config.train.objective == "classify":
         return [*found, Linear(1, 1, width, CLASSES)]
     whole, _, decoder_width = stacks[1]
     found.append(Linear(1, tokens, width, decoder_width))

@@ -30,7 +30,7 @@ from vit.runs import (
 
 # Of summary.json, what config.json of a converted model keeps.
 KEPT = (
-    "task", "init", "test_loss", "test_loss_of_baselines", "test_mask", "neighbours", "test_accuracy",
+    "objective", "init", "test_loss", "test_loss_of_baselines", "test_mask", "neighbours", "test_accuracy",
     "test_accuracy_with_flip", "test_calibration_error", "epochs", "steps", "weights", "seed", "seconds", "device",
     "precision", "versions", "fingerprint",
 )  # fmt: skip
@@ -162,7 +162,7 @@ def _what(config: dict[str, Any], run: RunRecord, half: bool) -> str:
         target = "normalised pixels" if config.get("norm_pix_loss") else "pixels"
         size = f"width {decoder['dim']}, {decoder['depth']} blocks, {decoder['num_heads']} heads"
         said.append(f"Its decoder ({size}) predicts the {target} of hidden patches.")
-    elif run.summary and run.summary.get("task", "reconstruct") == "reconstruct":
+    elif run.summary and run.summary.get("objective", "reconstruct") == "reconstruct":
         said.append("It was trained with a decoder, which is left out here.")
     if encoder.get("num_classes"):
         said.append(f"Its head tells {encoder['num_classes']} classes apart.")

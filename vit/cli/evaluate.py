@@ -51,7 +51,7 @@ def evaluate_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--tuning", type=natural, default=0, metavar="N",
-        help="to choose settings: measure on so many training images, held out as data.holdout does, not on the test images",
+        help="to choose settings: measure on so many training images, held out as data.val_size does, not on the test images",
     )  # fmt: skip
     parser.add_argument("--flip", action="store_true", help="its head also on images and mirror images together")
     parser.add_argument("--bank", type=natural, default=0, metavar="N", help="training images for neighbours; 0: all")

@@ -86,8 +86,8 @@ def study_plan(name: str, quick: bool = False, settings: Sequence[str] = ()) -> 
     sections = parse_sections(study_parser(), argv, SECTIONS | {"study": StudyConfig})
     study = sections.pop("study")
     config = Config(**sections)
-    if config.train.task != "reconstruct":
-        raise ConfigError("train.task: studies look at masked autoencoders; leave it out")
+    if config.train.objective != "reconstruct":
+        raise ConfigError("train.objective: studies look at masked autoencoders; leave it out")
     if config.model.init:
         raise ConfigError("model.init: studies compare with the random weights that they begin with; leave it out")
     return Plan(config, tuple(study.seeds), study.images)

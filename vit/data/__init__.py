@@ -108,16 +108,16 @@ def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
     if config.limit and config.limit < len(test):
         test = test.subset(evenly_spaced(len(test), config.limit))
     whole_stamp = f"{train.stamp}-{test.stamp}"
-    if config.holdout:
-        if config.holdout > len(train) // 2:
+    if config.val_size:
+        if config.val_size > len(train) // 2:
             allowed = f"at most half of the {len(train):,} training images"
-            raise ConfigError(f"data.val_size: {config.holdout} images cannot be held out; {allowed}")
-        aside = spread_over_classes(train.labels, config.holdout, config.subset_seed, "holdout")
+            raise ConfigError(f"data.val_size: {config.val_size} images cannot be held out; {allowed}")
+        aside = spread_over_classes(train.labels, config.val_size, config.subset_seed, "holdout")
         train, test = train.subset(~aside), train.subset(aside)
     if config.labels < 1:
         count = max(1, round(config.labels * len(train)))
         train = train.subset(spread_over_classes(train.labels, count, config.subset_seed, "labels"))
-    return Dataset(name, source, train, test, warning, config.holdout > 0, whole_stamp)
+    return Dataset(name, source, train, test, warning, config.val_size > 0, whole_stamp)
 
 
 def _scenes(config: DataConfig) -> tuple[ImageSet, ImageSet]:

@@ -74,10 +74,10 @@ class Draws(NamedTuple):
         last = max(rows.stop, rows.start + 1) + (self.partner is not None)
         return self.rows(torch.arange(rows.start, last) % len(self.index))
 
-    def for_model(self, images: int, device: torch.device) -> Draws:
-        """Of the first `images` rows, what the model reads, on `device`; all else None."""
+    def for_model(self, device: torch.device) -> Draws:
+        """What the model reads, on `device`; all else is None."""
         read = {"mask_noise": self.mask_noise, "drop_path": self.drop_path}
-        return Draws(**{key: to_device(values[:images], device) for key, values in read.items() if values is not None})
+        return Draws(**{key: to_device(values, device) for key, values in read.items() if values is not None})
 
 
 def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:

@@ -109,7 +109,7 @@ def evaluate(checkpoint: str, config: DataConfig, asked: dict[str, Any], measure
     try:
         data = load_data(config, origin.image_size)
     except ConfigError as error:
-        raise EvaluationError(str(error).replace("data.holdout", "--tuning")) from error
+        raise EvaluationError(str(error).replace("data.val_size", "--tuning")) from error
     methods = _applicable(model, data, measure)
     model.to(compute.device)
     prepare, train, test = origin.inputs, data.train, data.test
@@ -219,7 +219,7 @@ def _applicable(model: Model, data: Dataset, measure: Measure) -> list[str]:
     labelled = data.train.labelled and data.test.labelled
     names = len(data.test.class_names)
     if data.held_out and _was_taught(model, data) and not model.origin.was_tested_on(data.test.stamp):
-        ways = "train it with data.holdout, as many and with the same data.subset_seed"
+        ways = "train it with data.val_size, as many and with the same data.subset_seed"
         raise EvaluationError(f"this model may have been taught these {len(data.test):,} images' classes; {ways}")
     head = f"this model has a head of {classes} classes, {data.name} {names}"
     if classes and classes == names:

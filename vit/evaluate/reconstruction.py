@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vit.data.augment import Normalization, to_float
-from vit.data.batches import stream
+from vit.data.draws import make_generator
 from vit.device import Compute
 from vit.encoder import eval_mode
 from vit.mae import MaskedAutoencoder, masked_patch_loss
@@ -21,7 +21,7 @@ TEST_SEED = 20_220_612  # of the fixed test mask: the same patches are hidden fo
 
 def fixed_mask(kind: str, start: int, batch: int, grid_size: tuple[int, int], mask_ratio: float) -> Mask:
     """The test mask of images `start` to `start + batch` of a test set: always the same."""
-    return make_mask(kind, batch, grid_size, mask_ratio, stream(TEST_SEED, "test mask", start))
+    return make_mask(kind, batch, grid_size, mask_ratio, make_generator(TEST_SEED, "test mask", start))
 
 
 @dataclass(frozen=True)

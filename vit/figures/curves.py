@@ -22,14 +22,14 @@ class Curve:
     Attributes:
         title: what is shown.
         key: of metrics.jsonl, measured in training.
-        held_out: of metrics.jsonl, measured on held-out images; "" for none.
+        val_key: of metrics.jsonl, measured on held-out images; "" for none.
         lines: horizontal lines: what they are called, and their value.
         exact: drawn as it is, from 0; else pale, with a running mean over it.
     """
 
     title: str
     key: str
-    held_out: str = ""
+    val_key: str = ""
     lines: Mapping[str, float] = field(default_factory=dict)
     exact: bool = False
 
@@ -169,7 +169,7 @@ def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, theme:
     else:
         axes.plot(epoch, values, color=theme.dots, alpha=0.25, linewidth=0.8)
         axes.plot(epoch, smoothed(values), color=theme.dots, linewidth=1.8, label="in training, on varied images")
-        epoch, values = _series(metrics, curve.held_out)
+        epoch, values = _series(metrics, curve.val_key)
         if len(values):
             axes.plot(
                 epoch, values, color=theme.fourth, linewidth=1.6, marker="o", markersize=3, label="held-out images"

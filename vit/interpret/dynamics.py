@@ -174,7 +174,7 @@ def read_dynamics(path: str | Path) -> Dynamics:
     except SafetensorError as error:
         raise DynamicsError(f"{path} is damaged, or no safetensors file: {one_line(str(error))}") from error
     if "dynamics" not in metadata:
-        raise DynamicsError(f"{path} holds no dynamics; a run with train.dynamics_every leaves a file with some")
+        raise DynamicsError(f"{path} holds no dynamics; a run with run.dynamics_every leaves a file with some")
     try:
         about = json.loads(metadata["dynamics"])
         if about["format"] != FORMAT:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,12 @@ from vit.interpret.dynamics import (
     write_dynamics,
 )
 from vit.mae import Model
+from vit.training.callbacks import Callback
+from vit.training.state import StateError
+
+if TYPE_CHECKING:
+    from vit.training.loop import Step
+    from vit.training.run import Run
 
 
 def is_recorded(step: int, every: int, total: int) -> bool:
@@ -129,9 +135,10 @@ class DynamicsRecorder(Callback):
         self._first = [first.to(own.device) for first, own in zip(state["first"], self._first, strict=True)]
         self._steps, self._recorded, self._pending = list(state["steps"]), dict(state["recorded"]), []
 
-    def write(self, path: Path) -> None:
-        """Write all records, for `read_dynamics`; whole or not at all."""
-        write_dynamics(path, self.read())
+    def on_save(self) -> None:
+        """Write what has been recorded so far to `path`."""
+        if self._path is not None:
+            write_dynamics(self._path, self.read())
 
     def _weights(self) -> list[Tensor]:
         """A copy of all matrices: of each group (matrices, rows, columns)."""

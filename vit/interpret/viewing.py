@@ -125,7 +125,7 @@ def moments_of(checkpoint: str) -> list[tuple[str, Path]]:
     kept = sorted((Path(checkpoint) / "snapshots").glob("step-*/model.safetensors"))
     if not kept:
         raise AttentionError(
-            f"{checkpoint} holds no snapshots; a run with --train.snapshots 8 keeps its weights along the way"
+            f"{checkpoint} holds no snapshots; a run with --run.snapshots 8 keeps its weights along the way"
         )
     steps = [int(re.sub(r"\D", "", path.parent.name) or 0) for path in kept]
     return [(f"step {step:,}", path.parent) for step, path in zip(steps, kept, strict=True)]

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vit.config import FREE_ON_RESUME
 from vit.errors import UserError, one_line
 from vit.figures import RunLine, RunPanel, compared_figure, save_figure
 from vit.figures.measures import SERIES
 from vit.report.pictures import curves_of
 from vit.runs import FIGURES, RunRecord, read_run
 
+PLACES = {"data.root", "data.cache", "data.download", "data.name"}  # where the images are, and what they are called
 SEEDS = ("train.seed", "data.subset_seed")
 
 
@@ -133,9 +133,8 @@ def _lines(run: RunRecord, series: int) -> dict[str, RunLine]:
     settings, metrics = run.settings, run.metrics
     lines = {}
     try:
-        tested_on, uniformity = run.summary["data"]["tested_on"], settings["mask.uniformity"] > 0
-        for curve in curves_of(settings["train.task"], uniformity, tested_on, run.summary):
-            key = curve.held_out if any(curve.held_out in line for line in metrics) else curve.key
+        for curve in curves_of(settings, run.summary["data"]["tested_on"], run.summary):
+            key = curve.val_key if any(curve.val_key in line for line in metrics) else curve.key
             found = [(line["epoch"], line[key]) for line in metrics if key in line]
             epoch, values = zip(*found, strict=True) if found else ((), ())
             end = run.summary["epochs"], next(iter(curve.lines.values()))  # the first of these is the run's own
@@ -196,7 +195,7 @@ def _key(run: RunRecord) -> str:
 
 def _seeds(run: RunRecord) -> str:
     seed, subset = (run.settings.get(key, 0) for key in SEEDS)
-    drawn = run.settings.get("data.labels", 1) < 1 or run.settings.get("data.holdout", 0)
+    drawn = run.settings.get("data.labels", 1) < 1 or run.settings.get("data.val_size", 0)
     return f"{seed} (subset {subset})" if subset and drawn else str(seed)
 
 
@@ -213,7 +212,10 @@ def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[
 
 def _what(run: RunRecord) -> dict[str, Any]:
     """The settings that make a run what it is, without where and how it was computed, and the seed."""
-    return {key: value for key, value in run.settings.items() if key not in FREE_ON_RESUME.union(SEEDS)}
+    def decides(key: str) -> bool:
+        return not key.startswith("run.") and key not in PLACES.union(SEEDS)
+
+    return {key: value for key, value in run.settings.items() if decides(key)}
 
 
 def _plain(value: object) -> str:

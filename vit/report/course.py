@@ -32,13 +32,12 @@ def course(record: RunRecord) -> Section | None:
     """How training went."""
     if not record.metrics:
         return None
-    task, tested_on = record.settings["train.task"], record.tested_on
-    curves = curves_of(task, record.settings["mask.uniformity"] > 0, tested_on, record.summary)
+    curves = curves_of(record.settings, record.tested_on, record.summary)
     tall, low = (4.2 if len(curves) == 1 else 3.2), 2.05
     drawn = [_curve(record, curve, tall, "tall" if len(curves) == 1 else None) for curve in curves]
     drawn += [_curve(record, curve, low, None) for curve in STEERING]
     lede = "Loss, learning rate and gradient norm over the epochs. The loss in training is taken on varied images (cropped,"
-    return section("course", "How it went", f"{lede} flipped), so it need not meet that of the {tested_on}.",
+    return section("course", "How it went", f"{lede} flipped), so it need not meet that of the {record.tested_on}.",
                    element("div", *drawn, class_="figures"))  # fmt: skip
 
 

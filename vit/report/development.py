@@ -39,9 +39,9 @@ class Asking:
     patch: tuple[int, int] | None = None
 
 
-def who_asks(encoder: VisionTransformer, task: str) -> Asking:
+def who_asks(encoder: VisionTransformer) -> Asking:
     """What tells most of an encoder: the patches whose mean a head reads, the class token, or else the patch in the middle."""
-    if task == "classify" and encoder.config.global_pool == "avg":
+    if encoder.config.num_classes and encoder.config.global_pool == "avg":
         return Asking("mean", "the patches", "look, on average")
     if encoder.config.class_token:
         return Asking("cls", "the class token")
@@ -113,7 +113,7 @@ def spread(count: int, most: int) -> Sequence[int]:
 def _moment(name: str, model: Model, images: Tensor, settings: dict[str, Any]) -> Moment:
     encoder, normalize = model.encoder, model.origin.normalize
     grid = encoder.patch_embed.grid_size
-    shown, asking = to_float(images, encoder.patch_embed.image_size), who_asks(encoder, settings["train.task"])
+    shown, asking = to_float(images, encoder.patch_embed.image_size), who_asks(encoder)
     with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as attention:
         encoder(normalize(shown))
     maps, prefix_mass = attention.to_grid(query=asking.query)

@@ -21,7 +21,7 @@ def introduction(record: RunRecord) -> str:
     model = f"{model}, width {size['embed_dim']}, on patches of {rows}×{columns} pixels."
     images = f"{data['train_images']:,} images of {data['name']}" if data else "its images"
     what = f"to fill in the {settings['mask.ratio']:.0%} of an image that it does not see"
-    if settings["train.task"] == "classify":
+    if settings["train.objective"] == "classify":
         begun = f"beginning with {short_name(init)}" if (init := settings["model.init"]) else "from random weights"
         what = f"to name their classes, {begun}"
     epochs = plural(settings["train.epochs"], "epoch")

@@ -25,7 +25,7 @@ def outcome(record: RunRecord) -> Section | None:
     if "test_accuracy" in summary:
         return _outcome_of_classes(record)
     values = {key: figure.of_summary(summary) for key, figure in FIGURES.items()}
-    normalised = "normalised patches" if record.settings["mask.norm_pix_loss"] else "colours"
+    normalised = "normalised patches" if record.settings["reconstruct.norm_pix_loss"] else "colours"
     verdict = (
         "The model fills in better than both."
         if _beats_baselines("masked_loss", values) else "A guess without a model does as well or better."

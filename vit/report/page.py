@@ -81,7 +81,7 @@ def report_page(record: RunRecord) -> str:
 
 
 def _header(record: RunRecord) -> Markup:
-    kind = "classification" if record.settings["train.task"] == "classify" else "pretraining"
+    kind = "classification" if record.settings["train.objective"] == "classify" else "pretraining"
     figures = [
         element("div", element("dt", name), element("dd", element("strong", number), element("span", meaning)))
         for number, name, meaning in key_figures(record)

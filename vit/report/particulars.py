@@ -71,7 +71,7 @@ def repeating(record: RunRecord) -> Section:
     """The commands that make it again, look at it and measure it."""
     lines = [command(what, line) for what, line in commands_of(record)]
     seeds = f"train.seed {record.settings['train.seed']}"
-    if record.settings["data.labels"] < 1 or record.settings["data.holdout"]:
+    if record.settings["data.labels"] < 1 or record.settings["data.val_size"]:
         seeds += f" and data.subset_seed {record.settings['data.subset_seed']}"
     lede = f"Weights, order, augmentation and masks come from {seeds}, which config.yaml holds with all other settings."
     return section("repeat", "How to repeat it", lede, *lines)
@@ -89,8 +89,8 @@ def commands_of(record: RunRecord) -> list[tuple[str, str]]:
     shown = ["--data", root] if source == "folder" else ["--data", source]
     if source.startswith("cifar") and root != "data":
         shown += ["--root", root]
-    hidden = [] if settings["train.task"] == "classify" else ["--mask", str(settings["mask.ratio"])]
-    film = ["--film"] if settings["train.snapshots"] > 1 else []
+    hidden = [] if settings["train.objective"] == "classify" else ["--mask", str(settings["mask.ratio"])]
+    film = ["--film"] if settings["run.snapshots"] > 1 else []
     look, page, measured = (f"{run}/{name}" for name in ("look", "explore.html", "evaluation"))
     lines = {
         "Train it again": again,
@@ -106,7 +106,7 @@ def commands_of(record: RunRecord) -> list[tuple[str, str]]:
 
 def _of_the_same(settings: dict[str, Any]) -> list[str]:
     """Options of `vit evaluate` for the images that the run was measured on."""
-    given = {"--name": settings["data.name"], "--limit": settings["data.limit"], "--tuning": settings["data.holdout"]}
+    given = {"--name": settings["data.name"], "--limit": settings["data.limit"], "--tuning": settings["data.val_size"]}
     return [str(part) for option, value in given.items() if value for part in (option, value)]
 
 

@@ -3,83 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vit.data.augment import to_float
 from vit.encoder import eval_mode
-from vit.evaluate.classification import confusion, reliability
-from vit.evaluate.reconstruction import fixed_mask, reconstruct
 from vit.figures import (
     Curve,
     attention_figure,
-    confusion_figure,
     curves_figure,
     dynamics_figure,
-    reconstruction_figure,
-    reliability_figure,
     save_figure,
 )
 from vit.figures.style import Figure
 from vit.interpret import AttentionMaps, Dynamics, read_dynamics
 from vit.interpret.dynamics import QUANTITIES
-from vit.mae import MaskedAutoencoder
 from vit.report.development import who_asks
-from vit.report.showcase import SHOWN
-from vit.runs import RunFiles
-from vit.training.run import TrainingRun
+from vit.runs import RunFiles, flat_settings, read_metrics
+from vit.training.objectives import objective_class
+from vit.training.run import Run
 
 LOOKED_AT = 6  # test images in attention.png
 OF_A_LAYER = ("W_Q", "W_K", "W_V", "W_O", "fc1", "fc2")  # columns of dynamics.png
 
 
-def caption(run: TrainingRun) -> str:
-    """What all pictures of a run are of, for under their titles."""
-    data = run.data
-    return f"{data.name}, {data.tested_on} · {run.config.train.epochs} epochs on {len(data.train):,} images"
+def draw_pictures(run: Run, files: RunFiles, measured: dict[str, Any]) -> None:
+    """Draw the objective's figures, attention, curves, and dynamics where they were recorded, into a run's folder."""
+    for stem, figure in run.objective.figures(run, measured).items():
+        save_figure(figure, files.path / f"{stem}.png")
+    draw_attention(run, files)
+    draw_curves(run, files, measured)
+    if files.dynamics.exists():
+        draw_dynamics(run, files)
 
 
-def draw_reconstructions(run: TrainingRun, folder: RunFiles) -> None:
-    """reconstructions.png: test images, what the model sees of them, and how it fills in the rest."""
-    config, test, model = run.config, run.data.test, cast(MaskedAutoencoder, run.result)
-    some = test.subset(test.showcase(SHOWN))
-    mask = fixed_mask(config.mask.kind, 0, len(some), config.model.grid_size, config.mask.ratio)
-    result = reconstruct(model, some.images, run.normalize, mask, run.compute)
-    how = f"{config.mask.kind} mask, {int(mask.mask[0].sum())} of {mask.mask.shape[1]} patches hidden"
-    if result.from_normalized:
-        how += (
-            " · the model predicts normalised patches: their brightness and contrast are estimated from the visible"
-            " patches around, not taken from the original"
-        )
-    figure = reconstruction_figure(
-        result.original, result.filled, result.hidden, some.label_names, "Filled in from what is visible",
-        f"{caption(run)} · {how}",
-    )  # fmt: skip
-    save_figure(figure, folder.reconstructions)
-
-
-def draw_classes(run: TrainingRun, folder: RunFiles, logits: Tensor) -> None:
-    """confusion.png and reliability.png, from the logits (N, classes) of the test images."""
-    test = run.data.test
-    table, found = confusion(logits, test.labels), reliability(logits, test.labels)
-    about = f"{caption(run)} · accuracy {table.diagonal().sum() / table.sum():.2%}"
-    save_figure(confusion_figure(table, test.class_names, "What is taken for what", about), folder.confusion)
-    figure = reliability_figure(
-        found.confidence, found.accuracy, found.count, found.error, "Can its confidence be believed?", about
-    )
-    save_figure(figure, folder.reliability)
-
-
-def draw_attention(run: TrainingRun, folder: RunFiles) -> None:
+def draw_attention(run: Run, folder: RunFiles) -> None:
     """attention.png: where the last layer looks in some test images, head by head."""
     config, test, encoder = run.config, run.data.test, run.result.encoder
     some = test.subset(test.showcase(LOOKED_AT))
     images = to_float(some.images, config.model.image_size_2d)
     with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as attention:
         encoder(run.normalize(images).to(run.compute.device))
-    asks = who_asks(encoder, config.train.task)
+    asks = who_asks(encoder)
     maps, prefix_mass = (part.float().cpu() for part in attention.to_grid(query=asks.query))
     heads = maps.shape[1]
     # The mean stands first: it is what the heads amount to.
@@ -88,51 +55,32 @@ def draw_attention(run: TrainingRun, folder: RunFiles) -> None:
     last = len(encoder.blocks) - 1
     figure = attention_figure(
         images, maps, ["mean of heads", *(f"head {head}" for head in range(heads))], some.label_names,
-        title, f"{caption(run)} · layer {last} of 0 to {last}, whole images",
+        title, f"{run.caption} · layer {last} of 0 to {last}, whole images",
         masses=prefix_mass, query=asks.patch,
     )  # fmt: skip
     save_figure(figure, folder.attention)
 
 
-def draw_curves(
-    run: TrainingRun, folder: RunFiles, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]
-) -> None:
-    """curves.png: how the run went, from metrics.jsonl and what `vit.evaluate.summary` measured in the end."""
-    config = run.config
-    curves = curves_of(config.train.task, config.mask.uniformity > 0, run.data.tested_on, measured)
-    about = f"{caption(run)} · seed {config.train.seed}"
-    save_figure(curves_figure(metrics, curves, "How the run went", about), folder.curves)
+def draw_curves(run: Run, files: RunFiles, measured: Mapping[str, Any]) -> None:
+    """curves.png: how the run went, from metrics.jsonl and what was measured in the end."""
+    curves = curves_of(flat_settings(run.config.to_dict()), run.data.tested_on, measured)
+    about = f"{run.caption} · seed {run.config.train.seed}"
+    save_figure(curves_figure(read_metrics(files.metrics), curves, "How the run went", about), files.curves)
 
 
-def curves_of(task: str, uniformity: bool, tested_on: str, measured: Mapping[str, Any] | None) -> list[Curve]:
-    """What a run's curves show beside learning rate and gradient norm.
+def curves_of(settings: dict[str, Any], tested_on: str, measured: Mapping[str, Any]) -> list[Curve]:
+    """The curves of a run beside learning rate and gradient norm.
 
     Args:
-        task: train.task.
-        uniformity: whether a second loss was added to that over the hidden patches.
+        settings: by "section.key".
         tested_on: what `measured` was measured on, `Dataset.tested_on`.
-        measured: from `vit.evaluate.summary`, or summary.json; None of a run that is not finished.
+        measured: of the objective, or summary.json; empty for a run that is not finished.
     """
     end = f"{tested_on.replace('training ', '')} at the end"
-    if task == "classify":
-        keys = {"cross-entropy": ("loss", "held_out_loss", "test_loss"),
-                "accuracy": ("train_accuracy", "held_out_accuracy", "test_accuracy")}  # fmt: skip
-        return [
-            Curve(title, key, held_out, {end: measured[at_the_end]} if measured else {})
-            for title, (key, held_out, at_the_end) in keys.items()
-        ]
-    lines = {}
-    if measured:
-        baselines = measured["test_loss_of_baselines"]
-        lines = {
-            end: measured["test_loss"],
-            "guessing the mean of the visible": baselines["mean_of_visible_patches"],
-            "copying the nearest visible": baselines["nearest_visible_patch"],
-        }
-    return [Curve("loss over the hidden patches", "masked_loss" if uniformity else "loss", "held_out_loss", lines)]
+    return objective_class(settings["train.objective"]).curves(settings, end, measured)
 
 
-def draw_dynamics(run: TrainingRun, folder: RunFiles) -> None:
+def draw_dynamics(run: Run, folder: RunFiles) -> None:
     """dynamics.png: how strongly each matrix was trained and how far it moved, from dynamics.safetensors."""
     config, data = run.config, run.data
     about = f"{data.name} · {config.train.epochs} epochs on {len(data.train):,} images · seed {config.train.seed} · "

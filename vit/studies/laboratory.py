@@ -18,7 +18,7 @@ from vit.checkpoints import load_model, save_model
 from vit.config import Config, DataConfig
 from vit.data import Dataset, load_data
 from vit.data.augment import Normalization, evenly_spaced, to_float
-from vit.data.batches import stream_seed
+from vit.data.draws import derive_seed
 from vit.device import Compute, choose_compute
 from vit.evaluate.features import encoder_features
 from vit.evaluate.neighbours import neighbour_accuracy
@@ -43,7 +43,7 @@ class Learned:
         model, initial: after and before training, in eval mode, on the device of `compute`.
         normalize: of the input.
         compute: device and precision.
-        folder: of the run; with `train.dynamics_every`, dynamics.safetensors is there.
+        folder: of the run; with `run.dynamics_every`, dynamics.safetensors is there.
         seconds: of training.
     """
 
@@ -194,7 +194,7 @@ class Laboratory:
         initial, folder = place / "initial", RunFolder(place)
         if start is not None:
             if not (initial / "config.json").exists():
-                torch.manual_seed(stream_seed(config.train.seed, "weights", 0))
+                torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
                 model, normalize, *_ = begin_model(config, data)
                 start(cast(MaskedAutoencoder, model))
                 save_model(initial, model, normalize, data_stamp=data.stamp)
@@ -210,7 +210,7 @@ class Laboratory:
             progress.update(step)
             if step.step == max(run.total_steps // 2, 1):
                 save_model(place / "halfway", run.result, run.normalize, data_stamp=data.stamp)
-            if step.step % config.train.save_every == 0:
+            if step.step % config.run.save_every == 0:
                 run.save(folder.checkpoints)
         progress.close()
         if run.watch is not None:

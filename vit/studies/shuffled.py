@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from vit.config import Config
-from vit.data.batches import stream, to_device
+from vit.data.draws import make_generator, to_device
 from vit.mae import MaskedAutoencoder
 from vit.patches import patchify, unpatchify
 from vit.training.tasks import Reconstruction
@@ -35,7 +35,7 @@ class ShuffledPatches(Reconstruction):
         """The shuffled images, and a mask."""
         size, grid = self.config.model.patch_size_2d, self.config.model.grid_size
         patches = patchify(images, size)  # (whole, L, P)
-        draws = torch.rand(patches.shape[:2], generator=stream(self.config.train.seed, "shuffle", step))
+        draws = torch.rand(patches.shape[:2], generator=make_generator(self.config.train.seed, "shuffle", step))
         along = 0 if self.across else 1
         order = to_device(draws.argsort(along), images.device)[:, :, None].expand_as(patches)
         shuffled = unpatchify(patches.gather(along, order), size, grid)

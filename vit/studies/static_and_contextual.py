@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vit.config import ModelConfig
 from vit.data.augment import evenly_spaced
-from vit.data.batches import stream
+from vit.data.draws import make_generator
 from vit.data.scenes import CLASS_NAMES, PART_NAMES, SCENES_OF_CLASS
 from vit.encoder import VisionTransformer
 from vit.figures.measures import LayerPanel, layers_figure
@@ -76,7 +76,7 @@ class Cases:
             (kinds, other scenes, S, n).
         """
         images = torch.cat(list(self.scenes.values()))
-        sums = [residual_stream(encoder, learned.prepare(part)).sum(1) for part in images.split(BATCH)]
+        sums = [residual_make_generator(encoder, learned.prepare(part)).sum(1) for part in images.split(BATCH)]
         typical = (torch.stack(sums).sum(0) / len(images))[:, self.places]  # (S, n, D)
         found = []
         for kind in self.givers:
@@ -156,7 +156,7 @@ def design_of(learned: Learned) -> Design:
     inputs = learned.prepare(learned.sample(PATCHES + IMAGES))
     givers = torch.linspace(0, len(inputs) - 1, PATCHES).round().long()  # spread like the others over all classes
     contexts = inputs[~torch.isin(torch.arange(len(inputs)), givers)]
-    generator = stream(0, "design")  # the same for all models
+    generator = make_generator(0, "design")  # the same for all models
     patches = patchify(inputs[givers], embed.patch_size)  # (n, L, P)
     patches = patches[
         torch.arange(len(patches)), torch.randint(embed.num_patches, (len(patches),), generator=generator)

@@ -152,10 +152,12 @@ def train_steps(run: Run) -> Iterator[Step]:
         if step + 1 == total or (step + 1) % config.run.log_every == 0:
             done.check()
 
-        # 5. the caller's turn, which is no training time
+        # 5. the callbacks' and the caller's turn, which is no training time
         now = time.perf_counter()
         run.first_step_seconds = run.first_step_seconds or now - since
         run.step, run.seconds = step + 1, run.seconds + now - since
+        for callback in run.callbacks:
+            callback.on_step(run, done)
         yield done
         since = time.perf_counter()
 

@@ -108,6 +108,12 @@ class Run:
         shares = f"{parts} x {math.ceil(images / parts)} images" if parts > 1 else f"{images} images at once"
         return f"{self.dist}, {shares}; attention: {', '.join(kernels)}"
 
+    @property
+    def caption(self) -> str:
+        """What all pictures of a run show, for under their titles."""
+        data = self.data
+        return f"{data.name}, {data.tested_on} · {self.config.train.epochs} epochs on {len(data.train):,} images"
+
     def prepare(self, images: Tensor) -> Tensor:
         """Images uint8 (B, C, h, w) -> the model's input (B, C, H, W), for measuring: nothing is random."""
         return self.normalize(to_float(images, self.config.model.image_size_2d))
@@ -126,6 +132,8 @@ class Run:
 
     def save(self, folder: Path) -> None:
         """Save the state of this step; the last two stay (see `vit.training.state`)."""
+        for callback in self.callbacks:
+            callback.on_save()
         state = {
             "step": self.step,
             "model": dict(self.model.state_dict()),

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vit.training.processes import Processes
+    from vit.training.distributed import Distributed
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -52,9 +52,9 @@ class StopRequests:
         if not holding and self.requested is not None:
             raise Stopped(self.requested)
 
-    def agree(self, processes: Processes) -> int | None:
+    def agree(self, dist: Distributed) -> int | None:
         """`requested`, once any of the processes has received a signal: all ask after each step, and stop at the same."""
-        self.requested = processes.largest(self.requested or 0) or None
+        self.requested = dist.all_reduce_max(self.requested or 0) or None
         return self.requested
 
     def _receive(self, number: int, _: FrameType | None) -> None:

@@ -33,11 +33,13 @@ class Objective(nn.Module):
     Attributes:
         metrics: names of what `forward` measures beside the loss.
         compares_images: the setting, if any, by which the loss depends on which images are computed together.
+        lengths: the most tokens that each part of the model gets in training, by its name.
         notes: lines that the user should see.
     """
 
     metrics: tuple[str, ...] = ()
     compares_images: str = ""
+    lengths: dict[str, int]
 
     def __init__(self, model: Model, config: Config, data: Dataset):
         super().__init__()
@@ -66,16 +68,16 @@ class Objective(nn.Module):
         """Copy what lies behind the encoder from a checkpoint, where it fits; return a note on what was done."""
         raise NotImplementedError
 
+    @property
+    def summary(self) -> str:
+        """What is learned, in a few words for a run's first lines."""
+        raise NotImplementedError
+
     # --- the step ---
 
     def mask_ratio(self, step: int) -> float:
         """The share of patches that the encoder does not see in this step; 0 where it sees all."""
         return 0.0
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        """The most tokens that each part of the model gets in training."""
-        raise NotImplementedError
 
     def targets(self, labels: Tensor, draws: Draws) -> Tensor | None:
         """What `forward` compares with, on the CPU, from the labels of all images: (B, ...), or None."""

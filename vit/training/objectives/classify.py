@@ -15,6 +15,7 @@ from vit.data import DataError, Dataset
 from vit.data.draws import Draws, steps_per_epoch
 from vit.data.mixing import mixed_labels
 from vit.encoder import VisionTransformer
+from vit.evaluate.classification import accuracy, head_logits, reliability, worth
 from vit.mae import Model
 from vit.masking import mask_from_noise, num_keep
 from vit.training.objectives import Objective
@@ -72,6 +73,11 @@ class Classify(Objective):
             model.encoder.head.load_state_dict(loaded.encoder.head.state_dict())
         return f"its encoder goes on, with {'its' if fits else 'a new'} head"
 
+    @property
+    def summary(self) -> str:
+        """How many classes, and what it begins with."""
+        return f"{self.classes} classes; from {self.config.model.init or 'random weights'}"
+
     def mask_ratio(self, step: int) -> float:
         """Patches are left out until the whole epochs."""
         return self.config.classify.drop_patches if step < self.whole_from else 0.0
@@ -91,12 +97,50 @@ class Classify(Objective):
 
     def validate(self, run: Run) -> dict[str, float]:
         """Loss and accuracy."""
+        found = worth(self._logits(run), run.data.test.labels)
+        return {"val_loss": found["cross_entropy"], "val_accuracy": found["accuracy"]}
 
     def measure(self, run: Run) -> dict[str, Any]:
-        """Accuracy, calibration and confusion."""
+        """Accuracy, calibration and confusion.
+
+        Raises:
+            NoClassifierError: a logit is nan or infinite.
+        """
+        logits, labels = self._logits(run), run.data.test.labels
+        found, bins = worth(logits, labels), reliability(logits, labels)
+        measured = {
+            "test_accuracy": found["accuracy"],
+            "test_loss": found["cross_entropy"],
+            "test_calibration_error": found["expected_calibration_error"],
+            "test_confusion": found["confusion"],
+            "test_reliability": {
+                "confidence": _plain(bins.confidence), "accuracy": _plain(bins.accuracy), "count": bins.count.tolist(),
+            },
+        }  # fmt: skip
+        if self.config.run.test_flip:
+            measured["test_accuracy_with_flip"] = accuracy(self._logits(run, flip=True), labels)
+        return measured
+
+    def _logits(self, run: Run, flip: bool = False) -> Tensor:
+        return head_logits(run.result.encoder, run.data.test.images, run.prepare, run.compute, flip=flip)
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
-        """confusion and reliability."""
+        """confusion: which classes are taken for which; reliability: how sure it is, and how often it is right."""
+        from vit.figures import confusion_figure, reliability_figure
+
+        about = f"{run.caption} · accuracy {measured['test_accuracy']:.2%}"
+        table, bins = torch.tensor(measured["test_confusion"]), measured["test_reliability"]
+        confidence, accurate = (
+            torch.tensor([math.nan if value is None else value for value in bins[key]])
+            for key in ("confidence", "accuracy")
+        )
+        error = measured["test_calibration_error"]
+        return {
+            "confusion": confusion_figure(table, run.data.test.class_names, "What is taken for what", about),
+            "reliability": reliability_figure(
+                confidence, accurate, torch.tensor(bins["count"]), error, "Can its confidence be believed?", about
+            ),
+        }
 
     @staticmethod
     def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
@@ -109,6 +153,11 @@ class Classify(Objective):
             Curve(title, key, val_key, {end: measured[end_key]} if measured else {})
             for title, (key, val_key, end_key) in keys.items()
         ]
+
+
+def _plain(values: Tensor) -> list[float | None]:
+    """(n,) as JSON can hold it: None where there is no number."""
+    return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 OBJECTIVE = Classify

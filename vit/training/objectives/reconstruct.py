@@ -12,7 +12,11 @@ from torch import Tensor
 
 from vit.config import Config, ViTConfig
 from vit.data import Dataset
+from vit.data.augment import evenly_spaced
 from vit.data.draws import Draws
+from vit.evaluate.features import encoder_features, pixel_features
+from vit.evaluate.neighbours import K, neighbour_accuracy
+from vit.evaluate.reconstruction import ReconstructionScores, fixed_mask, reconstruct, score_reconstruction
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.masking import mask_from_noise, num_keep
 from vit.training.objectives import Objective
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
     from vit.figures import Curve
     from vit.figures.style import Figure
     from vit.training.run import Run
+
+SHOWN = 10
+"""Test images in reconstructions.png; of CIFAR-10, one of each class."""
 
 
 class Reconstruct(Objective):
@@ -49,6 +56,11 @@ class Reconstruct(Objective):
             model.decoder.load_state_dict(loaded.decoder.state_dict())
         return f"its encoder goes on, with {'its' if fits else 'a new'} decoder"
 
+    @property
+    def summary(self) -> str:
+        """The share that is hidden."""
+        return f"{self.config.mask.ratio:.0%} hidden"
+
     def mask_ratio(self, step: int) -> float:
         """The same in every step."""
         return self.config.mask.ratio
@@ -59,18 +71,50 @@ class Reconstruct(Objective):
         loss, tokens = self.model.loss(images, mask, draws.drop_path)
         if not self.weight:
             return loss, {}
-        alike = uniformity(self.model.encoder.pool_patches(tokens))
+        alike = uniformity(tokens[:, self.model.encoder.num_prefix_tokens :].mean(dim=1))
         return loss + self.weight * alike, {"masked_loss": loss, "uniformity": alike}
 
     def validate(self, run: Run) -> dict[str, float]:
         """The loss under the fixed mask."""
-        return {"val_loss": self._reconstruction(run)["test_loss"]}
+        return {"val_loss": self._score(run).model}
 
     def measure(self, run: Run) -> dict[str, Any]:
-        """The loss beside its baselines, and the nearest neighbours of the encoder's features."""
+        """The loss beside its baselines, and the nearest neighbours of the encoder's features where there are labels."""
+        data, mask, scores = run.data, self.config.mask, self._score(run)
+        return {
+            "test_loss": scores.model,
+            "test_loss_of_baselines": {
+                "mean_of_visible_patches": scores.mean_visible,
+                "nearest_visible_patch": scores.nearest_visible,
+            },
+            "test_mask": {"kind": mask.kind, "ratio": mask.ratio, "fixed": True},
+            "neighbours": score_neighbours(run) if data.train.labelled and data.test.labelled else None,
+        }
+
+    def _score(self, run: Run) -> ReconstructionScores:
+        mask = self.config.mask
+        return score_reconstruction(run.result, run.data.test.images, run.prepare, mask.kind, mask.ratio, run.compute)
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
         """reconstructions: test images, what the model sees of them, and how it fills in the rest."""
+        from vit.figures import reconstruction_figure
+
+        mask, grid = self.config.mask, self.config.model.grid_size
+        test = run.data.test
+        some = test.subset(test.showcase(SHOWN))
+        fixed = fixed_mask(mask.kind, 0, len(some), grid, mask.ratio)
+        result = reconstruct(run.result, some.images, run.normalize, fixed, run.compute)
+        how = f"{mask.kind} mask, {int(fixed.mask[0].sum())} of {fixed.mask.shape[1]} patches hidden"
+        if result.from_normalized:
+            how += (
+                " · the model predicts normalised patches: their brightness and contrast are estimated from the visible"
+                " patches around, not taken from the original"
+            )
+        figure = reconstruction_figure(
+            result.original, result.filled, result.hidden, some.label_names, "Filled in from what is visible",
+            f"{run.caption} · {how}",
+        )  # fmt: skip
+        return {"reconstructions": figure}
 
     @staticmethod
     def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
@@ -87,6 +131,26 @@ class Reconstruct(Objective):
             }
         key = "masked_loss" if settings["reconstruct.uniformity"] else "loss"
         return [Curve("loss over the hidden patches", key, "val_loss", lines)]
+
+
+def score_neighbours(run: Run) -> dict[str, Any]:
+    """Nearest neighbours by the frozen encoder's features, and by the pixels themselves, on the same images."""
+    train, test = run.data.train, run.data.test
+    chosen = evenly_spaced(len(train), run.config.run.knn_images)
+    bank, labels = train.images[chosen], train.labels[chosen]
+
+    def accuracy(bank_features: Tensor, query_features: Tensor) -> float:
+        return neighbour_accuracy(bank_features, labels, query_features, test.labels)
+
+    encoder = run.result.encoder
+    learned = [encoder_features(encoder, images, run.prepare, run.compute)[0] for images in (bank, test.images)]
+    return {
+        "k": K,
+        "bank": len(bank),
+        "queries": len(test),
+        "encoder_accuracy": accuracy(*learned),
+        "raw_pixel_accuracy": accuracy(pixel_features(bank), pixel_features(test.images)),
+    }
 
 
 def uniformity(features: Tensor) -> Tensor:

@@ -1,0 +1,56 @@
+"""summary.json: what a run came to, and all that is needed to compare it with another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torchvision
+
+from vit import __version__
+from vit.checkpoints.native import fingerprint
+from vit.device import device_name
+from vit.training.run import Run
+
+
+def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]) -> dict[str, Any]:
+    """All there is to know about a finished run.
+
+    Args:
+        run: at its last step.
+        metrics: lines of metrics.jsonl.
+        measured: of the objective.
+
+    Returns:
+        Plain values for JSON. The training loss is the mean over the last epoch's lines of `metrics`.
+    """
+    config, data = run.config, run.data
+    last_epoch = [line["loss"] for line in metrics if "loss" in line and line["epoch"] > config.train.epochs - 1]
+    return {
+        "objective": config.train.objective,
+        "init": config.model.init,
+        "init_fingerprint": run.init,
+        "fingerprint": fingerprint(run.result),
+        "data": data.facts,
+        "steps": run.step,
+        "epochs": config.train.epochs,
+        "final_train_loss": sum(last_epoch) / len(last_epoch) if last_epoch else None,
+        **measured,
+        "weights": "the average over the steps" if run.ema else "those of the last step",
+        "images_per_second": config.train.epochs * len(data.train) / run.seconds,
+        "seconds": run.seconds,
+        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        "device": device_name(run.compute.device),
+        "precision": run.compute.precision,
+        "threads": torch.get_num_threads(),
+        "processes": run.dist.world_size,
+        "seed": config.train.seed,
+        "versions": {
+            "vit-patch-trainer": __version__,
+            "torch": torch.__version__,
+            "torchvision": torchvision.__version__,
+            "python": sys.version.split()[0],
+        },
+    }
