@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from torchvision import datasets
+from torchvision.datasets.utils import extract_archive
 
 from vit.data import cifar
 from vit.data.cifar import CifarUnavailable, load_cifar
@@ -34,15 +35,6 @@ class Tiny:
     train: np.ndarray
     test: np.ndarray
     labels: list[int]
-
-
-def pack(members: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-        for member, content in members:
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return packed.getvalue()
 
 
 def md5(content: bytes) -> str:
@@ -63,7 +55,13 @@ def make_tiny(name: str, monkeypatch: pytest.MonkeyPatch) -> Tiny:
     }  # fmt: skip
     files[real.test_list[0][0]] = pickle.dumps({"data": test, key: labels[:4]})
     files[real.meta["filename"]] = pickle.dumps({real.meta["key"]: CLASSES[name], "coarse_label_names": ["other"]})
-    archive = pack([(tarfile.TarInfo(f"{real.base_folder}/{file}"), content) for file, content in files.items()])
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for file, content in files.items():
+            member = tarfile.TarInfo(f"{real.base_folder}/{file}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    archive = packed.getvalue()
 
     class Patched(real):  # type: ignore[misc, valid-type]
         url = "http://127.0.0.1:1/"
@@ -112,8 +110,7 @@ def server(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             pass
 
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(cifar, "CONNECT_SECONDS", 60.0)
-    monkeypatch.setattr(cifar, "STALL_SECONDS", 0.5)
+    monkeypatch.setattr(cifar, "TIMEOUT", 0.5)
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server = Server(f"http://127.0.0.1:{http.server_port}", tiny.archive)
     thread = threading.Thread(target=http.serve_forever, args=(0.01,))
@@ -242,6 +239,29 @@ def test_interrupt_leaves_no_partial_file(tmp_path: Path, server: Server, monkey
     assert names(tmp_path) == set()
 
 
+def test_interrupted_unpacking_leaves_no_folder(tmp_path: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(archive: Path, to: str) -> None:
+        (Path(to) / datasets.CIFAR10.base_folder).mkdir()
+        raise KeyboardInterrupt
+
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(tiny.archive)
+    monkeypatch.setattr(cifar, "extract_archive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load_cifar("cifar10", tmp_path, download=False)
+    assert names(tmp_path) == {"cifar-10-python.tar.gz"}
+
+
+def test_two_processes_may_unpack_at_once(tmp_path: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    def beaten(archive: Path, to: str) -> None:
+        extract_archive(archive, to)
+        write_folder(tmp_path, tiny)  # by the other one
+
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(tiny.archive)
+    monkeypatch.setattr(cifar, "extract_archive", beaten)
+    assert len(load_cifar("cifar10", tmp_path, download=False)[0]) == 10
+    assert names(tmp_path) == {"cifar-10-python.tar.gz", "cifar-10-batches-py"}
+
+
 def test_no_download_makes_no_request(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, f"{server.url}/good")
     with pytest.raises(CifarUnavailable, match=r"data\.download: true") as caught:
@@ -262,36 +282,23 @@ class Payload:
 
 
 @pytest.mark.parametrize("name", ["data_batch_1", "data_batch_5", "test_batch", "batches.meta"])
-def test_foreign_pickle_is_refused_unread(name: str, tmp_path: Path, tiny: Tiny) -> None:
-    folder = write_folder(tmp_path, tiny)
-    (folder / name).write_bytes(pickle.dumps(Payload(tmp_path / "executed")))
-    with pytest.raises(DataError) as caught:
-        load_cifar("cifar10", tmp_path, download=True)
-    assert str(folder / name) in str(caught.value)
-    assert not isinstance(caught.value, CifarUnavailable)
-    assert not (tmp_path / "executed").exists()
-
-
-@pytest.mark.parametrize("name", ["data_batch_3", "test_batch", "batches.meta"])
-def test_flipped_bit_is_refused_before_unpickling(
-    name: str, tmp_path: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("wrong", ["foreign pickle", "flipped bit", "missing"])
+def test_wrong_file_is_refused_before_unpickling(
+    name: str, wrong: str, tmp_path: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_folder(tmp_path, tiny)
+    path = write_folder(tmp_path, tiny) / name
     content = bytearray(tiny.files[name])
     content[len(content) // 2] ^= 1
-    (folder / name).write_bytes(content)
+    path.write_bytes(content if wrong == "flipped bit" else pickle.dumps(Payload(tmp_path / "executed")))
+    if wrong == "missing":
+        path.unlink()
     monkeypatch.setattr(pickle, "load", lambda *_, **__: pytest.fail("unpickled"))
-    with pytest.raises(DataError, match=name) as caught:
+    with pytest.raises(DataError) as caught:
         load_cifar("cifar10", tmp_path, download=True)
-    assert not isinstance(caught.value, CifarUnavailable)
+    assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_missing_file_is_named(tmp_path: Path, tiny: Tiny) -> None:
-    folder = write_folder(tmp_path, tiny)
-    (folder / "data_batch_2").unlink()
-    with pytest.raises(DataError, match="data_batch_2"):
-        load_cifar("cifar10", tmp_path, download=True)
+    assert not isinstance(caught.value, CifarUnavailable)
+    assert not (tmp_path / "executed").exists()
 
 
 def test_damaged_archive_is_refused_not_replaced(
@@ -304,50 +311,6 @@ def test_damaged_archive_is_refused_not_replaced(
     assert not isinstance(caught.value, CifarUnavailable)
     assert names(tmp_path) == {"cifar-10-python.tar.gz"}
     assert server.requests == []
-
-
-def hostile_members(outside: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
-    base = datasets.CIFAR10.base_folder
-    members = [
-        (tarfile.TarInfo(name), b"evil")
-        for name in ("../evil", f"{base}/../../evil", f"{base}/../data_batch_1", str(outside / "evil"), f"{base}/more")
-    ]
-    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
-        for name in (f"{base}/data_batch_1", base, f"{base}/link"):
-            link = tarfile.TarInfo(name)
-            link.type, link.linkname = kind, str(outside / "target")
-            members.append((link, b""))
-    device = tarfile.TarInfo(f"{base}/test_batch")
-    device.type = tarfile.FIFOTYPE
-    return [*members, (device, b"")]
-
-
-def test_hostile_members_are_never_written(tmp_path: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    root, outside = tmp_path / "root", tmp_path / "outside"
-    root.mkdir()
-    outside.mkdir()
-    (outside / "target").write_bytes(b"precious")
-    good = [(tarfile.TarInfo(f"{datasets.CIFAR10.base_folder}/{name}"), data) for name, data in tiny.files.items()]
-    packed = pack(hostile_members(outside) + good)
-    monkeypatch.setattr(datasets.CIFAR10, "tgz_md5", md5(packed))
-    (root / "cifar-10-python.tar.gz").write_bytes(packed)
-    train, _ = load_cifar("cifar10", root, download=False)
-    assert len(train) == 10
-    assert names(tmp_path) == {"root", "outside"}
-    assert names(outside) == {"target"}
-    assert (outside / "target").read_bytes() == b"precious"
-    assert names(root) == {"cifar-10-python.tar.gz", "cifar-10-batches-py"}
-    assert names(root / "cifar-10-batches-py") == set(tiny.files)
-    assert all(path.is_file() and not path.is_symlink() for path in (root / "cifar-10-batches-py").iterdir())
-
-
-def test_links_in_place_of_files_leave_no_folder(tmp_path: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = pack(hostile_members(tmp_path))
-    monkeypatch.setattr(datasets.CIFAR10, "tgz_md5", md5(packed))
-    (tmp_path / "cifar-10-python.tar.gz").write_bytes(packed)
-    with pytest.raises(DataError, match="data_batch_1 is missing"):
-        load_cifar("cifar10", tmp_path, download=False)
-    assert names(tmp_path) == {"cifar-10-python.tar.gz"}
 
 
 def test_unusable_root_is_named(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import io
 import json
-import mmap
 import os
+import random
 import resource
+import signal
 import struct
 import subprocess
 import sys
+import threading
+import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors import safe_open
 
 from vit.data import decode, folder
 from vit.data.folder import load_folder
@@ -522,18 +524,13 @@ def test_new_class_renumbers_the_test_images(root: Path) -> None:
     assert test.labels.tolist() == [1, 1, 2, 2, 3, 3]
 
 
-def test_file_is_plain_safetensors(root: Path) -> None:
+def test_cache_is_a_plain_npy_file_with_a_record_behind_it(root: Path) -> None:
     (root / "train" / "bee" / "bad.png").write_bytes(b"bad")
     train, _ = load(root, "skip")
     path = cache_of(root, "train")
-    with safe_open(path, "pt") as file:
-        assert torch.equal(file.get_tensor("images"), train.images)
-        assert torch.equal(file.get_tensor("labels"), train.labels)
-        assert json.loads(bytes(file.get_tensor("skipped").tolist())) == ["train/bee/bad.png"]
-        assert file.metadata()["stamp"] == train.stamp
-        assert json.loads(file.metadata()["class_names"]) == ["ape", "bee", "cat"]
-    assert struct.unpack("<Q", path.read_bytes()[:8])[0] % 8 == 0
-    assert train.labels.data_ptr() % 8 == 0
+    np.testing.assert_array_equal(np.load(path), train.images.numpy())
+    record = json.loads(path.read_bytes()[128 + train.images.numel() :])
+    assert (record["stamp"], record["skipped"]) == (train.stamp, ["train/bee/bad.png"])
 
 
 def test_images_are_mapped_and_writes_stay_private(root: Path) -> None:
@@ -548,33 +545,40 @@ def test_images_are_mapped_and_writes_stay_private(root: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems reserve no memory for a map")
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_map_may_be_larger_than_memory(tmp_path: Path) -> None:
     if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
         pytest.skip("this machine is set to never overcommit")
-    sparse = tmp_path / "sparse"
-    with sparse.open("wb") as file:
-        file.truncate(4 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    mapped: mmap.mmap = folder._map(sparse)
-    assert mapped[-1] == 0
-    mapped.close()
+    count = 4 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with (tmp_path / "sparse").open("wb+") as sparse:
+        np.lib.format.write_array_header_1_0(sparse, {"descr": "|u1", "fortran_order": False, "shape": (count,)})
+        sparse.truncate(128 + count)
+        sparse.seek(0)
+        assert torch.from_numpy(folder._map(sparse))[-1] == 0
 
 
+HEADER = 128  # bytes
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
     "short": lambda content: content[:5],
     "cut in the header": lambda content: content[:50],
-    "cut in the images": lambda content: content[:-200],
+    "cut in the images": lambda content: content[: HEADER + 400],
+    "cut in the record": lambda content: content[:-20],
     "one byte missing": lambda content: content[:-1],
     "one byte more": lambda content: content + b"x",
-    "header length": lambda content: b"\xff" * 8 + content[8:],
-    "header no JSON": lambda content: content[:8] + b"x" + content[9:],
-    "header a list": lambda content: content[:8] + b"[1]".ljust(int.from_bytes(content[:8], "little")) + content[-1:],
-    "shape": lambda content: content.replace(b"[12, 3, 4, 4]", b"[12, 3, 4, 5]"),
-    "type": lambda content: content.replace(b'"data_offsets"', b'"data_offsetx"'),
+    "header length": lambda content: content[:8] + b"\xff\xff" + content[10:],
+    "header no Python": lambda content: content[:10] + b"x" + content[11:],
+    "record a list": lambda content: content[: HEADER + 12 * 48] + b"[1]",
+    "no stamp": lambda content: content.replace(b'"stamp"', b'"stomp"'),
+    "more skipped": lambda content: content.replace(b"[]", b'["train/ape/0.png"]'),
+    "shape": lambda content: content.replace(b"(12, 3, 4, 4)", b"(12, 3, 2, 8)"),
+    "huge": lambda content: content.replace(b"(12, 3, 4, 4)", b"(99999999, 3, 99999, 99999)"),
+    "type": lambda content: content.replace(b"|u1", b"|i1"),
     "zeros": lambda content: bytes(len(content)),
 }
 
 
+@pytest.mark.filterwarnings("ignore:Reading `.npy`")
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
 def test_damaged_cache_is_made_anew(
     root: Path, decoded: list[str], caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
@@ -650,66 +654,82 @@ def test_unwritable_cache_folder(root: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-# --- worker processes ------------------------------------------------------------------------------------------------
+# --- decoding in parallel --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Three workers for however little work; the processes, to see what became of them."""
-    started: list[subprocess.Popen[bytes]] = []
+@pytest.mark.parametrize("small_file", [0, 2**40], ids=["threads", "one thread"])
+def test_threads_give_the_same_in_the_same_order(root: Path, monkeypatch: pytest.MonkeyPatch, small_file: int) -> None:
+    original, names = decode.decode, set()
 
-    def start(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
-        started.append(popen(*arguments, **options))  # type: ignore[call-overload]
-        return started[-1]
+    def delayed(path: str, image_size: tuple[int, int]) -> bytes | str:
+        names.add(threading.current_thread().name)
+        time.sleep(0.01 * random.random())
+        return original(path, image_size)
 
-    popen = subprocess.Popen
-    monkeypatch.setattr(folder, "BYTES_PER_WORKER", 1)
+    monkeypatch.setattr(decode, "decode", delayed)
+    monkeypatch.setattr(folder, "SMALL_FILE", small_file)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
-    monkeypatch.setattr(subprocess, "Popen", start)
-    yield started
-    assert all(process.poll() is not None for process in started)
-
-
-def test_workers_give_the_same_in_the_same_order(root: Path, workers: list[subprocess.Popen[bytes]]) -> None:
     bad = root / "train" / "bee" / "b\udcffd.png"
     bad.write_bytes(b"bad")
     with pytest.raises(DataError, match=r"b\\udcffd\.png: not a readable image \(its content is no image\)"):
         load(root)
+    names.clear()
     train, test = load(root, "skip")
-    assert len(workers) == 9
+    assert len(names) == (6 if small_file == 0 else 2)  # of train and of test
     assert train.skipped == (str(root / "train" / "bee" / "b\\udcffd.png"),)
     assert colours(train.images) == [(9, number, 200) for number in range(12)]
     assert colours(test.images) == [(9, number, 200) for number in range(12, 18)]
+    assert not any(thread.name.startswith("ThreadPool") for thread in threading.enumerate())
 
 
-@pytest.mark.parametrize("dying", ["", "import sys; sys.stdout.buffer.write(bytes([1, 48, 0, 0, 0, 7]))"])
-def test_dead_worker_is_reported(
-    root: Path, workers: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, dying: str
-) -> None:
-    (root.parent / "dying.py").write_text(dying)
-    monkeypatch.setattr(decode, "__file__", str(root.parent / "dying.py"))
-    with pytest.raises(DataError, match=r"ape/0\.png: the process died"):
-        load(root, "skip")
-    assert list((root.parent / "cache").iterdir()) == []
+PROGRAM = """
+import time
+from pathlib import Path
+from vit.data import decode
+from vit.data.folder import load_folder
+
+original = decode.decode
+def slow(path, image_size):
+    print("decoding", flush=True)
+    time.sleep({seconds})
+    return original(path, image_size)
+decode.decode = slow
+train, _ = load_folder(Path({root!r}), (4, 4), "stop", Path({root!r}).parent / "cache")
+print(train.stamp)
+"""
 
 
-def test_workers_end_with_their_reader(root: Path) -> None:
-    with folder._worker([str(root / "train" / "ape" / "0.png")] * 10_000, (32, 32)) as output:
-        assert output.read(1) == b"\x01"
-    task = "\0".join([str(root / "train" / "ape" / "0.png")] * 10_000)
-    worker = subprocess.Popen(
-        [sys.executable, decode.__file__, "32", "32"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    assert worker.stderr is not None
-    worker.stdin.write(task.encode())
-    worker.stdin.close()
-    worker.stdout.read(1)
-    worker.stdout.close()  # as when the reader is killed
-    assert worker.wait(timeout=20) != 0
-    assert worker.stderr.read() == b""
-    worker.stderr.close()
+def start(root: Path, seconds: float) -> subprocess.Popen[str]:
+    """A program from standard input, which no process could import again, that takes its time to decode."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-"], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdin is not None
+    process.stdin.write(PROGRAM.format(root=str(root), seconds=seconds))
+    process.stdin.close()
+    return process
+
+
+def test_a_program_without_a_main_guard_or_a_file(root: Path) -> None:
+    one, two = start(root, 0.05), start(root, 0.05)  # at the same time
+    answers = [process.stdout.read().split()[-1] for process in (one, two) if process.stdout]  # type: ignore[union-attr]
+    assert (one.wait(), two.wait()) == (0, 0)
+    train, _ = load(root)
+    assert answers == [train.stamp, train.stamp]
+    assert colours(train.images) == [(9, number, 200) for number in range(12)]
+    assert len(list((root.parent / "cache").iterdir())) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_killed_build_leaves_nothing_that_is_used(root: Path, decoded: list[str], number: signal.Signals) -> None:
+    process = start(root, 0.3)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(number)
+    killed = time.monotonic()
+    process.stdout.read()
+    assert process.wait(timeout=20) != 0
+    assert time.monotonic() - killed < 3
+    left = [path.name[:9] for path in (root.parent / "cache").iterdir()]
+    assert left == ([".partial-"] if number == signal.SIGKILL else [])
+    assert colours(load(root)[0].images) == [(9, index, 200) for index in range(12)]
+    assert len(decoded) == 18

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from vit.config import ConfigError, DataConfig
-from vit.data import Dataset, ImageSet, load_data
+from vit.config import ConfigError, DataConfig, Source
+from vit.data import SOURCES, DataError, Dataset, ImageSet, load_data
 
 COUNTS = {"ape": 30, "bee": 18, "cat": 12}
 TESTS = 3  # of each class
@@ -98,3 +99,18 @@ def test_more_than_half_cannot_be_held_out(root, holdout, limit):
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
     assert len(load(root, holdout=5, limit=10).train) == 5
+
+
+def test_every_source_has_its_entry():
+    assert set(SOURCES) == set(get_args(Source))
+
+
+def test_scenes_stand_in_for_a_cifar_that_cannot_be_had(tmp_path):
+    settings = dict(source="cifar10", root=str(tmp_path), download=False, limit=20)
+    with pytest.raises(DataError, match=r"CIFAR10 is not in .* Or train on --data\.source scenes"):
+        load_data(DataConfig(**settings), (32, 32))
+    data = load_data(DataConfig(**settings, fallback="scenes"), (32, 32))
+    scenes = load_data(DataConfig(source="scenes", limit=20), (32, 32))
+    assert (data.name, data.source, data.stamp) == ("Scenes", "scenes", scenes.stamp)
+    assert data.warning.startswith("CIFAR-10 could not be had, so this run uses the built-in Scenes images instead. ")
+    assert scenes.warning is None

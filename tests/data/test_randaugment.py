@@ -135,3 +135,11 @@ def test_nothing_is_read_from_the_device():
     """On a GPU a read would wait; the device "meta" has nothing to be read."""
     images = torch.zeros(64, 3, 8, 8, dtype=torch.uint8, device="meta")
     assert rand_augment(images, draw(64, torch.Generator().manual_seed(0))).shape == images.shape
+
+
+@pytest.mark.parametrize("name", ["equalize", "invert"])
+def test_torchvisions_kernels_are_pillows_to_the_bit(name):
+    noise = torch.randint(256, (16, 3, 33, 31), dtype=torch.uint8)
+    images = torch.cat([noise, noise // 64 * 64, 90 + noise // 8])
+    expected = torch.stack([theirs(name, image, 0.5) for image in images])
+    assert torch.equal(OPERATIONS[name](images, torch.zeros(len(images), 1, 1, 1)), expected)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vit.config import ConfigError, DataConfig, Source
 from vit.data.augment import evenly_spaced
+from vit.data.cifar import CifarUnavailable, load_cifar
+from vit.data.folder import load_folder
 from vit.data.images import DataError, ImageSet
+from vit.data.scenes import load_scenes
 from vit.data.subsets import spread_over_classes
 
-__all__ = ["SCENES_SEED", "DataError", "Dataset", "ImageSet", "load_data"]
+__all__ = ["SCENES_SEED", "SOURCES", "DataError", "Dataset", "ImageSet", "load_data"]
 
 SCENES_SEED = 0  # the same pictures for every run, like any other data set
-NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "scenes": "Scenes"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Dataset:
 
     @property
     def description(self) -> str:
-        """Name, counts and stamps in a line."""
+        """Name, counts and stamp in a line."""
         return f"{self.name}: {len(self.train):,} training and {len(self.test):,} {self.tested_on}, stamp {self.stamp}"
 
     @property
@@ -55,7 +58,7 @@ class Dataset:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What there is to say of it, in plain values."""
+        """Name, source, counts and stamps in plain values."""
         return {
             "name": self.name,
             "source": self.source,
@@ -69,59 +72,84 @@ class Dataset:
         }
 
 
+# --- the sources: (data section, (H, W)) -> training and test images -------------------------------------------------------
+
+
+class DataSource(NamedTuple):
+    """Where images come from.
+
+    Attributes:
+        title: what outputs call the data; "" for the name of its folder.
+        load: returns the two splits, whole. Only folders are resized to the (H, W) asked for; the others have 32 x 32.
+    """
+
+    title: str
+    load: Callable[[DataConfig, tuple[int, int]], tuple[ImageSet, ImageSet]]
+
+
+def _cifar(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
+    return load_cifar(config.source, Path(config.root).expanduser(), config.download)  # type: ignore[arg-type]
+
+
+def _folder(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
+    cache = Path(config.cache).expanduser()
+    return load_folder(Path(config.root).expanduser(), image_size, config.on_bad_image, cache)
+
+
+def _scenes(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
+    train, test = (min(most, config.limit or most) for most in (50_000, 10_000))  # more would be drawn in vain
+    return load_scenes(train, SCENES_SEED, "train"), load_scenes(test, SCENES_SEED, "test")
+
+
+SOURCES: dict[Source, DataSource] = {
+    "cifar10": DataSource("CIFAR-10", _cifar),
+    "cifar100": DataSource("CIFAR-100", _cifar),
+    "folder": DataSource("", _folder),
+    "scenes": DataSource("Scenes", _scenes),
+}
+
+
 def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
-    """Load what `config.source` names, whole.
+    """Load what `config.source` names, then take what `limit`, `holdout` and `labels` leave of it.
 
     Args:
         config: the data section.
-        image_size: (H, W) that a folder's images are resized to; the other sources have 32 x 32.
+        image_size: (H, W) that a folder's images are resized to.
 
     Raises:
         DataError: the data is not there or cannot be read; one line with the ways out.
         ConfigError: more is to be held out than can be.
     """
-    source: Source = config.source
-    warning = None
-    name = config.name or NAMES.get(config.source, Path(config.root).resolve().name)
-    if config.source == "folder":
-        from vit.data.folder import load_folder
+    # The images, or Scenes in place of a CIFAR that cannot be had
+    source, warning = config.source, None
+    name = config.name or SOURCES[source].title or Path(config.root).resolve().name
+    try:
+        train, test = SOURCES[source].load(config, image_size)
+    except CifarUnavailable as error:
+        if config.fallback != "scenes":
+            ways = "Or train on --data.source scenes (built in) or --data.source folder --data.root YOUR_IMAGES."
+            raise DataError(f"{error} {ways}") from error
+        source, wanted, name = "scenes", name, SOURCES["scenes"].title
+        warning = f"{wanted} could not be had, so this run uses the built-in {name} images instead. {error}"
+        train, test = SOURCES[source].load(config, image_size)
 
-        cache = Path(config.cache).expanduser()
-        train, test = load_folder(Path(config.root).expanduser(), image_size, config.on_bad_image, cache)
-    elif config.source == "scenes":
-        train, test = _scenes(config)
-    else:
-        from vit.data.cifar import CifarUnavailable, load_cifar
-
-        try:
-            train, test = load_cifar(config.source, Path(config.root).expanduser(), config.download)
-        except CifarUnavailable as error:
-            if config.fallback != "scenes":
-                ways = "Or train on --data.source scenes (built in) or --data.source folder --data.root YOUR_IMAGES."
-                raise DataError(f"{error} {ways}") from error
-            wanted, name = name, NAMES["scenes"]
-            warning = f"{wanted} could not be had, so this run uses the built-in {name} images instead. {error}"
-            source = "scenes"
-            train, test = _scenes(config)
+    # Fewer of both splits
     if config.limit and config.limit < len(train):
         train = train.subset(evenly_spaced(len(train), config.limit))
     if config.limit and config.limit < len(test):
         test = test.subset(evenly_spaced(len(test), config.limit))
     whole_stamp = f"{train.stamp}-{test.stamp}"
+
+    # Training images held out in place of the test images
     if config.val_size:
         if config.val_size > len(train) // 2:
             allowed = f"at most half of the {len(train):,} training images"
             raise ConfigError(f"data.val_size: {config.val_size} images cannot be held out; {allowed}")
         aside = spread_over_classes(train.labels, config.val_size, config.subset_seed, "holdout")
         train, test = train.subset(~aside), train.subset(aside)
+
+    # A share of the labels: only the images that have one
     if config.labels < 1:
         count = max(1, round(config.labels * len(train)))
         train = train.subset(spread_over_classes(train.labels, count, config.subset_seed, "labels"))
     return Dataset(name, source, train, test, warning, config.val_size > 0, whole_stamp)
-
-
-def _scenes(config: DataConfig) -> tuple[ImageSet, ImageSet]:
-    from vit.data.scenes import load_scenes
-
-    train, test = (min(most, config.limit or most) for most in (50_000, 10_000))
-    return load_scenes(train, SCENES_SEED, "train"), load_scenes(test, SCENES_SEED, "test")

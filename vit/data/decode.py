@@ -1,27 +1,17 @@
-"""From an image file to RGB pixels; run as a program, a worker of `vit.data.folder`.
-
-Nothing of torch or of this package is imported, so that a worker starts at once.
-"""
+"""From an image file to RGB pixels."""
 
 from __future__ import annotations
 
 import os
-import signal
-import struct
-import sys
-import warnings
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 # Pillow goes by the content, not by the name: without this list it would hand PostScript named .png to Ghostscript.
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
 
-ANSWER = struct.Struct("<?I")
-"""What a worker writes before each answer: whether pixels follow or a reason, and how many bytes."""
-
 
 def decode(path: str, image_size: tuple[int, int], interpolation: str = "bicubic") -> bytes | str:
-    """The pixels of an image file, uint8 (3, H, W) for `image_size` = (H, W), or in a few words why there are none.
+    """Return the pixels of an image file, uint8 (3, H, W) for `image_size` = (H, W), or in a few words why there are none.
 
     EXIF orientation is applied; transparency is laid on white; 16-bit grey is scaled to 8 bits; of an animation the
     first frame counts. The largest centred part with the shape of `image_size` is resized to it ("bicubic" or "bilinear",
@@ -49,7 +39,7 @@ def decode(path: str, image_size: tuple[int, int], interpolation: str = "bicubic
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """The image in mode RGB. Pillow's own conversion would clip 16 bits and uncover what transparency hides."""
+    """Convert to mode RGB. Pillow's own conversion would clip 16 bits and uncover what transparency hides."""
     if image.mode.startswith("I"):
         image = image.convert("I")
         darkest, brightest = image.getextrema()
@@ -62,20 +52,3 @@ def _rgb(image: Image.Image) -> Image.Image:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert("RGB")
-
-
-def main() -> None:
-    """Answer for each path on standard input (NUL between them), in order; arguments: H, W."""
-    image_size = int(sys.argv[1]), int(sys.argv[2])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    warnings.simplefilter("ignore")  # of what Pillow tells, nothing names the file
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the parent is gone: go quietly
-    for path in os.fsdecode(sys.stdin.buffer.read()).split("\0"):
-        answer = decode(path, image_size)
-        content = answer if isinstance(answer, bytes) else answer.encode(errors="backslashreplace")
-        sys.stdout.buffer.write(ANSWER.pack(isinstance(answer, bytes), len(content)) + content)
-
-
-if __name__ == "__main__":
-    main()

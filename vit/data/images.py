@@ -22,7 +22,7 @@ class ImageSet:
     Attributes:
         images: uint8 (N, C, H, W), RGB.
         labels: int64 (N,), an index into ``class_names``; -1 where there is no label.
-        class_names: one name a class; empty for images without labels.
+        class_names: one name per class; empty for images without labels.
         stamp: 16 hexadecimal digits that identify exactly these images and labels (``content_stamp``).
         skipped: paths of files that could not be read and were left out on request.
     """
@@ -47,19 +47,20 @@ class ImageSet:
         return [self.class_names[label] if label >= 0 else "" for label in self.labels.tolist()]
 
     def showcase(self, count: int) -> Tensor:
-        """Indices of up to `count` images for a picture, spread evenly over the classes: int64 (count,)."""
+        """Return the indices of up to `count` images to show, spread evenly over the classes: int64 (count,)."""
         count = min(count, len(self))
-        middles = (2 * torch.arange(count) + 1) * len(self) // (2 * count)  # of equal stretches; their starts would lie
-        return self.labels.argsort(stable=True)[middles]  # on the edges between classes, and miss some
+        # The middles of equal stretches: their starts would lie on the edges between classes, and miss some.
+        middles = (2 * torch.arange(count) + 1) * len(self) // (2 * count)
+        return self.labels.argsort(stable=True)[middles]
 
     def subset(self, indices: Tensor) -> ImageSet:
-        """The images at ``indices`` (int64 (M,), or bool (N,)) as a set of their own, with a stamp of their own."""
+        """Return the images at ``indices`` (int64 (M,), or bool (N,)) as a set with a stamp of its own."""
         images, labels = self.images[indices], self.labels[indices]
         return ImageSet(images, labels, self.class_names, content_stamp(images, labels), self.skipped)
 
 
 def content_stamp(images: Tensor, labels: Tensor) -> str:
-    """16 hexadecimal digits of the SHA-256 over shape, pixels and labels: equal exactly when the content is."""
+    """Return 16 hexadecimal digits of the SHA-256 over shape, pixels and labels: equal exactly when the content is."""
     digest = hashlib.sha256(repr(tuple(images.shape)).encode())
     for chunk in images.split(4096):  # a memory-mapped set need not fit in memory
         digest.update(chunk.contiguous().numpy().data)

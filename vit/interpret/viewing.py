@@ -17,7 +17,7 @@ from torch import Tensor
 from vit.atomic import replacing
 from vit.checkpoints import Origin, load_trained
 from vit.config import DataConfig, Source
-from vit.data import NAMES, load_data
+from vit.data import SOURCES, load_data
 from vit.data.augment import evenly_spaced, to_float
 from vit.data.folder import list_splits
 from vit.device import Compute
@@ -81,7 +81,7 @@ def pictures_of_data(origin: Origin, data: str, root: str, count: int) -> Pictur
         chosen = test.showcase(count)
         names = [test.label_names[i] for i in chosen.tolist()]
         return Pictures(
-            names, f"{NAMES[data]}, test images", lambda numbers: origin.fit(test.images[chosen[list(numbers)]])
+            names, f"{SOURCES[data].title}, test images", lambda numbers: origin.fit(test.images[chosen[list(numbers)]])
         )
     if not os.path.isdir(os.path.expanduser(data)):
         raise AttentionError(f"--data: {data!r} is neither {', '.join(DATA_SETS)} nor a folder of images")
