@@ -210,8 +210,9 @@ class VisionTransformer(nn.Module):
     def encode(self, patches: Tensor, mask: Mask | None = None, drop_path: Tensor | None = None) -> Tensor:
         """As `forward`, of all patches (B, L, C p q) of the images."""
         x = self.embed(patches, mask)  # (B, N, D)
-        for i, block in enumerate(self.blocks):
-            x = block(x, None if drop_path is None or i == 0 else drop_path[:, i - 1])  # the first block drops nothing
+        draws = [None] * len(self.blocks) if drop_path is None else [None, *drop_path.unbind(1)]  # (B, 2) per block
+        for block, chance in zip(self.blocks, draws, strict=True):
+            x = block(x, chance)
         return self.norm(x)
 
     def forward(self, images: Tensor, mask: Mask | None = None, drop_path: Tensor | None = None) -> Tensor:
