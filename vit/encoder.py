@@ -210,8 +210,9 @@ class VisionTransformer(nn.Module):
     def encode(self, patches: Tensor, mask: Mask | None = None, drop_path: Tensor | None = None) -> Tensor:
         """As `forward`, of all patches (B, L, C p q) of the images."""
         x = self.embed(patches, mask)  # (B, N, D)
-        for i, block in enumerate(self.blocks):
-            x = block(x, None if drop_path is None or i == 0 else drop_path[:, i - 1])  # the first block drops nothing
+        draws = [None] * len(self.blocks) if drop_path is None else [None, *drop_path.unbind(1)]  # (B, 2) per block
+        for block, chance in zip(self.blocks, draws, strict=True):
+            x = block(x, chance)
         return self.norm(x)
 
     def forward(self, images: Tensor, mask: Mask | None = None, drop_path: Tensor | None = None) -> Tensor:
@@ -243,15 +244,20 @@ def init_weights(model: nn.Module) -> None:
     start small (std 0.02): an untrained model then says nearly nothing, and its loss begins at the targets' variance.
     Tokens: normal, std 0.02. Norms: 1 and 0; layer scales and position tables come initialised.
     """
+    # linear maps, and the patch embedding as one
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             nn.init.xavier_uniform_(module.weight.data.flatten(1))
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+    # W_Q, W_K and W_V, each in its own range
     for module in model.modules():
         if isinstance(module, MultiHeadSelfAttention) and module.qkv is not None:
             for third in module.qkv.weight.data.chunk(3):
                 nn.init.xavier_uniform_(third)
+
+    # tokens, and the maps that give the answer
     small = ("cls_token", "reg_token", "mask_token", "head.weight", "pred.weight")
     for name, parameter in model.named_parameters():
         if name.endswith(small):

@@ -73,7 +73,9 @@ def test_a_form_gives_the_logits_of_contents():
     images = torch.randn(2, 3, 8, 12)
     patches = patchify(images, (4, 4))
     block = encoder.blocks[0]
-    divisor = (encoder.embed(images).var(-1, unbiased=False) + block.norm1.eps).sqrt()[:, 1:]  # (B, L)
+    divisor = (encoder.embed(encoder.patchify(images)).var(-1, unbiased=False) + block.norm1.eps).sqrt()[
+        :, 1:
+    ]  # (B, L)
     forms = pixel_forms(encoder)
     expected = (
         torch.einsum("bip,hpq,bjq->bhij", patches, forms, patches) / (divisor[:, :, None] * divisor[:, None])[:, None]

@@ -28,7 +28,7 @@ def test_it_begins_with_the_embedding_and_ends_with_what_the_model_gives(model):
     assert model.training
     assert found.shape == (4, 3, 12, 16)
     with torch.no_grad():
-        torch.testing.assert_close(found[0], model.embed(images)[:, prefix:])
+        torch.testing.assert_close(found[0], model.embed(model.patchify(images))[:, prefix:])
         torch.testing.assert_close(model.norm(found[-1]), model(images)[:, prefix:], rtol=1e-4, atol=1e-5)
 
 

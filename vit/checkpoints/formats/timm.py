@@ -200,7 +200,7 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
         "num_classes": classes,
     }
     height, width = settings.image_size
-    config = {
+    config: dict[str, Any] = {
         # Any of timm's names of the kind will do: all that could differ stands in model_args.
         "architecture": "vit_giant_patch14_dinov2" if gated else "vit_base_patch16_224",
         "num_classes": classes,
