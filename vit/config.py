@@ -25,7 +25,6 @@ PRESETS: dict[str, dict[str, int]] = {
 }
 
 
-
 class ObjectiveInfo(NamedTuple):
     """An objective as far as settings are concerned.
 
@@ -508,7 +507,9 @@ class Config:
                 _require(value == item.default, f"{section}.{item.name}", value, f"it is of train.objective {owner}")
         allowed = "pretraining needs none; data.limit takes fewer images"
         _require(data.labels == 1 or objective.labels, "data.labels", data.labels, allowed)
-        _require(not run.test_flip or objective.labels, "run.test_flip", run.test_flip, "it is of train.objective classify")
+        _require(
+            not run.test_flip or objective.labels, "run.test_flip", run.test_flip, "it is of train.objective classify"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, as they stand in YAML and JSON."""

@@ -260,6 +260,12 @@ def flat_settings(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
 
 
+def settings_that_matter(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings, by "section.key", by which figures may differ: not where a run computes or finds its images."""
+    places = {"data.root", "data.cache", "data.download", "data.name"}
+    return {key: value for key, value in settings.items() if not key.startswith("run.") and key not in places}
+
+
 def is_about(summary: Mapping[str, Any], results: Mapping[str, Any]) -> bool:
     """Return whether results.json was measured on the weights of this summary.json; True if an old summary has no hash."""
     return summary.get("fingerprint") in (None, results.get("fingerprint"))

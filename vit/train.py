@@ -24,7 +24,7 @@ from vit.runs import CONTENTS, read_metrics, summary_text
 from vit.training.allocator import keep_freed_memory
 from vit.training.callbacks import MetricsFile, Snapshots, TensorBoard, Validation, tensorboard_writer
 from vit.training.distributed import Distributed, init_distributed, launched
-from vit.training.loop import train_steps
+from vit.training.loop import train_and_save
 from vit.training.progress import Progress
 from vit.training.run import Run, find_state, restore, setup
 from vit.training.run_folder import RunFolder
@@ -40,9 +40,16 @@ def train(command: TrainCommand) -> int:
     try:
         with StopRequests() as stop:
             with init_distributed(command.config) as dist:
+                # Set up
                 run = set_up(command, folder, dist)
-                take_steps(run, folder, stop)
-            if run.dist.is_main:
+
+                # Train: a signal ends the run after the step under way, with its state saved
+                stop.hold(True)
+                train_and_save(run, folder.checkpoints, lambda: stop.agree(dist))
+                stop.hold(False)
+
+            # Finish
+            if dist.is_main:
                 finish(run, folder)
     except Stopped as stopped:
         ways = f"continue with: python train.py --out {folder.path} --resume" if folder.begun else "nothing had begun"
@@ -50,9 +57,6 @@ def train(command: TrainCommand) -> int:
             print(f"stopped by {stopped}; {ways}", file=sys.stderr)
         return stopped.exit_code
     return 0
-
-
-# --- Set up -----------------------------------------------------------------------------------------------------------
 
 
 def set_up(command: TrainCommand, folder: RunFolder, dist: Distributed) -> Run:
@@ -98,32 +102,6 @@ def announce(run: Run, folder: RunFolder) -> None:
     skipped = run.data.train.skipped + run.data.test.skipped
     for note in [*run.notes, *(f"unreadable, left out: {path}" for path in skipped)]:
         print(f"note     {one_line(note)}")
-
-
-# --- Train ------------------------------------------------------------------------------------------------------------
-
-
-def take_steps(run: Run, folder: RunFolder, stop: StopRequests) -> None:
-    """All remaining steps; a signal ends them after the one under way, with its state saved."""
-    began, every = run.step, run.config.run.save_every
-    stop.hold(True)
-    try:
-        for done in train_steps(run):
-            if done.step == began + 1 and run.compute.compile and run.dist.is_main:
-                print(f"compiled and made the first step in {run.first_step_seconds:.0f} s", flush=True)
-            stopping = stop.agree(run.dist)
-            if run.dist.is_main and (done.step % every == 0 or done.step == run.total_steps or stopping):
-                done.check()
-                run.save(folder.checkpoints)
-            if stopping:
-                break
-    finally:
-        for callback in run.callbacks:
-            callback.close()
-    stop.hold(False)
-
-
-# --- Finish -----------------------------------------------------------------------------------------------------------
 
 
 def finish(run: Run, folder: RunFolder) -> None:

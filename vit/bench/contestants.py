@@ -8,18 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vit.attention import set_kernel
 from vit.bench.ceiling import product_step
 from vit.bench.job import CLASSES, Job
-from vit.config import ConfigError, OptimConfig
-from vit.data.augment import Normalization
+from vit.config import ConfigError
+from vit.data import Dataset, ImageSet
+from vit.data.draws import draw_step
 from vit.device import Compute, choose_compute
-from vit.mae import MaskedAutoencoder
 from vit.training.allocator import keep_freed_memory
-from vit.training.loop import accumulate_gradient, choose_parts, train_steps
-from vit.training.model import build_model
-from vit.training.optimizer import make_optimizer, parameter_groups
-from vit.training.tasks import Classification, Reconstruction, Task
+from vit.training.loop import accumulate_gradient, train_steps
+from vit.training.optimizer import parameter_groups
+from vit.training.run import Run, setup
 
 
 @dataclass(frozen=True)
@@ -50,57 +48,57 @@ def build(job: Job) -> Contestant:
         return _ours(job)
     if job.contestant == "ceiling":
         config = job.config()
-        compute = choose_compute(config.train)
-        parts = choose_parts(config, job.batch, compute.device)
-        step = product_step(config, job.batch, parts, compute.precision, compute.device)
+        run = run_of(job)
+        compute = run.compute
+        step = product_step(config, job.batch, run.grad_accum_steps, compute.precision, compute.device)
         return Contestant(step, nn.Module(), compute, f"{compute.precision}, these layers' products")
     return _peer(job)
+
+
+def run_of(job: Job) -> Run:
+    """The run that train.py would set up for this job, on random images."""
+    shape = (max(job.images, job.batch), 3, job.image_size, job.image_size)
+    images, labels = torch.randint(0, 256, shape, dtype=torch.uint8), torch.arange(shape[0]) % CLASSES
+    split = ImageSet(images, labels, tuple(map(str, range(CLASSES))), stamp="")
+    return setup(job.config(), Dataset("random images", "scenes", split, split))
 
 
 def _ours(job: Job) -> Contestant:
     if job.allocator:
         keep_freed_memory()
-    config = job.config()
-    compute = choose_compute(config.train)
-    device = compute.device
-    heads = {"num_classes": CLASSES} if job.task == "classify" else {}
-    model = build_model(config, config.model.vit_config(**heads)).to(device)
-    set_kernel(model, config.run.attention)
-    task: Task
-    if model.decoder is not None:
-        task = Reconstruction(model, config)
-    else:
-        task = Classification(model, config, torch.randint(0, CLASSES, (max(job.images, job.batch),)), CLASSES)
-    optimizer: torch.optim.Optimizer = make_optimizer(model, OptimConfig())
+    run = run_of(job)
     if not job.fused_adamw:
-        optimizer = torch.optim.AdamW(parameter_groups(model, 0.05), lr=1e-4)
-    parts = choose_parts(config, job.batch, device)
-    about = f"{compute.precision}, attention {config.run.attention}, {parts} parts{', compiled' if compute.compile else ''}"
+        run.optimizer = torch.optim.AdamW(parameter_groups(run.model, 0.05), lr=1e-4)
+    accum_steps, compute = run.grad_accum_steps, run.compute
+    compiled = ", compiled" if compute.compile else ""
+    about = f"{compute.precision}, attention {run.config.run.attention}, {accum_steps} parts{compiled}"
     if job.with_data:
-        images = torch.randint(0, 256, (job.images, 3, job.image_size, job.image_size), dtype=torch.uint8)
-        steps = train_steps(task, optimizer, images, Normalization([0.5] * 3, [0.25] * 3), compute)
-        return Contestant(lambda: next(steps), model, compute, about)
-    model.train()
-    forward = compute.compiled(task)
-    rows = task.rows(job.batch, slice(0, job.batch))
-    pictures = torch.randn(len(rows), 3, job.image_size, job.image_size).to(device)
-    inputs, others = task.pose(pictures, rows, 0, job.batch, slice(0, job.batch))
-    for group in optimizer.param_groups:
+        steps = train_steps(run)
+        return Contestant(lambda: next(steps), run.model, compute, about)
+
+    # the step alone: the same batch again and again
+    objective, device = run.objective.train(), compute.device
+    draws = draw_step(run.config, 0, len(run.data.train), objective.mask_ratio(0) > 0)
+    images = torch.randn(job.batch, 3, job.image_size, job.image_size).to(device)
+    targets = objective.targets(run.data.train.labels, draws)
+    targets, draws = None if targets is None else targets.to(device), draws.for_model(device)
+    forward = compute.compiled(objective)
+    for group in run.optimizer.param_groups:
         group["lr"] = 1e-4
 
     def step() -> Tensor:
-        measures = accumulate_gradient(forward, inputs, others, parts, compute)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return measures[0]
+        values = accumulate_gradient(forward, images, targets, draws, accum_steps, compute)
+        nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
+        run.optimizer.step()
+        run.optimizer.zero_grad(set_to_none=True)
+        return values[0]
 
-    return Contestant(step, model, compute, about)
+    return Contestant(step, run.model, compute, about)
 
 
 def _peer(job: Job) -> Contestant:
     config = job.config()
-    compute = choose_compute(config.train)
+    compute = choose_compute(config.run, config.train.precision)
     model, loss_of = (_vit_pytorch if job.contestant == "vit-pytorch" else _transformers)(job)
     model = model.to(compute.device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

@@ -6,7 +6,17 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vit.config import ClassifyConfig, Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.config import (
+    OBJECTIVES,
+    AugmentConfig,
+    ClassifyConfig,
+    Config,
+    DataConfig,
+    MaskConfig,
+    ModelConfig,
+    RunConfig,
+    TrainConfig,
+)
 from vit.masking import num_keep
 
 
@@ -16,7 +26,7 @@ class Job:
 
     Attributes:
         contestant: "ours", "vit-pytorch", "transformers", "transformers eager", or "ceiling": the products alone.
-        task: "reconstruct", or ours only: "classify", on whole images with every augmentation on.
+        objective: "reconstruct", or ours only: "classify", on whole images with every augmentation on.
         patch: patch size in pixels.
         precision: "auto", "bf16" or "fp32".
         batch: images a step.
@@ -29,11 +39,11 @@ class Job:
         images: number of images in that data set.
         allocator: ours only: whether freed memory is kept.
         fused_adamw: ours only: whether AdamW is one kernel.
-        train: ours only: more of `TrainConfig` (attention, accumulate, compile, device, threads).
+        run: more of `RunConfig`: device and threads; ours only: attention, grad_accum_steps, compile.
     """
 
     contestant: str = "ours"
-    task: str = "reconstruct"
+    objective: str = "reconstruct"
     patch: int = 4
     precision: str = "auto"
     batch: int = 256
@@ -49,7 +59,7 @@ class Job:
     images: int = 4096
     allocator: bool = True
     fused_adamw: bool = True
-    train: dict[str, Any] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)
 
     def config(self) -> Config:
         """The settings with which train.py would run this job.
@@ -57,26 +67,25 @@ class Job:
         Raises:
             ConfigError: they cannot be used.
         """
-        train: dict[str, Any] = {"batch_size": self.batch, "precision": self.precision, "task": self.task} | self.train
-        classify = self.task == "classify"
-        every: dict[str, Any] = {"crop": "pad", "rand_augment": 2, "erasing": 0.25} if classify else {}
-        mixed = ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0)
+        labels = OBJECTIVES[self.objective].labels
+        size = ModelConfig(
+            preset=self.preset,  # type: ignore[arg-type]
+            image_size=self.image_size,
+            patch_size=self.patch,
+            embed_dim=self.embed_dim,
+            depth=self.depth,
+            decoder_dim=self.decoder_dim,
+            decoder_depth=self.decoder_depth,
+            decoder_heads=self.decoder_heads,
+        )
         return Config(
-            DataConfig(source="scenes", **every),
-            ModelConfig(
-                preset=self.preset,  # type: ignore[arg-type]
-                image_size=self.image_size,
-                patch_size=self.patch,
-                embed_dim=self.embed_dim,
-                depth=self.depth,
-                decoder_dim=self.decoder_dim,
-                decoder_depth=self.decoder_depth,
-                decoder_heads=self.decoder_heads,
-            ),
-            MaskConfig() if classify else MaskConfig(ratio=self.mask_ratio),
-            OptimConfig(),
-            TrainConfig(**train),
-            mixed if classify else ClassifyConfig(),
+            data=DataConfig(source="scenes"),
+            augment=AugmentConfig(crop="pad", rand_augment=2, erasing=0.25) if labels else AugmentConfig(),
+            model=size,
+            mask=MaskConfig() if labels else MaskConfig(ratio=self.mask_ratio),
+            classify=ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0) if labels else ClassifyConfig(),
+            train=TrainConfig(objective=self.objective, batch_size=self.batch, precision=self.precision),  # type: ignore[arg-type]
+            run=RunConfig(**self.run),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,7 +123,7 @@ def _stacks(config: Config) -> list[tuple[int, int, int]]:
     """Tokens, depth and width of the encoder, and of the decoder where there is one."""
     model, size = config.model, config.model.dimensions
     patches, prefix = math.prod(model.grid_size), model.class_token + model.registers
-    if config.train.objective == "classify":
+    if OBJECTIVES[config.train.objective].labels:
         return [(patches + prefix, size["depth"], size["embed_dim"])]
     visible = num_keep(patches, config.mask.ratio)
     return [
@@ -133,7 +142,7 @@ def linears(config: Config) -> list[Linear]:
     for length, depth, dim in stacks:
         hidden = round(dim * model.mlp_ratio)
         found += [Linear(depth, length, *shape) for shape in ((dim, 3 * dim), (dim, dim), (dim, hidden), (hidden, dim))]
-    if config.train.objective == "classify":
+    if OBJECTIVES[config.train.objective].labels:
         return [*found, Linear(1, 1, width, CLASSES)]
     whole, _, decoder_width = stacks[1]
     found.append(Linear(1, tokens, width, decoder_width))

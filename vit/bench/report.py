@@ -18,14 +18,15 @@ from vit.atomic import write_json
 from vit.bench.compare import Result, Spread, compare
 from vit.bench.job import Job, flops_per_image, linears
 from vit.bench.scaling import AXES, scaling, variants
+from vit.config import OBJECTIVES
 from vit.device import choose_compute, device_name
 
 # One choice changed, all else as it is: what the choice gives is what is lost so.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "freed memory given back to the system": {"allocator": False},
-    "the batch in one part": {"train": {"accumulate": 1}},
-    "attention math everywhere": {"train": {"attention": "math"}},
-    "attention flash everywhere": {"train": {"attention": "flash"}},
+    "the batch in one part": {"run": {"grad_accum_steps": 1}},
+    "attention math everywhere": {"run": {"attention": "math"}},
+    "attention flash everywhere": {"run": {"attention": "flash"}},
     "AdamW in many kernels": {"fused_adamw": False},
     "products in fp32": {"precision": "fp32"},
     "products in bf16": {"precision": "bf16"},
@@ -53,9 +54,9 @@ def bench(options: Namespace) -> dict[str, Any]:
         ConfigError: a job cannot be done.
     """
     base = Job(
-        task=options.task, preset=options.preset, image_size=options.image_size, mask_ratio=options.mask_ratio,
+        objective=options.objective, preset=options.preset, image_size=options.image_size, mask_ratio=options.mask_ratio,
         decoder_dim=options.decoder_dim, decoder_depth=options.decoder_depth, decoder_heads=options.decoder_heads,
-        train={"threads": options.threads, "device": options.device, "compile": options.compile},
+        run={"threads": options.threads, "device": options.device, "compile": options.compile},
     )  # fmt: skip
     scaled = replace(base, patch=options.patch[0], precision=options.precision[0], batch=options.batch[0])
     compute = choose_compute(scaled.config().train)  # sets the threads
@@ -83,23 +84,23 @@ def bench(options: Namespace) -> dict[str, Any]:
 def bench_step(job: Job, rounds: int, peers: list[str], ablation: bool) -> dict[str, Any]:
     """One job: our step, with and without its data, beside the ceiling, the peers and the ablations."""
     config = job.config()
-    compute = choose_compute(config.train)
+    compute = choose_compute(config.run, config.train.precision)
     job = replace(job, precision=compute.precision)  # "auto" is timed: each process might find something else
     flops = flops_per_image(config)
     size = config.model.dimensions
     what = f"decoder {job.decoder_dim} x {job.decoder_depth}, {job.mask_ratio:.0%} hidden"
-    if job.task == "classify":
+    if OBJECTIVES[job.objective].labels:
         what = "classification of whole images, every augmentation"
     print(
         f"\npatch {job.patch}, {job.precision}, batch {job.batch}: {job.image_size} x {job.image_size} pixels, encoder "
         f"{size['embed_dim']} x {size['depth']} x {size['num_heads']}, {what}, {flops / 1e9:.3f} GFLOP an image"
     )
     jobs = [job, replace(job, with_data=True), replace(job, contestant="ceiling")]
-    jobs += [replace(job, contestant=name, train={**job.train, "compile": "off"}) for name in peers]
+    jobs += [replace(job, contestant=name, run={**job.run, "compile": "off"}) for name in peers]
     changes = {}
     if ablation:
         for name, change in ABLATIONS.items():
-            changed = {**change, "train": {**job.train, **change.get("train", {})}}
+            changed = {**change, "run": {**job.run, **change.get("run", {})}}
             if change.get("precision") != compute.precision:
                 changes[name] = replace(job, **changed)
     results = compare([*jobs, *changes.values()], rounds, profiled=True)

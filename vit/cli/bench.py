@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vit.cli.options import CommandParser, picture_path, require_folder
-from vit.config import PRESETS, ConfigError
+from vit.config import OBJECTIVES, PRESETS, ConfigError
 
 PEERS = ("vit-pytorch", "transformers", "transformers eager")
 
@@ -20,7 +20,7 @@ def bench_parser() -> argparse.ArgumentParser:
         " beside other libraries on the same job, and with --ablation beside itself without each technique.",
     )  # fmt: skip
     parser.add_argument(
-        "--task", choices=["reconstruct", "classify"], default="reconstruct", help="pretraining, or fine-tuning"
+        "--objective", choices=["reconstruct", "classify"], default="reconstruct", help="pretraining, or fine-tuning"
     )
     parser.add_argument("--preset", choices=[*PRESETS], default="tiny", help="encoder")
     parser.add_argument("--patch", type=int, nargs="+", default=[4], help="patch sizes in pixels")
@@ -62,8 +62,8 @@ def run(argv: Sequence[str]) -> int:
             _positive(key, value)
     if options.threads < 0:
         raise ConfigError(f"--threads: {options.threads} cannot be used; 0 or a number of threads")
-    if options.task == "classify" and (options.peers or options.scaling):
-        raise ConfigError("--task: classify is timed alone; leave --peers and --scaling out")
+    if OBJECTIVES[options.objective].labels and (options.peers or options.scaling):
+        raise ConfigError("--objective: classify is timed alone; leave --peers and --scaling out")
     if options.plot and not options.scaling:
         raise ConfigError("--plot: draws the scaling; give --scaling too")
     if options.plot:

@@ -23,7 +23,9 @@ _MOVED = {
     "data": {"augment": "crop crop_scale crop_ratio crop_padding flip rand_augment rand_magnitude erasing"},
     "mask": {"reconstruct": "norm_pix_loss uniformity"},
     "classify": {"run": "test_flip"},
-    "train": {"run": "device threads attention compile save_every log_every snapshots dynamics_every knn_images tensorboard"},
+    "train": {
+        "run": "device threads attention compile save_every log_every snapshots dynamics_every knn_images tensorboard"
+    },
 }
 RENAMED = {
     "data.holdout": "is called data.val_size now",

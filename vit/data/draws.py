@@ -115,9 +115,7 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
     return draws
 
 
-def _draw_augment(
-    config: AugmentConfig, size: tuple[int, int], batch: int, generator: Generator
-) -> dict[str, Tensor]:
+def _draw_augment(config: AugmentConfig, size: tuple[int, int], batch: int, generator: Generator) -> dict[str, Tensor]:
     draws = {"flip": torch.rand(batch, generator=generator) < config.flip}
     if config.rand_augment:
         operations, strengths = draw_operations(batch, generator, config.rand_augment, config.rand_magnitude)
@@ -184,7 +182,9 @@ def draw_operations(
     return torch.where(applied, order, -1), strength * sign
 
 
-def draw_mixing(batch: int, size: tuple[int, int], mixup: float, cutmix: float, generator: Generator) -> tuple[Tensor, Tensor]:
+def draw_mixing(
+    batch: int, size: tuple[int, int], mixup: float, cutmix: float, generator: Generator
+) -> tuple[Tensor, Tensor]:
     """Draw for a batch.
 
     Args:

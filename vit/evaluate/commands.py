@@ -17,7 +17,6 @@ from torch import Tensor
 
 from vit import __version__
 from vit.checkpoints import load_trained
-from vit.checkpoints.card import by_seed
 from vit.checkpoints.native import fingerprint
 from vit.config import ConfigError, DataConfig, TrainConfig
 from vit.data import Dataset, load_data

@@ -131,7 +131,9 @@ class DynamicsRecorder(Callback):
             StateError: the run began without it.
         """
         if state is None:
-            raise StateError("run.dynamics_every: the run began without it, its first weights are not known; leave it out")
+            raise StateError(
+                "run.dynamics_every: the run began without it, its first weights are not known; leave it out"
+            )
         self._first = [first.to(own.device) for first, own in zip(state["first"], self._first, strict=True)]
         self._steps, self._recorded, self._pending = list(state["steps"]), dict(state["recorded"]), []
 

@@ -13,9 +13,8 @@ from vit.errors import UserError, one_line
 from vit.figures import RunLine, RunPanel, compared_figure, save_figure
 from vit.figures.measures import SERIES
 from vit.report.pictures import curves_of
-from vit.runs import FIGURES, RunRecord, read_run
+from vit.runs import FIGURES, RunRecord, read_run, settings_that_matter
 
-PLACES = {"data.root", "data.cache", "data.download", "data.name"}  # where the images are, and what they are called
 SEEDS = ("train.seed", "data.subset_seed")
 
 
@@ -212,10 +211,8 @@ def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[
 
 def _what(run: RunRecord) -> dict[str, Any]:
     """The settings that make a run what it is, without where and how it was computed, and the seed."""
-    def decides(key: str) -> bool:
-        return not key.startswith("run.") and key not in PLACES.union(SEEDS)
 
-    return {key: value for key, value in run.settings.items() if decides(key)}
+    return {key: value for key, value in settings_that_matter(run.settings).items() if key not in SEEDS}
 
 
 def _plain(value: object) -> str:

@@ -16,6 +16,7 @@ from vit.encoder import VisionTransformer, eval_mode
 from vit.evaluate.reconstruction import Reconstruction, fixed_mask, reconstruct
 from vit.interpret import AttentionMaps
 from vit.interpret.viewing import CPU, middle, moments_of
+from vit.mae import Model
 from vit.runs import RunFiles
 from vit.training.state import saved_states
 

@@ -116,7 +116,9 @@ def ask(learned: Learned, model: MaskedAutoencoder, images: int) -> Asked:
 
 def _ask(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, number: int) -> dict[str, Tensor]:
     """What is asked about one batch, the one of this number; by name, (B, J) or (B, J, K) each."""
-    drawn = mask.mask.cpu() * torch.rand(mask.mask.shape, generator=make_generator(0, "asked", number))  # 0 where it is visible
+    drawn = mask.mask.cpu() * torch.rand(
+        mask.mask.shape, generator=make_generator(0, "asked", number)
+    )  # 0 where it is visible
     hidden = drawn.topk(min(PER_IMAGE, int(mask.mask[0].sum()))).indices.to(inputs.device)  # (B, J)
     every = torch.arange(len(inputs), device=inputs.device)[:, None]
     left_out, averaged = (removal_effects(model, inputs, mask, how) for how in REMOVALS)

@@ -16,6 +16,7 @@ import torch
 from vit import __version__
 from vit.atomic import write_text
 from vit.device import choose_compute, device_name
+from vit.runs import flat_settings, settings_that_matter
 from vit.studies import STUDIES
 from vit.studies.finding import Finding, StudyError, write_finding
 from vit.studies.laboratory import Laboratory
@@ -38,7 +39,7 @@ def conduct(name: str, plan: Plan, out: Path, command: str, tell: Callable[[str]
         StudyError: it cannot be made with this plan, or another one stands in its place.
     """
     folder, config = out / name, plan.training
-    settings = {"settings": config.deciding(), "seeds": list(plan.seeds), "images": plan.images}
+    settings = {"settings": settings_that_matter(flat_settings(config.to_dict())), "seeds": list(plan.seeds), "images": plan.images}
     refuse_another(folder, settings)
     since = time.perf_counter()
     laboratory = Laboratory(out / "runs", tell)
@@ -50,7 +51,7 @@ def conduct(name: str, plan: Plan, out: Path, command: str, tell: Callable[[str]
         "data": [{"name": data.name, "stamp": data.stamp, "train_images": len(data.train)} for data in laboratory.used],
         "training_seconds": laboratory.training_seconds,
         "measuring_seconds": time.perf_counter() - since - laboratory.waited,
-        "device": device_name(choose_compute(config.train, "fp32").device),
+        "device": device_name(choose_compute(config.run, "fp32").device),
         "date": datetime.now(UTC).date().isoformat(),
         "versions": {
             "vit-patch-trainer": __version__, "torch": torch.__version__, "python": sys.version.split()[0],

@@ -26,11 +26,12 @@ from vit.evaluate.probe import STRENGTHS, linear_probe
 from vit.evaluate.reconstruction import score_reconstruction
 from vit.interpret import DynamicsRecorder
 from vit.mae import MaskedAutoencoder
-from vit.training.model import begin_model
+from vit.training.callbacks import Callback
+from vit.training.initial import initial_model
+from vit.training.loop import Step, train_and_save
 from vit.training.progress import Progress
-from vit.training.run import begin_run
+from vit.training.run import Run, find_state, restore, setup
 from vit.training.run_folder import RunFolder
-from vit.training.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,6 @@ class Laboratory:
         seed: int,
         name: str = "as it is",
         start: Callable[[MaskedAutoencoder], None] | None = None,
-        task: Callable[[MaskedAutoencoder, Config], Task] | None = None,
     ) -> Learned:
         """A model of `config`, trained now or found as it was trained before; an interrupted training goes on.
 
@@ -168,7 +168,6 @@ class Laboratory:
             seed: of weights, order, masks.
             name: what is special about it: with config, seed and data, it says which model this is.
             start: changes the new model before the first step; frozen parts stay as it leaves them.
-            task: what it learns, instead of filling in hidden patches of the images as they are.
         """
         config = replace(config, train=replace(config.train, seed=seed))
         data = self.data(config)
@@ -177,53 +176,57 @@ class Laboratory:
         if not (place / "learned.json").exists():
             self.tell(f"training: {name}, seed {seed}, {data.name}")
             since = time.perf_counter()
-            self._train(config, data, place, start, task)
+            self._train(config, data, place, start)
             self.waited += time.perf_counter() - since
         learned = self._found(config, data, place)
         self._seconds[place] = learned.seconds
         return learned
 
     def _train(
-        self,
-        config: Config,
-        data: Dataset,
-        place: Path,
-        start: Callable[[MaskedAutoencoder], None] | None,
-        task: Callable[[MaskedAutoencoder, Config], Task] | None,
+        self, config: Config, data: Dataset, place: Path, start: Callable[[MaskedAutoencoder], None] | None
     ) -> None:
+        # a changed start is a checkpoint to begin with
         initial, folder = place / "initial", RunFolder(place)
         if start is not None:
             if not (initial / "config.json").exists():
                 torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
-                model, normalize, *_ = begin_model(config, data)
+                model, normalize, *_ = initial_model(config, data)
                 start(cast(MaskedAutoencoder, model))
                 save_model(initial, model, normalize, data_stamp=data.stamp)
             config = replace(config, model=replace(config.model, init=str(initial)))
         folder.begin(None if folder.begun else json.dumps(config.to_dict(), indent=2) + "\n")  # JSON is YAML too
-        run = begin_run(config, data, folder.checkpoints, make_watch=DynamicsRecorder)
-        if task is not None:
-            run.task = task(cast(MaskedAutoencoder, run.model), config)
+
+        # the run, begun or continued
+        state = find_state(folder.checkpoints, config, data)
+        run = setup(config, data, state=state)
+        if every := config.run.dynamics_every:
+            run.callbacks.append(DynamicsRecorder(run.model, every, run.total_steps, folder.dynamics))
+        if state is not None:
+            restore(run, state)
         if run.step == 0 and start is None:
-            save_model(initial, run.model, run.normalize, data_stamp=data.stamp)
-        progress = Progress(run.total_steps, config.train.epochs, run.step)
-        for step in run.steps():
-            progress.update(step)
-            if step.step == max(run.total_steps // 2, 1):
-                save_model(place / "halfway", run.result, run.normalize, data_stamp=data.stamp)
-            if step.step % config.run.save_every == 0:
-                run.save(folder.checkpoints)
-        progress.close()
-        if run.watch is not None:
-            run.watch.write(folder.dynamics)
-        save_model(place, run.result, run.normalize, data.train.class_names, data.name, data_stamp=data.stamp)
+            run.save_model(initial)
+        run.callbacks += [Progress(run.total_steps, config.train.epochs, run.step), _Halfway(place / "halfway")]
+        train_and_save(run, folder.checkpoints)
+        run.save_model(place)
         write_json(place / "learned.json", {"seconds": run.seconds, "steps": run.step})
 
     def _found(self, config: Config, data: Dataset, place: Path) -> Learned:
-        compute = replace(choose_compute(config.train, "fp32"), precision="fp32")
+        compute = choose_compute(config.run, "fp32")
         model, initial = (_load(folder, compute) for folder in (place, place / "initial"))
         normalize = model.origin.normalize
         seconds = json.loads((place / "learned.json").read_text(encoding="utf-8"))["seconds"]
         return Learned(config, data, model, initial, normalize, compute, place, seconds)
+
+
+class _Halfway(Callback):
+    """Keeps the weights after half of the steps."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def on_step(self, run: Run, done: Step) -> None:
+        if done.step == max(run.total_steps // 2, 1):
+            run.save_model(self.folder)
 
 
 def _load(folder: Path, compute: Compute) -> MaskedAutoencoder:

@@ -76,7 +76,7 @@ class Cases:
             (kinds, other scenes, S, n).
         """
         images = torch.cat(list(self.scenes.values()))
-        sums = [residual_make_generator(encoder, learned.prepare(part)).sum(1) for part in images.split(BATCH)]
+        sums = [residual_stream(encoder, learned.prepare(part)).sum(1) for part in images.split(BATCH)]
         typical = (torch.stack(sums).sum(0) / len(images))[:, self.places]  # (S, n, D)
         found = []
         for kind in self.givers:

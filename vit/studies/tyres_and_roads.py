@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,9 +28,8 @@ from vit.studies.kinds import (
 )
 from vit.studies.laboratory import Laboratory
 from vit.studies.plan import Plan
-from vit.studies.shuffled import ShuffledPatches
 
-SHUFFLED = {"shuffled across images": True, "shuffled within images": False}
+SHUFFLED = {"shuffled across images": "across", "shuffled within images": "within"}
 ARMS = ("trained", "random weights", *SHUFFLED)
 IGNORANT = ("random weights", "shuffled across images")  # saw nothing that occurs together
 ROAD, GRASS = "road", "grass"
@@ -146,9 +144,9 @@ def measure(laboratory: Laboratory, config: Config, numbers: tuple[int, ...], ki
     """
     trained = [laboratory.learn(config, seed) for seed in numbers]
     arms = dict(zip(ARMS, ([one.model for one in trained], [one.initial for one in trained]), strict=False))
-    for name, across in SHUFFLED.items():
-        task = partial(ShuffledPatches, across=across)
-        arms[name] = [laboratory.learn(config, seed, name, task=task).model for seed in numbers]
+    for name, shuffle in SHUFFLED.items():
+        shuffled = replace(config, augment=replace(config.augment, shuffle=shuffle))
+        arms[name] = [laboratory.learn(shuffled, seed, name).model for seed in numbers]
     first = trained[0]
     looks = {view: kinds.looks(first, view) for view in kinds.views}
     cosines = {

@@ -23,8 +23,8 @@ def freeze(model: Model, names: list[str]) -> list[Tensor]:
     they too can be narrowed down: "decoder.W_Q", "encoder.blocks.3.attn.W_K".
 
     Returns:
-        Views of the frozen thirds. Their gradient is zero from now on; hand them to `restore_frozen_rows`, which protects them from
-        weight decay.
+        Views of the frozen thirds. Their gradient is zero from now on; hand them to `restore_frozen_rows`, which protects
+        them from weight decay.
 
     Raises:
         FreezeError: a name matches nothing.

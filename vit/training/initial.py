@@ -17,7 +17,17 @@ from vit.mae import Model
 from vit.training.objectives import objective_class
 
 # Fields of a checkpoint that settings need not repeat: those that a run chooses, and those that only foreign models vary.
-FREE = {"drop_path", "global_pool", "channels", "num_classes", "no_embed_class", "fc_norm", "qk_norm", "mlp", "norm_eps"}
+FREE = {
+    "drop_path",
+    "global_pool",
+    "channels",
+    "num_classes",
+    "no_embed_class",
+    "fc_norm",
+    "qk_norm",
+    "mlp",
+    "norm_eps",
+}
 
 
 class InitialModel(NamedTuple):
@@ -87,7 +97,7 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
 def model_of_state(config: Config, data: Dataset, state: dict[str, Any]) -> InitialModel:
     """The model that a saved state belongs to, with random weights."""
     objective = objective_class(config.train.objective)
-    model = objective.build_model(config, ViTConfig(**tuples(state["encoder"])))
+    model = objective.build_model(config, ViTConfig(**state["encoder"]))
     return InitialModel(model, Normalization(state["mean"], state["std"]), [], state["init"])
 
 

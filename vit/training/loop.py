@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -83,6 +84,33 @@ class Step:
                 found = f"step {first:.0f}: the loss is {self.loss} and the gradient's norm {self.grad_norm}"
             ways = "a new run (--out) with a lower optim.blr or train.precision fp32 may help"
             raise NonFiniteError(f"{found}; the weights were not updated and the states saved before are kept; {ways}")
+
+
+def train_and_save(run: Run, checkpoints: Path, stopping: Callable[[], object] = lambda: False) -> None:
+    """Make all remaining steps, saving the run's state every `run.save_every` steps and at the end.
+
+    Args:
+        run: as set up, or restored.
+        checkpoints: folder for the states, which the main process writes.
+        stopping: asked after each step, in every process; the run ends there, with its state saved, if it says so.
+
+    Raises:
+        NonFiniteError: the states saved before are kept.
+    """
+    began, every = run.step, run.config.run.save_every
+    try:
+        for done in train_steps(run):
+            if run.compute.compile and done.step == began + 1 and run.dist.is_main:
+                print(f"compiled and made the first step in {run.first_step_seconds:.0f} s", flush=True)
+            stop = stopping()
+            if run.dist.is_main and (done.step % every == 0 or done.step == run.total_steps or stop):
+                done.check()
+                run.save(checkpoints)
+            if stop:
+                break
+    finally:
+        for callback in run.callbacks:
+            callback.close()
 
 
 def train_steps(run: Run) -> Iterator[Step]:

@@ -182,7 +182,9 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
 
     # the model
     torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
-    model, normalize, notes, init = initial_model(config, data) if state is None else model_of_state(config, data, state)
+    model, normalize, notes, init = (
+        initial_model(config, data) if state is None else model_of_state(config, data, state)
+    )
     model.to(compute.device)
     set_kernel(model, config.run.attention)
     objective = kind(model, config, data).to(compute.device)

@@ -50,9 +50,13 @@ class Classify(Objective):
         """The width of the head."""
         classes = data.train.class_names
         if not (data.train.labelled and data.test.labelled):
-            raise DataError(f"train.objective: {data.name} has no labels to learn; a folder has them as <class>/<image>")
+            raise DataError(
+                f"train.objective: {data.name} has no labels to learn; a folder has them as <class>/<image>"
+            )
         if len(classes) < 2:
-            raise DataError(f"train.objective: {data.name} has one class, {classes[0]!r}: there is nothing to tell apart")
+            raise DataError(
+                f"train.objective: {data.name} has one class, {classes[0]!r}: there is nothing to tell apart"
+            )
         return {"num_classes": len(classes)}
 
     @classmethod
