@@ -16,10 +16,12 @@ from vit.config import (
     Config,
     ConfigError,
     DataConfig,
+    DecoderConfig,
     MaskConfig,
     ModelConfig,
     OptimConfig,
     TrainConfig,
+    ViTConfig,
 )
 from vit.errors import one_line
 
@@ -238,6 +240,8 @@ BAD_VALUES = [
     ("model.preset", "3", "'tiny'"),
     ("mask.kind", "none", "'grid'"),
     ("train.device", "tpu", "'cpu'"),
+    ("train.attention", "products", ("'math'", "'flash'")),
+    ("train.attention", "fused", ("'math'", "'flash'")),
     ("model.freeze", "W_Q", "list"),
     ("model.freeze", "[1]", "str"),
     ("model.patch_size", "4.0", "int"),
@@ -303,6 +307,8 @@ BAD_VALUES = [
     ("model.mlp_ratio", "-4", "positive"),
     ("model.registers", "-1", "0 or more"),
     ("model.drop_path", "1", "below 1"),
+    ("model.norm_eps", "0", "above 0"),
+    ("model.norm_eps", "1", "below 1"),
     ("model.drop_path", "-0.1", "from 0"),
     ("mask.ratio", "0", "above 0"),
     ("mask.ratio", "1", "below 1"),
@@ -433,7 +439,8 @@ def test_limits_themselves_are_allowed(content):
 @pytest.mark.parametrize(
     ("content", "key"),
     [("train: {epoch: 1}", "epoch"), ("training: {epochs: 1}", "training"), ("epochs: 1", "epochs"),
-     ("model: {train: {epochs: 1}}", "train.epochs"), ("train: {epochs.x: 1}", "train.epochs"), ("1: {a: 1}", "1")],
+     ("model: {train: {epochs: 1}}", "train.epochs"), ("train: {epochs.x: 1}", "train.epochs"), ("1: {a: 1}", "1"),
+     ("model: {channels: 1}", "channels"), ("model: {num_classes: 3}", "num_classes")],
 )  # fmt: skip
 def test_unknown_key_in_a_file_is_refused(content, key):
     assert key in refusal("--config", config_file(content))
@@ -445,6 +452,23 @@ def test_unknown_key_in_a_file_is_refused(content, key):
 def test_unknown_and_shortened_options_are_refused(argv):
     """An abbreviation would pass the checks of files and of --resume by."""
     assert argv[0] in refusal(*argv, read=train_command)
+
+
+def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_rest():
+    settings = dict(
+        image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=2, mlp_ratio=3.0, class_token=False,
+        registers=2, pos_embed="learned", no_embed_class=True, qkv="identity", qkv_bias=False, layer_scale=0.1,
+        drop_path=0.2, fc_norm=True, qk_norm=True, mlp="swiglu", norm_eps=1e-12,
+    )  # fmt: skip
+    model = ModelConfig(**settings)
+    assert model.vit_config(channels=1, num_classes=5) == ViTConfig(**settings, channels=1, num_classes=5)
+    assert model.vit_config() == ViTConfig(**settings)
+    names = {field.name for field in dataclasses.fields(ViTConfig)}
+    untouched = {name for name in names if getattr(model, name) == getattr(ModelConfig, name)}
+    assert untouched == {"channels", "num_classes", "global_pool"}
+    assert ModelConfig(image_size=8, patch_size=2).vit_config() == ViTConfig((8, 8), (2, 2), pos_embed="sincos")  # tiny
+    small = ModelConfig(preset="small", decoder_depth=3).decoder_config()
+    assert small.complete(model.vit_config()) == DecoderConfig(256, 3, 8, 3.0, "identity", False, True, "swiglu", 1e-12)
 
 
 @pytest.mark.parametrize("option", ["--train.epochs", "--config", "--out"])

@@ -171,12 +171,17 @@ class DecoderConfig:
     num_heads: int
     """attention heads per block"""
     mlp_ratio: float | None = None
-    """this and the following as in ViTConfig"""
+    """hidden width of the MLPs / width of the tokens; None: the encoder's, as in all that follows"""
     qkv: Literal["linear", "identity"] | None = None
+    """kind of queries, keys and values"""
     qkv_bias: bool | None = None
+    """whether their maps have a bias"""
     qk_norm: bool | None = None
+    """whether queries and keys are normalised"""
     mlp: Literal["gelu", "swiglu"] | None = None
+    """kind of MLP"""
     norm_eps: float | None = None
+    """eps of all norms"""
 
     def complete(self, encoder: ViTConfig) -> DecoderConfig:
         """Fill in what is None from `encoder`."""

@@ -244,15 +244,20 @@ def init_weights(model: nn.Module) -> None:
     start small (std 0.02): an untrained model then says nearly nothing, and its loss begins at the targets' variance.
     Tokens: normal, std 0.02. Norms: 1 and 0; layer scales and position tables come initialised.
     """
+    # linear maps, and the patch embedding as one
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             nn.init.xavier_uniform_(module.weight.data.flatten(1))
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+    # W_Q, W_K and W_V, each in its own range
     for module in model.modules():
         if isinstance(module, MultiHeadSelfAttention) and module.qkv is not None:
             for third in module.qkv.weight.data.chunk(3):
                 nn.init.xavier_uniform_(third)
+
+    # tokens, and the maps that give the answer
     small = ("cls_token", "reg_token", "mask_token", "head.weight", "pred.weight")
     for name, parameter in model.named_parameters():
         if name.endswith(small):

@@ -180,8 +180,8 @@ def train_steps(
     parts = choose_parts(config, processes.largest_part(batch_size), device)
     images = resident(images, device)
     task.train()
-    model = cast(Model, task.model).encoder.config
-    dropping = model.depth - 1 if model.drop_path else 0  # blocks: the first drops nothing
+    encoder = cast(Model, task.model).encoder.config
+    dropping = encoder.depth - 1 if encoder.drop_path else 0  # blocks that drop: the first never does
     forward = processes.parallel(compute.compiled(task), device)
     first_bad = torch.zeros((), device=device)
     for step in range(start, total):
