@@ -39,7 +39,8 @@ def conduct(name: str, plan: Plan, out: Path, command: str, tell: Callable[[str]
         StudyError: it cannot be made with this plan, or another one stands in its place.
     """
     folder, config = out / name, plan.training
-    settings = {"settings": settings_that_matter(flat_settings(config.to_dict())), "seeds": list(plan.seeds), "images": plan.images}
+    decisive = settings_that_matter(flat_settings(config.to_dict()))
+    settings = {"settings": decisive, "seeds": list(plan.seeds), "images": plan.images}
     refuse_another(folder, settings)
     since = time.perf_counter()
     laboratory = Laboratory(out / "runs", tell)
