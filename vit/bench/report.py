@@ -59,7 +59,7 @@ def bench(options: Namespace) -> dict[str, Any]:
         run={"threads": options.threads, "device": options.device, "compile": options.compile},
     )  # fmt: skip
     scaled = replace(base, patch=options.patch[0], precision=options.precision[0], batch=options.batch[0])
-    compute = choose_compute(scaled.config().train)  # sets the threads
+    compute = choose_compute(scaled.config().run, scaled.precision)  # sets the threads
     scaled = replace(scaled, precision=compute.precision)
     if options.scaling:  # what cannot be done is said before minutes are spent on what can
         for axis in AXES:

@@ -30,7 +30,7 @@ class Draws(NamedTuple):
     """Every random number of a step; on the CPU, None where the settings ask for none.
 
     Attributes:
-        index: int64 (B,), which images of the data set.
+        indices: int64 (B,), which images of the data set.
         flip: bool (B,).
         operations, strengths: int64 and float32 (B, n), of RandAugment.
         crop: float32 (B, 4), boxes as from `crop_boxes`.
@@ -45,7 +45,7 @@ class Draws(NamedTuple):
         drop_path: float32 (B, depth - 1, 2), from 0 to 1, of the branches of all blocks but the first.
     """
 
-    index: Tensor | None = None
+    indices: Tensor | None = None
     flip: Tensor | None = None
     operations: Tensor | None = None
     strengths: Tensor | None = None
@@ -70,9 +70,11 @@ class Draws(NamedTuple):
         With mixing, one more row follows: the image that is mixed into the last. A process always has an image, also where
         there are fewer images than processes.
         """
-        rows = shard(len(self.index), rank, count)
+        assert self.indices is not None
+        batch = len(self.indices)
+        rows = shard(batch, rank, count)
         last = max(rows.stop, rows.start + 1) + (self.partner is not None)
-        return self.rows(torch.arange(rows.start, last) % len(self.index))
+        return self.rows(torch.arange(rows.start, last) % batch)
 
     def for_model(self, device: torch.device) -> Draws:
         """What the model reads, on `device`; all else is None."""
@@ -92,26 +94,26 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
         masked: whether the encoder sees only some of the patches in this step.
     """
     seed, size, grid = config.train.seed, config.model.image_size_2d, config.model.grid_size
-    index = batch_indices(seed, step, count, config.train.batch_size)
-    draws = Draws(index, **_draw_augment(config.augment, size, len(index), make_generator(seed, "augment", step)))
+    indices = batch_indices(seed, step, count, config.train.batch_size)
+    draws = Draws(indices, **_draw_augment(config.augment, size, len(indices), make_generator(seed, "augment", step)))
 
     # which patches are seen
     if masked:
-        noise = NOISE[config.mask.kind](len(index), grid, make_generator(seed, "mask", step))
+        noise = NOISE[config.mask.kind](len(indices), grid, make_generator(seed, "mask", step))
         draws = draws._replace(mask_noise=noise)
     if config.augment.shuffle != "none":
-        noise = torch.rand(len(index), grid[0] * grid[1], generator=make_generator(seed, "shuffle", step))
+        noise = torch.rand(len(indices), grid[0] * grid[1], generator=make_generator(seed, "shuffle", step))
         draws = draws._replace(shuffle=noise)
 
     # which images are mixed, and which branches are left out
     mixup, cutmix = config.classify.mixup, config.classify.cutmix
     if mixup or cutmix:
-        share, box = draw_mixing(len(index), size, mixup, cutmix, make_generator(seed, "mixing", step))
-        draws = draws._replace(partner=index.roll(-1), share=share, box=box)
+        share, box = draw_mixing(len(indices), size, mixup, cutmix, make_generator(seed, "mixing", step))
+        draws = draws._replace(partner=indices.roll(-1), share=share, box=box)
     branches = 2 * (config.model.dimensions["depth"] - 1)
     if config.model.drop_path and branches:
-        chance = torch.rand(branches, len(index), generator=make_generator(seed, "drop path", step))
-        draws = draws._replace(drop_path=chance.T.reshape(len(index), -1, 2))
+        chance = torch.rand(branches, len(indices), generator=make_generator(seed, "drop path", step))
+        draws = draws._replace(drop_path=chance.T.reshape(len(indices), -1, 2))
     return draws
 
 

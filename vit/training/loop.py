@@ -141,10 +141,10 @@ def train_steps(run: Run) -> Iterator[Step]:
     for step in range(run.step, total):
         # 2. the images of this process, varied; from here on nothing is random
         batch = draw_step(config, step, count, masked=objective.mask_ratio(step) > 0)
-        images_in_batch = len(batch.index)  # type: ignore[arg-type]
+        images_in_batch = len(batch.indices)  # type: ignore[arg-type]
         rows = shard(images_in_batch, dist.rank, dist.world_size)
         draws = batch.shard(dist.rank, dist.world_size)
-        images = to_device(dataset[to_device(draws.index, dataset.device)], device)  # type: ignore[arg-type]
+        images = to_device(dataset[to_device(draws.indices, dataset.device)], device)  # type: ignore[arg-type]
         images = run.normalize(augment(images, draws, config))  # (B, C, H, W)
         draws = draws.rows(slice(len(images)))  # mixing needed one more
         targets = objective.targets(labels, draws)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from vit.attention import MultiHeadSelfAttention
@@ -84,7 +84,7 @@ def make_ema(model: nn.Module, decay: float) -> AveragedModel:
     The decay is min(decay, (1 + step) / (10 + step)), because else the random start would weigh long.
     """
 
-    def average(averages: list[Tensor], weights: list[Tensor], updates: Tensor) -> None:
+    def average(averages: Any, weights: Any, updates: Any) -> None:
         follow = 1 - torch.clamp(updates / (9 + updates), max=decay)  # a tensor on the weights' device: nothing waits
         torch._foreach_lerp_(averages, weights, [follow] * len(averages))
 

@@ -77,7 +77,7 @@ class Run:
     @property
     def result(self) -> Model:
         """The model that the run is for: the one that learns, or the average of its weights."""
-        return self.model if self.ema is None else self.ema.module
+        return self.model if self.ema is None else self.ema.module  # type: ignore[return-value]
 
     @property
     def total_steps(self) -> int:
@@ -102,8 +102,8 @@ class Run:
         dtype = torch.bfloat16 if self.compute.precision == "bf16" else torch.float32
         kernels = []
         for part, length in self.objective.lengths.items():
-            kernel = self.config.run.attention
-            kernel = choose_kernel(self.compute.device, dtype, length) if kernel == "auto" else kernel
+            chosen = choose_kernel(self.compute.device, dtype, length)
+            kernel = chosen if self.config.run.attention == "auto" else self.config.run.attention
             kernels.append(f"{kernel} in the {part} ({length} tokens)")
         shares = f"{parts} x {math.ceil(images / parts)} images" if parts > 1 else f"{images} images at once"
         return f"{self.dist}, {shares}; attention: {', '.join(kernels)}"
@@ -123,7 +123,7 @@ class Run:
         for callback in self.callbacks:
             callback.on_log(values)
 
-    def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
+    def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Save `result` and what `vit.checkpoints.load_model` should know of it."""
         data = self.data
         save_model(

@@ -30,6 +30,7 @@ class Classify(Objective):
     """Predict the class of whole images, or of some of their patches (`classify.drop_patches`)."""
 
     metrics = ("train_accuracy",)
+    model: VisionTransformer
 
     def __init__(self, model: VisionTransformer, config: Config, data: Dataset):
         super().__init__(model, config, data)
@@ -88,13 +89,16 @@ class Classify(Objective):
 
     def targets(self, labels: Tensor, draws: Draws) -> Tensor:
         """A distribution over the classes per image: float32 (B, K)."""
-        own = labels[draws.index]
-        partners, share = (own, torch.ones(len(own))) if draws.partner is None else (labels[draws.partner], draws.share)
+        own = labels[draws.indices]
+        partners, share = own, torch.ones(len(own))
+        if draws.partner is not None and draws.share is not None:
+            partners, share = labels[draws.partner], draws.share
         return mixed_labels(own, partners, share, self.classes, self.config.classify.label_smoothing)
 
     def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy, and how often the likeliest class is the target's."""
         mask = None if draws.mask_noise is None else mask_from_noise(draws.mask_noise, self.keep)
+        assert targets is not None
         logits = self.model.forward_head(self.model(images, mask, draws.drop_path)).float()  # (B, K)
         accuracy = (logits.argmax(1) == targets.argmax(1)).float().mean()
         return F.cross_entropy(logits, targets), {"train_accuracy": accuracy}

@@ -33,6 +33,8 @@ SHOWN = 10
 class Reconstruct(Objective):
     """Predict the pixels of the hidden patches."""
 
+    model: MaskedAutoencoder
+
     def __init__(self, model: MaskedAutoencoder, config: Config, data: Dataset):
         super().__init__(model, config, data)
         self.weight = config.reconstruct.uniformity
@@ -51,10 +53,11 @@ class Reconstruct(Objective):
     @classmethod
     def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
         """The decoder, where there is one of the same shape."""
-        fits = loaded.decoder is not None and loaded.decoder.config == model.decoder.config
-        if fits:
-            model.decoder.load_state_dict(loaded.decoder.state_dict())
-        return f"its encoder goes on, with {'its' if fits else 'a new'} decoder"
+        old, new = loaded.decoder, model.decoder
+        if old is None or new is None or old.config != new.config:
+            return "its encoder goes on, with a new decoder"
+        new.load_state_dict(old.state_dict())
+        return "its encoder goes on, with its decoder"
 
     @property
     def summary(self) -> str:
@@ -67,6 +70,7 @@ class Reconstruct(Objective):
 
     def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss over the hidden patches; with uniformity, the weighted sum, and both."""
+        assert draws.mask_noise is not None
         mask = mask_from_noise(draws.mask_noise, self.keep)
         loss, tokens = self.model.loss(images, mask, draws.drop_path)
         if not self.weight:
