@@ -120,7 +120,7 @@ def train_steps(run: Run) -> Iterator[Step]:
     whole batch alike, and each computes its rows.
 
     A GPU is never waited for within a step. Whether all was finite is kept on the device, which makes no update from the
-    first step on that was not; it is looked at every `run.log_every` steps (on a CPU, at each).
+    first step on that was not; it is looked at every `run.log_every` steps (on a CPU, and with Muon, at each).
 
     Raises:
         NonFiniteError: the update that would have spoilt the weights was not made.
@@ -135,6 +135,7 @@ def train_steps(run: Run) -> Iterator[Step]:
     learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     dataset = cache_on_device(run.data.train.images, device)
     objective.train()
+    skips = isinstance(optimizer, torch.optim.AdamW)  # torch's fused one makes no update where `found_inf` is 1
     forward = dist.wrap(compute.compiled(objective), device)
     first_bad = torch.zeros((), device=device)
     since = time.perf_counter()
@@ -166,12 +167,12 @@ def train_steps(run: Run) -> Iterator[Step]:
         names = ("loss", *objective.metrics)
         found = {"first_bad": first_bad, **dict(zip(names, values, strict=True)), "grad_norm": grad_norm}
         done = Step(step + 1, (step + 1) / per_epoch, lr, images_in_batch, found)
-        if device.type == "cpu":
+        if device.type == "cpu" or not skips:
             done.check()
 
         # 4. the update
         set_learning_rate(optimizer, lr)
-        optimizer.found_inf = (first_bad > 0).float()  # type: ignore[attr-defined]  # torch's fused AdamW then updates nothing
+        optimizer.found_inf = (first_bad > 0).float()  # type: ignore[attr-defined]
         optimizer.step()
         objective.after_step(step + 1)
         if run.ema is not None:
