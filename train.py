@@ -107,7 +107,7 @@ def prepare(command: TrainCommand, folder: RunFolder, processes: Processes) -> T
 
 def train(run: TrainingRun, folder: RunFolder, stop: StopRequests) -> None:
     """All remaining steps; a signal ends them after the one under way, with its state saved."""
-    from vit.evaluate.summary import measure_held_out
+    from vit.report.summary import measure_held_out
     from vit.training.metrics import MetricsLog
     from vit.training.progress import Progress
     from vit.training.run_folder import held_out_steps, snapshot_steps
@@ -173,9 +173,9 @@ def finish(run: TrainingRun, folder: RunFolder) -> None:
     """The model, the summary and the pictures, and a word on each."""
     from vit.atomic import write_json
     from vit.checkpoints import save_model
-    from vit.evaluate.summary import measure_classification, measure_reconstruction, summarize
     from vit.report.page import write_report
     from vit.report.pictures import draw_attention, draw_classes, draw_curves, draw_dynamics, draw_reconstructions
+    from vit.report.summary import measure_run, summarize
     from vit.runs import summary_text
     from vit.training.metrics import read_metrics
 
@@ -184,12 +184,11 @@ def finish(run: TrainingRun, folder: RunFolder) -> None:
     )
     print("measuring what was learned ...", flush=True)
     metrics = read_metrics(folder.metrics)
-    if run.config.train.task == "classify":
-        measured, logits = measure_classification(run)
+    measured, logits = measure_run(run)
+    if logits is not None:
         draw_classes(run, folder, logits)
         pictures = list(OF_CLASSES)
     else:
-        measured = measure_reconstruction(run)
         draw_reconstructions(run, folder)
         pictures = list(OF_PATCHES)
     draw_attention(run, folder)

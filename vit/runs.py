@@ -444,7 +444,7 @@ def _how(figure: Figure, row: Mapping[str, Any]) -> str:
         elif key == "accuracy" and not row.get("classes_named", True):
             yield "its classes have no names: taken in the data's order"
         for baseline in baselines(figure.key):
-            yield f"{baseline.label} {baseline.write(row[baseline.in_results[1]])}"
+            yield f"{baseline.short} {baseline.write(row[baseline.in_results[1]])}"
 
     return "; ".join(parts())
 

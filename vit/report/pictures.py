@@ -98,7 +98,7 @@ def draw_attention(run: TrainingRun, folder: RunFiles) -> None:
 def draw_curves(
     run: TrainingRun, folder: RunFiles, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]
 ) -> None:
-    """curves.png: how the run went, from metrics.jsonl and what `vit.evaluate.summary` measured in the end."""
+    """curves.png: how the run went, from metrics.jsonl and what `vit.report.summary` measured in the end."""
     config = run.config
     curves = curves_of(config.train.task, config.mask.uniformity > 0, run.data.tested_on, measured)
     about = f"{caption(run)} · seed {config.train.seed}"
@@ -112,7 +112,7 @@ def curves_of(task: str, uniformity: bool, tested_on: str, measured: Mapping[str
         task: train.task.
         uniformity: whether a second loss was added to that over the hidden patches.
         tested_on: what `measured` was measured on, `Dataset.tested_on`.
-        measured: from `vit.evaluate.summary`, or summary.json; None of a run that is not finished.
+        measured: from `vit.report.summary`, or summary.json; None of a run that is not finished.
     """
     end = f"{tested_on.replace('training ', '')} at the end"
     if task == "classify":
