@@ -20,7 +20,7 @@ from vit.data import Dataset, ImageSet
 from vit.data.augment import Normalization
 from vit.data.images import content_stamp
 from vit.encoder import VisionTransformer
-from vit.evaluate.summary import measure_classification, measure_reconstruction, summarize
+from vit.report.summary import measure_run, summarize
 from vit.runs import RunFiles, RunRecord, without_paths
 from vit.training.run import begin_run
 
@@ -56,7 +56,7 @@ def finish(folder, config):
     run = begin_run(config, DATA)
     metrics = [{"loss": step.loss, "epoch": step.epoch} for step in run.steps()]
     save_model(folder, run.result, run.normalize, DATA.train.class_names, DATA.name)
-    measured = measure_classification(run)[0] if config.train.objective == "classify" else measure_reconstruction(run)
+    measured = measure_run(run)[0]
     write_json(folder / "summary.json", summarize(run, metrics, measured))
     (folder / "config.yaml").write_text(f"# trained on {HOME}\n{to_yaml(config)}")
 
@@ -124,8 +124,7 @@ def test_a_pretraining_is_told_with_its_figures_and_how_to_make_it_again(runs, t
         "vit evaluate pre --data=images --root data --method all --out measured",
         "| nearest-neighbour accuracy (k 20, 24 training images; by raw pixels 25.00%) | 50.00% |",
         "| linear probe of frozen features (24 labels, layer 1) | 62.50% ± 1.25% over 2 seeds |",
-        "| loss on hidden patches (block mask, 50% hidden; guessing the mean of the visible patches 0.8750; copying the "
-        "nearest visible patch 1.5000) | 0.7500 |",
+        "| loss on hidden patches (block mask, 50% hidden; visible mean 0.8750; nearest visible 1.5000) | 0.7500 |",
         "It names nothing", "one seed", "before its weights were rounded", "under Apache-2.0",
     ):  # fmt: skip
         assert part in card, part

@@ -11,7 +11,7 @@ from torch import Tensor
 from vit.errors import UserError
 from vit.evaluate.features import standardised
 
-STRENGTHS = tuple(10.0**power for power in range(-1, -6, -1))
+L2_GRID = tuple(10.0**power for power in range(-1, -6, -1))
 """L2 strengths that are tried, the strongest first: each fit starts where the one before ended."""
 MOST_STEPS, TOLERANCE = 1000, 1e-2
 """Of L-BFGS: steps, and the gradient's length where a fit counts as converged, as a share of the regularisation's own."""
@@ -117,7 +117,7 @@ def linear_probe(
     test: Tensor,
     held_out: Tensor,
     classes: int,
-    strengths: tuple[float, ...] = STRENGTHS,
+    strengths: tuple[float, ...] = L2_GRID,
 ) -> ProbeResult:
     """Choose layer and strength on held-out training images, fit to all training images, and look at the test images once.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from vit.evaluate.features import pixel_features
-from vit.evaluate.neighbours import neighbour_accuracy
+from vit.evaluate.knn import knn_accuracy
 from vit.evaluate.reconstruction import fixed_mask, mean_visible
 from vit.figures.measures import ArmPanel, arms_figure
 from vit.mae import masked_patch_loss
@@ -58,7 +58,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     untrained = measures_of([one.worth_at_start for one in models[AS_IT_IS.label]])
     guess, test = loss_of_mean(models[AS_IT_IS.label][0]), data.test
     bank, queries = (pixel_features(part.images) for part in (data.train, test))
-    pixels = neighbour_accuracy(bank, data.train.labels, queries, test.labels)
+    pixels = knn_accuracy(bank, data.train.labels, queries, test.labels)
 
     rows: list[tuple[Cell, ...]] = [
         (label, f"{numbers_that_learn(learned[0]):,}", *worth[label].values()) for label, learned in models.items()

@@ -20,10 +20,8 @@ from vit.data import Dataset, load_data
 from vit.data.augment import Normalization, evenly_spaced, to_float
 from vit.data.draws import derive_seed
 from vit.device import Compute, choose_compute
-from vit.evaluate.features import encoder_features
-from vit.evaluate.neighbours import neighbour_accuracy
-from vit.evaluate.probe import STRENGTHS, linear_probe
-from vit.evaluate.reconstruction import score_reconstruction
+from vit.evaluate import Options, evaluate
+from vit.evaluate.probe import L2_GRID
 from vit.interpret import DynamicsRecorder
 from vit.mae import MaskedAutoencoder
 from vit.training.callbacks import Callback
@@ -91,18 +89,18 @@ class Learned:
         return Worth(**json.loads(place.read_text(encoding="utf-8")))
 
     def _measure(self, model: MaskedAutoencoder) -> Worth:
-        data, config = self.data, self.config
-        kind, ratio = config.mask.kind, config.mask.ratio
-        loss = score_reconstruction(model, data.test.images, self.prepare, kind, ratio, self.compute).model
-        train, test = (
-            encoder_features(model.encoder, part.images, self.prepare, self.compute) for part in (data.train, data.test)
+        mask = self.config.mask
+        options = Options(
+            masks=((mask.kind, mask.ratio),),
+            raw_pixels=False,
+            held_out=torch.arange(len(self.data.train)) % 10 == 9,
+            # The weakest regularisations take longest to fit, and serve where there are many more images than dimensions.
+            l2_grid=L2_GRID[:3],
         )
-        labels = data.train.labels
-        held_out = torch.arange(len(labels)) % 10 == 9  # they choose the regularisation, and are fitted in the end
-        # The weakest regularisations take longest to fit, and serve where there are many more images than dimensions.
-        probe = linear_probe(train, labels, test, held_out, len(data.train.class_names), STRENGTHS[:3])
-        linear = float((probe.logits.argmax(1) == data.test.labels).float().mean())
-        return Worth(loss, neighbour_accuracy(train[0], labels, test[0], data.test.labels), linear)
+        methods = ("reconstruction", "knn", "linear")
+        figures = evaluate(model, self.data, methods, self.prepare, self.compute, options).figures
+        (row,) = figures["reconstruction"]
+        return Worth(row["loss"], figures["knn"]["accuracy"], figures["linear"]["accuracy"])
 
 
 @dataclass(frozen=True)
