@@ -109,12 +109,12 @@ def test_a_record_has_all_of_a_folder(folder):
     (folder / "metrics.jsonl").write_text('{"step": 1, "epoch": 0.5}\n{"step"')
     record = read_run(folder)
     assert record.name == folder.name
-    assert (record.settings["data.flip"], record.settings["train.seed"]) == (0.25, 0)
+    assert (record.settings["augment.flip"], record.settings["train.seed"]) == (0.25, 0)
     assert (list(record.results), record.metrics, record.epochs) == (["a", "b/deep"], [{"step": 1, "epoch": 0.5}], 0.5)
     assert record.samples is None
     assert len(record.notes) == 2
     assert any("other/results.json is about other weights" in note for note in record.notes)
-    assert flat_settings(record.sections) == {"data.flip": 0.25}
+    assert flat_settings(record.sections) == {"augment.flip": 0.25}
 
 
 def test_an_old_summary_without_a_hash_takes_all_results(folder):

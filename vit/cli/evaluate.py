@@ -17,9 +17,9 @@ from vit.errors import UserError, one_line
 from vit.runs import aligned, results_lines
 
 if TYPE_CHECKING:
-    from vit.mae import Model
     from vit.data import Dataset
     from vit.evaluate import Evaluation
+    from vit.mae import Model
 
 MEANT = {
     "knn": {"labels", "bank", "seeds"},
@@ -89,7 +89,7 @@ def run(argv: Sequence[str]) -> int:
     if source == "folder" and not os.path.isdir(os.path.expanduser(root)):
         raise ConfigError(f"--data: {root!r} is neither {', '.join(known)} nor a folder of images")
     config = DataConfig(
-        source=source, root=root, name=options.name, limit=options.limit, holdout=options.tuning,  # type: ignore[arg-type]
+        source=source, root=root, name=options.name, limit=options.limit, val_size=options.tuning,  # type: ignore[arg-type]
         subset_seed=options.seeds[0],
     )  # fmt: skip
     if options.out == "":

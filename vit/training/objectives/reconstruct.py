@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -102,7 +102,8 @@ class Reconstruct(Objective):
         test = run.data.test
         some = test.subset(test.showcase(SHOWN))
         fixed = fixed_mask(mask.kind, 0, len(some), grid, mask.ratio)
-        result = reconstruct(run.result, some.images, run.normalize, fixed, run.compute)
+        model = cast(MaskedAutoencoder, run.result)
+        result = reconstruct(model, some.images, run.normalize, fixed, run.compute)
         how = f"{mask.kind} mask, {int(fixed.mask[0].sum())} of {fixed.mask.shape[1]} patches hidden"
         if result.from_normalized:
             how += (
