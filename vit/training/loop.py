@@ -153,19 +153,18 @@ def train_steps(run: Run) -> Iterator[Step]:
         # 3. the gradient; averaged over the processes, of which each counts by its share of the images
         share = (rows.stop - rows.start) / images_in_batch
         with compute.only_compiled_for(len(images) == dist.largest_shard(batch_size)):
-            values = accumulate_gradient(
+            metrics = accumulate_gradient(
                 forward, images, None if targets is None else to_device(targets, device), draws.for_model(device),
                 run.grad_accum_steps, compute, share * dist.world_size,
             )  # fmt: skip
-        values = dist.all_reduce_sum(values) / dist.world_size
+        values = dist.all_reduce_sum(torch.stack(list(metrics.values()))) / dist.world_size
         for callback in run.callbacks:
             callback.on_gradient(step + 1)
         grad_norm = nn.utils.clip_grad_norm_(learning, config.optim.clip_grad or math.inf)
         finite = values[0].isfinite() & grad_norm.isfinite()
         first_bad = torch.where(finite | (first_bad > 0), first_bad, step + 1)
         lr = learning_rate(step, total, warmup, peak, config.optim.min_lr)
-        names = ("loss", *objective.metrics)
-        found = {"first_bad": first_bad, **dict(zip(names, values, strict=True)), "grad_norm": grad_norm}
+        found = {"first_bad": first_bad, **dict(zip(metrics, values, strict=True)), "grad_norm": grad_norm}
         done = Step(step + 1, (step + 1) / per_epoch, lr, images_in_batch, found)
         if device.type == "cpu" or not skips:
             done.check()
@@ -199,7 +198,7 @@ def accumulate_gradient(
     accum_steps: int,
     compute: Compute,
     weight: float = 1.0,
-) -> Tensor:
+) -> dict[str, Tensor]:
     """Add the gradient of a batch's loss to the weights' float32 gradients, computed in micro-batches.
 
     Each counts by its share of the images, so that the sum is the whole batch's mean.
@@ -214,9 +213,9 @@ def accumulate_gradient(
         weight: factor of loss and gradient.
 
     Returns:
-        The loss and the objective's metrics over the batch, times `weight`: float32 (1 + metrics,) on the device.
+        "loss" and the objective's metrics over the batch, times `weight`: float32 scalars on the device.
     """
-    found = []
+    found, names = [], ["loss"]
     bounds = [len(images) * i // accum_steps for i in range(accum_steps + 1)]
     parts = [slice(low, high) for low, high in pairwise(bounds) if high > low]
     for part in parts:
@@ -228,4 +227,5 @@ def accumulate_gradient(
             values = torch.stack([loss, *metrics.values()]) * (weight * (part.stop - part.start) / len(images))
             values[0].backward()
         found.append(values.detach())
-    return torch.stack(found).sum(0)
+        names[1:] = metrics
+    return dict(zip(names, torch.stack(found).sum(0), strict=True))

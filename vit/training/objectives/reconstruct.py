@@ -38,7 +38,6 @@ class Reconstruct(Objective):
     def __init__(self, model: MaskedAutoencoder, config: Config, data: Dataset):
         super().__init__(model, config, data)
         self.weight = config.reconstruct.uniformity
-        self.metrics = ("masked_loss", "uniformity") if self.weight else ()
         self.compares_images = "reconstruct.uniformity" if self.weight else ""
         patches = math.prod(config.model.grid_size)
         self.keep = num_keep(patches, config.mask.ratio)
