@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vit.cli.options import CommandParser, count, loading_arguments, loading_parser, natural, require_folder, share
 from vit.config import ConfigError, DataConfig
 from vit.errors import UserError, one_line
-from vit.runs import aligned, results_lines
+from vit.runs import RunFiles, aligned, results_lines
 
 if TYPE_CHECKING:
     from vit.data import Dataset
@@ -97,7 +97,7 @@ def run(argv: Sequence[str]) -> int:
     out = Path(options.out) if options.out else None
     if out is not None:
         require_folder(out)
-        if any(os.path.exists(out / name) for name in ("summary.json", "config.yaml")):
+        if any(os.path.exists(path) for path in (RunFiles(out).summary, RunFiles(out).config)):
             raise ConfigError(
                 f"--out: {out} is a run, whose own pictures would be lost; name {out / 'evaluation'}, say"
             )
@@ -128,7 +128,7 @@ def measure(options: argparse.Namespace, config: DataConfig) -> tuple[Evaluation
     """Load the checkpoint and the data and measure what applies.
 
     Returns:
-        What came out; results.json, with all that is needed to measure it again; and the data.
+        The evaluation; the content of results.json, with all that is needed to measure it again; and the data.
 
     Raises:
         EvaluationError: what is asked for cannot be measured here.
@@ -166,7 +166,7 @@ def measure(options: argparse.Namespace, config: DataConfig) -> tuple[Evaluation
     if "head" in evaluation.figures:
         evaluation.figures["head"]["classes_named"] = bool(origin.class_names)
 
-    # What came out, and from what
+    # The figures, and what they come from
     asked = ("every_layer", "labels", "holdout", "bank", "seeds", "flip", "device", "threads")
     results: dict[str, Any] = {
         "checkpoint": origin.source,

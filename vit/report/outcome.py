@@ -107,13 +107,13 @@ def _reliability(summary: dict[str, Any]) -> Markup | None:
     bins = summary.get("test_reliability")
     if bins is None:
         return None
-    said, right = (
+    confidence, accuracy = (
         torch.tensor([float("nan") if value is None else value for value in bins[key]])
         for key in ("confidence", "accuracy")
     )
     count, error = torch.tensor(bins["count"]), summary["test_calibration_error"]
     return figure(
-        lambda dark: png_of(reliability_figure(said, right, count, error, "", "", dark), DOTS),
+        lambda dark: png_of(reliability_figure(confidence, accuracy, count, error, "", "", dark), DOTS),
         f"How often it is right against how sure it is; calibration error {error:.1%}.",
         "Below the dashed line it is surer than it should be, above it less sure.",
     )

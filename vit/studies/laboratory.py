@@ -73,22 +73,22 @@ class Learned:
         return _load(self.folder / "halfway", self.compute)
 
     @cached_property
-    def worth(self) -> Worth:
-        """What the trained model is worth; measured once, and kept in the run's folder."""
+    def scores(self) -> Scores:
+        """The figures of the trained model; measured once, and kept in the run's folder."""
         return self._kept(self.model, "worth.json")
 
     @cached_property
-    def worth_at_start(self) -> Worth:
-        """What the model was worth before it was trained: what its architecture gives without any learning."""
+    def init_scores(self) -> Scores:
+        """The figures of the model before training: what its architecture gives without any learning."""
         return self._kept(self.initial, "worth-at-start.json")
 
-    def _kept(self, model: MaskedAutoencoder, name: str) -> Worth:
+    def _kept(self, model: MaskedAutoencoder, name: str) -> Scores:
         place = self.folder / name
         if not place.exists():
             write_json(place, vars(self._measure(model)))
-        return Worth(**json.loads(place.read_text(encoding="utf-8")))
+        return Scores(**json.loads(place.read_text(encoding="utf-8")))
 
-    def _measure(self, model: MaskedAutoencoder) -> Worth:
+    def _measure(self, model: MaskedAutoencoder) -> Scores:
         mask = self.config.mask
         options = Options(
             masks=((mask.kind, mask.ratio),),
@@ -100,12 +100,12 @@ class Learned:
         methods = ("reconstruction", "knn", "linear")
         figures = evaluate(model, self.data, methods, self.prepare, self.compute, options).figures
         (row,) = figures["reconstruction"]
-        return Worth(row["loss"], figures["knn"]["accuracy"], figures["linear"]["accuracy"])
+        return Scores(row["loss"], figures["knn"]["accuracy"], figures["linear"]["accuracy"])
 
 
 @dataclass(frozen=True)
-class Worth:
-    """What a model is worth on test images.
+class Scores:
+    """The figures of a model on test images.
 
     Attributes:
         loss: over hidden patches, under the fixed test mask.
