@@ -20,7 +20,7 @@ def bench_parser() -> argparse.ArgumentParser:
         " beside other libraries on the same job, and with --ablation beside itself without each technique.",
     )  # fmt: skip
     parser.add_argument(
-        "--objective", choices=[*OBJECTIVES], default=[*OBJECTIVES][0], help="pretraining, or fine-tuning"
+        "--objective", choices=[*OBJECTIVES], default=next(iter(OBJECTIVES)), help="pretraining, or fine-tuning"
     )
     parser.add_argument("--preset", choices=[*PRESETS], default="tiny", help="encoder")
     parser.add_argument("--patch", type=int, nargs="+", default=[4], help="patch sizes in pixels")
