@@ -251,13 +251,11 @@ def centre(monkeypatch) -> Config:
     """Settings of an objective registered here: each image's features against a moving mean, kept in a buffer."""
 
     class Centre(objective_class("reconstruct")):
-        metrics = ("distance",)
-        compares_images = "train.objective"
-
         def __init__(self, model, config, data):
             super().__init__(model, config, data)
             self.register_buffer("mean", torch.zeros(16))
             self.seen = torch.zeros(16)
+            self.metrics, self.compares_images = ("distance",), "train.objective"
 
         def forward(self, images, targets, draws):
             loss, _ = super().forward(images, targets, draws)
