@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from jsonargparse import ArgumentParser
 
-from vit.cli.settings import SECTIONS, TrainCommand, config_parser, parse_config, parse_train_command, to_yaml
+from vit.cli.settings import RENAMED, SECTIONS, TrainCommand, config_parser, parse_config, parse_train_command, to_yaml
 from vit.config import (
+    OBJECTIVES,
+    AugmentConfig,
     ClassifyConfig,
     Config,
     ConfigError,
@@ -20,6 +22,8 @@ from vit.config import (
     MaskConfig,
     ModelConfig,
     OptimConfig,
+    ReconstructConfig,
+    RunConfig,
     TrainConfig,
     ViTConfig,
 )
@@ -130,25 +134,28 @@ def test_run_folder_is_named_after_the_config_unless_given():
 # --- round trips -----------------------------------------------------------------------------------------------------
 
 UNUSUAL = Config(
-    DataConfig(
-        source="folder", root="~/my images: #1", name="null", download=False, limit=7, crop="pad", crop_scale=(1e-5, 1.0)
-    ),
+    DataConfig(source="folder", root="~/my images: #1", name="null", download=False, limit=7),
+    AugmentConfig(crop="pad", crop_scale=(1e-5, 1.0), shuffle="across"),
     ModelConfig(
         preset="small", image_size=(48, 32), patch_size=(8, 4), embed_dim=96, num_heads=6, class_token=False,
         layer_scale=1e-5, pos_embed="learned", freeze=["W_Q", "encoder.blocks.0"],
     ),
     MaskConfig(kind="block", ratio=1 / 3),
-    OptimConfig(blr=3e-7, warmup_epochs=0.1, betas=(0.1, 0.123456789012345678)),
-    TrainConfig(epochs=3, seed=2**64 - 1, precision="bf16", tensorboard=True),
+    ReconstructConfig(norm_pix_loss=False, uniformity=0.01),
+    optim=OptimConfig(blr=3e-7, warmup_epochs=0.1, betas=(0.1, 0.123456789012345678)),
+    train=TrainConfig(epochs=3, seed=2**64 - 1, precision="bf16"),
+    run=RunConfig(tensorboard=True),
 )  # fmt: skip
 
 
 CLASSIFY = Config(
-    DataConfig(holdout=500, labels=0.1, subset_seed=3, erasing=0.25),
+    DataConfig(val_size=500, labels=0.1, subset_seed=3),
+    AugmentConfig(erasing=0.25),
     ModelConfig(init="runs/mine: #1", global_pool="token", drop_path=0.1),
     optim=OptimConfig(name="muon", layer_decay=0.65, ema=0.9999),
-    train=TrainConfig(task="classify", holdout_every=5),
-    classify=ClassifyConfig(0.1, 0.8, 1.0, 0.5, 2.5, True),
+    train=TrainConfig(objective="classify"),
+    classify=ClassifyConfig(0.1, 0.8, 1.0, 0.5, 2.5),
+    run=RunConfig(val_every=5, test_flip=True),
 )
 
 
@@ -217,6 +224,44 @@ def test_printed_config_is_the_config(argv, capsys):
             assert f"  {field.name}:" in printed.partition(f"{section}:\n")[2]
 
 
+# --- sections and objectives -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", RENAMED)
+def test_setting_of_an_earlier_version_is_refused_and_its_new_name_told(key):
+    section, _, name = key.partition(".")
+    told = RENAMED[key]
+    for value in ("0", "[1, 2]"):
+        in_file = refusal("--config", config_file(f"model: {{}}\n{section}: {{{name}: {value}}}"))
+        assert in_file == f"{key}: {told}; it stands in given.yaml, line 2"
+        assert refusal(f"--{key}={value}") == refusal(f"--{key}", value) == f"{key}: {told}"
+
+
+def test_what_a_renamed_setting_is_called_now_exists():
+    for key, told in RENAMED.items():
+        section, _, name = key.partition(".")
+        assert name not in {field.name for field in dataclasses.fields(SECTIONS[section])}
+        if key != "train.processes":
+            section, _, name = told.removeprefix("is called ").removesuffix(" now").partition(".")
+            assert name in {field.name for field in dataclasses.fields(SECTIONS[section])}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_can_be_chosen_and_reads_sections_that_exist(name):
+    assert set(OBJECTIVES[name].sections) <= set(SECTIONS)
+    assert parse("--train.objective", name).train.objective == name
+
+
+def test_a_resumed_run_may_compute_elsewhere_and_find_its_data_elsewhere_and_nothing_else():
+    deciding = {key.partition(".")[0] for key in Config().deciding()}
+    assert deciding == set(SECTIONS) - {"data", "run"}
+    moved = dataclasses.replace(
+        UNUSUAL, data=DataConfig(), run=RunConfig(device="cpu", threads=1, grad_accum_steps=1, save_every=7)
+    )
+    assert list(moved.conflicts(UNUSUAL.to_dict())) == []
+    assert [key for key, _, _ in Config(mask=MaskConfig(ratio=0.5)).conflicts(Config().to_dict())] == ["mask.ratio"]
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 # (key, value as it stands in YAML and on the command line, what the message says is allowed)
@@ -266,8 +311,6 @@ BAD_VALUES = [
     ("train.batch_size", "0", "1 or more"),
     ("train.batch_size", "-8", "1 or more"),
     ("run.grad_accum_steps", "-1", "0 or more"),
-    ("train.processes", "0", "1 or more"),
-    ("train.processes", "100000", "train.batch_size"),
     ("run.grad_accum_steps", "100000", "train.batch_size"),
     ("run.save_every", "0", "1 or more"),
     ("run.log_every", "0", "1 or more"),
@@ -276,8 +319,11 @@ BAD_VALUES = [
     ("run.threads", "-1", "0 or more"),
     ("run.knn_images", "-1", "0 or more"),
     ("run.dynamics_every", "-1", "0 or more"),
-    ("data.limit", "-1", "number of images"),
-    ("augment.crop_padding", "-1", "number of pixels"),
+    ("data.limit", "-1", "0 or more"),
+    ("augment.crop_padding", "-1", "0 or more"),
+    ("augment.shuffle", "all", "'within'"),
+    ("augment.rand_augment", "16", "15"),
+    ("augment.rand_magnitude", "11", "10"),
     ("augment.flip", "-0.1", "0 to 1"),
     ("augment.flip", "1.1", "0 to 1"),
     ("augment.crop_scale", "[0.0, 1.0]", "0 < low <= high <= 1"),
@@ -330,13 +376,13 @@ BAD_VALUES = [
     ("optim.ema", "-0.1", "from 0"),
     ("augment.erasing", "1.1", "0 to 1"),
     ("augment.erasing", "-0.1", "0 to 1"),
-    ("data.val_size", "-1", "number of training images"),
+    ("data.val_size", "-1", "0 or more"),
     ("data.labels", "0", "above 0"),
     ("data.labels", "1.1", "at most 1"),
     ("data.subset_seed", "-1", "0 or more"),
     ("reconstruct.uniformity", "-0.01", "0 or more"),
     ("classify.label_smoothing", "1", "below 1"),
-    ("classify.label_smoothing", "-0.1", "0 to"),
+    ("classify.label_smoothing", "-0.1", "from 0"),
     ("classify.mixup", "-0.8", "or more"),
     ("classify.cutmix", "-1", "or more"),
     ("classify.drop_patches", "1", "below 1"),
@@ -346,7 +392,7 @@ BAD_VALUES = [
     ("train.objective", "segment", "'classify'"),
     ("run.val_every", "-1", "0 or more"),
     ("run.val_every", "1", "data.val_size"),
-    # of the other task
+    # of the other objective
     ("classify.mixup", "0.8", "train.objective classify"),
     ("run.test_flip", "true", "train.objective classify"),
     ("data.labels", "0.1", "data.limit"),
@@ -397,19 +443,26 @@ def test_null_only_where_it_means_something(section):
         ("model: {image_size: 8, patch_size: 8}", "model.patch_size", "2 patches"),
         ("model: {image_size: [32, 48], patch_size: [32, 48]}", "model.patch_size", "2 patches"),
         ("{train: {epochs: 2}, optim: {warmup_epochs: 2.5}}", "optim.warmup_epochs", "which is 2"),
-        ("train: {batch_size: 2, accumulate: 3}", "run.grad_accum_steps", "which is 2"),
+        ("{train: {batch_size: 2}, run: {grad_accum_steps: 3}}", "run.grad_accum_steps", "which is 2"),
         ("model: {class_token: false, global_pool: token}", "model.global_pool", "model.class_token"),
-        ("{train: {accumulate: 2}, mask: {uniformity: 0.01}}", "reconstruct.uniformity", "run.grad_accum_steps"),
-        ("{train: {processes: 2}, mask: {uniformity: 0.01}}", "reconstruct.uniformity", "train.processes"),
-        ("{train: {task: classify}, mask: {ratio: 0.5}}", "mask.ratio", "train.objective reconstruct"),
-        ("{train: {task: classify}, mask: {uniformity: 0.1}}", "reconstruct.uniformity", "train.objective reconstruct"),
-        ("{train: {task: classify}, classify: {whole_epochs: 1}}", "classify.whole_epochs", "drop_patches"),
         (
-            "{train: {task: classify, epochs: 3}, classify: {drop_patches: 0.5, whole_epochs: 3}}",
+            "{run: {grad_accum_steps: 2}, reconstruct: {uniformity: 0.01}}",
+            "reconstruct.uniformity",
+            "run.grad_accum_steps",
+        ),
+        ("{train: {objective: classify}, mask: {ratio: 0.5}}", "mask.ratio", "train.objective reconstruct"),
+        (
+            "{train: {objective: classify}, reconstruct: {uniformity: 0.1}}",
+            "reconstruct.uniformity",
+            "train.objective reconstruct",
+        ),
+        ("{train: {objective: classify}, classify: {whole_epochs: 1}}", "classify.whole_epochs", "drop_patches"),
+        (
+            "{train: {objective: classify, epochs: 3}, classify: {drop_patches: 0.5, whole_epochs: 3}}",
             "classify.whole_epochs",
             "below train.epochs",
         ),
-        ("{train: {epochs: 3, holdout_every: 4}, data: {holdout: 5}}", "run.val_every", "which is 3"),
+        ("{train: {epochs: 3}, run: {val_every: 4}, data: {val_size: 5}}", "run.val_every", "which is 3"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(content, key, allowed):
@@ -424,11 +477,11 @@ def test_settings_that_do_not_go_together_are_refused(content, key, allowed):
         "model: {embed_dim: 6, num_heads: 3, pos_embed: learned}",  # only sin-cos positions need a multiple of 4
         "model: {image_size: 8, patch_size: [8, 4]}",  # two patches are enough
         "{train: {epochs: 2}, optim: {warmup_epochs: 2}}",
-        "train: {batch_size: 2, accumulate: 2}",
+        "{train: {batch_size: 2}, run: {grad_accum_steps: 2}}",
         "mask: {ratio: 0.999}",
-        "{train: {accumulate: 1}, mask: {uniformity: 0.01}}",
-        "{train: {task: classify}, data: {labels: 0.001}, classify: {drop_patches: 0.99}}",
-        "{train: {epochs: 3, holdout_every: 3}, data: {holdout: 1}}",
+        "{run: {grad_accum_steps: 1}, reconstruct: {uniformity: 0.01}}",
+        "{train: {objective: classify}, data: {labels: 0.001}, classify: {drop_patches: 0.99}}",
+        "{train: {epochs: 3}, run: {val_every: 3}, data: {val_size: 1}}",
         "optim: {blr: 1}",  # a whole number where a fraction may stand
     ],
 )
@@ -464,7 +517,7 @@ def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_
     assert model.vit_config(channels=1, num_classes=5) == ViTConfig(**settings, channels=1, num_classes=5)
     assert model.vit_config() == ViTConfig(**settings)
     names = {field.name for field in dataclasses.fields(ViTConfig)}
-    assert {name for name in names if getattr(ViTConfig(**settings), name) == getattr(ViTConfig, name)} == {
+    assert {name for name in names if getattr(ViTConfig(**settings), name) == getattr(ModelConfig, name)} == {
         "channels", "num_classes", "global_pool",
     }  # fmt: skip
     assert ModelConfig(image_size=8, patch_size=2).vit_config() == ViTConfig((8, 8), (2, 2), pos_embed="sincos")
@@ -504,7 +557,7 @@ def test_key_that_stands_twice_is_refused(content, key, line):
         ("train: {epochs: !!python/object/apply:pathlib.Path.touch [executed]}", "train.epochs"),
         ("data: {root: !!python/object/new:os.system [touch executed]}", "data.root"),
         ("model: {freeze: [!!python/name:os.system '']}", "model.freeze"),
-        ("data: {crop_scale: !!python/tuple [0.5, 1.0]}", "augment.crop_scale"),
+        ("augment: {crop_scale: !!python/tuple [0.5, 1.0]}", "augment.crop_scale"),
         ("data: {root: !mine here}", "data.root"),
     ],
 )
@@ -572,7 +625,7 @@ def test_sections_check_themselves_without_a_parser(section):
     numbers = {
         field.name: field.default for field in dataclasses.fields(SECTIONS[section]) if type(field.default) is float
     }
-    assert numbers or section == "train"
+    assert numbers or section in ("train", "run")
     for name in numbers:
         for value in (float("nan"), float("inf"), float("-inf")):
             with pytest.raises(ConfigError, match=f"{section}.{name}"):

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 import vit.device
-from vit.config import ConfigError, TrainConfig
-from vit.device import Compute, bf16_pays, choose_compute, device_name
+from vit.config import ConfigError, RunConfig
+from vit.device import Compute, bf16_pays, cache_on_device, choose_compute, device_name, to_device
 from vit.errors import one_line
-from vit.device import Compute, bf16_pays, choose_compute, device_name
 
 CPU = torch.device("cpu")
 
@@ -30,21 +29,21 @@ def machine(monkeypatch):
 )
 def test_auto_is_the_best_there_is(machine, devices, best):
     machine(*devices)
-    assert choose_compute(TrainConfig(), precision="fp32") == Compute(torch.device(best), "fp32")
+    assert choose_compute(RunConfig(), precision="fp32") == Compute(torch.device(best), "fp32")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])
 def test_what_is_asked_for_wins_over_the_best(machine, device):
     machine("cuda", "mps")
-    assert choose_compute(TrainConfig(device=device), precision="fp32").device.type == device
+    assert choose_compute(RunConfig(device=device), precision="fp32").device.type == device
 
 
 @pytest.mark.parametrize(("device", "there"), [("cuda", "mps"), ("mps", "cuda")])
 def test_device_that_is_not_there_is_refused_in_one_line(machine, device, there):
     for devices, found in (((), "cpu"), ((there,), f"{there}, cpu")):
         machine(*devices)
-        with pytest.raises(ConfigError, match=rf"^train\.device: '{device}'") as caught:
-            choose_compute(TrainConfig(device=device))
+        with pytest.raises(ConfigError, match=rf"^run\.device: '{device}'") as caught:
+            choose_compute(RunConfig(device=device))
         message = str(caught.value)
         assert message == one_line(message)
         assert found in message
@@ -65,18 +64,15 @@ def test_bf16_never_pays_where_the_processor_does_not_have_it(monkeypatch):
 def test_automatic_precision(machine, monkeypatch, pays):
     machine()
     monkeypatch.setattr(vit.device, "bf16_pays", lambda device: pays)
-    assert choose_compute(TrainConfig()).precision == ("bf16" if pays else "fp32")
+    assert choose_compute(RunConfig()).precision == ("bf16" if pays else "fp32")
     for precision in ("bf16", "fp32"):
-        assert choose_compute(TrainConfig(), precision=precision).precision == precision  # what the run began with
-        for began in (None, "bf16", "fp32"):
-            asked_for = TrainConfig(precision=precision, device="cpu")
-            assert choose_compute(asked_for, precision=began).precision == precision
+        assert choose_compute(RunConfig(), precision=precision).precision == precision  # as asked for, or as it began
 
 
 def test_bf16_on_a_device_without_it_is_refused(machine):
     machine("mps")
     with pytest.raises(ConfigError, match=r"^train\.precision: 'bf16'") as caught:
-        choose_compute(TrainConfig(precision="bf16"))
+        choose_compute(RunConfig(), "bf16")
     assert str(caught.value) == one_line(str(caught.value))
     assert "fp32" in str(caught.value)
 
@@ -93,10 +89,10 @@ def test_autocast_computes_products_in_the_precision(precision, dtype):
 def test_threads_are_as_asked_for(threads):
     before = torch.get_num_threads()
     try:
-        compute = choose_compute(TrainConfig(device="cpu", threads=threads), precision="fp32")
+        compute = choose_compute(RunConfig(device="cpu", threads=threads), precision="fp32")
         assert torch.get_num_threads() == threads
         assert f"{threads} threads" in str(compute)
-        choose_compute(TrainConfig(device="cpu", threads=0), precision="fp32")
+        choose_compute(RunConfig(device="cpu", threads=0), precision="fp32")
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
@@ -108,3 +104,21 @@ def test_device_has_a_name_on_one_line():
     assert name == one_line(name)
     assert name in str(Compute(CPU, "bf16"))
     assert "bf16" in str(Compute(CPU, "bf16"))
+
+
+@pytest.mark.parametrize(("steps", "choice", "compiled"), [(0, "auto", False), (10**6, "auto", False), (0, "on", True)])
+def test_on_a_cpu_nothing_is_compiled_unless_asked_for(machine, steps, choice, compiled):
+    machine()
+    assert choose_compute(RunConfig(compile=choice), "fp32", steps).compile == compiled
+
+
+def test_on_a_gpu_long_runs_are_compiled(machine):
+    machine("cuda")
+    assert [choose_compute(RunConfig(), "fp32", steps).compile for steps in (0, 4_999, 5_000)] == [False, False, True]
+    assert not choose_compute(RunConfig(compile="off"), "fp32", 10**6).compile
+
+
+def test_on_a_cpu_images_are_where_they_are():
+    images = torch.arange(3)
+    assert cache_on_device(images, CPU) is images
+    assert to_device(images, CPU) is images

@@ -1,25 +1,28 @@
-"""Augmentation: torchvision's crops, one draw an image, and identities where nothing is to happen."""
+"""Augmentation: torchvision's crops, one row of draws per image, and identities where nothing is to happen."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Generator, Tensor
 from torchvision.transforms.v2 import functional as torchvision
 
-from vit.config import DataConfig
+from vit.config import AugmentConfig, Config, ModelConfig, TrainConfig
 from vit.data.augment import (
     Normalization,
     augment,
-    crop_boxes,
     cut_to_shape,
     erase,
     evenly_spaced,
     pad_and_crop,
     sample_boxes,
+    shuffle_patches,
     to_float,
 )
-from vit.data.randaugment import draw, rand_augment
+from vit.data.draws import Draws, crop_boxes, draw_operations, draw_step, make_generator
+from vit.data.randaugment import rand_augment
+from vit.patches import patchify
 
 CROPS = ["resized", "pad", "none"]
 
@@ -30,6 +33,19 @@ def random_images(batch: int = 4, size: tuple[int, int] = (12, 16), seed: int = 
 
 def seeded(seed: int = 0) -> Generator:
     return Generator().manual_seed(seed)
+
+
+def config(image_size: tuple[int, int] = (12, 16), seed: int = 0, **settings: object) -> Config:
+    model, train = ModelConfig(image_size=image_size, patch_size=2), TrainConfig(seed=seed, batch_size=10_000)
+    return Config(augment=AugmentConfig(**settings), model=model, train=train)
+
+
+def draws_of(settings: Config, batch: int) -> Draws:
+    return draw_step(settings, 0, batch, masked=False)
+
+
+def varied_by(images: Tensor, settings: Config) -> Tensor:
+    return augment(images, draws_of(settings, len(images)), settings)
 
 
 def whole_box(batch: int) -> Tensor:
@@ -110,7 +126,7 @@ def test_padded_crop_is_a_window_of_the_padded_image(padding):
     images = random_images(batch=200, size=(5, 6))
     padded = torch.nn.functional.pad(images, (padding,) * 4)
     windows = padded.unfold(2, 5, 1).unfold(3, 6, 1)  # (B, C, tops, lefts, 5, 6)
-    shifts = torch.randint(0, 2 * padding + 1, (2, 200), generator=seeded())
+    shifts = torch.randint(0, 2 * padding + 1, (200, 2), generator=seeded())
     found = (windows == pad_and_crop(images, padding, shifts)[:, :, None, None]).flatten(-2).all(-1).all(1)
     assert (found.flatten(1).sum(1) == 1).all()
     assert found.any(0).all()  # every shift occurs
@@ -118,10 +134,9 @@ def test_padded_crop_is_a_window_of_the_padded_image(padding):
 
 @pytest.mark.parametrize("crop", CROPS)
 def test_an_image_is_varied_whatever_else_is_in_the_batch(crop):
-    images, config = random_images(), DataConfig(crop=crop)
-    other = random_images(seed=1)
+    images, other = random_images(), random_images(seed=1)
     other[2] = images[2]
-    one, two = (augment(batch, config, (12, 16), seeded()) for batch in (images, other))
+    one, two = (varied_by(batch, config(crop=crop)) for batch in (images, other))
     assert torch.equal(one[2], two[2])
     assert not torch.equal(one[1], two[1])
 
@@ -129,14 +144,12 @@ def test_an_image_is_varied_whatever_else_is_in_the_batch(crop):
 @pytest.mark.parametrize(("crop", "at_least"), [("resized", 32), ("pad", 20), ("none", 2)])
 def test_images_of_a_batch_are_varied_each_by_itself(crop, at_least):
     same = random_images(1).expand(32, -1, -1, -1)
-    varied = augment(same, DataConfig(crop=crop), (12, 16), seeded())
-    assert len(varied.flatten(1).unique(dim=0)) >= at_least
+    assert len(varied_by(same, config(crop=crop)).flatten(1).unique(dim=0)) >= at_least
 
 
 @pytest.mark.parametrize("crop", CROPS)
 def test_a_seed_is_an_augmentation(crop):
-    images, config = random_images(16), DataConfig(crop=crop)
-    one, again, other = (augment(images, config, (8, 8), seeded(seed)) for seed in (1, 1, 2))
+    one, again, other = (varied_by(random_images(16), config((8, 8), seed, crop=crop)) for seed in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
 
@@ -145,21 +158,21 @@ def test_a_seed_is_an_augmentation(crop):
 @pytest.mark.parametrize("flip", [0.0, 1.0])
 def test_flip_of_0_and_1_are_never_and_always(crop, flip):
     images = random_images()
-    config = DataConfig(crop=crop, crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0), crop_padding=0, flip=flip)
+    settings = config(crop=crop, crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0), crop_padding=0, flip=flip)
     plain = images.float() / 255
     expected = plain.flip(-1) if flip else plain
-    torch.testing.assert_close(augment(images, config, (12, 16), seeded()), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(varied_by(images, settings), expected, rtol=0, atol=1e-5)
 
 
 def test_without_crop_and_flip_an_image_stays_to_the_bit():
     images = random_images()
-    assert torch.equal(augment(images, DataConfig(crop="none", flip=0), (12, 16), seeded()), images.float() / 255)
+    assert torch.equal(varied_by(images, config(crop="none", flip=0)), images.float() / 255)
 
 
 @pytest.mark.parametrize("crop", CROPS)
 @pytest.mark.parametrize("image_size", [(12, 16), (8, 24)])
 def test_every_crop_gives_the_size_that_is_asked_for(crop, image_size):
-    varied = augment(random_images(), DataConfig(crop=crop), image_size, seeded())
+    varied = varied_by(random_images(), config(image_size, crop=crop))
     assert varied.shape == (4, 3, *image_size)
     assert varied.dtype == torch.float32
     assert varied.min() >= 0
@@ -168,11 +181,10 @@ def test_every_crop_gives_the_size_that_is_asked_for(crop, image_size):
 
 @pytest.mark.parametrize("image_size", [(12, 16), (24, 12), (6, 30)])
 def test_a_crop_of_everything_is_what_a_measured_model_sees_of_an_image(image_size):
-    config = DataConfig(crop="resized", crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0), flip=0)
-    varied, images = augment(random_images(), config, image_size, seeded()), random_images()
-    whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(4, -1)
-    seen = sample_boxes(cut_to_shape(images, image_size), whole, torch.zeros(4, dtype=torch.bool), image_size)
-    torch.testing.assert_close(varied, seen, rtol=0, atol=1e-5)
+    settings, images = config(image_size, crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0), flip=0), random_images()
+    cut, stays = cut_to_shape(images, image_size), torch.zeros(4, dtype=torch.bool)
+    seen = sample_boxes(cut, whole_box(4), stays, image_size)
+    torch.testing.assert_close(varied_by(images, settings), seen, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(12, 16), (6, 8), (5, 7), (24, 20)])
@@ -225,19 +237,19 @@ def test_evenly_spaced_indices_are_distinct_and_equally_far_apart(count, most):
 
 @pytest.mark.parametrize("crop", CROPS)
 def test_randaugment_is_drawn_for_the_whole_batch_and_comes_first(crop):
-    images = random_images(24)
-    config = DataConfig(crop=crop, rand_augment=2, rand_magnitude=7)
-    whole = augment(images, config, (12, 16), seeded())
-    parts = [augment(images[part], config, (12, 16), seeded(), 24, part) for part in (slice(0, 10), slice(10, 24))]
+    images, settings = random_images(24), config(crop=crop, rand_augment=2, rand_magnitude=7)
+    draws = draws_of(settings, 24)
+    whole = augment(images, draws, settings)
+    parts = [augment(images[part], draws.rows(part), settings) for part in (slice(0, 10), slice(10, 24))]
     assert torch.equal(torch.cat(parts), whole)  # as several processes vary their parts of a batch
-    generator = seeded()
-    flip = torch.rand(24, generator=generator) < config.flip
-    varied = rand_augment(images, draw(24, generator, 2, 7))
+    generator = make_generator(0, "augment", 0)
+    flip = torch.rand(24, generator=generator) < settings.augment.flip
+    operations, strengths = draw_operations(24, generator, 2, 7)
+    varied = rand_augment(images, operations.T, strengths.T)
     if crop == "none":
         expected = torch.where(flip[:, None, None, None], varied.flip(-1), varied).float() / 255
         torch.testing.assert_close(whole, expected, rtol=0, atol=1e-6)
-    off = augment(images, DataConfig(crop=crop), (12, 16), seeded())
-    assert not torch.equal(whole, off)
+    assert not torch.equal(whole, varied_by(images, config(crop=crop)))
 
 
 # --- erasing ---------------------------------------------------------------------------------------------------------
@@ -253,18 +265,16 @@ def test_erasing_is_torchvisions(box):
     assert torch.equal(ours, torch.stack(theirs))
 
 
-def erased(images: Tensor, config: DataConfig) -> Tensor:
+def erased(images: Tensor, settings: Config) -> Tensor:
     """Where an augmentation with erasing differs from the same without: bool (B, H, W)."""
-    without = DataConfig(crop=config.crop, rand_augment=config.rand_augment)
-    one, other = (augment(images, settings, (24, 24), seeded()) for settings in (config, without))
-    return (one != other).any(1)
+    without = replace(settings, augment=replace(settings.augment, erasing=0.0))
+    return (varied_by(images, settings) != varied_by(images, without)).any(1)
 
 
 @pytest.mark.parametrize("crop", CROPS)
 def test_erasing_comes_last_and_covers_one_rectangle_with_one_colour(crop):
-    images = random_images(200)
-    where = erased(images, DataConfig(crop=crop, erasing=1.0))
-    varied = augment(images, DataConfig(crop=crop, erasing=1.0), (24, 24), seeded())
+    images, settings = random_images(200), config((24, 24), crop=crop, erasing=1.0)
+    where, varied = erased(images, settings), varied_by(images, settings)
     areas = where.flatten(1).sum(1)
     assert (areas > 0).float().mean() > 0.95  # a narrow one may round to nothing
     assert areas.max() <= 576 / 3 + 24 + 24  # a third of the image, but for the rounding of its edges
@@ -276,18 +286,81 @@ def test_erasing_comes_last_and_covers_one_rectangle_with_one_colour(crop):
     assert len(varied.flatten(1).unique(dim=0)) == 200
 
 
-def test_erasing_happens_as_often_as_it_says_and_each_image_by_itself():
-    images = random_images(2000, (4, 4))
-    for chance, least, most in ((0.0, 0, 0), (0.25, 430, 570), (1.0, 1900, 2000)):
-        count = erased(images, DataConfig(crop="none", erasing=chance)).flatten(1).any(1).sum()
-        assert least <= count <= most
+@pytest.mark.parametrize(("chance", "least", "most"), [(0.0, 0, 0), (0.25, 430, 570), (1.0, 1900, 2000)])
+def test_erasing_happens_as_often_as_it_says_and_each_image_by_itself(chance, least, most):
+    where = erased(random_images(2000, (4, 4)), config((24, 24), crop="none", erasing=chance))
+    assert least <= where.flatten(1).any(1).sum() <= most
 
 
 @pytest.mark.parametrize("crop", CROPS)
 def test_erasing_is_drawn_for_the_whole_batch(crop):
-    images = random_images(24)
-    config = DataConfig(crop=crop, rand_augment=2, erasing=0.5)
-    whole = augment(images, config, (12, 16), seeded())
+    images, settings = random_images(24), config(crop=crop, rand_augment=2, erasing=0.5)
+    draws = draws_of(settings, 24)
+    whole = augment(images, draws, settings)
     rows = [torch.arange(0, 11), torch.arange(10, 25) % 24]  # as mixing asks for them, with one image more
     for part in rows:
-        assert torch.equal(augment(images[part], config, (12, 16), seeded(), 24, part), whole[part])
+        assert torch.equal(augment(images[part], draws.rows(part), settings), whole[part])
+
+
+# --- shuffled patches ------------------------------------------------------------------------------------------------
+
+SHUFFLED = Config(
+    model=ModelConfig(image_size=16, patch_size=4),
+    augment=AugmentConfig(shuffle="within"),
+    train=TrainConfig(batch_size=6, seed=3),
+)
+
+
+def shuffled(images: Tensor, across: bool, step: int = 0, part: slice = slice(0, 6)) -> tuple[Tensor, Tensor]:
+    """The patches of a part of a batch, and the noise of their mask."""
+    draws = draw_step(SHUFFLED, step, len(images), masked=True).rows(part)
+    return patchify(shuffle_patches(images[part], draws.shuffle, (4, 4), across), (4, 4)), draws.mask_noise
+
+
+def told_apart() -> Tensor:
+    """Images of which every patch has one value: 100 x image + patch."""
+    values = torch.arange(6.0)[:, None] * 100 + torch.arange(16)  # (6, 16)
+    return values.view(6, 1, 4, 4).repeat_interleave(4, 2).repeat_interleave(4, 3).expand(-1, 3, -1, -1)
+
+
+@pytest.mark.parametrize("across", [True, False])
+def test_patches_stay_whole_and_none_is_lost(across):
+    patches, _ = shuffled(told_apart(), across)
+    assert (patches == patches[..., :1]).all()
+    assert sorted(patches[..., 0].flatten().tolist()) == sorted(
+        patchify(told_apart(), (4, 4))[..., 0].flatten().tolist()
+    )
+
+
+def test_across_images_each_patch_keeps_its_place():
+    values = shuffled(told_apart(), True)[0][..., 0]
+    assert torch.equal(values % 100, torch.arange(16.0).expand(6, -1))
+    assert all(len((row // 100).unique()) > 2 for row in values)  # out of several images
+
+
+def test_within_images_each_patch_keeps_its_image():
+    values = shuffled(told_apart(), False)[0][..., 0]
+    assert torch.equal(values // 100, torch.arange(6.0)[:, None].expand(-1, 16))
+    assert len((values % 100).unique(dim=0)) == 6  # each image in an order of its own
+
+
+@pytest.mark.parametrize("across", [True, False])
+def test_shuffling_is_drawn_by_seed_and_step(across):
+    first, again, later = (shuffled(told_apart(), across, step)[0] for step in (4, 4, 5))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, later)
+
+
+def test_a_part_of_a_batch_shuffled_within_is_what_it_is_in_the_whole():
+    whole, mask = shuffled(told_apart(), False)
+    part, masked = shuffled(told_apart(), False, part=slice(2, 5))
+    assert torch.equal(part, whole[2:5])
+    assert torch.equal(masked, mask[2:5])
+
+
+@pytest.mark.parametrize("kind", ["within", "across"])
+def test_shuffling_comes_after_all_that_varies_an_image(kind):
+    images, settings = random_images(6), config(erasing=0.5, shuffle=kind)
+    expected = varied_by(images, config(erasing=0.5))
+    noise = draws_of(settings, 6).shuffle
+    assert torch.equal(varied_by(images, settings), shuffle_patches(expected, noise, (2, 2), kind == "across"))

@@ -54,7 +54,7 @@ def test_without_it_all_is_there(root):
 
 @pytest.mark.parametrize("count", [1, 10, 20, 30])
 def test_held_out_images_are_not_trained_on_and_the_test_images_are_not_there(root, count):
-    data = load(root, holdout=count)
+    data = load(root, val_size=count)
     train, aside = numbers(data.train), numbers(data.test)
     assert train | aside == set(range(60))
     assert (len(train), len(aside)) == (60 - count, count)
@@ -78,13 +78,13 @@ def test_a_share_of_the_labels_is_a_share_of_the_training_images(root, share):
 
 
 def test_labels_are_a_share_of_what_is_not_held_out(root):
-    both, aside = load(root, holdout=20, labels=0.25), load(root, holdout=20)
+    both, aside = load(root, val_size=20, labels=0.25), load(root, val_size=20)
     assert both.test.stamp == aside.test.stamp
     assert numbers(both.train) < numbers(aside.train)
     assert len(both.train) == 10
 
 
-@pytest.mark.parametrize("settings", [dict(holdout=20), dict(labels=0.5)], ids=str)
+@pytest.mark.parametrize("settings", [dict(val_size=20), dict(labels=0.5)], ids=str)
 def test_subset_seed_draws_which(root, settings):
     one, again, other = (load(root, subset_seed=seed, **settings) for seed in (0, 0, 1))
     assert one.stamp == again.stamp != other.stamp
@@ -92,13 +92,13 @@ def test_subset_seed_draws_which(root, settings):
     assert classes(one.train) == classes(other.train)
 
 
-@pytest.mark.parametrize(("holdout", "limit"), [(31, 0), (1000, 0), (6, 10)])
-def test_more_than_half_cannot_be_held_out(root, holdout, limit):
-    with pytest.raises(ConfigError, match=r"^data\.holdout: \d+ .*at most half of the \d+ training images$") as caught:
-        load(root, holdout=holdout, limit=limit)
+@pytest.mark.parametrize(("val_size", "limit"), [(31, 0), (1000, 0), (6, 10)])
+def test_more_than_half_cannot_be_held_out(root, val_size, limit):
+    with pytest.raises(ConfigError, match=r"^data\.val_size: \d+ .*at most half of the \d+ training images$") as caught:
+        load(root, val_size=val_size, limit=limit)
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
-    assert len(load(root, holdout=5, limit=10).train) == 5
+    assert len(load(root, val_size=5, limit=10).train) == 5
 
 
 def test_every_source_has_its_entry():

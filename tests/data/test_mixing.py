@@ -6,7 +6,8 @@ from timm.data.mixup import mixup_target
 from torch import Generator, Tensor
 from torchvision.transforms import v2
 
-from vit.data.mixing import Mixing, beta, draw_mixing, mix, mixed_labels
+from vit.data.draws import Draws, beta, draw_mixing
+from vit.data.mixing import mix, mixed_labels
 
 SIZE = (12, 16)
 KINDS = {"mixup": (0.8, 0.0), "cutmix": (0.0, 1.0), "both": (0.8, 1.0)}
@@ -16,16 +17,21 @@ def seeded(seed: int = 0) -> Generator:
     return Generator().manual_seed(seed)
 
 
-def drawn(kind: str, batch: int = 500, seed: int = 0) -> Mixing:
-    return draw_mixing(batch, SIZE, *KINDS[kind], seeded(seed))
+def drawn(kind: str, batch: int = 500, seed: int = 0) -> Draws:
+    share, box = draw_mixing(batch, SIZE, *KINDS[kind], seeded(seed))
+    return Draws(share=share, box=box)
 
 
 def images(batch: int = 6) -> Tensor:
     return torch.rand(batch, 3, *SIZE, generator=seeded(1))
 
 
-def same_for_all(share: float, box: tuple[int, int, int, int], batch: int = 6) -> Mixing:
-    return Mixing(torch.full((batch,), share), torch.tensor(box).expand(batch, -1))
+def same_for_all(share: float, box: tuple[int, int, int, int], batch: int = 6) -> Draws:
+    return Draws(share=torch.full((batch,), share), box=torch.tensor(box).expand(batch, -1))
+
+
+def mixed(given: Tensor, following: Tensor, mixing: Draws) -> Tensor:
+    return mix(given, following, mixing.share, mixing.box)
 
 
 # --- what is drawn ---------------------------------------------------------------------------------------------------
@@ -34,7 +40,7 @@ def same_for_all(share: float, box: tuple[int, int, int, int], batch: int = 6) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_share_is_how_much_an_image_keeps_of_itself(kind):
     mixing = drawn(kind)
-    lost = mix(torch.zeros(500, 1, *SIZE), torch.ones(500, 1, *SIZE), mixing).mean((1, 2, 3))
+    lost = mixed(torch.zeros(500, 1, *SIZE), torch.ones(500, 1, *SIZE), mixing).mean((1, 2, 3))
     torch.testing.assert_close(1 - lost, mixing.share, rtol=0, atol=1e-6)
     assert mixing.share.min() >= 0
     assert mixing.share.max() <= 1
@@ -77,15 +83,16 @@ def test_no_alpha_makes_a_share_that_is_no_number(alpha):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_seed_is_a_mixing_and_another_is_another(kind):
     one, again, other = drawn(kind), drawn(kind), drawn(kind, seed=1)
-    assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
+    assert torch.equal(one.share, again.share)
+    assert torch.equal(one.box, again.box)
     assert not torch.equal(one.share, other.share)
     assert len(one.share.unique()) > 50  # each image by its own draws
 
 
 def test_without_either_nothing_is_mixed():
-    mixing = draw_mixing(6, SIZE, 0.0, 0.0, seeded())
-    assert torch.equal(mix(images(), images().flip(0), mixing), images())
-    assert torch.equal(mixing.share, torch.ones(6))
+    share, box = draw_mixing(6, SIZE, 0.0, 0.0, seeded())
+    assert torch.equal(mix(images(), images().flip(0), share, box), images())
+    assert torch.equal(share, torch.ones(6))
 
 
 # --- what is made of it ----------------------------------------------------------------------------------------------
@@ -103,7 +110,7 @@ def test_blend_is_torchvisions(share):
     labels = torch.tensor([0, 1, 2, 3, 4, 0])
     expected, said = theirs(v2.MixUp, images(), labels, lam=share)
     mixing = same_for_all(share, (0, 0, 0, 0))
-    torch.testing.assert_close(mix(images(), images().roll(-1, 0), mixing), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(mixed(images(), images().roll(-1, 0), mixing), expected, rtol=0, atol=1e-6)
     torch.testing.assert_close(mixed_labels(labels, labels.roll(-1), mixing.share, 5), said, rtol=0, atol=1e-6)
 
 
@@ -113,21 +120,21 @@ def test_cut_is_torchvisions(box):
     share, labels = 1 - (bottom - top) * (right - left) / 192, torch.tensor([0, 1, 2, 3, 4, 0])
     expected, said = theirs(v2.CutMix, images(), labels, box=(left, top, right, bottom), lam_adjusted=share)
     mixing = same_for_all(share, box)
-    assert torch.equal(mix(images(), images().roll(-1, 0), mixing), expected)
+    assert torch.equal(mixed(images(), images().roll(-1, 0), mixing), expected)
     torch.testing.assert_close(mixed_labels(labels, labels.roll(-1), mixing.share, 5), said, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("box", [(5, 0, 5, 16), (0, 9, 12, 9), (12, 16, 12, 16)])
 def test_rectangle_of_no_area_leaves_the_image(box):
-    assert torch.equal(mix(images(), images().flip(0), same_for_all(1.0, box)), images())
+    assert torch.equal(mixed(images(), images().flip(0), same_for_all(1.0, box)), images())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_of_a_batch_are_mixed_as_the_whole(kind):
     mixing, given = drawn(kind, 6), images()
     following = given.roll(-1, 0)
-    parts = [mix(given[part], following[part], mixing.of(part)) for part in (slice(0, 1), slice(1, 4), slice(4, 6))]
-    assert torch.equal(torch.cat(parts), mix(given, following, mixing))
+    parts = [mixed(given[part], following[part], mixing.rows(part)) for part in (slice(0, 1), slice(1, 4), slice(4, 6))]
+    assert torch.equal(torch.cat(parts), mixed(given, following, mixing))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

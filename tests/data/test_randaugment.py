@@ -7,7 +7,8 @@ from PIL import Image
 from timm.data import auto_augment
 from torch import Tensor
 
-from vit.data.randaugment import OPERATIONS, Draws, draw, rand_augment
+from vit.data.draws import draw_operations
+from vit.data.randaugment import OPERATIONS, rand_augment
 
 SOFT = {  # resampled, and by another rounding
     "rotate", "shear x", "shear y", "translate x", "translate y",
@@ -93,48 +94,53 @@ def test_images_without_contrast_stay():
         assert torch.equal(OPERATIONS[name](flat, torch.full((2, 1, 1, 1), 0.9)), flat), name
 
 
+def drawn(batch: int, seed: int = 0, **settings: float) -> tuple[Tensor, Tensor]:
+    """Operations and strengths with a row per image, as `rand_augment` has them."""
+    operations, strengths = draw_operations(batch, torch.Generator().manual_seed(seed), **settings)
+    return operations.T, strengths.T
+
+
 def test_a_batch_is_what_its_images_drew():
-    images, draws = pictures(40), draw(40, torch.Generator().manual_seed(1))
+    images, (operations, strengths) = pictures(40), drawn(40, seed=1)
     before = images.clone()
-    found = rand_augment(images, draws)
+    found = rand_augment(images, operations, strengths)
     assert torch.equal(images, before)
     names = list(OPERATIONS.values())
     for index in range(40):
         expected = images[index : index + 1]
-        for operation, strength in zip(draws.operation[:, index].tolist(), draws.strength[:, index], strict=True):
+        for operation, strength in zip(operations[index].tolist(), strengths[index], strict=True):
             if operation >= 0:
                 expected = names[operation](expected, strength.view(1, 1, 1, 1))
         assert torch.equal(found[index : index + 1], expected)
-    assert torch.equal(rand_augment(images[10:25], draws.of(slice(10, 25))), found[10:25])
-    nothing = Draws(torch.full((2, 40), -1), torch.ones(2, 40))
-    assert torch.equal(rand_augment(images, nothing), images)
+    assert torch.equal(rand_augment(images[10:25], operations[10:25], strengths[10:25]), found[10:25])
+    assert torch.equal(rand_augment(images, torch.full((40, 2), -1), torch.ones(40, 2)), images)
 
 
 def test_draws_follow_their_distributions():
-    draws = draw(20_000, torch.Generator().manual_seed(0), count=2, magnitude=9, deviation=0.5, probability=0.5)
-    applied = draws.operation >= 0
+    operations, strengths = drawn(20_000, count=2, magnitude=9, deviation=0.5, probability=0.5)
+    applied = operations >= 0
     assert applied.float().mean() == pytest.approx(0.5, abs=0.01)
-    counts = torch.bincount(draws.operation[applied], minlength=len(OPERATIONS))
+    counts = torch.bincount(operations[applied], minlength=len(OPERATIONS))
     assert (counts / counts.sum() - 1 / len(OPERATIONS)).abs().max() < 0.008
-    twice = (draws.operation[0] == draws.operation[1])[applied.all(0)].float().mean()
+    twice = (operations[:, 0] == operations[:, 1])[applied.all(1)].float().mean()
     assert twice == pytest.approx(1 / len(OPERATIONS), abs=0.01)  # independent of each other, as timm's
-    size = draws.strength.abs()
+    size = strengths.abs()
     assert size.mean() == pytest.approx(0.9, abs=0.01)
     assert size.std() == pytest.approx(0.05, abs=0.01)
     assert size.max() <= 1
-    assert (draws.strength > 0).float().mean() == pytest.approx(0.5, abs=0.01)
+    assert (strengths > 0).float().mean() == pytest.approx(0.5, abs=0.01)
 
 
 def test_a_seed_fixes_the_draws():
-    one, two, other = (draw(50, torch.Generator().manual_seed(seed)) for seed in (3, 3, 4))
+    one, two, other = (drawn(50, seed) for seed in (3, 3, 4))
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
-    assert not torch.equal(one.operation, other.operation)
+    assert not torch.equal(one[0], other[0])
 
 
 def test_nothing_is_read_from_the_device():
     """On a GPU a read would wait; the device "meta" has nothing to be read."""
     images = torch.zeros(64, 3, 8, 8, dtype=torch.uint8, device="meta")
-    assert rand_augment(images, draw(64, torch.Generator().manual_seed(0))).shape == images.shape
+    assert rand_augment(images, *drawn(64)).shape == images.shape
 
 
 @pytest.mark.parametrize("name", ["equalize", "invert"])

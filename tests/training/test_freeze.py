@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vit.config import ConfigError, DecoderConfig, OptimConfig, ViTConfig
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
 from vit.masking import make_mask
-from vit.training.freeze import FreezeError, freeze, keep_rows
+from vit.training.freeze import FreezeError, freeze, restore_frozen_rows
 from vit.training.optimizer import make_optimizer
 
 ENCODER = dict(
@@ -59,7 +59,7 @@ def compute_gradient(model: MaskedAutoencoder, step: int) -> None:
 def train(model: MaskedAutoencoder, names: list[str], steps: int = 4) -> None:
     rows = freeze(model, names)
     optimizer = make_optimizer(model, OptimConfig(weight_decay=0.5))
-    keep_rows(optimizer, rows)
+    restore_frozen_rows(optimizer, rows)
     for group in optimizer.param_groups:
         group["lr"] = 0.02
     for step in range(steps):
@@ -127,7 +127,7 @@ def test_frozen_part_has_no_gradient(name):
                 assert (gradient is None or not gradient.any()) == stays, (key, third)
 
 
-def test_without_keep_rows_weight_decay_would_move_a_frozen_third():
+def test_without_restore_frozen_rows_weight_decay_would_move_a_frozen_third():
     model = small_model()
     freeze(model, ["W_Q"])
     optimizer = make_optimizer(model, OptimConfig(weight_decay=0.5))

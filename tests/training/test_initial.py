@@ -25,7 +25,7 @@ from vit.data.augment import Normalization
 from vit.data.images import content_stamp
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
-from vit.training.model import begin_model
+from vit.training.initial import initial_model
 
 TINY = ModelConfig(
     image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2
@@ -46,12 +46,12 @@ def dataset(names: tuple[str, ...] = NAMES) -> Dataset:
     return Dataset("Noise", "folder", both, both)
 
 
-def config(task: str = "classify", init: Path | str = "", **model: object) -> Config:
-    return Config(model=replace(TINY, init=str(init), **model), train=TrainConfig(task=task))
+def config(objective: str = "classify", init: Path | str = "", **model: object) -> Config:
+    return Config(model=replace(TINY, init=str(init), **model), train=TrainConfig(objective=objective))
 
 
 def begin(settings: Config, data: Dataset | None = None) -> tuple[Model, Normalization]:
-    return begin_model(settings, data or dataset())[:2]
+    return initial_model(settings, data or dataset())[:2]
 
 
 def autoencoder(folder: Path, **settings: object) -> MaskedAutoencoder:
@@ -84,12 +84,12 @@ def same_state(one: dict[str, Tensor], other: dict[str, Tensor], but: str = "-")
 # --- from nothing ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["classify", "reconstruct"])
-def test_new_model_fits_the_data_and_measures_it(task):
+@pytest.mark.parametrize("objective", ["classify", "reconstruct"])
+def test_new_model_fits_the_data_and_measures_it(objective):
     data = dataset()
-    model, normalize = begin(config(task), data)
+    model, normalize = begin(config(objective), data)
     assert (normalize.mean, normalize.std) == vars_of(Normalization.of(data.train.images))
-    if task == "classify":
+    if objective == "classify":
         assert model.head.weight.shape == (3, 16)
     else:
         assert isinstance(model, MaskedAutoencoder)
@@ -104,7 +104,7 @@ def vars_of(normalize: Normalization) -> tuple[list[float], list[float]]:
 def test_images_without_labels_cannot_be_classified(tmp_path, init):
     if init:
         autoencoder(tmp_path)
-    with pytest.raises(DataError, match=r"^train\.task: Noise has no labels[^\n]*$") as caught:
+    with pytest.raises(DataError, match=r"^train\.objective: Noise has no labels[^\n]*$") as caught:
         begin(config(init=tmp_path if init else ""), dataset(()))
     assert caught.value.exit_code == 2
     begin(config("reconstruct", init=tmp_path if init else ""), dataset(()))
@@ -169,10 +169,10 @@ def test_encoder_of_a_classifier_can_be_pretrained(tmp_path):
     assert same_state(found, {key: before.state_dict()[key] for key in found})
 
 
-@pytest.mark.parametrize("task", ["classify", "reconstruct"])
-def test_drop_path_and_pooling_are_the_settings(tmp_path, task):
+@pytest.mark.parametrize("objective", ["classify", "reconstruct"])
+def test_drop_path_and_pooling_are_the_settings(tmp_path, objective):
     autoencoder(tmp_path)
-    model, _ = begin(config(task, tmp_path, drop_path=0.3, global_pool="token"))
+    model, _ = begin(config(objective, tmp_path, drop_path=0.3, global_pool="token"))
     assert model.encoder.config.drop_path == model.encoder.blocks[-1].drop_path1.rate == 0.3
     assert model.encoder.config.global_pool == "token"
 
@@ -217,7 +217,7 @@ def timm_file(folder: Path, **settings: object) -> tuple[TimmVisionTransformer, 
 def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_path, theirs, asked):
     timms, path = timm_file(tmp_path, **theirs)
     with pytest.raises(ConfigError, match=r"^model\.init: [^\n]*$") as caught:
-        begin(Config(model=replace(WIDE, init=str(path)), train=TrainConfig(task="classify")))
+        begin(Config(model=replace(WIDE, init=str(path)), train=TrainConfig(objective="classify")))
     assert caught.value.exit_code == 2
     options = shlex.split(str(caught.value).rpartition("; add ")[2])
     assert sorted(option.removeprefix("--") for option in options[::2]) == sorted(asked)
@@ -235,7 +235,7 @@ def test_heads_are_the_settings_where_the_checkpoint_does_not_say(tmp_path):
     """Its width alone would have one head guessed."""
     timms, path = timm_file(tmp_path, num_heads=4)
     settings = replace(WIDE, num_heads=4, pos_embed="learned", init=str(path))
-    model, _ = begin(Config(model=settings, train=TrainConfig(task="classify")))
+    model, _ = begin(Config(model=settings, train=TrainConfig(objective="classify")))
     images = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         torch.testing.assert_close(model.eval()(images), timms.forward_features(images), rtol=1e-4, atol=1e-4)
@@ -269,7 +269,7 @@ def test_missing_checkpoint_is_refused_in_one_line(tmp_path):
 
 
 def notes(settings: Config, data: Dataset | None = None) -> str:
-    found = begin_model(settings, data or dataset())[2]
+    found = initial_model(settings, data or dataset())[2]
     assert all(note.startswith("model.init: ") for note in found)
     return "; ".join(found)
 
@@ -279,11 +279,11 @@ def test_what_is_new_is_said(tmp_path):
     classifier(tmp_path / "same")
     classifier(tmp_path / "other", ("a", "b", "c"))
     assert notes(config()) == ""
-    for task, init, said in (
+    for objective, init, said in (
         ("classify", "mae", "a new head"), ("classify", "other", "a new head"), ("classify", "same", "its head"),
         ("reconstruct", "mae", "its decoder"), ("reconstruct", "same", "a new decoder"),
     ):  # fmt: skip
-        assert notes(config(task, tmp_path / init)).endswith(f"with {said}"), (task, init)
+        assert notes(config(objective, tmp_path / init)).endswith(f"with {said}"), (objective, init)
 
 
 def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(tmp_path):
@@ -304,6 +304,6 @@ def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(tmp_p
 
 def test_a_run_remembers_what_it_began_with(tmp_path):
     autoencoder(tmp_path / "mae")
-    found = begin_model(config(init=tmp_path / "mae"), dataset())
+    found = initial_model(config(init=tmp_path / "mae"), dataset())
     assert found.init == fingerprint(load_model(tmp_path / "mae", part="encoder"))
-    assert begin_model(config(), dataset()).init == ""
+    assert initial_model(config(), dataset()).init == ""

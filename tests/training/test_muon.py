@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vit.config import DecoderConfig, OptimConfig, ViTConfig
 from vit.mae import MaskedAutoencoder, build_autoencoder
-from vit.training.freeze import freeze, keep_rows
+from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.muon import NEWTON_SCHULZ, Muon, orthogonalised
 from vit.training.optimizer import make_optimizer
 
@@ -227,7 +227,7 @@ def test_frozen_parts_stay():
     model, untouched = small_model(), small_model()
     rows = freeze(model, ["encoder.W_K", "decoder.mlp"])
     optimizer = make_optimizer(model, CONFIG)
-    keep_rows(optimizer, rows)
+    restore_frozen_rows(optimizer, rows)
     go(model, optimizer, range(3))
     for (name, value), before in zip(model.named_parameters(), untouched.parameters(), strict=True):
         if name.startswith("encoder") and ".qkv." in name:

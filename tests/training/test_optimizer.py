@@ -1,17 +1,22 @@
-"""The schedule against written lists, and which parameters decay."""
+"""The schedule against written lists, which parameters decay, and the average of the weights against its definition."""
 
+from __future__ import annotations
+
+import copy
 from itertools import pairwise
 
 import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from timm.optim import param_groups_layer_decay
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from vit.config import DecoderConfig, OptimConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.training.muon import Muon
-from vit.training.optimizer import learning_rate, make_optimizer, parameter_groups, set_learning_rate
+from vit.training.optimizer import learning_rate, make_ema, make_optimizer, parameter_groups, set_learning_rate
 
 # (total steps, warm-up steps, peak, end): the rate of every step
 SCHEDULES = {
@@ -146,3 +151,73 @@ def test_gate_and_value_of_a_gated_mlp_are_two_matrices_to_muon():
     model = VisionTransformer(ViTConfig((8, 8), (4, 4), embed_dim=8, depth=1, num_heads=2, mlp="swiglu"))
     matrices = by_name(model, [g for g in parameter_groups(model, 0.05, muon=True) if g.get("muon")], "matrices")
     assert (matrices["blocks.0.mlp.fc1.weight"], matrices["blocks.0.mlp.fc2.weight"]) == (2, 1)
+
+
+# --- the average of the weights ---------------------------------------------------------------------------------------
+
+
+def linear_and_norm() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
+
+
+def walk(start: nn.Module, ema: AveragedModel, steps: int) -> list[list[torch.Tensor]]:
+    """Weights at the start and after each of some random steps, each of them taken in."""
+    seen = [[value.detach().double() for value in start.parameters()]]
+    for _ in range(steps):
+        with torch.no_grad():
+            for value in start.parameters():
+                value.add_(torch.randn_like(value))
+        ema.update_parameters(start)
+        seen.append([value.detach().double() for value in start.parameters()])
+    return seen
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.9999])
+def test_every_step_counts_by_the_decays_after_it(decay):
+    learning = linear_and_norm()
+    ema = make_ema(learning, decay)
+    seen = walk(learning, ema, 30)
+    decays = [min(decay, (1 + step) / (10 + step)) for step in range(30)]
+    weights = []
+    for taken in range(31):  # the start counts too, by all decays
+        weight = 1.0 if taken == 0 else 1 - decays[taken - 1]
+        for later in decays[taken:]:
+            weight *= later
+        weights.append(weight)
+    assert sum(weights) == pytest.approx(1)
+    for index, found in enumerate(ema.module.parameters()):
+        expected = sum(weight * values[index] for weight, values in zip(weights, seen, strict=True))
+        torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
+
+
+def test_start_is_nearly_forgotten_early_however_slow_the_average():
+    learning = linear_and_norm()
+    ema = make_ema(learning, 0.9999)
+    with torch.no_grad():
+        for value in learning.parameters():
+            value.fill_(5.0)
+    for _ in range(100):
+        ema.update_parameters(learning)
+    assert all((value - 5).abs().max() < 1e-3 for value in ema.module.parameters())
+
+
+def test_weights_that_stay_are_their_own_average_to_the_bit():
+    learning = linear_and_norm()
+    ema = make_ema(learning, 0.9)
+    for _ in range(50):
+        ema.update_parameters(learning)
+    assert all(torch.equal(a, b) for a, b in zip(ema.module.parameters(), learning.parameters(), strict=True))
+
+
+def test_average_is_a_model_of_its_own_that_does_not_learn():
+    learning = linear_and_norm()
+    ema = make_ema(learning, 0.9)
+    before = copy.deepcopy(ema.module.state_dict())
+    walk(learning, make_ema(learning, 0.9), 2)
+    assert all(torch.equal(value, before[name]) for name, value in ema.module.state_dict().items())
+    assert not any(value.requires_grad for value in ema.module.parameters())
+    assert all(value.requires_grad for value in learning.parameters())
+    kept = [value.detach().clone() for value in learning.parameters()]
+    ema.update_parameters(learning)
+    assert all(torch.equal(a, b) for a, b in zip(kept, learning.parameters(), strict=True))

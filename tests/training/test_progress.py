@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
 def show(stream: io.StringIO, total: int = 10, epochs: int = 2, start: int = 0) -> str:
     progress = Progress(total, epochs, start, stream)
     for step in range(start + 1, total + 1):
-        progress.update(Step(step, step * epochs / total, 1e-3, 8, ("loss",), torch.tensor([1.0, 0.0, 1 / step])))
+        progress.on_step(None, Step(step, step * epochs / total, 1e-3, 8, {"loss": torch.tensor(1 / step)}))
     progress.close()
     return stream.getvalue()
 
@@ -77,7 +77,7 @@ def test_stream_is_stderr_of_the_moment(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     progress = Progress(1, 1)
-    progress.update(Step(1, 1.0, 1e-3, 8, ("loss",), torch.tensor([1.0, 0.0, 0.5])))
+    progress.on_step(None, Step(1, 1.0, 1e-3, 8, {"loss": torch.tensor(0.5)}))
     progress.close()
     assert LINE.fullmatch(stream.getvalue().strip())
 

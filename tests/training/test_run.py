@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
 import shutil
 from pathlib import Path
@@ -12,29 +11,32 @@ import pytest
 import torch
 from torch import Tensor
 
+import vit.config
+import vit.data.draws
 import vit.device
-import vit.training.loop
+import vit.training.initial
+import vit.training.run
 from vit.checkpoints import load_model, save_model
 from vit.config import (
+    AugmentConfig,
     ClassifyConfig,
     Config,
     ConfigError,
-    DataConfig,
-    MaskConfig,
     ModelConfig,
     OptimConfig,
+    RunConfig,
     TrainConfig,
 )
 from vit.data import Dataset, ImageSet
 from vit.data.images import content_stamp
 from vit.interpret import DynamicsRecorder
-from vit.training.loop import NonFiniteError
-from vit.training.metrics import read_metrics
-from vit.training.distributed import Processes
-from vit.training.run import TrainingRun, begin_run
-from vit.training.run_folder import RunFolder
+from vit.runs import read_metrics
+from vit.training.callbacks import Callback, MetricsFile
+from vit.training.distributed import Distributed
+from vit.training.loop import NonFiniteError, train_and_save, train_steps
+from vit.training.objectives import objective_class
+from vit.training.run import Run, find_state, restore, setup
 from vit.training.state import StateError, load_state, save_state, saved_states, state_path
-from vit.training.stopping import StopRequests
 
 IMAGES = 20  # in batches of 8: two whole ones and one of 4
 PER_EPOCH, EPOCHS = 3, 3
@@ -42,22 +44,22 @@ STEPS = PER_EPOCH * EPOCHS
 CUTS = {"after step 1": 1, "mid-epoch": 5, "at an epoch's end": 6, "before the last step": 8, "after the last": 9}
 
 CONFIG = Config(
-    DataConfig(),
-    ModelConfig(
+    model=ModelConfig(
         image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2,
         drop_path=0.3, freeze=["W_Q"],
     ),
-    MaskConfig(),
-    OptimConfig(blr=0.02, warmup_epochs=1, min_lr=1e-5),
-    TrainConfig(epochs=EPOCHS, batch_size=8, accumulate=2, precision="fp32"),
+    optim=OptimConfig(blr=0.02, warmup_epochs=1, min_lr=1e-5),
+    train=TrainConfig(epochs=EPOCHS, batch_size=8, precision="fp32"),
+    run=RunConfig(grad_accum_steps=2),
 )  # fmt: skip
 CLASSIFY = dataclasses.replace(
     CONFIG,
-    data=DataConfig(rand_augment=2, erasing=0.5),
+    augment=AugmentConfig(rand_augment=2, erasing=0.5),
     optim=OptimConfig(blr=0.02, layer_decay=0.7, ema=0.9),
-    train=dataclasses.replace(CONFIG.train, task="classify"),
+    train=dataclasses.replace(CONFIG.train, objective="classify"),
     classify=ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1),
 )
+BOTH = pytest.mark.parametrize("config", [CONFIG, CLASSIFY], ids=["reconstruct", "classify"])
 
 
 def changed(config: Config, **sections: dict) -> Config:
@@ -77,10 +79,22 @@ def dataset(seed: int = 0) -> Dataset:
     return Dataset("Noise", "folder", image_set(IMAGES, seed), image_set(4, 1000 + seed))
 
 
-def go(run: TrainingRun, steps: int | None = None) -> list[float]:
+def begin(config: Config, states: Path | None = None, data: Dataset | None = None, dynamics: bool = False) -> Run:
+    """A run at its first step, or where a state in `states` left it."""
+    data = data or dataset()
+    state = None if states is None else find_state(states, config, data)
+    run = setup(config, data, state=state)
+    if dynamics and config.run.dynamics_every:
+        run.callbacks.append(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps))
+    if state is not None:
+        restore(run, state)
+    return run
+
+
+def go(run: Run, steps: int | None = None) -> list[float]:
     """The losses of the next `steps` steps, or of all that remain."""
     losses = []
-    for step in run.steps() if steps is None or steps > 0 else ():
+    for step in train_steps(run) if steps is None or steps > 0 else ():
         losses.append(step.loss)
         if len(losses) == steps:
             break
@@ -106,33 +120,51 @@ def assert_same(one: object, other: object) -> None:
         assert one == other
 
 
-def cut_and_continued(config: Config, cuts: list[int], folder: Path) -> tuple[list[float], TrainingRun]:
+def cut_and_continued(config: Config, cuts: list[int], folder: Path) -> tuple[list[float], Run]:
     """The losses of a run that ended after each of `cuts` and went on from its saved state, and the run at its end."""
-    run, losses = begin_run(config, dataset(), folder), []
+    run, losses = begin(config, folder), []
     for cut in cuts:
         losses += go(run, cut - run.step)
         run.save(folder)
         torch.manual_seed(cut)  # whatever the next process has drawn before
         torch.rand(cut)
         seconds = run.seconds
-        run = begin_run(config, dataset(), folder)
+        run = begin(config, folder)
         assert (run.step, run.seconds, run.notes) == (cut, seconds, [])
     return losses + go(run), run
 
 
 def assert_resumes(config: Config, cuts: list[int], folder: Path) -> None:
-    whole = begin_run(config, dataset())
+    whole = begin(config)
     losses = go(whole)
     assert len(losses) == STEPS
     losses_cut, resumed = cut_and_continued(config, cuts, folder)
     assert losses_cut == losses
-    assert_same(resumed.model.state_dict(), whole.model.state_dict())
+    assert_same(resumed.objective.state_dict(), whole.objective.state_dict())
     assert_same(resumed.optimizer.state_dict(), whole.optimizer.state_dict())
     assert_same(resumed.result.state_dict(), whole.result.state_dict())
+    if whole.ema is not None:
+        assert_same(resumed.ema.state_dict(), whole.ema.state_dict())
     assert resumed.step == whole.step == STEPS
 
 
 # --- exact resume ----------------------------------------------------------------------------------------------------
+
+MODEL = dict(class_token=False, registers=2, pos_embed="learned", layer_scale=0.1, freeze=["patch_embed"])
+OTHERS = {
+    **{
+        f"{kind} masks, crop {crop}": changed(CONFIG, mask={"kind": kind}, augment={"crop": crop}, model=MODEL)
+        for kind in ("block", "grid")
+        for crop in ("pad", "none")
+    },
+    "bf16": changed(CONFIG, train={"precision": "bf16"}),
+    "shuffled": changed(CONFIG, augment={"shuffle": "across"}),
+    "uniformity": changed(CONFIG, reconstruct={"uniformity": 0.1}, run={"grad_accum_steps": 0}, optim={"ema": 0.5}),
+    "muon": changed(CONFIG, optim={"name": "muon"}),
+    "classify": changed(CLASSIFY, optim={"ema": 0.0}),
+    "classify, averaged": CLASSIFY,
+    "classify by muon": changed(CLASSIFY, optim={"name": "muon"}),
+}
 
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
@@ -144,65 +176,39 @@ def test_run_cut_at_every_step(tmp_path):
     assert_resumes(CONFIG, list(range(1, STEPS)), tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["block", "grid"])
-@pytest.mark.parametrize("crop", ["pad", "none"])
-def test_other_masks_and_crops_continue_too(kind, crop, tmp_path):
-    model = {
-        "class_token": False,
-        "registers": 2,
-        "pos_embed": "learned",
-        "layer_scale": 0.1,
-        "freeze": ["patch_embed"],
-    }
-    assert_resumes(changed(CONFIG, mask={"kind": kind}, data={"crop": crop}, model=model), [2, 7], tmp_path)
-
-
-def test_bf16_run_continues_too(tmp_path):
-    assert_resumes(changed(CONFIG, train={"precision": "bf16"}), [4], tmp_path)
-
-
-@pytest.mark.parametrize("ema", [0.0, 0.9])
-def test_cut_classification_continues_as_if_it_had_not_been(ema, tmp_path):
-    assert_resumes(changed(CLASSIFY, optim={"ema": ema}), [1, 5, 6, 8], tmp_path)
-
-
-@pytest.mark.parametrize("config", [CONFIG, CLASSIFY], ids=["reconstruction", "classification"])
-def test_cut_run_of_muon_continues_too(config, tmp_path):
-    assert_resumes(changed(config, optim={"name": "muon"}), [1, 5], tmp_path)
-
-
-def test_run_that_learns_uniformity_continues_too(tmp_path):
-    config = changed(CONFIG, mask={"uniformity": 0.1}, train={"accumulate": 0}, optim={"ema": 0.5})
-    assert_resumes(config, [4], tmp_path)
+@pytest.mark.parametrize("config", OTHERS.values(), ids=OTHERS)
+def test_other_runs_continue_too(config, tmp_path):
+    assert_resumes(config, [1, 5, 6, 8], tmp_path)
 
 
 def test_run_from_a_checkpoint_continues_without_it(tmp_path):
-    before = begin_run(CONFIG, dataset(seed=7))
+    before = begin(CONFIG, data=dataset(seed=7))
     save_model(tmp_path / "before", before.model, before.normalize)
     config = changed(CLASSIFY, model={"init": str(tmp_path / "before")})
-    whole = begin_run(config, dataset())
+    whole = begin(config)
     assert torch.equal(whole.model.norm.weight, before.model.encoder.norm.weight)
-    losses, cut = go(whole), begin_run(config, dataset())
+    losses, cut = go(whole), begin(config)
     first = go(cut, 4)
     cut.save(tmp_path / "states")
     shutil.rmtree(tmp_path / "before")
-    resumed = begin_run(config, dataset(), tmp_path / "states")
+    resumed = begin(config, tmp_path / "states")
     assert first + go(resumed) == losses
     assert_same(resumed.result.state_dict(), whole.result.state_dict())
     assert (resumed.normalize.mean, resumed.normalize.std) == (before.normalize.mean, before.normalize.std)
+    assert resumed.init == whole.init != ""
 
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 def test_every_image_comes_once_an_epoch_across_a_cut(cut, tmp_path, monkeypatch):
     seen = []
-    batch_indices = vit.training.loop.batch_indices
+    batch_indices = vit.data.draws.batch_indices
 
     def recording(seed: int, step: int, *sizes: int) -> Tensor:
         indices = batch_indices(seed, step, *sizes)
         seen.append((step, indices.tolist()))
         return indices
 
-    monkeypatch.setattr(vit.training.loop, "batch_indices", recording)
+    monkeypatch.setattr(vit.data.draws, "batch_indices", recording)
     cut_and_continued(CONFIG, [cut], tmp_path)
     assert [step for step, _ in seen] == list(range(STEPS))
     epochs = [[i for step, ids in seen if step // PER_EPOCH == epoch for i in ids] for epoch in range(EPOCHS)]
@@ -212,30 +218,115 @@ def test_every_image_comes_once_an_epoch_across_a_cut(cut, tmp_path, monkeypatch
 
 
 def test_frozen_part_stays_as_it_began_across_cuts(tmp_path):
-    def queries(run: TrainingRun) -> Tensor:
+    def queries(run: Run) -> Tensor:
         return torch.cat([block.attn.qkv.weight.detach().chunk(3)[0] for block in run.model.encoder.blocks])
 
-    def keys(run: TrainingRun) -> Tensor:
+    def keys(run: Run) -> Tensor:
         return torch.cat([block.attn.qkv.weight.detach().chunk(3)[1] for block in run.model.encoder.blocks])
 
-    begin = begin_run(CONFIG, dataset())
+    first = begin(CONFIG)
     _, end = cut_and_continued(CONFIG, [2, 5], tmp_path)
-    assert torch.equal(queries(begin), queries(end))
-    assert not torch.equal(keys(begin), keys(end))
+    assert torch.equal(queries(first), queries(end))
+    assert not torch.equal(keys(first), keys(end))
 
 
-def test_uniformity_is_refused_among_several_processes():
-    """Also of torchrun, of which no setting speaks."""
-    config = changed(CONFIG, mask={"uniformity": 0.1}, train={"accumulate": 0})
-    with pytest.raises(ConfigError, match=r"^mask\.uniformity: [^\n]* one process$"):
-        begin_run(config, dataset(), processes=Processes(0, 2))
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"reconstruct": {"uniformity": 0.1}, "run": {"grad_accum_steps": 0}}, "reconstruct.uniformity"),
+        ({"augment": {"shuffle": "across"}}, "augment.shuffle"),
+    ],
+)
+def test_what_compares_images_is_refused_among_several_processes(change, key, monkeypatch):
+    monkeypatch.setattr(Distributed, "broadcast_from_main", lambda dist, make: make())
+    with pytest.raises(ConfigError, match=rf"^{key}: [^\n]* one process$"):
+        setup(changed(CONFIG, **change), dataset(), Distributed(0, 2))
+
+
+# --- an objective that somebody adds ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def centre(monkeypatch) -> Config:
+    """Settings of an objective registered here: each image's features against a moving mean, kept in a buffer."""
+
+    class Centre(objective_class("reconstruct")):
+        def __init__(self, model, config, data):
+            super().__init__(model, config, data)
+            self.register_buffer("mean", torch.zeros(16))
+            self.seen = torch.zeros(16)
+            self.metrics, self.compares_images = ("distance",), "train.objective"
+
+        def forward(self, images, targets, draws):
+            loss, _ = super().forward(images, targets, draws)
+            features = self.model.encoder(images, None, draws.drop_path).mean((0, 1))  # drop path draws nothing itself
+            self.seen = features.detach()
+            distance = (features - self.mean).square().mean()
+            return loss + distance, {"distance": distance}
+
+        def after_step(self, step):
+            self.mean.lerp_(self.seen, 1 / step)
+
+    info = vit.config.OBJECTIVES["reconstruct"]
+    monkeypatch.setitem(vit.config.OBJECTIVES, "centre", info)
+    for module in (vit.training.run, vit.training.initial):
+        monkeypatch.setattr(module, "objective_class", lambda name: {"centre": Centre}[name])
+    return changed(CONFIG, train={"objective": "centre"}, run={"grad_accum_steps": 1})
+
+
+def test_new_objective_trains_and_its_state_is_saved_and_restored(centre, tmp_path):
+    assert_resumes(centre, [1, 4, 8], tmp_path)
+    whole, resumed = begin(centre), begin(centre, tmp_path)
+    metrics = [step.metrics for step in train_steps(whole)]
+    assert all({"loss", "distance"} < set(line) for line in metrics)
+    assert metrics[0]["distance"] > 0
+    assert whole.objective.mean.abs().max() > 0
+    assert torch.equal(load_state(state_path(tmp_path, 8))["objective"]["mean"], resumed.objective.mean)
+    assert not torch.equal(resumed.objective.mean, whole.objective.mean)
+    assert not torch.equal(resumed.objective.mean, begin(centre).objective.mean)
+
+
+class Counting(Callback):
+    """A callback with a state of its own."""
+
+    name = "counting"
+
+    def __init__(self):
+        self.seen: list[int] = []
+        self.gradients = 0
+
+    def on_gradient(self, step):
+        self.gradients += 1
+
+    def on_step(self, run, done):
+        assert (run.step, self.gradients) == (done.step, done.step)
+        self.seen.append(done.step)
+
+    def state_dict(self):
+        return {"seen": list(self.seen), "gradients": self.gradients}
+
+    def load_state_dict(self, state):
+        if state is not None:
+            self.seen, self.gradients = list(state["seen"]), state["gradients"]
+
+
+def test_callbacks_see_every_step_once_and_are_saved_with_the_run(tmp_path):
+    for cut in (3, 7, STEPS):
+        state, counting = find_state(tmp_path, CONFIG, dataset()), Counting()
+        run = setup(CONFIG, dataset(), state=state)
+        run.callbacks.append(counting)
+        if state is not None:
+            restore(run, state)
+        go(run, cut - run.step)
+        run.save(tmp_path)
+    assert counting.seen == list(range(1, STEPS + 1))
 
 
 # --- which state -----------------------------------------------------------------------------------------------------
 
 
 def saved_run(folder: Path, *cuts: int) -> None:
-    run = begin_run(CONFIG, dataset())
+    run = begin(CONFIG)
     for cut in cuts:
         go(run, cut - run.step)
         run.save(folder)
@@ -243,7 +334,7 @@ def saved_run(folder: Path, *cuts: int) -> None:
 
 def test_run_without_a_state_begins_at_its_first_step(tmp_path):
     for states in (None, tmp_path, tmp_path / "missing"):
-        run = begin_run(CONFIG, dataset(), states)
+        run = begin(CONFIG, states)
         assert (run.step, run.seconds, run.notes) == (0, 0.0, [])
         assert run.total_steps == STEPS
 
@@ -254,12 +345,12 @@ def test_damaged_newest_state_is_named_and_the_one_before_taken(tmp_path):
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    run = begin_run(CONFIG, dataset(), tmp_path)
+    run = begin(CONFIG, tmp_path)
     assert run.step == 3
     assert len(run.notes) == 1
     assert str(newest) in run.notes[0]
 
-    whole = begin_run(CONFIG, dataset())
+    whole = begin(CONFIG)
     assert go(run) == go(whole)[3:]
     assert_same(run.model.state_dict(), whole.model.state_dict())
 
@@ -269,7 +360,7 @@ def test_run_with_damaged_states_only_is_refused(tmp_path):
     for path in saved_states(tmp_path):
         path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(StateError, match="no usable state"):
-        begin_run(CONFIG, dataset(), tmp_path)
+        begin(CONFIG, tmp_path)
 
 
 def test_other_data_is_refused(tmp_path):
@@ -282,7 +373,7 @@ def test_other_data_is_refused(tmp_path):
         dataclasses.replace(one, train=dataclasses.replace(other.train, labels=one.train.labels)),
     ):
         with pytest.raises(StateError, match="data has changed") as caught:
-            begin_run(CONFIG, data, tmp_path)
+            begin(CONFIG, tmp_path, data)
         assert one.stamp in str(caught.value)
         assert data.stamp in str(caught.value)
 
@@ -297,45 +388,60 @@ def test_other_data_is_refused(tmp_path):
         ({"optim": {"ema": 0.5}}, "optim.ema: the run began with 0.0, not 0.5"),
         ({"optim": {"layer_decay": 0.5}}, "optim.layer_decay"),
         ({"optim": {"name": "muon"}}, "optim.name: the run began with 'adamw', not 'muon'"),
-        ({"data": {"erasing": 0.5}}, "augment.erasing"),
-        ({"train": {"dynamics_every": 5}}, "run.dynamics_every: the run began with 0, not 5"),
-        ({"mask": {"uniformity": 0.1}, "train": {"accumulate": 0}}, "reconstruct.uniformity"),
+        ({"augment": {"erasing": 0.5}}, "augment.erasing"),
+        ({"reconstruct": {"uniformity": 0.1}, "run": {"grad_accum_steps": 0}}, "reconstruct.uniformity"),
     ],
 )
 def test_other_settings_are_refused(tmp_path, change, key):
     saved_run(tmp_path, 3)
     with pytest.raises(StateError, match=key):
-        begin_run(changed(CONFIG, **change), dataset(), tmp_path)
+        begin(changed(CONFIG, **change), tmp_path)
+
+
+def test_where_a_run_computes_and_what_it_writes_may_change(tmp_path):
+    saved_run(tmp_path, 3)
+    moved = changed(CONFIG, data={"root": "elsewhere", "limit": 7}, run={"grad_accum_steps": 1, "save_every": 7})
+    run, whole = begin(moved, tmp_path), begin(CONFIG)
+    assert ["last bits may differ" in note for note in run.notes] == [True]
+    assert go(run) == pytest.approx(go(whole)[3:], rel=1e-4)
 
 
 def test_settings_that_came_later_do_not_stop_an_older_run(tmp_path):
     saved_run(tmp_path, 3)
     state = load_state(state_path(tmp_path, 3))
-    del state["config"]["train"]["knn_images"]
+    del state["config"]["train"]["seed"], state["config"]["augment"]["shuffle"]
     save_state(tmp_path, 3, state)
-    assert begin_run(CONFIG, dataset(), tmp_path).step == 3
+    assert begin(CONFIG, tmp_path).step == 3
 
 
-def test_run_of_a_version_that_recorded_nothing_cannot_begin_to(tmp_path):
+def test_state_of_an_earlier_layout_is_refused(tmp_path):
     saved_run(tmp_path, 3)
     state = load_state(state_path(tmp_path, 3))
-    del state["config"]["train"]["dynamics_every"]
+    del state["callbacks"]
     save_state(tmp_path, 3, state)
-    assert begin_run(CONFIG, dataset(), tmp_path, make_watch=DynamicsRecorder).watch is None
-    with pytest.raises(StateError, match=r"^train\.dynamics_every: [^\n]+ leave it out$"):
-        begin_run(changed(CONFIG, train={"dynamics_every": 5}), dataset(), tmp_path, make_watch=DynamicsRecorder)
+    with pytest.raises(
+        StateError, match=r"^the states in [^\n]+ are an earlier version's; finish the run with that one$"
+    ):
+        begin(CONFIG, tmp_path)
+
+
+def test_run_that_recorded_nothing_cannot_begin_to(tmp_path):
+    saved_run(tmp_path, 3)
+    assert begin(CONFIG, tmp_path, dynamics=True).callbacks == []
+    with pytest.raises(StateError, match=r"^run\.dynamics_every: [^\n]+ leave it out$"):
+        begin(changed(CONFIG, run={"dynamics_every": 5}), tmp_path, dynamics=True)
 
 
 def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
     config = changed(CONFIG, train={"precision": "auto"})
     for began, now in (("fp32", True), ("bf16", False)):
         monkeypatch.setattr(vit.device, "bf16_pays", lambda device, began=began: began == "bf16")
-        run = begin_run(config, dataset())
+        run = begin(config)
         assert run.compute.precision == began
         go(run, 2)
         run.save(tmp_path / began)
         monkeypatch.setattr(vit.device, "bf16_pays", lambda device, now=now: now)
-        assert begin_run(config, dataset(), tmp_path / began).compute.precision == began
+        assert begin(config, tmp_path / began).compute.precision == began
 
 
 @pytest.mark.parametrize("key", ["computed_on", "torch"])
@@ -343,7 +449,7 @@ def test_other_machine_is_said(tmp_path, key):
     saved_run(tmp_path, 3)
     state = load_state(state_path(tmp_path, 3))
     save_state(tmp_path, 3, state | {key: "something else"})
-    run = begin_run(CONFIG, dataset(), tmp_path)
+    run = begin(CONFIG, tmp_path)
     assert run.step == 3
     assert len(run.notes) == 1
     assert "something else" in run.notes[0]
@@ -352,19 +458,18 @@ def test_other_machine_is_said(tmp_path, key):
 # --- a state is a model ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [CONFIG, CLASSIFY], ids=["reconstruction", "classification"])
+@BOTH
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 def test_state_loads_as_the_model_that_its_run_leaves(config, ema, tmp_path):
     """Where the weights are averaged that is the average."""
-    config = changed(config, optim={"ema": ema}, train={"dynamics_every": 2})
-    run = begin_run(config, dataset(), make_watch=DynamicsRecorder)
+    run = begin(changed(config, optim={"ema": ema}, run={"dynamics_every": 2}), dynamics=True)
     go(run, 5)
     run.save(tmp_path / "states")
-    save_model(tmp_path / "model", run.result, run.normalize, run.data.train.class_names, run.data.name)
+    run.save_model(tmp_path / "model")
     state, model = load_model(state_path(tmp_path / "states", 5)), load_model(tmp_path / "model")
     assert_same(dict(state.state_dict()), dict(model.state_dict()))
     assert_same(dict(state.state_dict()), dict(run.result.state_dict()))
-    assert (run.average is None) == (ema == 0)
+    assert (run.ema is None) == (ema == 0)
     same = all(torch.equal(value, run.model.state_dict()[name]) for name, value in state.state_dict().items())
     assert same == (ema == 0)
     for name in ("class_names", "data"):
@@ -373,7 +478,7 @@ def test_state_loads_as_the_model_that_its_run_leaves(config, ema, tmp_path):
 
 
 def test_frozen_parts_of_a_classifier_stay():
-    run = begin_run(changed(CLASSIFY, model={"freeze": ["patch_embed", "blocks.0.mlp", "W_K"]}), dataset())
+    run = begin(changed(CLASSIFY, model={"freeze": ["patch_embed", "blocks.0.mlp", "W_K"]}))
     before = {name: value.clone() for name, value in run.model.state_dict().items()}
     go(run)
     for name, value in run.model.state_dict().items():
@@ -388,18 +493,11 @@ def test_frozen_parts_of_a_classifier_stay():
 # --- a run that goes wrong -------------------------------------------------------------------------------------------
 
 
-def train_py():
-    spec = importlib.util.spec_from_file_location("train_py", Path(__file__).resolve().parents[2] / "train.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_step_that_is_not_finite_is_neither_saved_nor_logged(tmp_path, bad):
-    config = changed(CONFIG, train={"save_every": 1, "log_every": 1})
-    folder = RunFolder(tmp_path)
-    run = begin_run(config, dataset())
+    config = changed(CONFIG, run={"save_every": 1, "log_every": 1})
+    run = begin(config)
+    run.callbacks.append(MetricsFile(tmp_path / "metrics.jsonl", run))
     calls = []
 
     def spoil_fifth_step(module: object, inputs: object, output: Tensor) -> Tensor:
@@ -408,10 +506,20 @@ def test_step_that_is_not_finite_is_neither_saved_nor_logged(tmp_path, bad):
 
     run.model.decoder.pred.register_forward_hook(spoil_fifth_step)
     with pytest.raises(NonFiniteError, match=r"^step 5: "):
-        train_py().train(run, folder, StopRequests())
-    assert [load_state(path)["step"] for path in saved_states(folder.checkpoints)] == [3, 4]
-    assert [line["step"] for line in read_metrics(folder.metrics)] == [1, 2, 3, 4]
+        train_and_save(run, tmp_path / "checkpoints")
+    assert [load_state(path)["step"] for path in saved_states(tmp_path / "checkpoints")] == [3, 4]
+    assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4]
 
-    resumed, whole = begin_run(config, dataset(), folder.checkpoints), begin_run(config, dataset())
+    resumed, whole = begin(config, tmp_path / "checkpoints"), begin(config)
     assert go(resumed) == go(whole)[4:]
     assert_same(resumed.model.state_dict(), whole.model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("every", "stop_at", "saved"), [(4, 99, [8, 9]), (2, 99, [8, 9]), (100, 3, [3]), (100, 9, [9])]
+)
+def test_states_are_saved_every_so_many_steps_at_the_end_and_at_a_stop(tmp_path, every, stop_at, saved):
+    run = begin(changed(CONFIG, run={"save_every": every}))
+    train_and_save(run, tmp_path, lambda: run.step == stop_at)
+    assert [load_state(path)["step"] for path in saved_states(tmp_path)] == saved
+    assert run.step == saved[-1]

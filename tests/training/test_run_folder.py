@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vit.errors import one_line
-from vit.training.run_folder import RunFolder, RunFolderError, snapshot_steps
+from vit.training.run_folder import RunFolder, RunFolderError
 
 OURS = sorted(
     path.name for path in vars(RunFolder(Path("run"))).values() if isinstance(path, Path) and path.name != "run"
@@ -115,17 +114,3 @@ def test_all_stands_inside_the_folder():
     assert len(paths) == len(OURS) + 1
     assert all(path == folder.path or path.parent == folder.path for path in paths)
     assert len(set(paths)) == len(paths)
-
-
-@pytest.mark.parametrize(("total", "count"), [(0, 3), (1, 3), (100, 2), (1000, 9), (15_640, 8), (5, 20)])
-def test_snapshots_begin_at_the_start_and_end_at_the_end_and_are_closer_at_first(total, count):
-    steps = snapshot_steps(total, count)
-    assert (steps[0], steps[-1]) == (0, total)
-    assert len(steps) == len(set(steps)) <= count
-    gaps = [after - before for before, after in itertools.pairwise(steps)]
-    assert all(later >= earlier - 1 for earlier, later in itertools.pairwise(gaps))  # but for rounding
-
-
-def test_no_snapshots_unless_asked():
-    assert snapshot_steps(100, 0) == []
-    assert snapshot_steps(100, 1) == [100]

@@ -95,9 +95,10 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
 
 
 def model_of_state(config: Config, data: Dataset, state: dict[str, Any]) -> InitialModel:
-    """The model that a saved state belongs to, with random weights."""
+    """The model of a saved state."""
     objective = objective_class(config.train.objective)
     model = objective.build_model(config, ViTConfig(**state["encoder"]))
+    model.load_state_dict(state["model"])
     return InitialModel(model, Normalization(state["mean"], state["std"]), [], state["init"])
 
 

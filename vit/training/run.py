@@ -227,7 +227,6 @@ def restore(run: Run, state: dict[str, Any]) -> None:
 
     On the same CPU that is to the bit.
     """
-    run.model.load_state_dict(state["model"])
     run.objective.load_state_dict(state["objective"], strict=False)
     run.optimizer.load_state_dict(state["optimizer"])
     if run.ema is not None:

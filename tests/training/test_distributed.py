@@ -15,17 +15,28 @@ import torch
 import torch.distributed as dist
 from PIL import Image
 
-from vit.config import ClassifyConfig, Config, ConfigError, DataConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.config import (
+    AugmentConfig,
+    ClassifyConfig,
+    Config,
+    ConfigError,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    TrainConfig,
+)
 from vit.data import Dataset, ImageSet
+from vit.data.draws import shard
 from vit.data.images import content_stamp
 from vit.interpret import DynamicsRecorder, read_dynamics
 from vit.interpret.dynamics import QUANTITIES
-from vit.training.distributed import ALONE, Processes, joined
-from vit.training.run import begin_run
+from vit.training.distributed import SINGLE, Distributed, init_distributed
+from vit.training.loop import train_steps
+from vit.training.run import setup
 from vit.training.state import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[2]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 ALL = {
     "config.yaml", "metrics.jsonl", "checkpoints", "model.safetensors", "config.json", "reconstructions.png",
     "attention.png", "curves.png", "summary.json", ".lock", "showcase.safetensors", "report.html",
@@ -33,38 +44,52 @@ ALL = {
 STEPS = 90
 # 21 images in batches of 10: the last batch of an epoch has one image, fewer than there are processes.
 CONFIG = """
-data: {source: folder, root: images, cache: cache, crop_scale: [0.5, 1.0]}
+data: {source: folder, root: images, cache: cache}
+augment: {crop_scale: [0.5, 1.0]}
 model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, decoder_dim: 16, decoder_depth: 1,
         decoder_heads: 2, drop_path: 0.3, freeze: [W_Q]}
 optim: {blr: 0.01}
-train: {epochs: 30, batch_size: 10, log_every: 1, save_every: 50, device: cpu, precision: fp32}
+train: {epochs: 30, batch_size: 10, precision: fp32}
+run: {log_every: 1, save_every: 50, device: cpu}
 """
+
+
+# --- which process this is -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("images", [1, 2, 3, 10, 256])
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
-def test_parts_make_up_the_batch_and_are_alike(images, count):
-    parts = [Processes(rank, count).part(images) for rank in range(count)]
-    assert [i for part in parts for i in range(part.start, part.stop)] == list(range(images))
-    sizes = [part.stop - part.start for part in parts]
-    assert max(sizes) - min(sizes) <= 1
-    assert max(sizes) == Processes(0, count).largest_part(images)
+def test_largest_shard_is_the_largest(images, count):
+    sizes = [shard(images, rank, count).stop - shard(images, rank, count).start for rank in range(count)]
+    assert max(sizes) == Distributed(0, count).largest_shard(images)
 
 
 def test_without_torchrun_a_process_is_alone(monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    with joined(TrainConfig()) as processes:
-        assert processes == ALONE
-        assert processes.first
-        assert (processes.largest(7), processes.from_first(lambda: "mine")) == (7, "mine")
+    with init_distributed(Config()) as alone, alone.main_process_first():
+        assert alone == SINGLE
+        assert alone.is_main
+        assert (alone.all_reduce_max(7), alone.broadcast_from_main(lambda: "mine")) == (7, "mine")
+        assert alone.wrap(module := torch.nn.Linear(1, 1), torch.device("cpu")) is module
 
 
-def test_more_processes_than_images_are_refused(monkeypatch):
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (Config(train=TrainConfig(batch_size=8)), r"train.batch_size: 8 .* 9 processes"),
+        (Config(run=RunConfig(device="mps")), r"run.device: 'mps' cannot be shared"),
+    ],
+    ids=["more processes than images", "mps"],
+)
+def test_what_cannot_be_shared_is_refused(monkeypatch, config, message):
     values = {"TORCHELASTIC_RUN_ID": "x", "RANK": 0, "WORLD_SIZE": 9, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
     for key, value in values.items():
         monkeypatch.setenv(key, str(value))
-    with pytest.raises(ConfigError, match=r"train.batch_size: 8 .* 9 processes"), joined(TrainConfig(batch_size=8)):
+    with pytest.raises(ConfigError, match=message), init_distributed(config):
         pass
+
+
+# --- train.py, started by torchrun -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +145,11 @@ def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes
 
 # Seven images in batches of three: the last batch of an epoch has one image, fewer than there are processes.
 CLASSIFY = Config(
-    DataConfig(rand_augment=2, erasing=0.5),
-    ModelConfig(image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, drop_path=0.5),
+    augment=AugmentConfig(rand_augment=2, erasing=0.5),
+    model=ModelConfig(image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, drop_path=0.5),
     optim=OptimConfig(blr=0.5, layer_decay=0.7, ema=0.5),
-    train=TrainConfig(task="classify", epochs=3, batch_size=3, device="cpu", precision="fp32", dynamics_every=4),
+    train=TrainConfig(objective="classify", epochs=3, batch_size=3, precision="fp32"),
+    run=RunConfig(device="cpu", dynamics_every=4),
     classify=ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1),
 )
 
@@ -137,12 +163,16 @@ def learn_classes(place: str, *rank_and_count: str) -> None:
     draws = torch.Generator().manual_seed(0)
     images, labels = torch.randint(0, 256, (7, 3, 16, 16), dtype=torch.uint8, generator=draws), torch.arange(7) % 3
     both = ImageSet(images, labels, ("ape", "bee", "cat"), content_stamp(images, labels))
-    data, processes = Dataset("Noise", "folder", both, both), Processes(rank, count, rank, count)
-    run = begin_run(CLASSIFY, data, None, processes, DynamicsRecorder)
-    measured = torch.stack([step.measured for step in run.steps()])
-    assert (run.watch is not None) == (rank == 0)
+    data = Dataset("Noise", "folder", both, both)
+    run = setup(CLASSIFY, data, Distributed(rank, count, rank))
+    recorder = DynamicsRecorder(
+        run.model, CLASSIFY.run.dynamics_every, run.total_steps, folder / f"{count}.safetensors"
+    )
     if rank == 0:
-        run.watch.write(folder / f"{count}.safetensors")
+        run.callbacks.append(recorder)
+    measured = torch.stack([torch.stack(list(step.values.values())) for step in train_steps(run)])
+    if rank == 0:
+        recorder.on_save()
         torch.save((measured, dict(run.result.state_dict())), folder / f"{count}.pt")
 
 
@@ -173,8 +203,8 @@ def test_two_processes_learn_classes_as_one(tmp_path):
 
 @pytest.mark.slow
 def test_stopped_run_of_two_continues_as_one(place, alone):
-    """train.py starts both itself; SIGTERM reaches the launcher, as a cluster sends it."""
-    process = start(place, "stopped", "--train.processes", "2", "--run.save_every", "1")
+    """SIGTERM reaches the launcher, as a cluster sends it, which hands it on."""
+    process = start(place, "stopped", "--run.save_every", "1", launcher=TORCHRUN)
     until = time.monotonic() + 120
     while not saved_states(place / "stopped" / "checkpoints") and process.poll() is None:
         assert time.monotonic() < until
@@ -183,12 +213,11 @@ def test_stopped_run_of_two_continues_as_one(place, alone):
     _, errors = process.communicate(timeout=120)
     if process.returncode == 0:
         pytest.fail(f"the run was over before the signal came: {errors}")
-    assert process.returncode == 128 + signal.SIGTERM, errors
     assert errors.count("stopped by SIGTERM; continue with: python train.py --out stopped --resume") == 1
-    assert "Traceback" not in errors
+    assert "train.py: error" not in errors
     step = load_state(saved_states(place / "stopped" / "checkpoints")[-1])["step"]
     assert 1 <= step < STEPS
-    code, printed, errors = run(place, "stopped", "--resume", "--train.processes", "1")
+    code, printed, errors = run(place, "stopped", "--resume")
     assert code == 0, errors
     assert f"{STEPS} steps, from step {step}" in printed
     assert "the run began on" in printed
@@ -196,11 +225,12 @@ def test_stopped_run_of_two_continues_as_one(place, alone):
 
 
 @pytest.mark.slow
-def test_what_stops_one_stops_all_in_one_line_and_with_its_exit_code(place):
-    code, printed, errors = run(place, "bad", "--train.processes", "2", "--data.root", "nowhere")
-    assert code == 2, errors
-    assert sum("nowhere" in line for line in errors.splitlines()) == 1
-    assert {line.partition("error: ")[0] for line in errors.splitlines()} == {"train.py: "}
-    assert "Traceback" not in errors
+def test_what_stops_one_stops_all_in_one_line(place):
+    """The exit code is torchrun's, which also says how each process ended."""
+    code, printed, errors = run(place, "bad", "--data.root", "nowhere", launcher=TORCHRUN)
+    assert code != 0, errors
+    ours = [line for line in errors.splitlines() if line.startswith("train.py: ")]
+    assert len(ours) == 1
+    assert "nowhere" in ours[0]
     assert not (place / "bad").exists()
     assert not printed

@@ -1,0 +1,162 @@
+"""Between the steps: metrics.jsonl with whole lines, each step once, whatever happened; TensorBoard; snapshots."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from vit.config import Config, ConfigError, RunConfig
+from vit.runs import read_metrics
+from vit.training.callbacks import MetricsFile, TensorBoard, snapshot_steps, tensorboard_writer, validation_steps
+from vit.training.loop import Step
+
+
+def line(step: int, loss: float = 0.5) -> dict:
+    return {"step": step, "epoch": step / 3, "loss": loss}
+
+
+def run_at(step: int, total: int = 12, **settings: object) -> SimpleNamespace:
+    """What a callback reads of a run."""
+    run = SimpleNamespace(
+        step=step, seconds=0.0, total_steps=total, config=Config(run=RunConfig(**settings)), callbacks=[]
+    )
+    run.log = lambda values: [callback.on_log(values) for callback in run.callbacks]
+    return run
+
+
+def write(path, steps: range, resumed_from: int = 0, tensorboard=None) -> None:
+    run = run_at(resumed_from)
+    run.callbacks = [MetricsFile(path, run), *([TensorBoard(tensorboard, run)] if tensorboard else [])]
+    for step in steps:
+        run.log(line(step, loss=step + resumed_from / 10))
+    for callback in run.callbacks:
+        callback.on_save()
+        callback.close()
+
+
+def test_lines_come_back(tmp_path):
+    path = tmp_path / "run" / "metrics.jsonl"
+    lines = [line(1, 1 / 3), line(2, 1e-300), {"step": 3, "name": "Äpfel\n"}]
+    log = MetricsFile(path, run_at(0))
+    for one in lines:
+        log.on_log(one)
+    log.close()
+    assert read_metrics(path) == lines
+    assert [json.loads(one) for one in path.read_text().splitlines()] == lines
+
+
+def test_missing_file_holds_no_lines(tmp_path):
+    assert read_metrics(tmp_path / "metrics.jsonl") == []
+
+
+def test_line_can_be_read_as_soon_as_it_is_written(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsFile(path, run_at(0))
+    assert read_metrics(path) == []
+    for step in range(1, 4):
+        log.on_log(line(step))
+        assert read_metrics(path) == [line(number) for number in range(1, step + 1)]
+    log.close()
+
+
+@pytest.mark.parametrize("saved_at", [0, 1, 3, 5, 9])
+def test_resumed_run_drops_the_lines_that_it_makes_again(tmp_path, saved_at):
+    path = tmp_path / "metrics.jsonl"
+    write(path, range(1, 6))
+    write(path, range(saved_at + 1, 8), resumed_from=saved_at)
+    lines = read_metrics(path)
+    kept = min(saved_at, 5)
+    assert [one["step"] for one in lines] == [*range(1, kept + 1), *range(saved_at + 1, 8)]
+    assert [one["loss"] for one in lines[kept:]] == [step + saved_at / 10 for step in range(saved_at + 1, 8)]
+
+
+def test_line_that_a_kill_cut_short_is_left_out_at_every_place(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    write(path, range(1, 4))
+    whole = path.read_bytes()
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        lines = read_metrics(path)
+        assert [one["step"] for one in lines] == list(range(1, whole[:length].count(b"\n") + 1))
+    for length in (len(whole) - 1, len(whole) - 20):
+        path.write_bytes(whole[:length])
+        write(path, range(4, 6), resumed_from=3)
+        assert [one["step"] for one in read_metrics(path)] == [1, 2, 4, 5]
+
+
+def test_what_is_no_json_is_refused_and_not_written_in_part(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsFile(path, run_at(0))
+    log.on_log(line(1))
+    for bad in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            log.on_log(line(2, bad))
+    log.on_log(line(3))
+    log.close()
+    assert [one["step"] for one in read_metrics(path)] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("every", "start", "logged"), [(1, 0, [1, 2, 3, 4, 5, 6, 7]), (3, 0, [1, 3, 6, 7]), (3, 4, [6, 7]), (10, 0, [1, 7])]
+)
+def test_a_line_comes_every_so_many_steps_and_has_the_speed_since_the_last(tmp_path, every, start, logged):
+    run = run_at(start, total=7, log_every=every)
+    run.callbacks = [MetricsFile(tmp_path / "metrics.jsonl", run)]
+    for step in range(start + 1, 8):
+        run.step, run.seconds = step, run.seconds + 2
+        done = Step(
+            step, step / 3, 1e-3, 8, {"first_bad": torch.zeros(()), "loss": torch.ones(()), "grad_norm": torch.ones(())}
+        )
+        run.callbacks[0].on_step(run, done)
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert [one["step"] for one in lines] == logged
+    assert {one["images_per_second"] for one in lines} == {4.0}
+    assert set(lines[0]) == {"step", "epoch", "loss", "lr", "grad_norm", "images_per_second"}
+
+
+def test_tensorboard_gets_the_same_figures_each_step_once(tmp_path):
+    path, board = tmp_path / "metrics.jsonl", tmp_path / "tensorboard"
+    write(path, range(1, 6), tensorboard=board)
+    assert any(file.name.startswith("events.out.tfevents") for file in board.iterdir())
+    write(path, range(3, 7), resumed_from=2, tensorboard=board)
+    events = EventAccumulator(str(board))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {"epoch", "loss"}
+    for key in ("epoch", "loss"):
+        shown = [(event.step, event.value) for event in events.Scalars(key)]
+        assert shown == [(one["step"], pytest.approx(one[key], rel=1e-6)) for one in read_metrics(path)]
+
+
+def test_tensorboard_that_is_not_installed_is_said_in_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ConfigError, match=r"^run\.tensorboard: [^\n]*pip install"):
+        tensorboard_writer()
+
+
+@pytest.mark.parametrize(("total", "count"), [(0, 3), (1, 3), (100, 2), (1000, 9), (15_640, 8), (5, 20)])
+def test_snapshots_begin_at_the_start_and_end_at_the_end_and_are_closer_at_first(total, count):
+    steps = snapshot_steps(total, count)
+    assert (steps[0], steps[-1]) == (0, total)
+    assert len(steps) == len(set(steps)) <= count
+    gaps = [after - before for before, after in itertools.pairwise(steps)]
+    assert all(later >= earlier - 1 for earlier, later in itertools.pairwise(gaps))  # but for rounding
+
+
+def test_no_snapshots_unless_asked():
+    assert snapshot_steps(100, 0) == []
+    assert snapshot_steps(100, 1) == [100]
+
+
+@pytest.mark.parametrize(
+    ("total", "epochs", "every", "steps"),
+    [(12, 4, 2, {6, 12}), (12, 4, 3, {9}), (12, 4, 1, {3, 6, 9, 12}), (12, 4, 0, set())],
+)
+def test_validation_comes_at_the_end_of_every_so_many_epochs(total, epochs, every, steps):
+    assert validation_steps(total, epochs, every) == steps
