@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from vit.training.tasks import Reconstruction
 
 from vit.bench.job import Job, flops_per_image, linears
 from vit.config import ConfigError
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
-from vit.training.tasks import Reconstruction
 
 
 @pytest.mark.parametrize(("patch", "gflop"), [(4, 1.286), (2, 5.545)])
