@@ -100,7 +100,7 @@ SERVER = f"""
 import gc, json, os, runpy, sys, traceback
 sys.path.insert(0, {str(ROOT)!r})
 import timm, torch
-import vit.checkpoints, vit.data.folder, vit.evaluate.summary, vit.figures, vit.interpret, vit.training.run
+import vit.checkpoints, vit.data.folder, vit.figures, vit.interpret, vit.report.summary, vit.training.run
 gc.collect()
 gc.freeze()
 for line in sys.stdin:
@@ -422,7 +422,7 @@ INTERRUPTIONS = {
     "loading a state": at_call("vit.training.state:load_state", "SIGTERM"),
     "building the model": at_call("vit.training.run:make_optimizer", "SIGTERM"),
     "writing the model": at_call("vit.checkpoints:save_model", "SIGTERM"),
-    "measuring": at_call("vit.evaluate.summary:score_reconstruction", "SIGTERM"),
+    "measuring": at_call("vit.evaluate.evaluation:score_reconstruction", "SIGTERM"),
     "drawing": at_call("vit.figures:save_figure", "SIGTERM", "args[1].name == 'attention.png'"),
 }
 

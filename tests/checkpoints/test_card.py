@@ -126,8 +126,7 @@ def test_a_pretraining_is_told_with_its_figures_and_how_to_make_it_again(runs, t
         "vit evaluate pre --data=images --root data --method all --out measured",
         "| nearest-neighbour accuracy (k 20, 24 training images; by raw pixels 25.00%) | 50.00% |",
         "| linear probe of frozen features (24 labels, layer 1) | 62.50% ± 1.25% over 2 seeds |",
-        "| loss on hidden patches (block mask, 50% hidden; guessing the mean of the visible patches 0.8750; copying the "
-        "nearest visible patch 1.5000) | 0.7500 |",
+        "| loss on hidden patches (block mask, 50% hidden; visible mean 0.8750; nearest visible 1.5000) | 0.7500 |",
         "It names nothing", "one seed", "before its weights were rounded", "under Apache-2.0",
     ):  # fmt: skip
         assert part in card, part

@@ -99,19 +99,19 @@ def test_a_study_may_show_other_images(laboratory, plan):
     shuffled = replace(plan.training, augment=replace(plan.training.augment, shuffle="across"))
     mixed, usual = laboratory.learn(shuffled, 0, "shuffled"), laboratory.learn(plan.training, 0)
     assert torch.equal(mixed.initial.encoder.patch_embed.proj.weight, usual.initial.encoder.patch_embed.proj.weight)
-    assert mixed.worth.loss > usual.worth.loss  # images were never seen
+    assert mixed.scores.loss > usual.scores.loss  # images were never seen
 
 
-def test_worth_is_measured_once_and_learning_helps(laboratory, plan, learned, monkeypatch):
-    worth = learned.worth
-    assert 0 < worth.loss < 1.1
-    assert 0 <= worth.neighbours <= 1
-    assert 0.1 < worth.linear <= 1
+def test_scores_are_measured_once_and_learning_helps(laboratory, plan, learned, monkeypatch):
+    scores = learned.scores
+    assert 0 < scores.loss < 1.1
+    assert 0 <= scores.neighbours <= 1
+    assert 0.1 < scores.linear <= 1
     again = laboratory.learn(plan.training, 0)
-    assert worth.loss < learned.worth_at_start.loss
+    assert scores.loss < learned.init_scores.loss
     monkeypatch.setattr(type(again), "_measure", lambda *_: pytest.fail("measured twice"))
-    assert again.worth == worth
-    assert again.worth_at_start == learned.worth_at_start
+    assert again.scores == scores
+    assert again.init_scores == learned.init_scores
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vit.config import PRESETS
 from vit.interpret.viewing import short_name
 from vit.report.pieces import duration, plural
-from vit.runs import FIGURES, RunRecord, baselines
+from vit.runs import FIGURES, RunRecord, baselines, summary_values
 
 
 def introduction(record: RunRecord) -> str:
@@ -44,22 +44,20 @@ def key_figures(record: RunRecord) -> list[tuple[str, str, str]]:
             (f"{last['images_per_second']:,.0f}", "images a second", "as it is training"),
         ]
     time = (duration(summary["seconds"]), "of training", f"{summary['images_per_second']:,.0f} images a second")
-    value = {key: figure.of_summary(summary) for key, figure in FIGURES.items()}
+    values = summary_values(summary)
     meanings = {
         "accuracy": f"of {record.tested} are named right",
         "calibration_error": "how far its confidence is from how often it is right, on average",
         "masked_loss": f"on hidden patches of {record.tested_on}",
         "knn_accuracy": "without a label in training",
     }
+    names = {"accuracy": FIGURES["accuracy"].short, "masked_loss": FIGURES["masked_loss"].short}
     figures = []
     for key, meaning in meanings.items():
-        if (found := value[key]) is None:
+        if key not in values:
             continue
-        beside = [
-            f"{other.label}: {other.write_brief(baseline)}"
-            for other in baselines(key)[:1]
-            if (baseline := value[other.key]) is not None
-        ]
-        name = FIGURES[key].short if key in ("accuracy", "masked_loss") else FIGURES[key].label
-        figures.append((FIGURES[key].write_brief(found), name, "; ".join([meaning, *beside])))
+        for other in baselines(key)[:1]:  # one is enough here
+            if other.key in values:
+                meaning += f"; {other.label}: {other.write_brief(values[other.key])}"
+        figures.append((FIGURES[key].write_brief(values[key]), names.get(key, FIGURES[key].label), meaning))
     return [*figures, time]

@@ -97,7 +97,7 @@ def commands_of(record: RunRecord) -> list[tuple[str, str]]:
         "Draw where it looks, from any layer, head or patch": ["vit", "attention", run, *shown, "--out", look, *film],
         "A page to look around in its attention":
             ["vit", "explore", run, *shown, "--count", "4", *hidden, "--out", page],
-        "Measure what its features are worth":
+        "Measure its features":
             ["vit", "evaluate", run, *shown, *_of_the_same(settings), "--out", measured],
         "Write this page anew, with what was measured since": ["vit", "report", run],
     }  # fmt: skip

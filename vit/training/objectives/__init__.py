@@ -31,13 +31,11 @@ class Objective(nn.Module):
         data: what is learned from.
 
     Attributes:
-        metrics: names of what `forward` measures beside the loss.
         compares_images: the setting, if any, by which the loss depends on which images are computed together.
         lengths: the most tokens that each part of the model gets in training, by its name.
         notes: lines that the user should see.
     """
 
-    metrics: tuple[str, ...] = ()
     compares_images: str = ""
     lengths: dict[str, int]
 
@@ -84,7 +82,7 @@ class Objective(nn.Module):
         return None
 
     def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, and `metrics` by name: means over the images.
+        """Return the loss, and what else is measured by name: means over the images, the same names in every step.
 
         A pure function of its arguments and the weights; a batch may come in parts.
 
