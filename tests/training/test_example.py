@@ -34,8 +34,8 @@ def _teach(monkeypatch):
     module = ModuleType("vit.training.objectives.teach")
     exec(code, module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("vit.config.OBJECTIVES", dict(OBJECTIVES))
-    exec(entry, {"OBJECTIVES": sys.modules["vit.config"].OBJECTIVES, "ObjectiveInfo": ObjectiveInfo})
+    monkeypatch.setitem(OBJECTIVES, "teach", None)  # put back afterwards
+    exec(entry, {"OBJECTIVES": OBJECTIVES, "ObjectiveInfo": ObjectiveInfo})
 
 
 @pytest.mark.usefixtures("_teach")

@@ -6,6 +6,7 @@ from vit.config import PRESETS
 from vit.interpret.viewing import short_name
 from vit.report.pieces import duration, plural
 from vit.runs import FIGURES, RunRecord, baselines, summary_values
+from vit.training.objectives import objective_class
 
 
 def introduction(record: RunRecord) -> str:
@@ -20,10 +21,8 @@ def introduction(record: RunRecord) -> str:
     model = f"A vision transformer of {plural(size['depth'], 'layer')} with {plural(size['num_heads'], 'head')} each"
     model = f"{model}, width {size['embed_dim']}, on patches of {rows}×{columns} pixels."
     images = f"{data['train_images']:,} images of {data['name']}" if data else "its images"
-    what = f"to fill in the {settings['mask.ratio']:.0%} of an image that it does not see"
-    if settings["train.objective"] == "classify":
-        begun = f"beginning with {short_name(init)}" if (init := settings["model.init"]) else "from random weights"
-        what = f"to name their classes, {begun}"
+    init = settings["model.init"]
+    what = objective_class(settings["train.objective"]).learns(settings, short_name(init) if init else "")
     epochs = plural(settings["train.epochs"], "epoch")
     if not record.summary:
         return f"{model} On {images}, it is learning {what}; {record.epochs:.1f} of {epochs} are done."

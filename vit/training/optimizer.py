@@ -10,7 +10,6 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from vit.config import ConfigError, OptimConfig
-from vit.encoder import VisionTransformer
 
 TOKENS_AND_POSITIONS = ("cls_token", "reg_token", "mask_token", "pos_embed")
 
@@ -48,7 +47,7 @@ def parameter_groups(
 
 def _scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
     """What the learning rate of an encoder's parameters is multiplied by; 1 where a parameter is not named."""
-    encoder = next((m for m in model.modules() if isinstance(m, VisionTransformer)), None)
+    encoder = getattr(model, "encoder", None)
     if encoder is None:
         return {}
     depth = len(encoder.blocks)

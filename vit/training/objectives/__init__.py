@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from vit.config import Config, ViTConfig
 from vit.data import Dataset
 from vit.data.draws import Draws
+from vit.encoder import VisionTransformer
 from vit.mae import Model
 
 if TYPE_CHECKING:
@@ -31,11 +32,13 @@ class Objective(nn.Module):
         data: what is learned from.
 
     Attributes:
+        kind: of run, in a word.
         compares_images: the setting, if any, by which the loss depends on which images are computed together.
         lengths: the most tokens that each part of the model gets in training, by its name.
         notes: lines that the user should see.
     """
 
+    kind = "pretraining"
     compares_images: str = ""
     lengths: dict[str, int]
 
@@ -65,6 +68,11 @@ class Objective(nn.Module):
     def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
         """Copy what lies behind the encoder from a checkpoint, where it fits; return a note on what was done."""
         raise NotImplementedError
+
+    @property
+    def encoder(self) -> VisionTransformer:
+        """The model's encoder."""
+        return self.model.encoder
 
     @property
     def summary(self) -> str:
@@ -109,6 +117,11 @@ class Objective(nn.Module):
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
         """Draw what was learned: figures by the stem of their file's name."""
+        raise NotImplementedError
+
+    @staticmethod
+    def learns(settings: Mapping[str, Any], init: str) -> str:
+        """What a run with these settings (by "section.key") learns, after "it learned ..."; `init` is what it began with."""
         raise NotImplementedError
 
     @staticmethod

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 class Classify(Objective):
     """Predict the class of whole images, or of some of their patches (`classify.drop_patches`)."""
 
+    kind = "classification"
     model: VisionTransformer
 
     def __init__(self, model: VisionTransformer, config: Config, data: Dataset):
@@ -137,6 +138,11 @@ class Classify(Objective):
                 confidence, accurate, torch.tensor(bins["count"]), error, "Can its confidence be believed?", about
             ),
         }
+
+    @staticmethod
+    def learns(settings: Mapping[str, Any], init: str) -> str:
+        """Classes, and what it began with."""
+        return f"to name their classes, {f'beginning with {init}' if init else 'from random weights'}"
 
     @staticmethod
     def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:

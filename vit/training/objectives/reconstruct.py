@@ -116,6 +116,11 @@ class Reconstruct(Objective):
         return {"reconstructions": figure}
 
     @staticmethod
+    def learns(settings: Mapping[str, Any], init: str) -> str:
+        """How much it fills in."""
+        return f"to fill in the {settings['mask.ratio']:.0%} of an image that it does not see"
+
+    @staticmethod
     def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
         """The loss over the hidden patches, beside its baselines."""
         from vit.figures import Curve
