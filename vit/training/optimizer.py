@@ -83,9 +83,9 @@ def make_ema(model: nn.Module, decay: float) -> AveragedModel:
     The decay is min(decay, (1 + step) / (10 + step)), because else the random start would weigh long.
     """
 
-    def average(averages: Any, weights: Any, updates: Any) -> None:
-        follow = 1 - torch.clamp(updates / (9 + updates), max=decay)  # a tensor on the weights' device: nothing waits
-        torch._foreach_lerp_(averages, weights, [follow] * len(averages))
+    def average(averages: Any, weights: Any, _: Any) -> None:
+        updates = int(ema.n_averaged)  # on the CPU: nothing waits
+        torch._foreach_lerp_(averages, weights, 1 - min(decay, updates / (9 + updates)))
 
     ema = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
     ema.update_parameters(model)  # the first one copies the weights
