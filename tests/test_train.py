@@ -26,11 +26,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from vit.training.metrics import read_metrics
 
 import vit
 from vit.checkpoints import load_model
 from vit.interpret import read_dynamics
-from vit.training.metrics import read_metrics
 from vit.training.state import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
+from vit.training.muon import Muon
 
 import vit.mae
 from vit.config import (
@@ -29,7 +30,6 @@ from vit.interpret import DynamicsRecorder
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.loop import NonFiniteError, Step, accumulate_gradient, train_steps
-from vit.training.muon import Muon
 from vit.training.optimizer import learning_rate, make_ema
 from vit.training.run import CPU_TOKENS, Run, setup
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.optim._muon
 from torch import Tensor, nn
+from vit.training.muon import NEWTON_SCHULZ, Muon, orthogonalised
 
 from vit.config import DecoderConfig, OptimConfig, ViTConfig
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.training.freeze import freeze, restore_frozen_rows
-from vit.training.muon import NEWTON_SCHULZ, Muon, orthogonalised
 from vit.training.optimizer import make_optimizer
 
 SHAPES = [(8, 8), (8, 24), (24, 8), (1, 8)]

@@ -11,11 +11,11 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from timm.optim import param_groups_layer_decay
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
+from vit.training.muon import Muon
 
 from vit.config import DecoderConfig, OptimConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
-from vit.training.muon import Muon
 from vit.training.optimizer import learning_rate, make_ema, make_optimizer, parameter_groups, set_learning_rate
 
 # (total steps, warm-up steps, peak, end): the rate of every step
