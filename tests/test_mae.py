@@ -9,9 +9,10 @@ from transformers.models.vit_mae.configuration_vit_mae import ViTMAEConfig
 from transformers.models.vit_mae.modeling_vit_mae import ViTMAEDecoder, ViTMAEForPreTraining
 
 from vit.config import DecoderConfig, ViTConfig
-from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss, patch_targets, uniformity
+from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss, patch_targets
 from vit.masking import Mask, make_mask, mask_from_noise
 from vit.patches import patchify, position_table
+from vit.training.objectives.reconstruct import uniformity
 
 PATCH, GRID = 4, (4, 4)
 ENCODER = dict(image_size=(16, 16), patch_size=(PATCH, PATCH), embed_dim=16, depth=2, num_heads=2)

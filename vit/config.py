@@ -83,10 +83,15 @@ BelowOne = Annotated[float, Range(0, 1, "from 0 to below 1", high_open=True)]
 class _Section:
     """Checks of all sections: null only where it is allowed, finite numbers, and the range that the type states."""
 
-    def _check_values(self, section: str) -> None:
+    section = ""
+
+    def __init_subclass__(cls, section: str) -> None:
+        cls.section = section
+
+    def __post_init__(self) -> None:
         hints = get_type_hints(type(self), include_extras=True)
         for item in fields(self):  # type: ignore[arg-type]
-            key, value = f"{section}.{item.name}", getattr(self, item.name)
+            key, value = f"{self.section}.{item.name}", getattr(self, item.name)
             allowed = "leave the key out to have its default"
             _require(value is not None or "None" in str(item.type), key, value, allowed)
             for number in value if isinstance(value, tuple | list) else (value,):
@@ -98,7 +103,7 @@ class _Section:
 
 
 @dataclass(frozen=True)
-class DataConfig(_Section):
+class DataConfig(_Section, section="data"):
     """Which images: where they come from, and which of them are used."""
 
     source: Source = "cifar10"
@@ -124,12 +129,9 @@ class DataConfig(_Section):
     cache: str = "~/.cache/vit-patch-trainer"
     """folder source: folder for the decoded images"""
 
-    def __post_init__(self) -> None:
-        self._check_values("data")
-
 
 @dataclass(frozen=True)
-class AugmentConfig(_Section):
+class AugmentConfig(_Section, section="augment"):
     """How the training images are varied, each by draws of its own."""
 
     crop: Literal["resized", "pad", "none"] = "resized"
@@ -153,7 +155,7 @@ class AugmentConfig(_Section):
     their places and change images across the batch"""
 
     def __post_init__(self) -> None:
-        self._check_values("augment")
+        super().__post_init__()
         low, high = self.crop_scale
         _require(0 < low <= high <= 1, "augment.crop_scale", list(self.crop_scale), "two shares, 0 < low <= high <= 1")
         low, high = self.crop_ratio
@@ -243,7 +245,7 @@ class DecoderConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig(ViTConfig, _Section):
+class ModelConfig(ViTConfig, _Section, section="model"):
     """The encoder, the decoder, and which of their parts learn."""
 
     init: str = ""
@@ -274,7 +276,7 @@ class ModelConfig(ViTConfig, _Section):
     """parts that do not learn: patch_embed, pos_embed, W_Q, W_K, W_V, W_O, mlp, encoder.blocks.0, decoder.W_Q, ..."""
 
     def __post_init__(self) -> None:
-        self._check_values("model")
+        super().__post_init__()
         for key, size in (("image_size", self.image_size_2d), ("patch_size", self.patch_size_2d)):
             _require(min(size) >= 1, f"model.{key}", getattr(self, key), "a positive number of pixels")
         for axis, name in enumerate(("height", "width")):
@@ -335,7 +337,7 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class MaskConfig(_Section):
+class MaskConfig(_Section, section="mask"):
     """Pretraining: which patches are hidden."""
 
     kind: Literal["random", "block", "grid"] = "random"
@@ -343,12 +345,9 @@ class MaskConfig(_Section):
     ratio: Annotated[float, Range(0, 1, "above 0 (nothing hidden) and below 1 (all hidden)", True, True)] = 0.75
     """share of the patches that is hidden, above 0 and below 1; rounded, at least one is hidden and one seen"""
 
-    def __post_init__(self) -> None:
-        self._check_values("mask")
-
 
 @dataclass(frozen=True)
-class ReconstructConfig(_Section):
+class ReconstructConfig(_Section, section="reconstruct"):
     """Objective reconstruct: what is predicted of the hidden patches."""
 
     norm_pix_loss: bool = True
@@ -356,12 +355,9 @@ class ReconstructConfig(_Section):
     uniformity: NonNegativeFloat = 0.0
     """weight of a second loss that keeps the images of a batch apart (U-MAE, 0.01 there); 0: off"""
 
-    def __post_init__(self) -> None:
-        self._check_values("reconstruct")
-
 
 @dataclass(frozen=True)
-class ClassifyConfig(_Section):
+class ClassifyConfig(_Section, section="classify"):
     """Objective classify, of a pretrained encoder or from scratch: what is done to images and labels in training."""
 
     label_smoothing: BelowOne = 0.0
@@ -376,13 +372,13 @@ class ClassifyConfig(_Section):
     """epochs at the end in which none are left out, so that the model has seen whole images"""
 
     def __post_init__(self) -> None:
-        self._check_values("classify")
+        super().__post_init__()
         whole = self.whole_epochs
         _require(not whole or self.drop_patches > 0, "classify.whole_epochs", whole, "it goes with drop_patches")
 
 
 @dataclass(frozen=True)
-class OptimConfig(_Section):
+class OptimConfig(_Section, section="optim"):
     """The optimizer and its schedule: linear warm-up, then a cosine."""
 
     name: Literal["adamw", "muon"] = "adamw"
@@ -405,15 +401,15 @@ class OptimConfig(_Section):
     """largest gradient norm, longer ones are shortened to it; 0: off"""
 
     def __post_init__(self) -> None:
-        self._check_values("optim")
+        super().__post_init__()
         _require(all(0 <= b < 1 for b in self.betas), "optim.betas", list(self.betas), "two numbers from 0 to below 1")
 
 
 @dataclass(frozen=True)
-class TrainConfig(_Section):
+class TrainConfig(_Section, section="train"):
     """What is learned, and how long."""
 
-    objective: Literal["reconstruct", "classify"] = "reconstruct"
+    objective: Literal[*OBJECTIVES] = "reconstruct"  # type: ignore[valid-type]
     """fill in hidden patches (pretraining), or name the class of whole images (fine-tuning, or from scratch)"""
     epochs: Positive = 100
     """how often every training image is seen"""
@@ -424,12 +420,9 @@ class TrainConfig(_Section):
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """number format of the matrix products; auto: bf16 where the device computes it, else fp32"""
 
-    def __post_init__(self) -> None:
-        self._check_values("train")
-
 
 @dataclass(frozen=True)
-class RunConfig(_Section):
+class RunConfig(_Section, section="run"):
     """Where a run computes and what it writes: nothing here changes the result but for its last bits."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -458,9 +451,6 @@ class RunConfig(_Section):
     """classification: also measure on images and their mirror images together, reported apart"""
     tensorboard: bool = False
     """also write the metrics for TensorBoard (pip install -e '.[tensorboard]')"""
-
-    def __post_init__(self) -> None:
-        self._check_values("run")
 
 
 @dataclass(frozen=True)

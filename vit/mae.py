@@ -45,14 +45,17 @@ class MaskedDecoder(nn.Module):
 
     def forward(self, tokens: Tensor, mask: Mask) -> Tensor:
         """Tokens of the visible patches (B, prefix + K, D) -> predictions for all patches in grid order (B, L, P)."""
+        return self.pred(self.features(tokens, mask))
+
+    def features(self, tokens: Tensor, mask: Mask) -> Tensor:
+        """The same, before the last linear map: (B, L, E)."""
         batch, hidden = len(tokens), mask.mask.shape[1] - mask.ids_keep.shape[1]
         x = self.embed(tokens)  # (B, prefix + K, E)
         prefix, visible = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
         mask_tokens = self.mask_token.to(x.dtype).expand(batch, hidden, -1)  # (B, L - K, E)
         patches = torch.cat([visible, mask_tokens], dim=1)  # (B, L, E), shuffled
         x = torch.cat([prefix, restore_order(patches, mask)], dim=1) + self.pos_embed  # (B, prefix + L, E)
-        x = self.norm(self.blocks(x))
-        return self.pred(x[:, self.num_prefix_tokens :])  # (B, L, P)
+        return self.norm(self.blocks(x))[:, self.num_prefix_tokens :]  # (B, L, E)
 
 
 class MaskedAutoencoder(nn.Module):

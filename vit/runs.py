@@ -398,14 +398,20 @@ def baselines(key: str) -> list[Figure]:
     return [figure for figure in FIGURES.values() if figure.baseline_of == key]
 
 
+def summary_values(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures that summary.json holds, by key."""
+    found = {key: figure.of_summary(summary) for key, figure in FIGURES.items()}
+    return {key: value for key, value in found.items() if value is not None}
+
+
 def summary_lines(summary: Mapping[str, Any]) -> list[Line]:
     """Return what a run measured at its end, baselines below what they are compared with; not the time."""
     lines = []
-    for figure in FIGURES.values():
-        if figure.key != "seconds" and (value := figure.of_summary(summary)) is not None:
-            mask = summary.get("test_mask") if figure.key == "masked_loss" else None
-            how = f"{mask['kind']} mask, {mask['ratio']:.0%} hidden" if mask else ""
-            lines.append(Line(figure, figure.write(value), how))
+    for key, value in summary_values(summary).items():
+        mask = summary.get("test_mask") if key == "masked_loss" else None
+        how = f"{mask['kind']} mask, {mask['ratio']:.0%} hidden" if mask else ""
+        if key != "seconds":
+            lines.append(Line(FIGURES[key], FIGURES[key].write(value), how))
     return lines
 
 
@@ -464,7 +470,7 @@ def _how(figure: Figure, row: Mapping[str, Any]) -> str:
         elif key == "accuracy" and not row.get("classes_named", True):
             yield "its classes have no names: taken in the data's order"
         for baseline in baselines(figure.key):
-            yield f"{baseline.label} {baseline.write(row[baseline.in_results[1]])}"
+            yield f"{baseline.short} {baseline.write(row[baseline.in_results[1]])}"
 
     return "; ".join(parts())
 

@@ -16,8 +16,6 @@ from vit.cli.settings import TrainCommand, to_yaml
 from vit.data import Dataset, load_data
 from vit.errors import one_line
 from vit.interpret import DynamicsRecorder
-from vit.report.page import write_report
-from vit.report.pictures import draw_pictures
 from vit.report.showcase import save_showcase, showcase_of
 from vit.report.summary import summarize
 from vit.runs import CONTENTS, read_metrics, summary_text
@@ -106,6 +104,9 @@ def announce(run: Run, folder: RunFolder) -> None:
 
 def finish(run: Run, folder: RunFolder) -> None:
     """The model, the pictures, the summary and the page, and a line on each."""
+    from vit.report.page import write_report  # matplotlib, which no step needs
+    from vit.report.pictures import draw_pictures
+
     run.save_model(folder.path)
     print("measuring what was learned ...", flush=True)
     measured = run.objective.measure(run)

@@ -14,7 +14,7 @@ from vit.bench.worker import GROUPS, shares
 
 MICRO = Job(
     preset="micro", depth=1, patch=8, batch=8, precision="fp32", decoder_dim=24, decoder_depth=1, decoder_heads=2,
-    images=64, train={"threads": 1, "device": "cpu"},
+    images=64, run={"threads": 1, "device": "cpu"},
 )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def test_contestants_take_turns_and_switches_reach_them():
     jobs = [
         MICRO,
         replace(MICRO, with_data=True),
-        replace(MICRO, train={**MICRO.train, "accumulate": 4, "attention": "flash"}),
+        replace(MICRO, run={**MICRO.run, "grad_accum_steps": 4, "attention": "flash"}),
     ]
     results = compare(jobs, rounds=3, profiled=True)
     assert [len(result.rates) for result in results] == [3, 3, 3]

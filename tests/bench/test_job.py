@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from vit.bench.contestants import run_of
 from vit.bench.job import Job, flops_per_image, linears
 from vit.config import ConfigError
+from vit.data.draws import draw_step
 from vit.mae import build_autoencoder
-from vit.masking import make_mask
-from vit.training.tasks import Reconstruction
 
 
 @pytest.mark.parametrize(("patch", "gflop"), [(4, 1.286), (2, 5.545)])
@@ -22,12 +22,11 @@ def test_the_job_costs_what_it_is_known_to_cost(patch, gflop):
 @pytest.mark.parametrize("patch", [4, 8])
 def test_arithmetic_is_what_torch_counts(patch, ratio):
     job = Job(preset="micro", patch=patch, mask_ratio=ratio, decoder_dim=24, decoder_depth=2, decoder_heads=2, batch=3)
-    config = job.config()
-    model = build_autoencoder(config.model.vit_config(), config.model.decoder_config(), True)
+    config, objective = job.config(), run_of(job).objective
     inputs = torch.randn(job.batch, 3, 32, 32)
-    mask = make_mask("random", job.batch, config.model.grid_size, ratio, torch.Generator())
+    draws = draw_step(config, 0, job.images, masked=True)
     with FlopCounterMode(display=False) as counter:
-        Reconstruction(model, config)(inputs, *mask)[0].backward()
+        objective(inputs, None, draws)[0].backward()
     assert flops_per_image(config) * job.batch == counter.get_total_flops()
 
 

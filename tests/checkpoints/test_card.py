@@ -15,14 +15,15 @@ from vit.checkpoints.card import card_of, figures_of, model_card, read_finished
 from vit.checkpoints.native import settings_of
 from vit.cli import main
 from vit.cli.settings import config_parser, parse_config, to_yaml
-from vit.config import ClassifyConfig, Config, DataConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.config import ClassifyConfig, Config, DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
 from vit.data.augment import Normalization
 from vit.data.images import content_stamp
 from vit.encoder import VisionTransformer
-from vit.evaluate.summary import measure_classification, measure_reconstruction, summarize
+from vit.report.summary import summarize
 from vit.runs import RunFiles, RunRecord, without_paths
-from vit.training.run import begin_run
+from vit.training.loop import train_steps
+from vit.training.run import setup
 
 HOME = "/home/somebody"
 MODEL = ModelConfig(
@@ -30,14 +31,16 @@ MODEL = ModelConfig(
 )
 CONFIG = Config(
     DataConfig(source="folder", root=f"{HOME}/images", cache=f"{HOME}/cache", name="Noise (JPEG q75)"),
-    MODEL,
+    model=MODEL,
     optim=OptimConfig(blr=0.02, warmup_epochs=0),
-    train=TrainConfig(epochs=2, batch_size=8, precision="fp32", threads=1, seed=7),
+    train=TrainConfig(epochs=2, batch_size=8, precision="fp32", seed=7),
+    run=RunConfig(threads=1),
 )
 FINE = dataclasses.replace(
     CONFIG,
-    train=dataclasses.replace(CONFIG.train, task="classify"),
-    classify=ClassifyConfig(label_smoothing=0.1, test_flip=True),
+    train=dataclasses.replace(CONFIG.train, objective="classify"),
+    classify=ClassifyConfig(label_smoothing=0.1),
+    run=RunConfig(threads=1, test_flip=True),
 )
 
 
@@ -53,11 +56,10 @@ DATA = Dataset("Noise (JPEG q75)", "folder", image_set(24, 0), image_set(12, 1))
 
 def finish(folder, config):
     """A run of a few steps, and what train.py leaves of one."""
-    run = begin_run(config, DATA)
-    metrics = [{"loss": step.loss, "epoch": step.epoch} for step in run.steps()]
+    run = setup(config, DATA)
+    metrics = [{"loss": step.loss, "epoch": step.epoch} for step in train_steps(run)]
     save_model(folder, run.result, run.normalize, DATA.train.class_names, DATA.name)
-    measured = measure_classification(run)[0] if config.train.objective == "classify" else measure_reconstruction(run)
-    write_json(folder / "summary.json", summarize(run, metrics, measured))
+    write_json(folder / "summary.json", summarize(run, metrics, run.objective.measure(run)))
     (folder / "config.yaml").write_text(f"# trained on {HOME}\n{to_yaml(config)}")
 
 
@@ -124,8 +126,7 @@ def test_a_pretraining_is_told_with_its_figures_and_how_to_make_it_again(runs, t
         "vit evaluate pre --data=images --root data --method all --out measured",
         "| nearest-neighbour accuracy (k 20, 24 training images; by raw pixels 25.00%) | 50.00% |",
         "| linear probe of frozen features (24 labels, layer 1) | 62.50% ± 1.25% over 2 seeds |",
-        "| loss on hidden patches (block mask, 50% hidden; guessing the mean of the visible patches 0.8750; copying the "
-        "nearest visible patch 1.5000) | 0.7500 |",
+        "| loss on hidden patches (block mask, 50% hidden; visible mean 0.8750; nearest visible 1.5000) | 0.7500 |",
         "It names nothing", "one seed", "before its weights were rounded", "under Apache-2.0",
     ):  # fmt: skip
         assert part in card, part
@@ -256,7 +257,7 @@ def test_odd_names_stay_text(tmp_path):
     config = settings_of(model, Normalization([0.5] * 3, [0.5] * 3), ("a|b", ODD), ODD, "bicubic", "")
     settings = {"data": {"source": "folder", "name": ODD}, "model": {"init": ODD}, "train": {ODD: [ODD]}}
     summary = {
-        "task": "classify", "test_accuracy": 0.5, "device": ODD, "seed": ODD, "weights": ODD, "versions": {ODD: ODD},
+        "objective": "classify", "test_accuracy": 0.5, "device": ODD, "seed": ODD, "weights": ODD, "versions": {ODD: ODD},
         "data": {"train_images": 1, "test_images": 1, "tested_on": ODD, "stamp": ODD},
     }  # fmt: skip
     found = {

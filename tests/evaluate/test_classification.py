@@ -7,7 +7,14 @@ from vit.config import ViTConfig
 from vit.data.augment import to_float
 from vit.device import Compute
 from vit.encoder import VisionTransformer
-from vit.evaluate.classification import NoClassifierError, accuracy, confusion, head_logits, reliability, worth
+from vit.evaluate.classification import (
+    NoClassifierError,
+    accuracy,
+    classification_metrics,
+    confusion,
+    head_logits,
+    reliability,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +105,7 @@ def test_flip_is_the_mean_of_an_image_and_its_mirror_image():
 
 def test_what_logits_are_worth_by_its_definitions():
     logits, labels = torch.randn(300, 4), torch.randint(0, 4, (300,))
-    found = worth(logits, labels)
+    found = classification_metrics(logits, labels)
     table = torch.tensor(found["confusion"])
     assert found["accuracy"] == pytest.approx(int(table.diagonal().sum()) / 300)
     assert table.sum(1).tolist() == labels.bincount(minlength=4).tolist()
@@ -112,5 +119,5 @@ def test_logits_that_are_not_finite_are_not_judged(bad):
     logits = torch.zeros(5, 2)
     logits[3, 1] = bad
     with pytest.raises(NoClassifierError, match="nan or infinite") as caught:
-        worth(logits, torch.zeros(5, dtype=torch.long))
+        classification_metrics(logits, torch.zeros(5, dtype=torch.long))
     assert "\n" not in str(caught.value)

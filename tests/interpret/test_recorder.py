@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from vit.checkpoints import load_model, save_model
-from vit.config import Config, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.config import Config, ModelConfig, OptimConfig, ReconstructConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
 from vit.data.images import content_stamp
 from vit.encoder import VisionTransformer
 from vit.interpret import Dynamics, DynamicsRecorder, Matrix, read_dynamics
 from vit.interpret.recorder import is_recorded
 from vit.mae import build_autoencoder
-from vit.training.run import TrainingRun, begin_run
+from vit.training.callbacks import Callback
+from vit.training.loop import Step, train_steps
+from vit.training.run import Run, find_state, restore, setup
 
 STEPS = 9  # 3 epochs of 20 images in batches of 8, 8 and 4
 CONFIG = Config(
@@ -24,9 +27,10 @@ CONFIG = Config(
         image_size=16, patch_size=4, embed_dim=16, depth=3, num_heads=2, decoder_dim=12, decoder_depth=1, decoder_heads=3,
         pos_embed="learned",
     ),
-    mask=MaskConfig(norm_pix_loss=False),
+    reconstruct=ReconstructConfig(norm_pix_loss=False),
     optim=OptimConfig(blr=0.02, warmup_epochs=1, clip_grad=0.01, weight_decay=0.5),
-    train=TrainConfig(epochs=3, batch_size=8, accumulate=2, precision="fp32", device="cpu", dynamics_every=4),
+    train=TrainConfig(epochs=3, batch_size=8, precision="fp32"),
+    run=RunConfig(grad_accum_steps=2, device="cpu", dynamics_every=4),
 )  # fmt: skip
 
 
@@ -35,7 +39,7 @@ def changed(config: Config, **sections: dict) -> Config:
     return dataclasses.replace(config, **new)
 
 
-CLASSIFY = changed(CONFIG, train={"task": "classify"}, mask={"norm_pix_loss": True})
+CLASSIFY = changed(CONFIG, train={"objective": "classify"}, reconstruct={"norm_pix_loss": True})
 
 
 def dataset() -> Dataset:
@@ -46,10 +50,10 @@ def dataset() -> Dataset:
     return Dataset("Noise", "folder", both, both)
 
 
-class Witness:
-    """A watch that keeps everything: all weights at first, and gradients and weights before and after each step."""
+class Witness(Callback):
+    """Keeps everything: all weights at first, and gradients and weights before and after each step."""
 
-    def __init__(self, model: torch.nn.Module, every: int, total: int):
+    def __init__(self, model: torch.nn.Module):
         self.model = model
         self.first = self.weights()
         self.gradients: list[dict[str, Tensor]] = []
@@ -59,30 +63,48 @@ class Witness:
     def weights(self) -> dict[str, Tensor]:
         return {name: value.detach().double().clone() for name, value in self.model.named_parameters()}
 
-    def before(self, step: int) -> None:
+    def on_gradient(self, step: int) -> None:
         assert step == len(self.befores) + 1
         zeros = {name: torch.zeros_like(value) for name, value in self.model.named_parameters()}
         found = {name: value.grad for name, value in self.model.named_parameters() if value.grad is not None}
         self.gradients.append({name: value.double().clone() for name, value in (zeros | found).items()})
         self.befores.append(self.weights())
 
-    def after(self, step: int) -> None:
-        assert step == len(self.befores)
+    def on_step(self, run: Run, done: Step) -> None:
+        assert done.step == len(self.befores)
         self.afters.append(self.weights())
 
 
-def recorded(config: Config, steps: int = STEPS) -> tuple[TrainingRun, Dynamics]:
-    run = begin_run(config, dataset(), make_watch=DynamicsRecorder)
-    for done in run.steps():
+def recording(config: Config, path: Path | None = None, states: Path | None = None) -> tuple[Run, DynamicsRecorder]:
+    """A run that is recorded into `path`; with `states`, from the last one in there."""
+    data = dataset()
+    state = None if states is None else find_state(states, config, data)
+    run = setup(config, data, state=state)
+    recorder = DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, path)
+    run.callbacks.append(recorder)
+    if state is not None:
+        restore(run, state)
+    return run, recorder
+
+
+def recorded(config: Config, steps: int = STEPS) -> tuple[Run, Dynamics]:
+    run, recorder = recording(config)
+    train_to(run, steps)
+    return run, recorder.read()
+
+
+def train_to(run: Run, steps: int) -> None:
+    for done in train_steps(run):
         if done.step == steps:
             break
-    return run, run.watch.read()
 
 
 def witnessed(config: Config) -> Witness:
-    run = begin_run(config, dataset(), make_watch=Witness)
-    assert len(list(run.steps())) == STEPS
-    return run.watch
+    run = setup(config, dataset())
+    witness = Witness(run.model)
+    run.callbacks.append(witness)
+    assert len(list(train_steps(run))) == STEPS
+    return witness
 
 
 def parameter_of(matrix: Matrix, prefix: str) -> tuple[str, slice]:
@@ -118,7 +140,9 @@ def case(request) -> Case:
     found, seen = recorded(request.param)[1], witnessed(request.param)
     assert found.steps.tolist() == [1, 2, 4, 8, 9]
     parts = (
-        {"encoder": ""} if request.param.train.task == "classify" else {"encoder": "encoder.", "decoder": "decoder."}
+        {"encoder": ""}
+        if request.param.train.objective == "classify"
+        else {"encoder": "encoder.", "decoder": "decoder."}
     )
     return found, seen, parts
 
@@ -175,9 +199,11 @@ def test_every_third_of_a_bias_is_what_it_says(case):
 
 def test_gradient_is_the_whole_batchs_before_clipping():
     """All gradients together have the length that a step tells, which is far above the one they are clipped to."""
-    run = begin_run(CONFIG, dataset(), make_watch=Witness)
-    told = [step.grad_norm for step in run.steps()]
-    seen = [torch.stack([value.norm() for value in of.values()]).norm().item() for of in run.watch.gradients]
+    run = setup(CONFIG, dataset())
+    witness = Witness(run.model)
+    run.callbacks.append(witness)
+    told = [step.grad_norm for step in train_steps(run)]
+    seen = [torch.stack([value.norm() for value in of.values()]).norm().item() for of in witness.gradients]
     assert told == pytest.approx(seen, rel=1e-5)
     assert min(told) > 5 * CONFIG.optim.clip_grad
 
@@ -229,8 +255,8 @@ def test_key_bias_has_no_gradient_but_rounding():
 
 
 def test_drift_of_a_fine_tuning_is_from_the_loaded_weights(tmp_path):
-    before = begin_run(CONFIG, dataset())
-    assert len(list(before.steps())) == STEPS
+    before = setup(CONFIG, dataset())
+    assert len(list(train_steps(before))) == STEPS
     save_model(tmp_path / "before", before.model, before.normalize)
     config = changed(CLASSIFY, model={"init": str(tmp_path / "before")})
     run, found = recorded(config)
@@ -262,13 +288,17 @@ def test_first_steps_every_so_many_and_the_last_are_recorded(every, total, steps
     "config", [CONFIG, CLASSIFY, changed(CONFIG, optim={"ema": 0.9})], ids=["mae", "classes", "ema"]
 )
 def test_a_training_that_is_watched_is_the_same_to_the_bit(config):
-    alone = begin_run(changed(config, train={"dynamics_every": 0}), dataset(), make_watch=DynamicsRecorder)
-    assert alone.watch is None
-    losses = [step.loss for step in alone.steps()]
-    watched = begin_run(config, dataset(), make_watch=DynamicsRecorder)
-    assert [step.loss for step in watched.steps()] == losses
+    alone = setup(config, dataset())
+    losses = [step.loss for step in train_steps(alone)]
+    watched, _ = recording(config)
+    assert [step.loss for step in train_steps(watched)] == losses
     for name, value in alone.result.state_dict().items():
         assert torch.equal(watched.result.state_dict()[name], value)
+
+
+def after(recorder: DynamicsRecorder, step: int) -> None:
+    """Tell the recorder that a step was made; it asks for no more than its number."""
+    recorder.on_step(None, Step(step, 0.0, 0.0, 0, {}))
 
 
 def test_nothing_is_measured_between_records(monkeypatch):
@@ -277,19 +307,19 @@ def test_nothing_is_measured_between_records(monkeypatch):
     recorder = DynamicsRecorder(model, 100, 1000)
     monkeypatch.setattr(torch, "stack", lambda *_: pytest.fail("it copies"))
     for step in (3, 99, 101, 999):
-        recorder.before(step)
-        recorder.after(step)
+        recorder.on_gradient(step)
+        after(recorder, step)
     with pytest.raises(pytest.fail.Exception):
-        recorder.before(100)
+        recorder.on_gradient(100)
 
 
 def test_step_that_was_not_made_is_not_recorded():
-    """`before` alone, of a step whose gradient was not finite, leaves nothing."""
+    """`on_gradient` alone, of a step whose gradient was not finite, leaves nothing."""
     model = VisionTransformer(CONFIG.model.vit_config())
     recorder = DynamicsRecorder(model, 1, 10)
-    recorder.before(1)
-    recorder.after(1)
-    recorder.before(2)
+    recorder.on_gradient(1)
+    after(recorder, 1)
+    recorder.on_gradient(2)
     assert recorder.read().steps.tolist() == [1]
     assert recorder.read().recorded["gradient_norm"].shape == (1, len(recorder.read().matrices))
 
@@ -298,17 +328,16 @@ def test_step_that_was_not_made_is_not_recorded():
 
 
 def test_resumed_recording_is_the_one_that_was_not_interrupted(tmp_path):
-    whole = recorded(CONFIG)[0]
-    whole.watch.write(tmp_path / "whole")
-    run = begin_run(CONFIG, dataset(), make_watch=DynamicsRecorder)
+    whole, recorder = recording(CONFIG, tmp_path / "whole")
+    train_to(whole, STEPS)
+    recorder.on_save()
+    run, _ = recording(CONFIG, tmp_path / "resumed")
     for cut in (1, 3, 4, 8, STEPS):  # within and outside of records
-        for done in run.steps():
-            if done.step == cut:
-                break
-        run.watch.write(tmp_path / f"cut at {cut}")
+        train_to(run, cut)
         run.save(tmp_path / "states")
-        run = begin_run(CONFIG, dataset(), tmp_path / "states", make_watch=DynamicsRecorder)
-    run.watch.write(tmp_path / "resumed")
+        (tmp_path / "resumed").rename(tmp_path / f"cut at {cut}")
+        run, recorder = recording(CONFIG, tmp_path / "resumed", tmp_path / "states")
+    recorder.on_save()
     same = (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
     assert same  # by itself: pytest would take minutes to tell how they differ
     assert read_dynamics(tmp_path / "cut at 4").steps.tolist() == [1, 2, 4]
@@ -316,12 +345,12 @@ def test_resumed_recording_is_the_one_that_was_not_interrupted(tmp_path):
 
 def test_records_after_the_last_state_are_made_again(tmp_path):
     """As after a kill: the file is ahead of the state, until it is written again."""
-    run = begin_run(CONFIG, dataset(), make_watch=DynamicsRecorder)
-    steps = run.steps()
+    run, recorder = recording(CONFIG)
+    steps = train_steps(run)
     for _ in range(3):
         next(steps)
     run.save(tmp_path)
     list(steps)
-    assert run.watch.read().steps.tolist() == [1, 2, 4, 8, 9]
-    resumed = begin_run(CONFIG, dataset(), tmp_path, make_watch=DynamicsRecorder)
-    assert resumed.watch.read().steps.tolist() == [1, 2]
+    assert recorder.read().steps.tolist() == [1, 2, 4, 8, 9]
+    _, resumed = recording(CONFIG, states=tmp_path)
+    assert resumed.read().steps.tolist() == [1, 2]

@@ -15,10 +15,10 @@ from vit.cli.settings import to_yaml
 from vit.config import ClassifyConfig, Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
 from vit.data import Dataset, ImageSet
 from vit.data.images import content_stamp
-from vit.evaluate.summary import measure_classification, measure_reconstruction, summarize
 from vit.interpret import DynamicsRecorder
 from vit.report.pictures import draw_attention, draw_reconstructions
 from vit.report.showcase import save_showcase, showcase_of
+from vit.report.summary import measure_run, summarize
 from vit.training.metrics import MetricsLog, read_metrics
 from vit.training.run import begin_run
 from vit.training.run_folder import RunFolder
@@ -85,7 +85,7 @@ def make_run() -> MakeRun:
             run.watch.write(place.dynamics)
         if finished:
             save(folder, torch.float32)
-            measured = measure_classification(run)[0] if classify else measure_reconstruction(run)
+            measured = measure_run(run)[0]
             write_json(place.summary, summarize(run, read_metrics(place.metrics), measured))
             draw_attention(run, place)
             if not classify:

@@ -7,19 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from vit.config import Config, DataConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.config import AugmentConfig, Config, DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
 from vit.studies.kinds import Kinds, parts_of_scenes
 from vit.studies.laboratory import Laboratory, Learned
 from vit.studies.plan import Plan
 
 TINY = Plan(
     Config(
-        data=DataConfig(source="scenes", limit=256, crop_scale=(0.5, 1.0)),
+        data=DataConfig(source="scenes", limit=256),
+        augment=AugmentConfig(crop_scale=(0.5, 1.0)),
         model=ModelConfig(
             preset="micro", embed_dim=96, depth=2, num_heads=3, decoder_dim=32, decoder_depth=1, decoder_heads=2
         ),
         optim=OptimConfig(blr=3e-3, warmup_epochs=0.5),
-        train=TrainConfig(epochs=2, batch_size=64, precision="fp32", threads=1),
+        train=TrainConfig(epochs=2, batch_size=64, precision="fp32"),
+        run=RunConfig(threads=1),
     ),
     seeds=(0, 1),
     images=48,

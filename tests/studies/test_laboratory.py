@@ -10,15 +10,16 @@ from vit.interpret import read_dynamics
 from vit.studies import attention_or_cause, identity_case, is_it_similarity, one_hot, who_trains_them
 from vit.studies import static_and_contextual as static
 from vit.studies.laboratory import Laboratory, Learned
-from vit.training.run import TrainingRun, begin_run
-from vit.training.tasks import Reconstruction
+from vit.training import loop
+from vit.training.loop import train_steps
+from vit.training.run import Run, setup
 
 
 def test_a_model_is_what_the_trainer_makes_of_the_same_settings(laboratory, plan, learned):
     config = replace(plan.training, train=replace(plan.training.train, seed=0))
-    run = begin_run(config, laboratory.data(config))
+    run = setup(config, laboratory.data(config))
     moments = {0: {name: value.clone() for name, value in run.model.state_dict().items()}}
-    for step in run.steps():
+    for step in train_steps(run):
         moments[step.step] = {name: value.clone() for name, value in run.model.state_dict().items()}
     for one, at in ((learned.initial, 0), (learned.halfway, run.total_steps // 2), (learned.model, run.total_steps)):
         for name, value in one.state_dict().items():
@@ -27,11 +28,11 @@ def test_a_model_is_what_the_trainer_makes_of_the_same_settings(laboratory, plan
 
 
 def test_weights_are_the_averaged_ones_and_dynamics_are_there_where_they_are_asked_for(tmp_path, plan):
-    optim, train = replace(plan.training.optim, ema=0.9), replace(plan.training.train, dynamics_every=2, seed=0)
-    config = replace(plan.training, optim=optim, train=train)
+    optim, train = replace(plan.training.optim, ema=0.9), replace(plan.training.train, seed=0)
+    config = replace(plan.training, optim=optim, train=train, run=replace(plan.training.run, dynamics_every=2))
     learned = Laboratory(tmp_path).learn(config, 0)
-    run = begin_run(config, learned.data)
-    for _ in run.steps():
+    run = setup(config, learned.data)
+    for _ in train_steps(run):
         pass
     for (name, value), plain in zip(learned.model.state_dict().items(), run.model.state_dict().values(), strict=True):
         assert torch.equal(value, run.result.state_dict()[name])
@@ -52,25 +53,24 @@ def test_it_is_trained_once_and_found_again_also_where_the_data_has_moved(labora
 
 
 def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path, plan, learned, monkeypatch):
-    config = replace(plan.training, train=replace(plan.training.train, save_every=3))
-    steps = TrainingRun.steps
+    config = replace(plan.training, run=replace(plan.training.run, save_every=3))
 
-    def cut(run: TrainingRun):
-        for step in steps(run):
+    def cut(run: Run):
+        for step in train_steps(run):
             yield step
             if step.step == 5:
                 raise KeyboardInterrupt
 
     begun: list[int] = []
 
-    def watched(run: TrainingRun):
+    def watched(run: Run):
         begun.append(run.step)
-        yield from steps(run)
+        yield from train_steps(run)
 
-    monkeypatch.setattr(TrainingRun, "steps", cut)
+    monkeypatch.setattr(loop, "train_steps", cut)
     with pytest.raises(KeyboardInterrupt):
         Laboratory(tmp_path).learn(config, 0)
-    monkeypatch.setattr(TrainingRun, "steps", watched)
+    monkeypatch.setattr(loop, "train_steps", watched)
     resumed = Laboratory(tmp_path).learn(config, 0)
     assert begun == [3]
     for name, value in learned.model.state_dict().items():
@@ -95,27 +95,23 @@ def test_a_study_may_change_the_model_before_the_first_step(laboratory, plan):
     assert not torch.equal(changed.model.encoder.attention(0).W_K, usual.model.encoder.attention(0).W_K)
 
 
-def test_a_study_may_give_another_task(laboratory, plan):
-    class Grey(Reconstruction):
-        def pose(self, images, indices, step, whole, part):
-            return super().pose(torch.full_like(images, 0.5), indices, step, whole, part)
-
-    grey = laboratory.learn(plan.training, 0, "grey", task=Grey)
-    usual = laboratory.learn(plan.training, 0)
-    assert torch.equal(grey.initial.encoder.patch_embed.proj.weight, usual.initial.encoder.patch_embed.proj.weight)
-    assert grey.worth.loss > usual.worth.loss  # images were never seen
+def test_a_study_may_show_other_images(laboratory, plan):
+    shuffled = replace(plan.training, augment=replace(plan.training.augment, shuffle="across"))
+    mixed, usual = laboratory.learn(shuffled, 0, "shuffled"), laboratory.learn(plan.training, 0)
+    assert torch.equal(mixed.initial.encoder.patch_embed.proj.weight, usual.initial.encoder.patch_embed.proj.weight)
+    assert mixed.scores.loss > usual.scores.loss  # images were never seen
 
 
-def test_worth_is_measured_once_and_learning_helps(laboratory, plan, learned, monkeypatch):
-    worth = learned.worth
-    assert 0 < worth.loss < 1.1
-    assert 0 <= worth.neighbours <= 1
-    assert 0.1 < worth.linear <= 1
+def test_scores_are_measured_once_and_learning_helps(laboratory, plan, learned, monkeypatch):
+    scores = learned.scores
+    assert 0 < scores.loss < 1.1
+    assert 0 <= scores.neighbours <= 1
+    assert 0.1 < scores.linear <= 1
     again = laboratory.learn(plan.training, 0)
-    assert worth.loss < learned.worth_at_start.loss
+    assert scores.loss < learned.init_scores.loss
     monkeypatch.setattr(type(again), "_measure", lambda *_: pytest.fail("measured twice"))
-    assert again.worth == worth
-    assert again.worth_at_start == learned.worth_at_start
+    assert again.scores == scores
+    assert again.init_scores == learned.init_scores
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def test_the_study_gives_the_model_s_own_loss_for_w_e(laboratory, plan, learned,
     finding = study(laboratory, plan)
     rows = finding.tables[1].rows
     assert [row[0] for row in rows[:-1]] == [1, 8]
-    assert rows[-1][2].values[0] == pytest.approx(learned.worth.loss, abs=0.05)  # 48 of its 256 test images
+    assert rows[-1][2].values[0] == pytest.approx(learned.scores.loss, abs=0.05)  # 48 of its 256 test images
     assert rows[0][2].mean > rows[-1][2].mean
     assert finding.answer.startswith(
         "A table is a linear map of one-hot vectors (largest difference 0), but a patch embedding"

@@ -7,15 +7,17 @@ from importlib import import_module
 
 import pytest
 
-from vit.config import Config, DataConfig, ModelConfig
+from vit.config import AugmentConfig, Config, DataConfig, ModelConfig
 from vit.studies.finding import StudyError
 from vit.studies.plan import Plan, require_matrices
 
 
 def test_the_same_trainings_on_scenes():
-    config = Config(data=DataConfig(source="folder", root="photos", name="Mine", limit=300, flip=0.0))
+    config = Config(
+        data=DataConfig(source="folder", root="photos", name="Mine", limit=300), augment=AugmentConfig(flip=0.0)
+    )
     on_scenes = Plan(config, (0,), 10).on_scenes
-    assert on_scenes.data == DataConfig(source="scenes", limit=300, flip=0.0)
+    assert on_scenes.data == DataConfig(source="scenes", limit=300)
     assert replace(on_scenes, data=config.data) == config
     elsewhere = replace(config, data=replace(config.data, root="other photos"))
     assert Plan(elsewhere, (0,), 10).on_scenes == on_scenes  # so the same models are found

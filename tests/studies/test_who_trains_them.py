@@ -33,8 +33,8 @@ def test_what_only_rounding_pulls_at_is_named():
     assert faintest(gradient) == ("W_O, is some 2", "W_O")
 
 
-def test_the_loss_is_that_of_the_model_s_worth(learned):
-    assert loss_of(learned) == pytest.approx(learned.worth.loss)
+def test_the_loss_is_that_of_the_model_s_scores(learned):
+    assert loss_of(learned) == pytest.approx(learned.scores.loss)
 
 
 def test_the_study_says_what_was_measured(laboratory, one_seed, monkeypatch):

@@ -87,11 +87,11 @@ def _ours(job: Job) -> Contestant:
         group["lr"] = 1e-4
 
     def step() -> Tensor:
-        values = accumulate_gradient(forward, images, targets, draws, accum_steps, compute)
+        metrics = accumulate_gradient(forward, images, targets, draws, accum_steps, compute)
         nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
         run.optimizer.step()
         run.optimizer.zero_grad(set_to_none=True)
-        return values[0]
+        return metrics["loss"]
 
     return Contestant(step, run.model, compute, about)
 

@@ -48,7 +48,7 @@ def main() -> None:
     answers: IO[str] = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a library prints goes to stderr, and cannot be taken for an answer
     job = json.loads(sys.stdin.readline())
-    threads = job["train"].get("threads")
+    threads = job["run"].get("threads")
 
     import torch
 

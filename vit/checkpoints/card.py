@@ -1,4 +1,4 @@
-"""Model cards (Mitchell et al. 2019): what is known of a model from its run's own files, and nothing else."""
+"""Model cards (Mitchell et al. 2019), from the files of the run and nothing else."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from vit.errors import one_line
 from vit.pretrained import shipped_models
 from vit.runs import (
     Line,
+    RunFiles,
     RunRecord,
     is_about,
     last_part,
@@ -69,7 +70,7 @@ def _public(record: RunRecord) -> RunRecord:
 
 
 def model_card(folder: str | Path, name: str) -> str:
-    """The card of a run, or of a folder that `convert --to safetensors` wrote.
+    """Return the card of a run, or of a folder that `convert --to safetensors` wrote.
 
     Args:
         folder: with config.json and, where it is a run, config.yaml and summary.json.
@@ -80,7 +81,7 @@ def model_card(folder: str | Path, name: str) -> str:
         RunError: one of these files is damaged.
     """
     folder = Path(folder)
-    config = read_mapping(folder / "config.json")
+    config = read_mapping(RunFiles(folder).model_config)
     if not config:
         raise CheckpointError(f"no config.json in {folder}: there is nothing to describe")
     with damage_named(f"{folder}: config.json, config.yaml or summary.json"):
@@ -154,23 +155,23 @@ def _what(config: dict[str, Any], run: RunRecord, half: bool) -> str:
     p, q = encoder["patch_size"]
     height, width = encoder["image_size"]
     kind = "masked autoencoder (He et al. 2022)" if decoder else "vision transformer (Dosovitskiy et al. 2021)"
-    said = [
+    sentences = [
         f"A {kind}: width {encoder['embed_dim']}, {encoder['depth']} blocks, {encoder['num_heads']} heads, "
         f"patches of {p} x {q} pixels on images of {height} x {width}."
     ]
     if decoder:
         target = "normalised pixels" if config.get("norm_pix_loss") else "pixels"
         size = f"width {decoder['dim']}, {decoder['depth']} blocks, {decoder['num_heads']} heads"
-        said.append(f"Its decoder ({size}) predicts the {target} of hidden patches.")
-    elif run.summary and run.summary.get("objective", "reconstruct") == "reconstruct":
-        said.append("It was trained with a decoder, which is left out here.")
+        sentences.append(f"Its decoder ({size}) predicts the {target} of hidden patches.")
+    elif "test_mask" in run.summary:
+        sentences.append("It was trained with a decoder, which is left out here.")
     if encoder.get("num_classes"):
-        said.append(f"Its head tells {encoder['num_classes']} classes apart.")
+        sentences.append(f"Its head tells {encoder['num_classes']} classes apart.")
     if run.summary.get("weights"):
-        said.append(f"The weights are {_text(run.summary['weights'])}.")
+        sentences.append(f"The weights are {_text(run.summary['weights'])}.")
     if half:
-        said.append("They are stored in half precision, and loaded as float32.")
-    return " ".join(said)
+        sentences.append("They are stored in half precision, and loaded as float32.")
+    return " ".join(sentences)
 
 
 def _use(name: str) -> str:
@@ -197,7 +198,7 @@ def _data(config: dict[str, Any], run: RunRecord, note: str) -> Iterator[str]:
 
 
 def _recipe(run: RunRecord) -> Iterator[str]:
-    """The command that trains it again, all settings, and what the run was like."""
+    """Yield the command that trains it again, all settings, and facts about the run."""
     given = []
     if run.sections.get("data", {}).get("source") == "folder":
         given.append("--data.root IMAGES")
@@ -213,7 +214,7 @@ def _recipe(run: RunRecord) -> Iterator[str]:
         f"| {name} | {_text(form.format(run.summary[key]))} |"
         for name, key, form in (
             ("epochs", "epochs", "{}"), ("steps", "steps", "{:,}"), ("seconds of training", "seconds", "{:,.0f}"),
-            ("images a second", "images_per_second", "{:,.0f}"), ("device", "device", "{}"),
+            ("images per second", "images_per_second", "{:,.0f}"), ("device", "device", "{}"),
             ("precision", "precision", "{}"), ("threads", "threads", "{}"), ("processes", "processes", "{}"),
             ("seed", "seed", "{}"),
         )
@@ -225,7 +226,7 @@ def _recipe(run: RunRecord) -> Iterator[str]:
 
 
 def _results(run: RunRecord) -> Iterator[str]:
-    """What each `vit evaluate` measured, with its command."""
+    """Yield what each `vit evaluate` measured, with its command."""
     for found in run.results.values():
         data = found["data"]
         about = f"On {_text(data['name'])}, {data['test_images']:,} {_text(data['tested_on'])}, by"
@@ -243,7 +244,7 @@ def _table(lines: Sequence[Line]) -> str:
 
 
 def _limits(config: dict[str, Any], run: RunRecord, figures: bool, half: bool) -> Iterator[str]:
-    """What holds of any model of ours, given its size, its head and its data."""
+    """Yield the limits that follow from its size, its head and its data."""
     encoder = config["encoder"]
     height, width = encoder["image_size"]
     yield "For study and comparison; no judgement about people should rest on it."
@@ -292,7 +293,7 @@ def _text(value: Any) -> str:
 
 @contextmanager
 def damage_named(files: str) -> Iterator[None]:
-    """Whatever values of a wrong kind raise, as one line about the files that hold them."""
+    """Turn what values of a wrong kind raise into one line about the files that hold them."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:

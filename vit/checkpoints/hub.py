@@ -14,13 +14,16 @@ from vit.checkpoints.formats.native import FORMAT
 from vit.checkpoints.reading import FOLDER_FILES, CheckpointError, read_checkpoint
 from vit.errors import one_line
 from vit.pretrained import CARD
-from vit.runs import read_mapping, without_paths
+from vit.runs import RunFiles, read_mapping, without_paths
 
-# What of a run is for others: never its states, which hold the optimizer too and are many times as large.
-PUBLISHED = ("model.safetensors", "config.json", "config.yaml", "summary.json", "metrics.jsonl", "curves.png",
-             "reconstructions.png", "attention.png", "dynamics.png", "confusion.png", "reliability.png")  # fmt: skip
-# Of those, what may say where things lie on the machine, which is nobody else's business.
-TOLD = ("config.yaml", "summary.json")
+_FILES = RunFiles(Path())
+# Published of a run: never its training states, which hold the optimizer too and are many times as large.
+PUBLISHED = [path.name for path in (
+    _FILES.model, _FILES.model_config, _FILES.config, _FILES.summary, _FILES.metrics, _FILES.curves,
+    _FILES.reconstructions, _FILES.attention, _FILES.dynamics_picture, _FILES.confusion, _FILES.reliability,
+)]  # fmt: skip
+# Of those, the ones that may hold paths of the machine, which are removed.
+WITH_PATHS = (_FILES.config.name, _FILES.summary.name)
 
 
 def download(name: str) -> Path:
@@ -106,7 +109,7 @@ def push_to_hub(folder: str | Path, repository: str, private: bool = False) -> s
     if repository.count("/") != 1:
         raise CheckpointError(f"{repository!r} is no name of a model on the hub: ORGANISATION/NAME")
     files: dict[str, Path | bytes] = {name: folder / name for name in PUBLISHED if (folder / name).is_file()}
-    files |= {name: _public(folder / name) for name in TOLD if name in files}
+    files |= {name: _public(folder / name) for name in WITH_PATHS if name in files}
     card = folder / CARD
     files[CARD] = card if card.is_file() else model_card(folder, repository).encode()
     with _explained(repository):

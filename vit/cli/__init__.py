@@ -17,7 +17,7 @@ COMMANDS = {
     "models": "list the models that come with the package",
     "attention": "draw what a model's attention looks at",
     "explore": "write a page to look around in a model's attention",
-    "evaluate": "measure what a pretrained model is worth",
+    "evaluate": "measure a pretrained model: neighbours, probe, filling in, head",
     "report": "write one page about a run",
     "study": "answer a learner's question by measuring",
     "compare": "finished runs side by side, with the mean over seeds",

@@ -19,7 +19,9 @@ def bench_parser() -> argparse.ArgumentParser:
         description="Time the training step, in alternating rounds, beside the machine's own matrix products, with --peers"
         " beside other libraries on the same job, and with --ablation beside itself without each technique.",
     )  # fmt: skip
-    parser.add_argument("--objective", choices=[*OBJECTIVES], default="reconstruct", help="pretraining, or fine-tuning")
+    parser.add_argument(
+        "--objective", choices=[*OBJECTIVES], default=next(iter(OBJECTIVES)), help="pretraining, or fine-tuning"
+    )
     parser.add_argument("--preset", choices=[*PRESETS], default="tiny", help="encoder")
     parser.add_argument("--patch", type=int, nargs="+", default=[4], help="patch sizes in pixels")
     parser.add_argument(

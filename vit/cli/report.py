@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vit.cli.options import CommandParser, page_path
 from vit.errors import one_line
+from vit.runs import RunFiles
 
 
 def report_parser() -> argparse.ArgumentParser:
@@ -27,7 +28,7 @@ def run(argv: Sequence[str]) -> int:
     """Check the options and write the page."""
     options = report_parser().parse_args(list(argv))
     folder = Path(options.run)
-    out = folder / "report.html" if options.out is None else page_path(options.out)
+    out = RunFiles(folder).report if options.out is None else page_path(options.out)
 
     from vit.report.page import write_report
 

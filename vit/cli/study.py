@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser
 import vit
 from vit.cli.options import require_folder
 from vit.cli.settings import SECTIONS, config_parser, parse_sections, take_options
-from vit.config import Config, ConfigError
+from vit.config import OBJECTIVES, Config, ConfigError
 from vit.errors import one_line
 from vit.studies import STUDIES
 from vit.studies.plan import Plan, StudyConfig
@@ -86,7 +86,7 @@ def study_plan(name: str, quick: bool = False, settings: Sequence[str] = ()) -> 
     sections = parse_sections(study_parser(), argv, SECTIONS | {"study": StudyConfig})
     study = sections.pop("study")
     config = Config(**sections)
-    if config.train.objective != "reconstruct":
+    if OBJECTIVES[config.train.objective].labels:
         raise ConfigError("train.objective: studies look at masked autoencoders; leave it out")
     if config.model.init:
         raise ConfigError("model.init: studies compare with the random weights that they begin with; leave it out")

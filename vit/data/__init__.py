@@ -101,7 +101,7 @@ def _scenes(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, 
     return load_scenes(train, SCENES_SEED, "train"), load_scenes(test, SCENES_SEED, "test")
 
 
-SOURCES: dict[Source, DataSource] = {
+SOURCES: dict[str, DataSource] = {
     "cifar10": DataSource("CIFAR-10", _cifar),
     "cifar100": DataSource("CIFAR-100", _cifar),
     "folder": DataSource("", _folder),

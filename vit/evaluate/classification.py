@@ -1,7 +1,8 @@
-"""What a classifier's logits are worth: accuracy, which classes are mixed up, and whether its confidence can be believed."""
+"""Accuracy, confusion matrix and calibration of a classifier's logits."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ def head_logits(
     flip: bool = False,
     batch_size: int = 256,
 ) -> Tensor:
-    """The logits of a model's own head.
+    """Return the logits of a model's own head.
 
     Args:
         encoder: with a head, on the device of `compute`; put into eval mode and back.
@@ -52,8 +53,8 @@ def head_logits(
     return torch.cat(parts)
 
 
-def worth(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Accuracy, cross-entropy, expected calibration error and confusion of logits (N, classes), as plain values.
+def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
+    """Return accuracy, cross-entropy, expected calibration error and confusion of logits (N, classes), as plain values.
 
     Raises:
         NoClassifierError: a logit is nan or infinite.
@@ -74,7 +75,7 @@ class Reliability:
 
     Attributes:
         confidence: (bins,), the mean in each; nan where it is empty.
-        accuracy: (bins,), likewise.
+        accuracy: (bins,), of the images in each; nan where it is empty.
         count: int64 (bins,).
         error: the expected calibration error: the mean distance of the two, weighted by count (Naeini et al. 2015).
     """
@@ -84,20 +85,28 @@ class Reliability:
     count: Tensor
     error: float
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the bins as plain values for JSON, None instead of nan."""
+        plain = {
+            name: [None if math.isnan(value) else value for value in values.tolist()]
+            for name, values in (("confidence", self.confidence), ("accuracy", self.accuracy))
+        }
+        return plain | {"count": self.count.tolist()}
+
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
-    """The share of images (N, classes) whose largest logit is that of their label (N,)."""
+    """Return the top-1 accuracy of logits (N, classes) for labels (N,)."""
     return float((logits.argmax(1) == labels).float().mean())
 
 
 def confusion(logits: Tensor, labels: Tensor) -> Tensor:
-    """How often each class (row) was taken for each (column): int64 (classes, classes)."""
+    """Count how often each class (row) was taken for each (column): int64 (classes, classes)."""
     classes = logits.shape[1]
     return torch.bincount(labels * classes + logits.argmax(1), minlength=classes**2).view(classes, classes)
 
 
 def reliability(logits: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
-    """Confidence against accuracy.
+    """Return confidence against accuracy.
 
     Args:
         logits: (N, classes).
@@ -108,6 +117,6 @@ def reliability(logits: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
     places = (confidence * bins).long().clamp(max=bins - 1)
     count = torch.bincount(places, minlength=bins)
     right = torch.bincount(places, weights=(predicted == labels).double(), minlength=bins) / count
-    said = torch.bincount(places, weights=confidence.double(), minlength=bins) / count
-    error = ((right - said).abs().nan_to_num() * count).sum() / len(labels)
-    return Reliability(said.float(), right.float(), count, float(error))
+    mean_confidence = torch.bincount(places, weights=confidence.double(), minlength=bins) / count
+    error = ((right - mean_confidence).abs().nan_to_num() * count).sum() / len(labels)
+    return Reliability(mean_confidence.float(), right.float(), count, float(error))

@@ -1,4 +1,4 @@
-"""What a frozen encoder makes of images, layer by layer, and what it is compared with: the pixels themselves."""
+"""Features of a frozen encoder, layer by layer, and the baseline: the pixels themselves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def encoder_features(
     layers: Sequence[int] = (-1,),
     batch_size: int = 256,
 ) -> Tensor:
-    """The mean of the patch tokens of whole, unmasked images, after some of the blocks.
+    """Return the mean of the patch tokens of whole, unmasked images, after some of the blocks.
 
     The class token is not used: masked reconstruction leaves it untrained.
 
@@ -69,9 +69,9 @@ def encoder_features(
 
 
 def pixel_features(images: Tensor, chosen: Tensor | None = None) -> Tensor:
-    """The baseline's features: the pixels themselves, uint8 (N, C, h, w) -> float32 (N, C h w).
+    """Return the pixels as features: uint8 (N, C, h, w) -> float32 (N, C h w).
 
-    Images larger than 32 x 32 are shrunk to it: that keeps the bank small and helps the baseline.
+    Images larger than 32 x 32 are shrunk to it: that keeps the features small and helps the baseline.
 
     Args:
         images: may be mapped from a disk: they are read in parts.
@@ -90,13 +90,13 @@ def _shrunk(images: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
 
 
-def standardised(bank: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    """Features (N, D) with mean 0 and deviation 1 in every dimension of the bank, and others by the bank's statistics.
+def standardised(train: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """Standardise features (N, D) in every dimension, and others by the statistics of the first.
 
-    As a BatchNorm without weights does in front of a probe: else the common part and a few large dimensions make all
-    features alike. A dimension that does not change in the bank says nothing, and is 0 in all of them.
+    Like a BatchNorm without weights before a probe: otherwise the common part and a few large dimensions make all
+    features alike. A dimension that is constant in `train` carries no information and becomes 0.
     """
-    centre, spread = bank.mean(0), bank.std(0, correction=0)
-    says = spread > 1e-5 * centre.abs().clamp(min=1)
-    scale = torch.where(says, 1 / spread.clamp(min=1e-12), 0)
-    return tuple((features - centre).mul_(scale) for features in (bank, *others))
+    centre, spread = train.mean(0), train.std(0, correction=0)
+    varies = spread > 1e-5 * centre.abs().clamp(min=1)
+    scale = torch.where(varies, 1 / spread.clamp(min=1e-12), 0)
+    return tuple((features - centre).mul_(scale) for features in (train, *others))

@@ -1,4 +1,4 @@
-"""Linear probe: how well classes can be told apart by a linear map of frozen features."""
+"""Linear probe: how well a linear map of frozen features separates the classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from vit.errors import UserError
 from vit.evaluate.features import standardised
 
-STRENGTHS = tuple(10.0**power for power in range(-1, -6, -1))
+L2_GRID = tuple(10.0**power for power in range(-1, -6, -1))
 """L2 strengths that are tried, the strongest first: each fit starts where the one before ended."""
 MOST_STEPS, TOLERANCE = 1000, 1e-2
 """Of L-BFGS: steps, and the gradient's length where a fit counts as converged, as a share of the regularisation's own."""
@@ -42,7 +42,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What a probe came to.
+    """The result of a linear probe.
 
     Attributes:
         layer: whose features, an index into those given.
@@ -63,7 +63,7 @@ def fit_probe(features: Tensor, labels: Tensor, classes: int, strength: float, s
     """Multinomial logistic regression with L2 on the weights, to convergence, by L-BFGS over all images at once.
 
     Features of a trained model are nearly collinear, and in their own coordinates a fit takes very many steps. So the weights
-    are looked for in coordinates in which all directions are about as steep; the optimum is the same.
+    are fitted in coordinates in which all directions are about as steep; the optimum is the same.
 
     Args:
         features: float32 (N, D), standardised.
@@ -117,7 +117,7 @@ def linear_probe(
     test: Tensor,
     held_out: Tensor,
     classes: int,
-    strengths: tuple[float, ...] = STRENGTHS,
+    strengths: tuple[float, ...] = L2_GRID,
 ) -> ProbeResult:
     """Choose layer and strength on held-out training images, fit to all training images, and look at the test images once.
 
@@ -149,6 +149,6 @@ def linear_probe(
         best.append(max(found))  # of equal ones, the stronger regularisation
     layer = max(range(len(best)), key=lambda index: best[index][0])
     strength = best[layer][1]
-    bank, queries = standardised(train[layer], test[layer])
-    probe = fit_probe(bank, labels, classes, strength)
-    return ProbeResult(layer, strength, best, probe(queries), probe.converged)
+    fitting, testing = standardised(train[layer], test[layer])
+    probe = fit_probe(fitting, labels, classes, strength)
+    return ProbeResult(layer, strength, best, probe(testing), probe.converged)

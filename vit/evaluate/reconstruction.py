@@ -20,7 +20,7 @@ TEST_SEED = 20_220_612  # of the fixed test mask: the same patches are hidden fo
 
 
 def fixed_mask(kind: str, start: int, batch: int, grid_size: tuple[int, int], mask_ratio: float) -> Mask:
-    """The test mask of images `start` to `start + batch` of a test set: always the same."""
+    """Return the mask of test images `start` to `start + batch`: always the same."""
     return make_mask(kind, batch, grid_size, mask_ratio, make_generator(TEST_SEED, "test mask", start))
 
 
@@ -49,7 +49,7 @@ def score_reconstruction(
     compute: Compute,
     batch_size: int = 256,
 ) -> ReconstructionScores:
-    """The masked loss of `model` on test images under the fixed test mask, and that of the baselines.
+    """Return the masked loss of `model` and of the baselines on test images, under the fixed test mask.
 
     Args:
         model: on the device of `compute`; put into eval mode and back.
@@ -76,13 +76,13 @@ def score_reconstruction(
 
 
 def mean_visible(targets: Tensor, mask: Mask) -> Tensor:
-    """The mean of each image's visible patches, for every patch: (B, L, P) -> (B, L, P)."""
+    """Return the mean of each image's visible patches for every patch: (B, L, P) -> (B, L, P)."""
     visible = 1 - mask.mask[:, :, None]
     return ((targets * visible).sum(1, keepdim=True) / visible.sum(1, keepdim=True)).expand_as(targets)
 
 
 def nearest_visible(targets: Tensor, mask: Mask, grid_size: tuple[int, int]) -> Tensor:
-    """For every patch the nearest visible one of its image, the first in grid order of several: (B, L, P) -> the same."""
+    """Return the nearest visible patch for every patch, the first in grid order of several: (B, L, P) -> (B, L, P)."""
     distance = grid_distances(grid_size, targets.device)  # (L, L)
     few = max(2**24 // distance.numel(), 1)  # images at a time: (B, L, L) of a whole batch may be gigabytes
     hidden = [part[:, None, :] > 0 for part in mask.mask.split(few)]
@@ -91,7 +91,7 @@ def nearest_visible(targets: Tensor, mask: Mask, grid_size: tuple[int, int]) -> 
 
 
 def grid_distances(grid_size: tuple[int, int], device: torch.device) -> Tensor:
-    """Distance in patches between any two patches of a grid: float32 (L, L)."""
+    """Return the distance in patches between any two patches of a grid: float32 (L, L)."""
     rows, columns = (torch.arange(n, device=device, dtype=torch.float32) for n in grid_size)
     places = torch.cartesian_prod(rows, columns)  # (L, 2)
     return torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist")
@@ -120,8 +120,8 @@ def reconstruct(
 ) -> Reconstruction:
     """Fill in the hidden patches of some images, as pictures.
 
-    A model that predicts normalised patches says nothing of their brightness and contrast. Those of the true patch would
-    be peeping; here they are estimated from the visible patches, weighted by 1 / distance^2.
+    A model that predicts normalised patches does not predict their brightness and contrast. Those of the true patch would
+    be cheating; they are estimated from the visible patches, weighted by 1 / distance^2.
 
     Args:
         model: on the device of `compute`.
@@ -147,7 +147,7 @@ def reconstruct(
 
 
 def estimate_statistics(patches: Tensor, mask: Mask, grid_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of every patch, estimated from the visible patches around it.
+    """Estimate mean and deviation of every patch from the visible patches around it.
 
     Args:
         patches: (B, L, P); hidden ones are not looked at.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from vit.config import PRESETS
 from vit.interpret.viewing import short_name
 from vit.report.pieces import duration, plural
-from vit.runs import FIGURES, RunRecord, baselines
+from vit.runs import FIGURES, RunRecord, baselines, summary_values
+from vit.training.objectives import objective_class
 
 
 def introduction(record: RunRecord) -> str:
@@ -20,10 +21,8 @@ def introduction(record: RunRecord) -> str:
     model = f"A vision transformer of {plural(size['depth'], 'layer')} with {plural(size['num_heads'], 'head')} each"
     model = f"{model}, width {size['embed_dim']}, on patches of {rows}×{columns} pixels."
     images = f"{data['train_images']:,} images of {data['name']}" if data else "its images"
-    what = f"to fill in the {settings['mask.ratio']:.0%} of an image that it does not see"
-    if settings["train.objective"] == "classify":
-        begun = f"beginning with {short_name(init)}" if (init := settings["model.init"]) else "from random weights"
-        what = f"to name their classes, {begun}"
+    init = settings["model.init"]
+    what = objective_class(settings["train.objective"]).learns(settings, short_name(init) if init else "")
     epochs = plural(settings["train.epochs"], "epoch")
     if not record.summary:
         return f"{model} On {images}, it is learning {what}; {record.epochs:.1f} of {epochs} are done."
@@ -44,22 +43,20 @@ def key_figures(record: RunRecord) -> list[tuple[str, str, str]]:
             (f"{last['images_per_second']:,.0f}", "images a second", "as it is training"),
         ]
     time = (duration(summary["seconds"]), "of training", f"{summary['images_per_second']:,.0f} images a second")
-    value = {key: figure.of_summary(summary) for key, figure in FIGURES.items()}
+    values = summary_values(summary)
     meanings = {
         "accuracy": f"of {record.tested} are named right",
         "calibration_error": "how far its confidence is from how often it is right, on average",
         "masked_loss": f"on hidden patches of {record.tested_on}",
         "knn_accuracy": "without a label in training",
     }
+    names = {"accuracy": FIGURES["accuracy"].short, "masked_loss": FIGURES["masked_loss"].short}
     figures = []
     for key, meaning in meanings.items():
-        if (found := value[key]) is None:
+        if key not in values:
             continue
-        beside = [
-            f"{other.label}: {other.write_brief(baseline)}"
-            for other in baselines(key)[:1]
-            if (baseline := value[other.key]) is not None
-        ]
-        name = FIGURES[key].short if key in ("accuracy", "masked_loss") else FIGURES[key].label
-        figures.append((FIGURES[key].write_brief(found), name, "; ".join([meaning, *beside])))
+        for other in baselines(key)[:1]:  # one is enough here
+            if other.key in values:
+                meaning += f"; {other.label}: {other.write_brief(values[other.key])}"
+        figures.append((FIGURES[key].write_brief(values[key]), names.get(key, FIGURES[key].label), meaning))
     return [*figures, time]

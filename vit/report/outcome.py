@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from vit.figures import confusion_figure, png_of, reliability_figure
 from vit.figures.document import Markup, element
 from vit.report.pieces import DOTS, Section, bars, command, figure, paragraph, section, table
-from vit.runs import FIGURES, Figure, RunRecord, baselines, results_lines
+from vit.runs import FIGURES, RunRecord, baselines, results_lines, summary_values
 
 MIXED_UP = 5
 """Pairs of classes that are named as those most mixed up."""
@@ -24,7 +25,7 @@ def outcome(record: RunRecord) -> Section | None:
         return None
     if "test_accuracy" in summary:
         return _outcome_of_classes(record)
-    values = {key: figure.of_summary(summary) for key, figure in FIGURES.items()}
+    values = summary_values(summary)
     normalised = "normalised patches" if record.settings["reconstruct.norm_pix_loss"] else "colours"
     verdict = (
         "The model fills in better than both."
@@ -35,7 +36,7 @@ def outcome(record: RunRecord) -> Section | None:
         _compared("masked_loss", "the model", values, "Loss on hidden patches: less is better"),
         paragraph(f"{explained} {verdict}"),
     ]
-    if values["knn_accuracy"] is not None:
+    if "knn_accuracy" in values:
         found = summary["neighbours"]
         verdict = (
             "Images of a class lie closer together in the features than in the pixels."
@@ -54,30 +55,31 @@ def outcome(record: RunRecord) -> Section | None:
     return section("outcome", "What came out", lede, *parts)
 
 
-def _compared(key: str, name: str, values: dict[str, float | None], about: str) -> Markup:
+def _compared(key: str, name: str, values: dict[str, float], about: str) -> Markup:
     """The model's figure and its baselines as bars."""
-    rows = [(name, values[key]), *((other.label, values[other.key]) for other in baselines(key))]
-    return bars([(label, value) for label, value in rows if value is not None], FIGURES[key].write, about)
+    others = [(other.label, values[other.key]) for other in baselines(key) if other.key in values]
+    return bars([(name, values[key]), *others], FIGURES[key].write, about)
 
 
-def _beats_baselines(key: str, values: dict[str, float | None]) -> bool:
+def _beats_baselines(key: str, values: dict[str, float]) -> bool:
     """Whether the model is better than each baseline."""
-    own, others = values[key], [values[other.key] for other in baselines(key)]
-    better = (lambda value: own > value) if FIGURES[key].higher_is_better else (lambda value: own < value)
-    return all(better(value) for value in others if value is not None)
+    better = operator.gt if FIGURES[key].higher_is_better else operator.lt
+    return all(better(values[key], values[other.key]) for other in baselines(key) if other.key in values)
 
 
 def _outcome_of_classes(record: RunRecord) -> Section:
     summary = record.summary
     counts = torch.tensor(summary["test_confusion"])
     commonest = float(counts.sum(1).max() / counts.sum())
-    accuracies = {"the model": FIGURES["accuracy"], "the model, with mirror images": FIGURES["accuracy_with_flip"]}
-    rows = [(name, value) for name, figure in accuracies.items() if (value := figure.of_summary(summary)) is not None]
+    values = summary_values(summary)
+    names_of = {"accuracy": "the model", "accuracy_with_flip": "the model, with mirror images"}
+    rows = [(name, values[key]) for key, name in names_of.items() if key in values]
     rows.append(("always naming the commonest class", commonest))
     names = record.samples.class_names if record.samples else [f"class {i}" for i in range(len(counts))]
+    written = {key: FIGURES[key].write(values[key]) for key in ("cross_entropy", "calibration_error")}
     explained = (
-        f"Of {record.tested}. The cross-entropy is {_written(FIGURES['cross_entropy'], summary)}; the calibration error "
-        f"{_written(FIGURES['calibration_error'], summary)}, how far its confidence is from how often it is right, on average."
+        f"Of {record.tested}. The cross-entropy is {written['cross_entropy']}; the calibration error "
+        f"{written['calibration_error']}, how far its confidence is from how often it is right, on average."
     )
     confusion = figure(
         lambda dark: png_of(confusion_figure(counts, names, "", "", dark), DOTS),
@@ -89,11 +91,6 @@ def _outcome_of_classes(record: RunRecord) -> Section:
         bars(rows, FIGURES["accuracy"].write, "Accuracy: more is better"), paragraph(explained),
         element("div", _mixed_up(counts, names), _reliability(summary), class_="figures"), confusion,
     )  # fmt: skip
-
-
-def _written(figure: Figure, summary: dict[str, Any]) -> str:
-    value = figure.of_summary(summary)
-    return "not measured" if value is None else figure.write(value)
 
 
 def _mixed_up(counts: Tensor, names: Sequence[str]) -> Markup | None:
@@ -110,13 +107,13 @@ def _reliability(summary: dict[str, Any]) -> Markup | None:
     bins = summary.get("test_reliability")
     if bins is None:
         return None
-    said, right = (
+    confidence, accuracy = (
         torch.tensor([float("nan") if value is None else value for value in bins[key]])
         for key in ("confidence", "accuracy")
     )
     count, error = torch.tensor(bins["count"]), summary["test_calibration_error"]
     return figure(
-        lambda dark: png_of(reliability_figure(said, right, count, error, "", "", dark), DOTS),
+        lambda dark: png_of(reliability_figure(confidence, accuracy, count, error, "", "", dark), DOTS),
         f"How often it is right against how sure it is; calibration error {error:.1%}.",
         "Below the dashed line it is surer than it should be, above it less sure.",
     )

@@ -16,6 +16,7 @@ from vit.report.outcome import evaluation, outcome
 from vit.report.particulars import data, machine, remarks, repeating, settings
 from vit.report.pieces import paragraph
 from vit.runs import RunRecord, read_run
+from vit.training.objectives import objective_class
 
 SIGNATURE = '<meta name="generator" content="vit report">'
 """What tells such a page from other files; stands in report.html."""
@@ -81,7 +82,7 @@ def report_page(record: RunRecord) -> str:
 
 
 def _header(record: RunRecord) -> Markup:
-    kind = "classification" if record.settings["train.objective"] == "classify" else "pretraining"
+    kind = objective_class(record.settings["train.objective"]).kind
     figures = [
         element("div", element("dt", name), element("dd", element("strong", number), element("span", meaning)))
         for number, name, meaning in key_figures(record)

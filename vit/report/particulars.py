@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from vit.config import Config
+from vit.config import OBJECTIVES, Config
 from vit.figures.document import element
 from vit.report.pieces import Section, command, duration, facts, paragraph, plural, section, spelled, table
 from vit.runs import RunRecord, flat_settings
@@ -89,7 +89,7 @@ def commands_of(record: RunRecord) -> list[tuple[str, str]]:
     shown = ["--data", root] if source == "folder" else ["--data", source]
     if source.startswith("cifar") and root != "data":
         shown += ["--root", root]
-    hidden = [] if settings["train.objective"] == "classify" else ["--mask", str(settings["mask.ratio"])]
+    hidden = [] if OBJECTIVES[settings["train.objective"]].labels else ["--mask", str(settings["mask.ratio"])]
     film = ["--film"] if settings["run.snapshots"] > 1 else []
     look, page, measured = (f"{run}/{name}" for name in ("look", "explore.html", "evaluation"))
     lines = {
@@ -97,7 +97,7 @@ def commands_of(record: RunRecord) -> list[tuple[str, str]]:
         "Draw where it looks, from any layer, head or patch": ["vit", "attention", run, *shown, "--out", look, *film],
         "A page to look around in its attention":
             ["vit", "explore", run, *shown, "--count", "4", *hidden, "--out", page],
-        "Measure what its features are worth":
+        "Measure its features":
             ["vit", "evaluate", run, *shown, *_of_the_same(settings), "--out", measured],
         "Write this page anew, with what was measured since": ["vit", "report", run],
     }  # fmt: skip

@@ -13,7 +13,7 @@ from vit.attention import MultiHeadSelfAttention
 from vit.data import Dataset
 from vit.mae import MaskedAutoencoder
 from vit.studies.finding import Seeds, StudyError, seeds
-from vit.studies.laboratory import Laboratory, Learned, Worth
+from vit.studies.laboratory import Laboratory, Learned, Scores
 from vit.studies.plan import Plan
 from vit.training.freeze import freeze
 
@@ -106,10 +106,10 @@ def require_labels(laboratory: Laboratory, plan: Plan, name: str) -> Dataset:
     return data
 
 
-def measures_of(worth: Sequence[Worth]) -> dict[str, Seeds]:
-    """What models of several seeds are worth, measure by measure: "loss", "neighbours", "linear"."""
+def measures_of(scores: Sequence[Scores]) -> dict[str, Seeds]:
+    """Return the scores of several seeds by measure: "loss", "neighbours", "linear"."""
     return {
-        key: seeds([getattr(one, key) for one in worth], share=key != "loss")
+        key: seeds([getattr(one, key) for one in scores], share=key != "loss")
         for key in ("loss", "neighbours", "linear")
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from vit.evaluate.features import pixel_features
-from vit.evaluate.neighbours import neighbour_accuracy
+from vit.evaluate.knn import knn_accuracy
 from vit.evaluate.reconstruction import fixed_mask, mean_visible
 from vit.figures.measures import ArmPanel, arms_figure
 from vit.mae import masked_patch_loss
@@ -54,14 +54,14 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     require_matrices(plan, "fixed-or-learned")
     data = require_labels(laboratory, plan, "fixed-or-learned")
     models = {arm.label: learn_arm(laboratory, plan, arm) for arm in ARMS}
-    worth = {label: measures_of([one.worth for one in learned]) for label, learned in models.items()}
-    untrained = measures_of([one.worth_at_start for one in models[AS_IT_IS.label]])
+    scores = {label: measures_of([one.scores for one in learned]) for label, learned in models.items()}
+    untrained = measures_of([one.init_scores for one in models[AS_IT_IS.label]])
     guess, test = loss_of_mean(models[AS_IT_IS.label][0]), data.test
     bank, queries = (pixel_features(part.images) for part in (data.train, test))
-    pixels = neighbour_accuracy(bank, data.train.labels, queries, test.labels)
+    pixels = knn_accuracy(bank, data.train.labels, queries, test.labels)
 
     rows: list[tuple[Cell, ...]] = [
-        (label, f"{numbers_that_learn(learned[0]):,}", *worth[label].values()) for label, learned in models.items()
+        (label, f"{numbers_that_learn(learned[0]):,}", *scores[label].values()) for label, learned in models.items()
     ]
     rows += [
         ("all, before training", "", *untrained.values()),
@@ -75,9 +75,9 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         "linear probe",
     )
     budget = f"{plan.training.train.epochs} epochs on {len(data.train):,} images, measured on {len(test):,} test images"
-    whole = worth[AS_IT_IS.label]
+    whole = scores[AS_IT_IS.label]
     losses, probes = (
-        {arm.label: difference(worth[arm.label][key], whole[key]) for arm in ARMS[1:]} for key in ("loss", "linear")
+        {arm.label: difference(scores[arm.label][key], whole[key]) for arm in ARMS[1:]} for key in ("loss", "linear")
     )
     said = answer(whole["loss"], losses, whole["linear"], untrained["linear"], probes)
     limits = (
@@ -87,7 +87,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         " and its learning rate was chosen for models that learn as a whole."
     )
     about = f"{data.name}, {budget} · a dot a seed, a bar at their mean; grey: all learn"
-    values = {key: [found[key].values for found in worth.values()] for key in whole}
+    values = {key: [found[key].values for found in scores.values()] for key in whole}
     start = {key: found.mean for key, found in untrained.items()}
     panels = [
         ArmPanel("loss over hidden patches", values["loss"], {"mean of the visible": guess}),

@@ -53,8 +53,8 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     _, plain_trained, _, learned = found.values()
     tokens = arms["learned matrices"][0].model.encoder.pos_embed.shape[1]
 
-    worth = {name: measures_of([one.worth for one in models]) for name, models in arms.items()}
-    lost = {key: difference(of, worth["learned matrices"][key]) for key, of in worth["Q = K = V = X"].items()}
+    scores = {name: measures_of([one.scores for one in models]) for name, models in arms.items()}
+    lost = {key: difference(of, scores["learned matrices"][key]) for key, of in scores["Q = K = V = X"].items()}
     attention = Table(
         f"What attention does on {min(plan.images, len(data.test)):,} test images: patches, means over heads",
         (
@@ -70,7 +70,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         ],
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = [
-        (name, f"{numbers_that_learn(models[0]):,}", *worth[name].values()) for name, models in arms.items()
+        (name, f"{numbers_that_learn(models[0]):,}", *scores[name].values()) for name, models in arms.items()
     ]
     rows += [("difference, in points where in percent", "", *lost.values())]
     price = Table(

@@ -20,10 +20,8 @@ from vit.data import Dataset, load_data
 from vit.data.augment import Normalization, evenly_spaced, to_float
 from vit.data.draws import derive_seed
 from vit.device import Compute, choose_compute
-from vit.evaluate.features import encoder_features
-from vit.evaluate.neighbours import neighbour_accuracy
-from vit.evaluate.probe import STRENGTHS, linear_probe
-from vit.evaluate.reconstruction import score_reconstruction
+from vit.evaluate import Options, evaluate
+from vit.evaluate.probe import L2_GRID
 from vit.interpret import DynamicsRecorder
 from vit.mae import MaskedAutoencoder
 from vit.training.callbacks import Callback
@@ -75,39 +73,39 @@ class Learned:
         return _load(self.folder / "halfway", self.compute)
 
     @cached_property
-    def worth(self) -> Worth:
-        """What the trained model is worth; measured once, and kept in the run's folder."""
+    def scores(self) -> Scores:
+        """The figures of the trained model; measured once, and kept in the run's folder."""
         return self._kept(self.model, "worth.json")
 
     @cached_property
-    def worth_at_start(self) -> Worth:
-        """What the model was worth before it was trained: what its architecture gives without any learning."""
+    def init_scores(self) -> Scores:
+        """The figures of the model before training: what its architecture gives without any learning."""
         return self._kept(self.initial, "worth-at-start.json")
 
-    def _kept(self, model: MaskedAutoencoder, name: str) -> Worth:
+    def _kept(self, model: MaskedAutoencoder, name: str) -> Scores:
         place = self.folder / name
         if not place.exists():
             write_json(place, vars(self._measure(model)))
-        return Worth(**json.loads(place.read_text(encoding="utf-8")))
+        return Scores(**json.loads(place.read_text(encoding="utf-8")))
 
-    def _measure(self, model: MaskedAutoencoder) -> Worth:
-        data, config = self.data, self.config
-        kind, ratio = config.mask.kind, config.mask.ratio
-        loss = score_reconstruction(model, data.test.images, self.prepare, kind, ratio, self.compute).model
-        train, test = (
-            encoder_features(model.encoder, part.images, self.prepare, self.compute) for part in (data.train, data.test)
+    def _measure(self, model: MaskedAutoencoder) -> Scores:
+        mask = self.config.mask
+        options = Options(
+            masks=((mask.kind, mask.ratio),),
+            raw_pixels=False,
+            held_out=torch.arange(len(self.data.train)) % 10 == 9,
+            # The weakest regularisations take longest to fit, and serve where there are many more images than dimensions.
+            l2_grid=L2_GRID[:3],
         )
-        labels = data.train.labels
-        held_out = torch.arange(len(labels)) % 10 == 9  # they choose the regularisation, and are fitted in the end
-        # The weakest regularisations take longest to fit, and serve where there are many more images than dimensions.
-        probe = linear_probe(train, labels, test, held_out, len(data.train.class_names), STRENGTHS[:3])
-        linear = float((probe.logits.argmax(1) == data.test.labels).float().mean())
-        return Worth(loss, neighbour_accuracy(train[0], labels, test[0], data.test.labels), linear)
+        methods = ("reconstruction", "knn", "linear")
+        figures = evaluate(model, self.data, methods, self.prepare, self.compute, options).figures
+        (row,) = figures["reconstruction"]
+        return Scores(row["loss"], figures["knn"]["accuracy"], figures["linear"]["accuracy"])
 
 
 @dataclass(frozen=True)
-class Worth:
-    """What a model is worth on test images.
+class Scores:
+    """The figures of a model on test images.
 
     Attributes:
         loss: over hidden patches, under the fixed test mask.

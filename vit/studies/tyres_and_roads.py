@@ -145,7 +145,7 @@ def measure(laboratory: Laboratory, config: Config, numbers: tuple[int, ...], ki
     trained = [laboratory.learn(config, seed) for seed in numbers]
     arms = dict(zip(ARMS, ([one.model for one in trained], [one.initial for one in trained]), strict=False))
     for name, shuffle in SHUFFLED.items():
-        shuffled = replace(config, augment=replace(config.augment, shuffle=shuffle))
+        shuffled = replace(config, augment=replace(config.augment, shuffle=shuffle))  # type: ignore[arg-type]
         arms[name] = [laboratory.learn(shuffled, seed, name).model for seed in numbers]
     first = trained[0]
     looks = {view: kinds.looks(first, view) for view in kinds.views}

@@ -120,7 +120,7 @@ def train_steps(run: Run) -> Iterator[Step]:
     whole batch alike, and each computes its rows.
 
     A GPU is never waited for within a step. Whether all was finite is kept on the device, which makes no update from the
-    first step on that was not; it is looked at every `run.log_every` steps (on a CPU, at each).
+    first step on that was not; it is looked at every `run.log_every` steps (on a CPU, and with Muon, at each).
 
     Raises:
         NonFiniteError: the update that would have spoilt the weights was not made.
@@ -135,6 +135,7 @@ def train_steps(run: Run) -> Iterator[Step]:
     learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     dataset = cache_on_device(run.data.train.images, device)
     objective.train()
+    skips = isinstance(optimizer, torch.optim.AdamW)  # torch's fused one makes no update where `found_inf` is 1
     forward = dist.wrap(compute.compiled(objective), device)
     first_bad = torch.zeros((), device=device)
     since = time.perf_counter()
@@ -152,26 +153,25 @@ def train_steps(run: Run) -> Iterator[Step]:
         # 3. the gradient; averaged over the processes, of which each counts by its share of the images
         share = (rows.stop - rows.start) / images_in_batch
         with compute.only_compiled_for(len(images) == dist.largest_shard(batch_size)):
-            values = accumulate_gradient(
+            metrics = accumulate_gradient(
                 forward, images, None if targets is None else to_device(targets, device), draws.for_model(device),
                 run.grad_accum_steps, compute, share * dist.world_size,
             )  # fmt: skip
-        values = dist.all_reduce_sum(values) / dist.world_size
+        values = dist.all_reduce_sum(torch.stack(list(metrics.values()))) / dist.world_size
         for callback in run.callbacks:
             callback.on_gradient(step + 1)
         grad_norm = nn.utils.clip_grad_norm_(learning, config.optim.clip_grad or math.inf)
         finite = values[0].isfinite() & grad_norm.isfinite()
         first_bad = torch.where(finite | (first_bad > 0), first_bad, step + 1)
         lr = learning_rate(step, total, warmup, peak, config.optim.min_lr)
-        names = ("loss", *objective.metrics)
-        found = {"first_bad": first_bad, **dict(zip(names, values, strict=True)), "grad_norm": grad_norm}
+        found = {"first_bad": first_bad, **dict(zip(metrics, values, strict=True)), "grad_norm": grad_norm}
         done = Step(step + 1, (step + 1) / per_epoch, lr, images_in_batch, found)
-        if device.type == "cpu":
+        if device.type == "cpu" or not skips:
             done.check()
 
         # 4. the update
         set_learning_rate(optimizer, lr)
-        optimizer.found_inf = (first_bad > 0).float()  # type: ignore[attr-defined]  # torch's fused AdamW then updates nothing
+        optimizer.found_inf = (first_bad > 0).float()  # type: ignore[attr-defined]
         optimizer.step()
         objective.after_step(step + 1)
         if run.ema is not None:
@@ -198,7 +198,7 @@ def accumulate_gradient(
     accum_steps: int,
     compute: Compute,
     weight: float = 1.0,
-) -> Tensor:
+) -> dict[str, Tensor]:
     """Add the gradient of a batch's loss to the weights' float32 gradients, computed in micro-batches.
 
     Each counts by its share of the images, so that the sum is the whole batch's mean.
@@ -213,9 +213,9 @@ def accumulate_gradient(
         weight: factor of loss and gradient.
 
     Returns:
-        The loss and the objective's metrics over the batch, times `weight`: float32 (1 + metrics,) on the device.
+        "loss" and the objective's metrics over the batch, times `weight`: float32 scalars on the device.
     """
-    found = []
+    found, names = [], ["loss"]
     bounds = [len(images) * i // accum_steps for i in range(accum_steps + 1)]
     parts = [slice(low, high) for low, high in pairwise(bounds) if high > low]
     for part in parts:
@@ -227,4 +227,5 @@ def accumulate_gradient(
             values = torch.stack([loss, *metrics.values()]) * (weight * (part.stop - part.start) / len(images))
             values[0].backward()
         found.append(values.detach())
-    return torch.stack(found).sum(0)
+        names[1:] = metrics
+    return dict(zip(names, torch.stack(found).sum(0), strict=True))

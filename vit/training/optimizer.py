@@ -9,10 +9,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from vit.attention import MultiHeadSelfAttention
 from vit.config import ConfigError, OptimConfig
-from vit.encoder import GatedMlp, VisionTransformer
-from vit.training.muon import Muon
 
 TOKENS_AND_POSITIONS = ("cls_token", "reg_token", "mask_token", "pos_embed")
 
@@ -25,17 +22,15 @@ def parameter_groups(
     Matrices decay; norms, biases, scales, tokens and positions do not. With layer decay, a parameter's learning rate is to be
     multiplied by its group's "lr_scale": 1 for head, last norm and decoder, less for each block further from them, least for
     embedding, tokens and positions (Clark et al. 2020, ELECTRA; Bao et al. 2022, BEiT). With Muon, the matrices within
-    blocks, of encoder and decoder, say "muon".
+    blocks, of encoder and decoder, have groups of their own, and all others say "use_fallback" (timm's word): AdamW.
 
     Args:
         model: a `VisionTransformer`, or a model that holds one.
         weight_decay: of matrices.
         layer_decay: factor from a block to the one before it.
-        muon: whether Muon is to have its own groups.
+        muon: whether the groups are Muon's.
     """
     scales = _scales(model, layer_decay)
-    packed = {m.qkv.weight: 3 for m in model.modules() if isinstance(m, MultiHeadSelfAttention) and m.qkv is not None}
-    packed |= {m.fc1.weight: 2 for m in model.modules() if isinstance(m, GatedMlp)}
     groups: dict[tuple, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -44,15 +39,15 @@ def parameter_groups(
         group: dict[str, Any] = {"weight_decay": 0.0 if plain else weight_decay}
         if layer_decay != 1:
             group["lr_scale"] = scales.get(parameter, 1.0)
-        if muon and not plain and ".blocks." in f".{name}":
-            group |= {"muon": True, "matrices": packed.get(parameter, 1)}
+        if muon:
+            group["use_fallback"] = plain or ".blocks." not in f".{name}"
         groups.setdefault(tuple(group.items()), {"params": [], **group})["params"].append(parameter)
     return sorted(groups.values(), key=lambda group: -group["weight_decay"])
 
 
 def _scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
     """What the learning rate of an encoder's parameters is multiplied by; 1 where a parameter is not named."""
-    encoder = next((m for m in model.modules() if isinstance(m, VisionTransformer)), None)
+    encoder = getattr(model, "encoder", None)
     if encoder is None:
         return {}
     depth = len(encoder.blocks)
@@ -70,12 +65,16 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimiz
     Raises:
         ConfigError: every parameter is frozen.
     """
-    groups = parameter_groups(model, config.weight_decay, config.layer_decay, config.name == "muon")
+    groups = parameter_groups(model, config.weight_decay, config.layer_decay, muon=config.name == "muon")
     if not groups:
         raise ConfigError("model.freeze: every part is frozen; leave one out, so that something can learn")
-    if config.name == "muon":
-        return Muon(groups, lr=0.0, betas=config.betas)
-    return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=True)
+    if config.name == "adamw":
+        return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=True)
+
+    from timm.optim.muon import Muon  # timm takes seconds to import
+
+    momentum = config.betas[0]
+    return Muon(groups, lr=0.0, momentum=momentum, nesterov=True, adjust_lr_fn="match_rms_adamw", betas=config.betas)
 
 
 def make_ema(model: nn.Module, decay: float) -> AveragedModel:
@@ -84,9 +83,9 @@ def make_ema(model: nn.Module, decay: float) -> AveragedModel:
     The decay is min(decay, (1 + step) / (10 + step)), because else the random start would weigh long.
     """
 
-    def average(averages: Any, weights: Any, updates: Any) -> None:
-        follow = 1 - torch.clamp(updates / (9 + updates), max=decay)  # a tensor on the weights' device: nothing waits
-        torch._foreach_lerp_(averages, weights, [follow] * len(averages))
+    def average(averages: Any, weights: Any, _: Any) -> None:
+        updates = int(ema.n_averaged)  # on the CPU: nothing waits
+        torch._foreach_lerp_(averages, weights, 1 - min(decay, updates / (9 + updates)))
 
     ema = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
     ema.update_parameters(model)  # the first one copies the weights

@@ -194,7 +194,7 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
 
     # what learns, and how
     frozen = freeze(model, config.model.freeze)
-    optimizer = make_optimizer(model, config.optim)
+    optimizer = make_optimizer(objective, config.optim)
     restore_frozen_rows(optimizer, frozen)
     ema = make_ema(model, config.optim.ema) if config.optim.ema else None
     notes += objective.notes

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from vit.config import Config, ViTConfig
 from vit.data import Dataset
 from vit.data.draws import Draws
+from vit.encoder import VisionTransformer
 from vit.mae import Model
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ class Objective(nn.Module):
         data: what is learned from.
 
     Attributes:
-        metrics: names of what `forward` measures beside the loss.
+        kind: of run, in a word.
         compares_images: the setting, if any, by which the loss depends on which images are computed together.
         lengths: the most tokens that each part of the model gets in training, by its name.
         notes: lines that the user should see.
     """
 
-    metrics: tuple[str, ...] = ()
+    kind = "pretraining"
     compares_images: str = ""
     lengths: dict[str, int]
 
@@ -69,6 +70,11 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     @property
+    def encoder(self) -> VisionTransformer:
+        """The model's encoder."""
+        return self.model.encoder
+
+    @property
     def summary(self) -> str:
         """What is learned, in a few words for a run's first lines."""
         raise NotImplementedError
@@ -84,7 +90,7 @@ class Objective(nn.Module):
         return None
 
     def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, and `metrics` by name: means over the images.
+        """Return the loss, and what else is measured by name: means over the images, the same names in every step.
 
         A pure function of its arguments and the weights; a batch may come in parts.
 
@@ -111,6 +117,11 @@ class Objective(nn.Module):
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
         """Draw what was learned: figures by the stem of their file's name."""
+        raise NotImplementedError
+
+    @staticmethod
+    def learns(settings: Mapping[str, Any], init: str) -> str:
+        """What a run with these settings (by "section.key") learns, after "it learned ..."; `init` is what it began with."""
         raise NotImplementedError
 
     @staticmethod

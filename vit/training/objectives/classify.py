@@ -15,7 +15,7 @@ from vit.data import DataError, Dataset
 from vit.data.draws import Draws, steps_per_epoch
 from vit.data.mixing import mixed_labels
 from vit.encoder import VisionTransformer
-from vit.evaluate.classification import accuracy, head_logits, reliability, worth
+from vit.evaluate import Options, as_summary, evaluate
 from vit.mae import Model
 from vit.masking import mask_from_noise, num_keep
 from vit.training.objectives import Objective
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Classify(Objective):
     """Predict the class of whole images, or of some of their patches (`classify.drop_patches`)."""
 
-    metrics = ("train_accuracy",)
+    kind = "classification"
     model: VisionTransformer
 
     def __init__(self, model: VisionTransformer, config: Config, data: Dataset):
@@ -105,8 +105,8 @@ class Classify(Objective):
 
     def validate(self, run: Run) -> dict[str, float]:
         """Loss and accuracy."""
-        found = worth(self._logits(run), run.data.test.labels)
-        return {"val_loss": found["cross_entropy"], "val_accuracy": found["accuracy"]}
+        measured = self._evaluate(run, flip=False)
+        return {"val_loss": measured["test_loss"], "val_accuracy": measured["test_accuracy"]}
 
     def measure(self, run: Run) -> dict[str, Any]:
         """Accuracy, calibration and confusion.
@@ -114,23 +114,12 @@ class Classify(Objective):
         Raises:
             NoClassifierError: a logit is nan or infinite.
         """
-        logits, labels = self._logits(run), run.data.test.labels
-        found, bins = worth(logits, labels), reliability(logits, labels)
-        measured = {
-            "test_accuracy": found["accuracy"],
-            "test_loss": found["cross_entropy"],
-            "test_calibration_error": found["expected_calibration_error"],
-            "test_confusion": found["confusion"],
-            "test_reliability": {
-                "confidence": _plain(bins.confidence), "accuracy": _plain(bins.accuracy), "count": bins.count.tolist(),
-            },
-        }  # fmt: skip
-        if self.config.run.test_flip:
-            measured["test_accuracy_with_flip"] = accuracy(self._logits(run, flip=True), labels)
-        return measured
+        return self._evaluate(run, flip=self.config.run.test_flip)
 
-    def _logits(self, run: Run, flip: bool = False) -> Tensor:
-        return head_logits(run.result.encoder, run.data.test.images, run.prepare, run.compute, flip=flip)
+    def _evaluate(self, run: Run, flip: bool) -> dict[str, Any]:
+        return as_summary(
+            evaluate(run.result, run.data, ["head"], run.prepare, run.compute, Options(flip=flip)).figures
+        )
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
         """confusion: which classes are taken for which; reliability: how sure it is, and how often it is right."""
@@ -151,6 +140,11 @@ class Classify(Objective):
         }
 
     @staticmethod
+    def learns(settings: Mapping[str, Any], init: str) -> str:
+        """Classes, and what it began with."""
+        return f"to name their classes, {f'beginning with {init}' if init else 'from random weights'}"
+
+    @staticmethod
     def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
         """Cross-entropy and accuracy."""
         from vit.figures import Curve
@@ -161,11 +155,6 @@ class Classify(Objective):
             Curve(title, key, val_key, {end: measured[end_key]} if measured else {})
             for title, (key, val_key, end_key) in keys.items()
         ]
-
-
-def _plain(values: Tensor) -> list[float | None]:
-    """(n,) as JSON can hold it: None where there is no number."""
-    return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 OBJECTIVE = Classify

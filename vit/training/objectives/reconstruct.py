@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +15,8 @@ from vit.config import Config, ViTConfig
 from vit.data import Dataset
 from vit.data.augment import evenly_spaced
 from vit.data.draws import Draws
-from vit.evaluate.features import encoder_features, pixel_features
-from vit.evaluate.neighbours import K, neighbour_accuracy
-from vit.evaluate.reconstruction import ReconstructionScores, fixed_mask, reconstruct, score_reconstruction
+from vit.evaluate import Options, as_summary, evaluate
+from vit.evaluate.reconstruction import fixed_mask, reconstruct
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.masking import mask_from_noise, num_keep
 from vit.training.objectives import Objective
@@ -38,7 +38,6 @@ class Reconstruct(Objective):
     def __init__(self, model: MaskedAutoencoder, config: Config, data: Dataset):
         super().__init__(model, config, data)
         self.weight = config.reconstruct.uniformity
-        self.metrics = ("masked_loss", "uniformity") if self.weight else ()
         self.compares_images = "reconstruct.uniformity" if self.weight else ""
         patches = math.prod(config.model.grid_size)
         self.keep = num_keep(patches, config.mask.ratio)
@@ -80,24 +79,19 @@ class Reconstruct(Objective):
 
     def validate(self, run: Run) -> dict[str, float]:
         """The loss under the fixed mask."""
-        return {"val_loss": self._score(run).model}
+        return {"val_loss": self._evaluate(run, ["reconstruction"], run.data)["test_loss"]}
 
     def measure(self, run: Run) -> dict[str, Any]:
         """The loss beside its baselines, and the nearest neighbours of the encoder's features where there are labels."""
-        data, mask, scores = run.data, self.config.mask, self._score(run)
-        return {
-            "test_loss": scores.model,
-            "test_loss_of_baselines": {
-                "mean_of_visible_patches": scores.mean_visible,
-                "nearest_visible_patch": scores.nearest_visible,
-            },
-            "test_mask": {"kind": mask.kind, "ratio": mask.ratio, "fixed": True},
-            "neighbours": score_neighbours(run) if data.train.labelled and data.test.labelled else None,
-        }
+        data, searched = run.data, self.config.run.knn_images
+        methods = ["reconstruction", *(["knn"] if data.train.labelled and data.test.labelled else [])]
+        if searched:  # the features of the others are not needed
+            data = replace(data, train=data.train.subset(evenly_spaced(len(data.train), searched)))
+        return self._evaluate(run, methods, data)
 
-    def _score(self, run: Run) -> ReconstructionScores:
-        mask = self.config.mask
-        return score_reconstruction(run.result, run.data.test.images, run.prepare, mask.kind, mask.ratio, run.compute)
+    def _evaluate(self, run: Run, methods: list[str], data: Dataset) -> dict[str, Any]:
+        options = Options(masks=((self.config.mask.kind, self.config.mask.ratio),))
+        return as_summary(evaluate(run.result, data, methods, run.prepare, run.compute, options).figures)
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
         """reconstructions: test images, what the model sees of them, and how it fills in the rest."""
@@ -107,7 +101,8 @@ class Reconstruct(Objective):
         test = run.data.test
         some = test.subset(test.showcase(SHOWN))
         fixed = fixed_mask(mask.kind, 0, len(some), grid, mask.ratio)
-        result = reconstruct(run.result, some.images, run.normalize, fixed, run.compute)
+        model = cast(MaskedAutoencoder, run.result)
+        result = reconstruct(model, some.images, run.normalize, fixed, run.compute)
         how = f"{mask.kind} mask, {int(fixed.mask[0].sum())} of {fixed.mask.shape[1]} patches hidden"
         if result.from_normalized:
             how += (
@@ -119,6 +114,11 @@ class Reconstruct(Objective):
             f"{run.caption} · {how}",
         )  # fmt: skip
         return {"reconstructions": figure}
+
+    @staticmethod
+    def learns(settings: Mapping[str, Any], init: str) -> str:
+        """How much it fills in."""
+        return f"to fill in the {settings['mask.ratio']:.0%} of an image that it does not see"
 
     @staticmethod
     def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
@@ -135,26 +135,6 @@ class Reconstruct(Objective):
             }
         key = "masked_loss" if settings["reconstruct.uniformity"] else "loss"
         return [Curve("loss over the hidden patches", key, "val_loss", lines)]
-
-
-def score_neighbours(run: Run) -> dict[str, Any]:
-    """Nearest neighbours by the frozen encoder's features, and by the pixels themselves, on the same images."""
-    train, test = run.data.train, run.data.test
-    chosen = evenly_spaced(len(train), run.config.run.knn_images)
-    bank, labels = train.images[chosen], train.labels[chosen]
-
-    def accuracy(bank_features: Tensor, query_features: Tensor) -> float:
-        return neighbour_accuracy(bank_features, labels, query_features, test.labels)
-
-    encoder = run.result.encoder
-    learned = [encoder_features(encoder, images, run.prepare, run.compute)[0] for images in (bank, test.images)]
-    return {
-        "k": K,
-        "bank": len(bank),
-        "queries": len(test),
-        "encoder_accuracy": accuracy(*learned),
-        "raw_pixel_accuracy": accuracy(pixel_features(bank), pixel_features(test.images)),
-    }
 
 
 def uniformity(features: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from vit.config import ClassifyConfig, Config, DataConfig, ModelConfig, OptimCon
 from vit.data import Dataset, ImageSet
 from vit.data.augment import to_float
 from vit.data.images import content_stamp
-from vit.evaluate.summary import measure_classification, measure_held_out, measure_reconstruction, summarize
+from vit.report.summary import measure_held_out, measure_run, summarize
 from vit.training.run import TrainingRun, begin_run
 
 
@@ -41,7 +41,7 @@ def trained(task: str, ema: float) -> TrainingRun:
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 def test_a_classifier_along_the_way_and_at_the_end(ema):
     run = trained("classify", ema)
-    measured, logits = measure_classification(run)
+    measured, logits = measure_run(run)
     test = run.data.test
     inputs = run.normalize(to_float(test.images, (16, 16)))
     kept = (run.model if not ema else run.average.model).eval()
@@ -70,4 +70,4 @@ def test_a_classifier_along_the_way_and_at_the_end(ema):
 
 def test_a_pretraining_along_the_way_and_at_the_end():
     run = trained("reconstruct", 0.0)
-    assert measure_held_out(run) == {"held_out_loss": measure_reconstruction(run)["test_loss"]}
+    assert measure_held_out(run) == {"held_out_loss": measure_run(run)[0]["test_loss"]}

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit.evaluate.neighbours import neighbour_accuracy
+from vit.evaluate.knn import knn_accuracy
 
 
 @pytest.fixture(autouse=True)
@@ -34,44 +34,42 @@ def naive_accuracy(bank, bank_labels, queries, labels, k, temperature):
 
 def test_separable_classes_are_all_found():
     bank, queries = blobs(100, spread=0.1), blobs(40, spread=0.1)
-    assert neighbour_accuracy(*bank, *queries) == 1.0
+    assert knn_accuracy(*bank, *queries) == 1.0
 
 
 def test_shift_and_scale_of_a_dimension_change_nothing():
     (bank, bank_labels), (queries, labels) = blobs(100, spread=1.5), blobs(100, spread=1.5)
     shift, scale = 10 * torch.randn(16), torch.logspace(-2, 2, 16)
-    accuracy = neighbour_accuracy(bank * scale + shift, bank_labels, queries * scale + shift, labels)
-    assert accuracy == neighbour_accuracy(bank, bank_labels, queries, labels)
+    accuracy = knn_accuracy(bank * scale + shift, bank_labels, queries * scale + shift, labels)
+    assert accuracy == knn_accuracy(bank, bank_labels, queries, labels)
 
 
 def test_a_dimension_that_never_changes_does_no_harm():
     (bank, bank_labels), (queries, labels) = blobs(100, spread=0.1), blobs(40, spread=0.1)
     bank[:, 3], queries[:, 3] = 0.7, 0.8
-    assert neighbour_accuracy(bank, bank_labels, queries, labels) == 1.0
+    assert knn_accuracy(bank, bank_labels, queries, labels) == 1.0
 
 
 def test_labels_without_meaning_are_guessed_by_chance():
     bank, queries = torch.randn(1_000, 16), torch.randn(2_000, 16)
-    accuracy = neighbour_accuracy(bank, torch.randint(0, 10, (1_000,)), queries, torch.randint(0, 10, (2_000,)))
+    accuracy = knn_accuracy(bank, torch.randint(0, 10, (1_000,)), queries, torch.randint(0, 10, (2_000,)))
     assert accuracy == pytest.approx(0.1, abs=5 * (0.1 * 0.9 / 2_000) ** 0.5)
 
 
 @pytest.mark.parametrize(("k", "temperature"), [(1, 0.07), (5, 0.07), (20, 0.07), (20, 1.0), (1_000, 0.2)])
 def test_accuracy_is_that_of_loops(k, temperature):
     bank, queries = blobs(60, spread=1.5), blobs(50, spread=1.5)
-    accuracy = neighbour_accuracy(*bank, *queries, k=k, temperature=temperature)
+    accuracy = knn_accuracy(*bank, *queries, k=k, temperature=temperature)
     assert accuracy == pytest.approx(naive_accuracy(*bank, *queries, k, temperature))
     assert 0.2 < accuracy < 1  # a case in which something can go wrong
 
 
 def test_order_of_the_bank_does_not_matter():
     (bank, bank_labels), queries, order = blobs(60, spread=1.5), blobs(50, spread=1.5), torch.randperm(60)
-    assert neighbour_accuracy(bank, bank_labels, *queries) == neighbour_accuracy(
-        bank[order], bank_labels[order], *queries
-    )
+    assert knn_accuracy(bank, bank_labels, *queries) == knn_accuracy(bank[order], bank_labels[order], *queries)
 
 
 def test_a_class_that_only_the_queries_have_is_missed():
     (bank, bank_labels), (queries, labels) = blobs(100, spread=0.1), blobs(40, spread=0.1)
     labels[:10] = 9
-    assert neighbour_accuracy(bank, bank_labels, queries, labels) == 0.75
+    assert knn_accuracy(bank, bank_labels, queries, labels) == 0.75

@@ -20,10 +20,10 @@ from vit.data.subsets import spread_over_classes
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.evaluate.features import encoder_features, pixel_features
-from vit.evaluate.neighbours import neighbour_accuracy
+from vit.evaluate.knn import knn_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
-from vit.evaluate.summary import measure_classification, measure_reconstruction, score_neighbours
 from vit.mae import build_autoencoder
+from vit.report.summary import measure_run
 from vit.training.run import begin_run
 
 SIZES = dict(image_size=(8, 8), patch_size=(4, 4), embed_dim=16, depth=3, num_heads=2)
@@ -90,9 +90,9 @@ def test_all_that_applies_to_an_autoencoder(place, vit, tmp_path):
         return NORMALIZE(to_float(batch, (8, 8)))
 
     bank, queries = (encoder_features(model.encoder, part.images, prepare, CPU)[0] for part in (train, test))
-    assert results["knn"]["accuracy"] == neighbour_accuracy(bank, train.labels, queries, test.labels)
+    assert results["knn"]["accuracy"] == knn_accuracy(bank, train.labels, queries, test.labels)
     pixels = [pixel_features(part.images) for part in (train, test)]
-    assert results["knn"]["raw_pixel_accuracy"] == neighbour_accuracy(pixels[0], train.labels, pixels[1], test.labels)
+    assert results["knn"]["raw_pixel_accuracy"] == knn_accuracy(pixels[0], train.labels, pixels[1], test.labels)
     assert results["linear"]["accuracy"] > 0.6  # the classes differ in colour
     assert results["linear"]["held_out"] == 12
     assert np.sum(results["linear"]["confusion"]) == 3 * TEST
@@ -145,7 +145,7 @@ def test_settings_are_chosen_on_training_images_that_are_held_out(place, vit, tm
         encoder_features(load_model(place / "mae").encoder, train.images[part], lambda x: NORMALIZE(to_float(x, (8, 8))), CPU)
         for part in (~aside, aside)
     )  # fmt: skip
-    expected = neighbour_accuracy(bank[0], train.labels[~aside], queries[0], train.labels[aside])
+    expected = knn_accuracy(bank[0], train.labels[~aside], queries[0], train.labels[aside])
     assert results["knn"]["accuracy"] == expected
     assert results["data"]["stamp"] == f"{train.subset(~aside).stamp}-{train.subset(aside).stamp}"
 
@@ -191,12 +191,12 @@ def test_neighbours_search_the_labels_that_may_be_used(place, vit, tmp_path):
         for part in (train, test)
     )
     used = spread_over_classes(train.labels, 18, 0, "labels")
-    assert some["accuracy"] == neighbour_accuracy(features[used], train.labels[used], queries, test.labels)
+    assert some["accuracy"] == knn_accuracy(features[used], train.labels[used], queries, test.labels)
     chosen = evenly_spaced(72, 10)
-    assert bank["accuracy"] == neighbour_accuracy(features[chosen], train.labels[chosen], queries, test.labels)
+    assert bank["accuracy"] == knn_accuracy(features[chosen], train.labels[chosen], queries, test.labels)
     other = found("--labels", 0.25, "--seeds", 1)
     again = spread_over_classes(train.labels, 18, 1, "labels")
-    assert other["accuracy"] == neighbour_accuracy(features[again], train.labels[again], queries, test.labels)
+    assert other["accuracy"] == knn_accuracy(features[again], train.labels[again], queries, test.labels)
     assert not torch.equal(used, again)
 
 
@@ -291,13 +291,13 @@ def test_a_run_and_vit_evaluate_measure_alike_at_any_size(size, task, vit, tmp_p
     assert vit(*argv)[0] == 0
     results = json.loads((tmp_path / "measured" / "results.json").read_text())
     if task == "classify":
-        found = measure_classification(run)[0]
+        found = measure_run(run)[0]
         assert results["head"]["accuracy"] == found["test_accuracy"]
         assert results["head"]["cross_entropy"] == pytest.approx(found["test_loss"], abs=1e-6)
     else:
         row = next(row for row in results["reconstruction"] if row["mask"] == "random")
-        assert row["loss"] == pytest.approx(measure_reconstruction(run)["test_loss"], abs=1e-6)
-        assert results["knn"]["accuracy"] == score_neighbours(run)["encoder_accuracy"]
+        assert row["loss"] == pytest.approx(measure_run(run)[0]["test_loss"], abs=1e-6)
+        assert results["knn"]["accuracy"] == measure_run(run)[0]["neighbours"]["encoder_accuracy"]
 
 
 def test_neighbours_are_of_the_last_layer_also_when_every_layer_is_probed(vit, tmp_path):

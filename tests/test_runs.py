@@ -1,0 +1,157 @@
+"""A run folder is read by one reader, and each figure has one name, one format, and a place in the files that hold it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vit.runs import (
+    FIGURES,
+    RunError,
+    RunFiles,
+    aligned,
+    baselines,
+    flat_settings,
+    read_folder,
+    read_mapping,
+    read_metrics,
+    read_run,
+    results_lines,
+    summary_lines,
+)
+
+PRETRAINING = {
+    "test_loss": 0.5,
+    "test_loss_of_baselines": {"mean_of_visible_patches": 0.75, "nearest_visible_patch": 0.875},
+    "test_mask": {"kind": "block", "ratio": 0.75, "fixed": True},
+    "neighbours": {"k": 20, "bank": 10, "encoder_accuracy": 0.25, "raw_pixel_accuracy": 0.125},
+    "seconds": 1234.5,
+}
+CLASSIFIER = {"test_accuracy": 0.9, "test_accuracy_with_flip": 0.91, "test_loss": 0.3, "test_calibration_error": 0.02}
+RESULTS = {
+    "knn": {"accuracy": 0.25, "raw_pixel_accuracy": 0.125, "k": 20, "bank": 1000},
+    "linear": {"accuracy": 0.5, "spread": 0.01, "seeds": [0, 1], "layer": [1, 2], "labels": 100, "strength": 0.1,
+               "held_out": 50, "converged": False},
+    "head": {"accuracy": 0.9, "accuracy_with_flip": 0.91, "expected_calibration_error": 0.02, "cross_entropy": 0.3,
+             "classes_named": False},
+    "reconstruction": [{"mask": kind, "ratio": 0.5, "loss": 0.5, "mean_of_visible_patches": 0.75,
+                        "nearest_visible_patch": 0.875} for kind in ("random", "block")],
+}  # fmt: skip
+
+
+def test_every_figure_has_a_place_and_its_value_is_found_there():
+    for figure in FIGURES.values():
+        found = [value for value in map(figure.of_summary, (PRETRAINING, CLASSIFIER)) if value is not None]
+        assert len(found) == (1 if figure.in_summary else 0), figure.key
+        method, key = figure.in_results
+        if method:
+            rows = RESULTS[method] if isinstance(RESULTS[method], list) else [RESULTS[method]]
+            assert all(key in row for row in rows), figure.key
+            assert found in ([], [rows[0][key]]), figure.key
+        assert figure.is_share == figure.write(0.5).endswith("%") == figure.write_brief(0.5).endswith("%")
+
+
+def test_names_tell_figures_apart():
+    for names in ([figure.label for figure in FIGURES.values()], [figure.short for figure in FIGURES.values()]):
+        assert len(set(names)) == len(names)
+    assert [figure.key for figure in baselines("masked_loss")] == ["mean_visible", "nearest_visible"]
+
+
+def test_nothing_is_known_of_an_empty_file():
+    assert summary_lines({}) == results_lines({}) == aligned([]) == []
+    assert summary_lines({"neighbours": None}) == []
+
+
+def test_a_test_loss_is_a_cross_entropy_where_there_is_an_accuracy():
+    assert FIGURES["masked_loss"].of_summary(CLASSIFIER) is None
+    assert FIGURES["cross_entropy"].of_summary(CLASSIFIER) == 0.3
+    assert FIGURES["cross_entropy"].of_summary(PRETRAINING) is None
+
+
+def test_lines_of_a_summary_are_aligned_and_baselines_indented():
+    lines = aligned(summary_lines(PRETRAINING))
+    assert [line.split("  ")[0] for line in lines if not line.startswith(" ")] == [
+        "loss on hidden patches", "nearest-neighbour accuracy",
+    ]  # fmt: skip
+    assert sum(line.startswith("  ") for line in lines) == 3
+    assert lines[0].endswith("0.5000  (block mask, 75% hidden)")
+    assert {line.index(value) for line, value in zip(lines, ("0.5", "0.75", "0.875", "25", "12.5"), strict=True)} == {
+        44
+    }
+
+
+def test_lines_of_results_say_how():
+    lines = {(line.figure.key, line.value): line.how for line in results_lines(RESULTS)}
+    assert len(results_lines(RESULTS)) == 8
+    assert lines["knn_accuracy", "25.00%"] == "k 20, 1,000 training images; by raw pixels 12.50%"
+    how = lines["linear_probe", "50.00% ± 1.00% over 2 seeds"]
+    assert how.startswith("100 labels, layer 1, 2; L2 1e-01, chosen on 50 held-out")
+    assert how.endswith("has not converged")
+    assert "no names" in lines["accuracy", "90.00%"]
+    assert lines["calibration_error", "2.00%"] == ""
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "config.yaml").write_text("# a comment\ndata: {flip: 0.25}\n")
+    (tmp_path / "summary.json").write_text(json.dumps(PRETRAINING | {"fingerprint": "own"}))
+    for name, mark in (("b/deep", "own"), ("a", "own"), ("other", "another")):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "results.json").write_text(json.dumps({"fingerprint": mark}))
+    return tmp_path
+
+
+def test_a_record_has_all_of_a_folder(folder):
+    (folder / "cut").mkdir()
+    (folder / "cut" / "results.json").write_text("{")
+    (folder / "metrics.jsonl").write_text('{"step": 1, "epoch": 0.5}\n{"step"')
+    record = read_run(folder)
+    assert record.name == folder.name
+    assert (record.settings["augment.flip"], record.settings["train.seed"]) == (0.25, 0)
+    assert (list(record.results), record.metrics, record.epochs) == (["a", "b/deep"], [{"step": 1, "epoch": 0.5}], 0.5)
+    assert record.samples is None
+    assert len(record.notes) == 2
+    assert any("other/results.json is about other weights" in note for note in record.notes)
+    assert flat_settings(record.sections) == {"augment.flip": 0.25}
+
+
+def test_an_old_summary_without_a_hash_takes_all_results(folder):
+    (folder / "summary.json").write_text("{}")
+    assert list(read_run(folder).results) == ["a", "b/deep", "other"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("config.yaml", "train: 3"), ("config.yaml", "- 1"), ("config.yaml", ""), ("config.yaml", "\0"),
+     ("summary.json", "[1]"), ("summary.json", '{"test_loss": NaN}'), ("summary.json", "")],
+)  # fmt: skip
+def test_damaged_files_are_one_line(folder, file, content):
+    (folder / file).write_text(content)
+    for read in (read_run, read_folder):
+        with pytest.raises(RunError) as refusal:
+            read(folder)
+        assert str(folder / file) in str(refusal.value)
+        assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_what_is_not_there_is_empty_or_no_run(tmp_path):
+    assert read_mapping(tmp_path / "none.json") == {}
+    assert read_metrics(tmp_path / "none.jsonl") == []
+    assert read_folder(tmp_path).sections == {}
+    with pytest.raises(RunError, match="is not a run"):
+        read_run(tmp_path)
+
+
+def test_metrics_that_are_not_json_are_refused_at_first_use(folder):
+    (folder / "metrics.jsonl").write_text("{\n{}\n")
+    record = read_run(folder)
+    with pytest.raises(RunError, match=r"metrics\.jsonl"):
+        _ = record.metrics
+
+
+def test_all_files_stand_in_the_folder():
+    files = RunFiles(Path("run"))
+    assert {path.parent for path in files.all} == {Path("run")}
+    assert len(set(files.all)) == len(files.all) == 17

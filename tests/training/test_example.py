@@ -1,0 +1,69 @@
+"""The example of docs/objectives.md, as it stands there, trained through the whole program."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from vit.cli.settings import parse_train_command
+from vit.config import OBJECTIVES, ObjectiveInfo
+from vit.runs import read_metrics, read_run
+from vit.train import train
+from vit.training.state import load_latest_state
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "objectives.md"
+SMALL = """
+data: {source: scenes, limit: 40}
+model: {preset: micro, depth: 2}
+optim: {warmup_epochs: 0}
+train: {objective: teach, epochs: 2, batch_size: 10, precision: fp32}
+run: {threads: 1, log_every: 1, save_every: 3, device: cpu}
+"""
+
+
+@pytest.fixture
+def _teach(monkeypatch):
+    """The page's objective, registered as the page says."""
+    code, entry = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(code.splitlines()) < 40
+    module = ModuleType("vit.training.objectives.teach")
+    exec(code, module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(OBJECTIVES, "teach", None)  # put back afterwards
+    exec(entry, {"OBJECTIVES": OBJECTIVES, "ObjectiveInfo": ObjectiveInfo})
+
+
+@pytest.mark.usefixtures("_teach")
+def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path, monkeypatch):
+    config = tmp_path / "teach.yaml"
+    config.write_text(SMALL)
+
+    def run(name: str, *argv: str) -> Path:
+        out = tmp_path / name
+        assert train(parse_train_command(["--out", str(out), *argv], config)) == 0
+        return out
+
+    whole = run("whole")
+    metrics = read_metrics(whole / "metrics.jsonl")
+    assert metrics[-1]["feature_loss"] < metrics[0]["feature_loss"]
+    assert metrics[0]["loss"] == pytest.approx(metrics[0]["masked_loss"] + 0.1 * metrics[0]["feature_loss"])
+    record = read_run(whole)
+    assert record.summary["objective"] == "teach"
+    assert (whole / "reconstructions.png").exists()
+    assert (whole / "report.html").exists()
+
+    # stopped after three of eight steps
+    cut = run("cut")
+    state, _ = load_latest_state(whole / "checkpoints")
+    (cut / "checkpoints" / "step-00000008.pt").unlink()
+    run("cut", "--resume")
+    again, _ = load_latest_state(cut / "checkpoints")
+    assert any(key.startswith("teacher.") for key in state["objective"])
+    for part in ("model", "objective"):
+        for name, value in state[part].items():
+            assert torch.equal(value, again[part][name]), name

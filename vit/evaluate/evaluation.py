@@ -1,0 +1,269 @@
+"""The one driver of all measurements: at the end of a run, in `vit evaluate`, and in studies."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from vit.data import Dataset
+from vit.data.augment import evenly_spaced
+from vit.data.subsets import spread_over_classes
+from vit.device import Compute
+from vit.evaluate.classification import accuracy, classification_metrics, head_logits, reliability
+from vit.evaluate.features import Prepare, encoder_features, pixel_features
+from vit.evaluate.knn import TEMPERATURE, K, knn_accuracy
+from vit.evaluate.probe import L2_GRID, linear_probe
+from vit.evaluate.reconstruction import score_reconstruction
+from vit.mae import MaskedAutoencoder, Model
+from vit.masking import NOISE, num_keep
+
+METHODS = ("knn", "linear", "reconstruction", "head")
+RATIOS = (0.5, 0.75, 0.9)
+MEANS = ("accuracy", "raw_pixel_accuracy", "cross_entropy", "expected_calibration_error")
+"""What is averaged over seeds."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to measure.
+
+    Attributes:
+        labels: share of the training images whose labels knn and linear may use, above 0 and at most 1.
+        seeds: of that subset and of the held-out images; with several, figures are means over them. knn with all labels has
+            one result.
+        knn_images: of the training images with labels, those that nearest neighbours search, evenly spaced; 0: all.
+        raw_pixels: also search neighbours by raw pixels, the baseline.
+        every_layer: probe every layer and choose the best on held-out training images; else only the last.
+        holdout: training images that choose the probe's layer and regularisation; at most half of those with labels.
+        held_out: bool (N,) over the training images, to choose these instead; None: `holdout` of them, spread over classes.
+        l2_grid: regularisations that the probe tries.
+        masks: (kind, ratio) of the masks for reconstruction; empty: every kind with RATIOS.
+        flip: the head also sees each image together with its mirror image; reported apart.
+    """
+
+    labels: float = 1.0
+    seeds: tuple[int, ...] = (0,)
+    knn_images: int = 0
+    raw_pixels: bool = True
+    every_layer: bool = False
+    holdout: int = 5000
+    held_out: Tensor | None = None
+    l2_grid: tuple[float, ...] = L2_GRID
+    masks: tuple[tuple[str, float], ...] = ()
+    flip: bool = False
+
+
+@dataclass
+class Evaluation:
+    """The result of `evaluate`.
+
+    Attributes:
+        figures: plain values by method, as in results.json.
+        seconds: by method, and of the features.
+        logits: (seeds * N, classes) of the test images by the head, else by the linear probe, one seed after the other;
+            None if neither was measured.
+        classifier: what gave the logits.
+    """
+
+    figures: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    logits: Tensor | None = None
+    classifier: str = ""
+
+
+def evaluate(
+    model: Model,
+    data: Dataset,
+    methods: Collection[str],
+    prepare: Prepare,
+    compute: Compute,
+    options: Options | None = None,
+) -> Evaluation:
+    """Measure a model on the test images of a data set.
+
+    Args:
+        model: on the device of `compute`; put into eval mode and back.
+        data: with labels for knn, linear and head.
+        methods: of METHODS: nearest neighbours, a linear probe, filling in hidden patches (of a model with a decoder), and
+            the model's own head (of a classifier).
+        prepare: for the model.
+        compute: device and precision.
+        options: how to measure.
+
+    Raises:
+        NoClassifierError: a logit is nan or infinite.
+        ProbeError: nothing is held out to choose the probe, or everything.
+    """
+    options = options or Options()
+    encoder, train, test = model.encoder, data.train, data.test
+    evaluation = Evaluation()
+
+    # Features of all images, once for both methods that use them.
+    if "knn" in methods or "linear" in methods:
+        since = time.perf_counter()
+        depth = len(encoder.blocks)
+        layers = list(range(depth)) if options.every_layer else [depth - 1]
+        features = [encoder_features(encoder, part.images, prepare, compute, layers) for part in (train, test)]
+        evaluation.seconds["features"] = time.perf_counter() - since
+        labelled = _labelled(train.labels, options)
+
+    for method in METHODS:
+        if method not in methods:
+            continue
+        since = time.perf_counter()
+        if method == "knn":
+            drawn = labelled if options.labels < 1 else labelled[:1]  # with all labels, every seed gives the same
+            chosen = [part[evenly_spaced(len(part), options.knn_images)] for part in drawn]
+            rows = [_knn(features[0][-1], features[1][-1], part, data, options.raw_pixels) for part in chosen]
+            evaluation.figures["knn"] = over_seeds(rows, options.seeds)
+        elif method == "linear":
+            probes = [
+                _linear(features[0], features[1], part, data, layers, seed, options)
+                for part, seed in zip(labelled, options.seeds, strict=True)
+            ]
+            evaluation.figures["linear"] = over_seeds([row for row, _ in probes], options.seeds)
+            evaluation.logits = torch.cat([logits for _, logits in probes])
+            evaluation.classifier = "a linear probe of frozen features"
+        elif method == "reconstruction":
+            masks = options.masks or standard_masks(encoder.patch_embed.grid_size)
+            autoencoder = cast(MaskedAutoencoder, model)
+            evaluation.figures["reconstruction"] = [
+                _reconstruction(autoencoder, test.images, prepare, kind, ratio, compute) for kind, ratio in masks
+            ]
+        else:
+            evaluation.logits = head_logits(encoder, test.images, prepare, compute)
+            evaluation.figures["head"] = {
+                **classification_metrics(evaluation.logits, test.labels),
+                "reliability": reliability(evaluation.logits, test.labels).as_dict(),
+            }
+            if options.flip:
+                flipped = head_logits(encoder, test.images, prepare, compute, flip=True)
+                evaluation.figures["head"]["accuracy_with_flip"] = accuracy(flipped, test.labels)
+            evaluation.classifier = "the model's own head"
+        evaluation.seconds[method] = time.perf_counter() - since
+    return evaluation
+
+
+def standard_masks(grid_size: tuple[int, int]) -> list[tuple[str, float]]:
+    """Return every kind of mask with RATIOS; on a small grid, each number of hidden patches once, by its own share."""
+    patches = grid_size[0] * grid_size[1]
+    hidden = {patches - num_keep(patches, ratio) for ratio in RATIOS}
+    return [(kind, ratio) for kind in NOISE for ratio in sorted(count / patches for count in hidden)]
+
+
+def as_summary(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of `evaluate` with a single mask under the names that they have in summary.json."""
+    summary: dict[str, Any] = {}
+    if head := figures.get("head"):
+        summary |= {
+            "test_accuracy": head["accuracy"],
+            "test_loss": head["cross_entropy"],
+            "test_calibration_error": head["expected_calibration_error"],
+            "test_confusion": head["confusion"],
+            "test_reliability": head["reliability"],
+        }
+        if "accuracy_with_flip" in head:
+            summary["test_accuracy_with_flip"] = head["accuracy_with_flip"]
+    if rows := figures.get("reconstruction"):
+        (row,) = rows
+        baselines = ("mean_of_visible_patches", "nearest_visible_patch")
+        summary |= {
+            "test_loss": row["loss"],
+            "test_loss_of_baselines": {key: row[key] for key in baselines},
+            "test_mask": {"kind": row["mask"], "ratio": row["ratio"], "fixed": True},
+            "neighbours": None,
+        }
+    if knn := figures.get("knn"):
+        summary["neighbours"] = {
+            "k": knn["k"], "bank": knn["bank"], "queries": knn["queries"], "encoder_accuracy": knn["accuracy"],
+            "raw_pixel_accuracy": knn["raw_pixel_accuracy"],
+        }  # fmt: skip
+    return summary
+
+
+def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
+    """Combine the figures of several seeds.
+
+    Args:
+        rows: one for each seed, with "accuracy".
+        seeds: as many, or more if only the first was needed.
+
+    Returns:
+        A single row as it is. Of several: means of what MEANS names, with "spread" (standard deviation) and
+        "accuracy_by_seed"; the sum of the confusions; a list of lists; for all else the common value, or a list.
+    """
+    if len(rows) == 1:
+        return rows[0]
+    combined: dict[str, Any] = {}
+    for key in rows[0]:
+        values = [row[key] for row in rows]
+        if key in MEANS:
+            combined[key] = statistics.mean(values)
+        elif key == "confusion":
+            combined[key] = torch.tensor(values).sum(0).tolist()
+        elif key == "converged":
+            combined[key] = all(values)
+        else:
+            alike = all(value == values[0] for value in values) and not isinstance(values[0], list)
+            combined[key] = values[0] if alike else values
+    accuracies = [row["accuracy"] for row in rows]
+    return combined | {
+        "spread": statistics.stdev(accuracies), "accuracy_by_seed": accuracies, "seeds": list(seeds),
+    }  # fmt: skip
+
+
+def _labelled(labels: Tensor, options: Options) -> list[Tensor]:
+    """The indices of the training images whose labels may be used, for each seed."""
+    if options.labels == 1:
+        return [torch.arange(len(labels))] * len(options.seeds)
+    count = max(1, round(options.labels * len(labels)))
+    return [spread_over_classes(labels, count, seed, "labels").nonzero()[:, 0] for seed in options.seeds]
+
+
+def _knn(train: Tensor, queries: Tensor, chosen: Tensor, data: Dataset, raw_pixels: bool) -> dict[str, Any]:
+    labels, truth = data.train.labels[chosen], data.test.labels
+    figures = {"accuracy": knn_accuracy(train[chosen], labels, queries, truth)}
+    if raw_pixels:
+        pixels = pixel_features(data.train.images, chosen), pixel_features(data.test.images)
+        figures["raw_pixel_accuracy"] = knn_accuracy(pixels[0], labels, pixels[1], truth)
+    return figures | {"k": K, "temperature": TEMPERATURE, "bank": len(chosen), "queries": len(truth)}
+
+
+def _linear(
+    train: Tensor, test: Tensor, used: Tensor, data: Dataset, layers: Sequence[int], seed: int, options: Options
+) -> tuple[dict[str, Any], Tensor]:
+    labels, classes = data.train.labels[used], len(data.train.class_names)
+    if options.held_out is None:
+        held_out = spread_over_classes(labels, min(options.holdout, len(used) // 2), seed, "holdout")
+    else:
+        held_out = options.held_out[used]
+    features = train if len(used) == train.shape[1] else train[:, used]  # all of them need no copy
+    probe = linear_probe(features, labels, test, held_out, classes, options.l2_grid)
+    return {
+        **classification_metrics(probe.logits, data.test.labels),
+        "labels": len(used),
+        "held_out": int(held_out.sum()),
+        "layer": layers[probe.layer],
+        "strength": probe.strength,
+        "converged": probe.converged,
+        "held_out_accuracy_by_layer": [accuracy for accuracy, _ in probe.held_out],
+    }, probe.logits
+
+
+def _reconstruction(
+    model: MaskedAutoencoder, images: Tensor, prepare: Prepare, kind: str, ratio: float, compute: Compute
+) -> dict[str, Any]:
+    scores = score_reconstruction(model, images, prepare, kind, ratio, compute)
+    return {
+        "mask": kind,
+        "ratio": ratio,
+        "loss": scores.model,
+        "mean_of_visible_patches": scores.mean_visible,
+        "nearest_visible_patch": scores.nearest_visible,
+    }

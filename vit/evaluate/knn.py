@@ -1,0 +1,47 @@
+"""k nearest neighbours on frozen features: what an encoder separates without any training on top."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vit.evaluate.features import standardised
+
+K, TEMPERATURE = 20, 0.07  # never tuned here; those of DINO (Caron et al. 2021) and its predecessors
+
+
+def knn_accuracy(
+    train_features: Tensor,
+    train_labels: Tensor,
+    features: Tensor,
+    labels: Tensor,
+    k: int = K,
+    temperature: float = TEMPERATURE,
+) -> float:
+    """Return the accuracy of k nearest neighbours, whose votes are weighted by exp(cosine / temperature).
+
+    Every dimension is standardised first, see `vit.evaluate.features`.
+
+    Args:
+        train_features: (N, D) float32.
+        train_labels: int64 (N,).
+        features: (M, D) float32, of the test images.
+        labels: int64 (M,), of the test images.
+        k: neighbours; all training images where there are fewer.
+        temperature: small ones let the nearest decide.
+
+    Returns:
+        Accuracy from 0 to 1.
+    """
+    train_features, features = standardised(train_features, features)
+    for part in (train_features, features):  # in place: there may be many
+        part.div_(part.norm(dim=1, keepdim=True).clamp(min=1e-12))
+    classes = int(train_labels.max()) + 1
+    correct = 0
+    for part, part_labels in zip(features.split(1024), labels.split(1024), strict=True):
+        cosine = part @ train_features.T  # (m, N)
+        nearest = cosine.topk(min(k, len(train_features)), dim=1)
+        votes = torch.zeros(len(part), classes)
+        votes.scatter_add_(1, train_labels[nearest.indices], (nearest.values / temperature).exp())
+        correct += (votes.argmax(1) == part_labels).sum().item()
+    return correct / len(features)
