@@ -26,11 +26,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from vit.training.metrics import read_metrics
 
 import vit
 from vit.checkpoints import load_model
 from vit.interpret import read_dynamics
+from vit.runs import read_metrics
 from vit.training.state import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,12 +45,13 @@ TRAIN_IMAGES, TEST_IMAGES = 20, 6
 STEPS, SAVE_EVERY = 12, 5  # 4 epochs of 20 images in batches of 8, 8 and 4
 
 CONFIG = """
-data: {source: folder, root: images, cache: cache, crop_scale: [0.5, 1.0]}
+data: {source: folder, root: images, cache: cache}
+augment: {crop_scale: [0.5, 1.0]}
 model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, decoder_dim: 16, decoder_depth: 1,
         decoder_heads: 2, drop_path: 0.2, freeze: [W_Q]}
 optim: {blr: 0.02}
-train: {epochs: 4, batch_size: 8, accumulate: 2, log_every: 1, save_every: 5, device: cpu, precision: fp32, threads: 1,
-        snapshots: 3}
+train: {epochs: 4, batch_size: 8, precision: fp32}
+run: {grad_accum_steps: 2, log_every: 1, save_every: 5, device: cpu, threads: 1, snapshots: 3}
 """
 SMALL = [
     "--model.embed_dim=16",
@@ -100,7 +101,7 @@ SERVER = f"""
 import gc, json, os, runpy, sys, traceback
 sys.path.insert(0, {str(ROOT)!r})
 import timm, torch
-import vit.checkpoints, vit.data.folder, vit.figures, vit.interpret, vit.report.summary, vit.training.run
+import vit.train, vit.figures
 gc.collect()
 gc.freeze()
 for line in sys.stdin:
@@ -333,6 +334,16 @@ def test_resume_takes_the_settings_again_when_they_agree(whole, place, run):
     assert done.code == 0, done.err
 
 
+def test_resume_finds_its_images_elsewhere_and_may_compute_otherwise(whole, place, run):
+    shutil.copytree(place / "images", place / "moved")
+    assert run(place, "--config", "mine.yaml", "--out", "moving", before=at_step(8, "SIGKILL")).code == -signal.SIGKILL
+    done = run(place, "--out", "moving", "--resume", "--data.root", "moved", "--run.save_every", "3")
+    assert done.code == 0, done.err
+    assert "from step 5" in done.out
+    weights = [content(folder)["model.safetensors"] for folder in (place / "moving", whole[0])]
+    assert weights[0] == weights[1]
+
+
 def test_resume_without_a_run_is_refused(place, run):
     for out in ("missing", "images", "x" * 300, "mine.yaml/x"):
         error = run(place, "--resume", "--out", out).error
@@ -377,7 +388,7 @@ setattr(owner, name, patched)
 
 
 def at_step(step: int, number: str) -> str:
-    return at_call("vit.training.metrics:MetricsLog.write", number, f"args[1]['step'] == {step}", after=True)
+    return at_call("vit.training.callbacks:MetricsFile.on_log", number, f"args[1]['step'] == {step}", after=True)
 
 
 @pytest.mark.parametrize(
@@ -421,9 +432,9 @@ INTERRUPTIONS = {
     "saved": at_call("vit.training.run:save_state", "SIGTERM", after=True),
     "loading a state": at_call("vit.training.state:load_state", "SIGTERM"),
     "building the model": at_call("vit.training.run:make_optimizer", "SIGTERM"),
-    "writing the model": at_call("vit.checkpoints:save_model", "SIGTERM"),
-    "measuring": at_call("vit.evaluate.evaluation:score_reconstruction", "SIGTERM"),
-    "drawing": at_call("vit.figures:save_figure", "SIGTERM", "args[1].name == 'attention.png'"),
+    "writing the model": at_call("vit.training.run:save_model", "SIGTERM", "args[0].parent.name != 'snapshots'"),
+    "measuring": at_call("vit.training.objectives.reconstruct:score_reconstruction", "SIGTERM"),
+    "drawing": at_call("vit.report.pictures:save_figure", "SIGTERM", "args[1].name == 'attention.png'"),
 }
 
 
@@ -464,7 +475,7 @@ def test_run_killed_at_any_moment_is_the_run_that_was_not(whole, place, run):
 
 
 def test_signal_before_a_run_has_begun_leaves_nothing(place, run):
-    before = at_call("vit.data:load_data", "SIGTERM")
+    before = at_call("vit.train:load_data", "SIGTERM")
     stopped = run(place, "--config", "mine.yaml", "--out", "unborn", before=before)
     assert stopped.code == 143
     assert "SIGTERM" in stopped.err
@@ -656,7 +667,7 @@ def test_summary_of_a_classification_fits_together(classified):
     folder, done = classified
     summary = json.loads((folder / "summary.json").read_text())
     lines = read_metrics(folder / "metrics.jsonl")
-    assert (summary["task"], summary["init"], summary["steps"]) == ("classify", "runs/mine", 4 * EPOCH)
+    assert (summary["objective"], summary["init"], summary["steps"]) == ("classify", "runs/mine", 4 * EPOCH)
     data = summary["data"]
     assert (data["train_images"], data["test_images"]) == (TRAIN_IMAGES - 4, 4)
     assert data["tested_on"] == "held-out training images"
@@ -682,8 +693,8 @@ def test_metrics_of_a_classification_have_every_step_and_the_held_out_images(cla
     held_out = [line for line in lines if "loss" not in line]
     assert [(line["step"], line["epoch"]) for line in held_out] == [(2 * EPOCH, 2), (4 * EPOCH, 4)]
     summary = json.loads((classified[0] / "summary.json").read_text())
-    assert held_out[-1]["held_out_loss"] == summary["test_loss"]
-    assert held_out[-1]["held_out_accuracy"] == summary["test_accuracy"]
+    assert held_out[-1]["val_loss"] == summary["test_loss"]
+    assert held_out[-1]["val_accuracy"] == summary["test_accuracy"]
 
 
 def test_model_of_a_classification_is_the_average_in_its_last_state(classified, whole):

@@ -157,7 +157,7 @@ def test_loss_and_accuracy_of_a_classifier_by_their_definitions(smoothing):
     logits = objective.model.forward_head(objective.model(images))
     torch.testing.assert_close(loss, F.cross_entropy(logits, labels, label_smoothing=smoothing))
     assert metrics["train_accuracy"] == (logits.argmax(1) == labels).float().mean()
-    assert tuple(metrics) == objective.metrics == ("train_accuracy",)
+    assert list(metrics) == ["train_accuracy"]
 
 
 def test_dropped_patches_are_not_looked_at():
@@ -180,7 +180,7 @@ def test_uniformity_is_that_of_the_visible_patches_means_and_its_weight_counts(c
         objective.model = autoencoder
         draws = draws_of(objective)
         loss, metrics = objective(images, None, draws.for_model(torch.device("cpu")))
-        assert tuple(metrics) == objective.metrics
+        assert list(metrics) == (["masked_loss", "uniformity"] if weight else [])
         assert objective.compares_images == ("reconstruct.uniformity" if weight else "")
         found[weight] = {"loss": loss, **metrics}
     mask: Mask = mask_from_noise(draws.mask_noise, objective.keep)

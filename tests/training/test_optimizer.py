@@ -9,13 +9,14 @@ import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from timm.optim import param_groups_layer_decay
+from timm.optim.muon import Muon
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
-from vit.training.muon import Muon
 
 from vit.config import DecoderConfig, OptimConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.optimizer import learning_rate, make_ema, make_optimizer, parameter_groups, set_learning_rate
 
 # (total steps, warm-up steps, peak, end): the rate of every step
@@ -133,24 +134,90 @@ def test_layer_decay_leaves_the_decoder_alone_and_the_rate_is_multiplied():
     assert {rate for name, rate in rates.items() if name.startswith("decoder")} == {0.8}
 
 
+# --- Muon ------------------------------------------------------------------------------------------------------------
+
+MUON = OptimConfig(name="muon", weight_decay=0.1)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, seeds: range, lr: float = 0.01) -> None:
+    for seed in seeds:
+        generator = torch.Generator().manual_seed(seed)
+        for value in model.parameters():
+            value.grad = torch.randn(value.shape, generator=generator) if value.requires_grad else None
+        set_learning_rate(optimizer, lr)
+        optimizer.step()
+
+
+def seeded_model() -> MaskedAutoencoder:
+    torch.manual_seed(1)
+    return whole_model()
+
+
 @pytest.mark.parametrize("layer_decay", [1.0, 0.5])
 def test_muon_has_the_matrices_of_the_blocks_and_nothing_else(layer_decay):
     model = whole_model()
     optimizer = make_optimizer(model, OptimConfig(name="muon", weight_decay=0.2, layer_decay=layer_decay))
     assert isinstance(optimizer, Muon)
-    groups = [group for group in optimizer.param_groups if group.get("muon")]
-    matrices = by_name(model, groups, "matrices")
-    parts = dict.fromkeys(("attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight"), 1) | {"attn.qkv.weight": 3}
-    assert matrices == {f"{part}.blocks.0.{name}": n for part in ("encoder", "decoder") for name, n in parts.items()}
+    groups = [group for group in optimizer.param_groups if not group["use_fallback"]]
+    matrices = ("attn.qkv.weight", "attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight")
+    expected = {f"{part}.blocks.0.{name}" for part in ("encoder", "decoder") for name in matrices}
+    assert by_name(model, groups, "lr").keys() == expected
     assert {group["weight_decay"] for group in groups} == {0.2}
     all_names = by_name(model, optimizer.param_groups, "lr").keys()
     assert all_names == {name for name, value in model.named_parameters() if value.requires_grad}
+    step(model, optimizer, range(1))
+    momentum = {name for name, value in model.named_parameters() if optimizer.state[value].get("use_muon")}
+    assert momentum == expected
 
 
-def test_gate_and_value_of_a_gated_mlp_are_two_matrices_to_muon():
-    model = VisionTransformer(ViTConfig((8, 8), (4, 4), embed_dim=8, depth=1, num_heads=2, mlp="swiglu"))
-    matrices = by_name(model, [g for g in parameter_groups(model, 0.05, muon=True) if g.get("muon")], "matrices")
-    assert (matrices["blocks.0.mlp.fc1.weight"], matrices["blocks.0.mlp.fc2.weight"]) == (2, 1)
+def test_updates_of_muon_have_singular_values_near_one_and_are_as_long_as_adamws():
+    model = seeded_model()
+    before, optimizer = copy.deepcopy(model.state_dict()), make_optimizer(model, MUON)
+    step(model, optimizer, range(1), lr=0.5)
+    for name in by_name(model, [group for group in optimizer.param_groups if not group["use_fallback"]], "lr"):
+        change = before[name] * (1 - 0.5 * 0.1) - model.state_dict()[name]  # weight decay is decoupled
+        values = torch.linalg.svdvals(change / (0.5 * 0.2 * max(change.shape) ** 0.5))
+        assert 0.6 < values.min() <= values.max() < 1.3, name
+
+
+def test_what_is_no_matrix_of_a_block_learns_as_with_adamw():
+    models = [seeded_model(), seeded_model()]
+    for model, name in zip(models, ("muon", "adamw"), strict=True):
+        step(model, make_optimizer(model, OptimConfig(name=name, weight_decay=0.1)), range(4))
+    for (name, one), other in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
+        alike = torch.allclose(one, other, rtol=1e-4, atol=1e-6)
+        assert alike == (not (".blocks." in name and one.ndim == 2)), name
+
+
+@pytest.mark.parametrize("name", ["muon", "adamw"])
+def test_optimizer_that_was_saved_continues_to_the_bit(name):
+    config = OptimConfig(name=name, weight_decay=0.1)
+    whole, cut = seeded_model(), seeded_model()
+    step(whole, make_optimizer(whole, config), range(5))
+    optimizer = make_optimizer(cut, config)
+    step(cut, optimizer, range(3))
+    saved = copy.deepcopy(optimizer.state_dict())
+    resumed = make_optimizer(cut, config)
+    resumed.load_state_dict(saved)
+    assert resumed.state_dict().keys() == saved.keys()
+    step(cut, resumed, range(3, 5))
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), cut.parameters(), strict=True))
+
+
+def test_frozen_parts_stay_with_muon():
+    model, untouched = seeded_model(), seeded_model()
+    rows = freeze(model, ["encoder.W_K", "decoder.mlp"])
+    optimizer = make_optimizer(model, MUON)
+    restore_frozen_rows(optimizer, rows)
+    step(model, optimizer, range(3))
+    for (name, value), before in zip(model.named_parameters(), untouched.parameters(), strict=True):
+        if name.startswith("encoder") and ".qkv." in name:
+            same = [torch.equal(a, b) for a, b in zip(value.chunk(3), before.chunk(3), strict=True)]
+            assert same == [False, True, False], name
+        elif name.startswith("decoder") and ".mlp." in name:
+            assert torch.equal(value, before), name
+        elif value.requires_grad:
+            assert not torch.equal(value, before), name
 
 
 # --- the average of the weights ---------------------------------------------------------------------------------------

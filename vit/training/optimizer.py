@@ -41,6 +41,8 @@ def parameter_groups(
             group["lr_scale"] = scales.get(parameter, 1.0)
         if muon:
             group["use_fallback"] = plain or ".blocks." not in f".{name}"
+            if group["use_fallback"]:
+                group |= {"nesterov": False, "eps": 1e-8}  # torch's AdamW; with Nesterov timm falls back to NAdam
         groups.setdefault(tuple(group.items()), {"params": [], **group})["params"].append(parameter)
     return sorted(groups.values(), key=lambda group: -group["weight_decay"])
 
