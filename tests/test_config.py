@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from jsonargparse import ArgumentParser
 
-from vit.cli.settings import RENAMED, SECTIONS, TrainCommand, config_parser, parse_config, parse_train_command, to_yaml
 from vit.config import (
     OBJECTIVES,
     AugmentConfig,
@@ -28,6 +27,7 @@ from vit.config import (
     ViTConfig,
 )
 from vit.errors import one_line
+from vit.settings import RENAMED, SECTIONS, TrainCommand, config_parser, parse_config, parse_train_command, to_yaml
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 QUICKSTART = CONFIGS / "quickstart.yaml"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from vit.cli.options import CommandParser
-from vit.cli.settings import parse_config, parse_train_command, take_options
 from vit.cli.study import study_plan
+from vit.settings import parse_config, parse_train_command, take_options
 from vit.studies import STUDIES
 
 ROOT = Path(__file__).parents[1]

@@ -12,13 +12,13 @@ import sys
 import textwrap
 
 from vit.atomic import write_json
-from vit.cli.settings import TrainCommand, to_yaml
 from vit.data import Dataset, load_data
 from vit.errors import one_line
 from vit.interpret import DynamicsRecorder
 from vit.report.showcase import save_showcase, showcase_of
 from vit.report.summary import summarize
 from vit.runs import CONTENTS, read_metrics, summary_text
+from vit.settings import TrainCommand, to_yaml
 from vit.training.allocator import keep_freed_memory
 from vit.training.callbacks import MetricsFile, Snapshots, TensorBoard, Validation, tensorboard_writer
 from vit.training.distributed import Distributed, init_distributed, launched

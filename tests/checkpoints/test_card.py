@@ -14,7 +14,6 @@ from vit.checkpoints import CheckpointError, load_model, save_model
 from vit.checkpoints.card import card_of, figures_of, model_card, read_finished
 from vit.checkpoints.native import settings_of
 from vit.cli import main
-from vit.cli.settings import config_parser, parse_config, to_yaml
 from vit.config import ClassifyConfig, Config, DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
 from vit.data.augment import Normalization
@@ -22,6 +21,7 @@ from vit.data.images import content_stamp
 from vit.encoder import VisionTransformer
 from vit.report.summary import summarize
 from vit.runs import RunFiles, RunRecord, without_paths
+from vit.settings import config_parser, parse_config, to_yaml
 from vit.training.loop import train_steps
 from vit.training.run import setup
 

@@ -12,7 +12,6 @@ from vit.training.metrics import MetricsLog, read_metrics
 
 from vit.atomic import write_json
 from vit.checkpoints import save_model
-from vit.cli.settings import to_yaml
 from vit.config import ClassifyConfig, Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
 from vit.data import Dataset, ImageSet
 from vit.data.images import content_stamp
@@ -20,6 +19,7 @@ from vit.interpret import DynamicsRecorder
 from vit.report.pictures import draw_attention, draw_reconstructions
 from vit.report.showcase import save_showcase, showcase_of
 from vit.report.summary import measure_run, summarize
+from vit.settings import to_yaml
 from vit.training.run import begin_run
 from vit.training.run_folder import RunFolder
 

@@ -24,7 +24,6 @@ from vit.cli.attention import attention_parser
 from vit.cli.evaluate import evaluate_parser
 from vit.cli.explore import explore_parser
 from vit.cli.report import report_parser
-from vit.cli.settings import parse_train_command
 from vit.config import Config
 from vit.errors import UserError, one_line
 from vit.figures import png_of
@@ -38,6 +37,7 @@ from vit.report.particulars import commands_of, settings
 from vit.report.pictures import figure_of_dynamics
 from vit.report.pieces import bars, duration, spelled
 from vit.runs import flat_settings, read_run, read_sample_images
+from vit.settings import parse_train_command
 
 HOSTILE = [
     "</style></title><script>alert(1)</script>",

@@ -10,9 +10,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from vit.cli.settings import parse_train_command
 from vit.config import OBJECTIVES, ObjectiveInfo
 from vit.runs import read_metrics, read_run
+from vit.settings import parse_train_command
 from vit.train import train
 from vit.training.state import load_latest_state
 

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, load_model, save_model
 from vit.checkpoints.native import fingerprint, write_weights
-from vit.cli.settings import config_parser, parse_config
 from vit.config import Config, ConfigError, DataConfig, ModelConfig, TrainConfig
 from vit.data import DataError, Dataset, ImageSet
 from vit.data.augment import Normalization
 from vit.data.images import content_stamp
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
+from vit.settings import config_parser, parse_config
 from vit.training.initial import initial_model
 
 TINY = ModelConfig(

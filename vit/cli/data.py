@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from jsonargparse import ArgumentParser
 
 from vit.cli.options import picture_path
-from vit.cli.settings import config_parser, parse_config, take_options
 from vit.config import ConfigError
 from vit.errors import one_line
+from vit.settings import config_parser, parse_config, take_options
 
 
 def data_parser() -> ArgumentParser:

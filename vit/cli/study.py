@@ -10,9 +10,9 @@ from jsonargparse import ArgumentParser
 
 import vit
 from vit.cli.options import require_folder
-from vit.cli.settings import SECTIONS, config_parser, parse_sections, take_options
 from vit.config import OBJECTIVES, Config, ConfigError
 from vit.errors import one_line
+from vit.settings import SECTIONS, config_parser, parse_sections, take_options
 from vit.studies import STUDIES
 from vit.studies.plan import Plan, StudyConfig
 

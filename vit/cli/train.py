@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vit.cli.settings import parse_train_command
 from vit.errors import exit_code_of
+from vit.settings import parse_train_command
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "configs" / "quickstart.yaml"
 

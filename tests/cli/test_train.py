@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vit.cli.settings import SECTIONS
+from vit.settings import SECTIONS
 
 TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 
