@@ -23,8 +23,8 @@ from vit.evaluate.features import encoder_features, pixel_features
 from vit.evaluate.knn import knn_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
 from vit.mae import build_autoencoder
-from vit.report.summary import measure_run
-from vit.training.run import begin_run
+from vit.training.loop import train_steps
+from vit.training.run import setup
 
 SIZES = dict(image_size=(8, 8), patch_size=(4, 4), embed_dim=16, depth=3, num_heads=2)
 NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
@@ -274,30 +274,31 @@ def test_pictures_of_results_that_are_replaced_go_with_them(vit, tmp_path):
 @pytest.mark.parametrize("task", ["classify", "reconstruct"])
 def test_a_run_and_vit_evaluate_measure_alike_at_any_size(size, task, vit, tmp_path, monkeypatch):
     settings = Config(
-        DataConfig(source="scenes", limit=40),
-        ModelConfig(
+        data=DataConfig(source="scenes", limit=40),
+        model=ModelConfig(
             image_size=size, patch_size=(size[0], size[1] // 2), embed_dim=16, depth=1, num_heads=2, decoder_dim=16,
             decoder_depth=1, decoder_heads=2,
         ),
-        MaskConfig(ratio=0.5) if task == "reconstruct" else MaskConfig(),
-        OptimConfig(warmup_epochs=0),
-        TrainConfig(task=task, epochs=1, batch_size=20, precision="fp32", device="cpu"),
+        mask=MaskConfig(ratio=0.5) if task == "reconstruct" else MaskConfig(),
+        optim=OptimConfig(warmup_epochs=0),
+        train=TrainConfig(objective=task, epochs=1, batch_size=20, precision="fp32"),
+        run=RunConfig(device="cpu"),
     )  # fmt: skip
-    run = begin_run(settings, load_data(settings.data, size))
-    for _ in run.steps():
+    run = setup(settings, load_data(settings.data, size))
+    for _ in train_steps(run):
         pass
     save_model(tmp_path / "run", run.result, run.normalize, run.data.train.class_names)
     argv = [tmp_path / "run", "--data", "scenes", "--limit", 40, "--out", tmp_path / "measured"]
     assert vit(*argv)[0] == 0
     results = json.loads((tmp_path / "measured" / "results.json").read_text())
     if task == "classify":
-        found = measure_run(run)[0]
+        found = run.objective.measure(run)
         assert results["head"]["accuracy"] == found["test_accuracy"]
         assert results["head"]["cross_entropy"] == pytest.approx(found["test_loss"], abs=1e-6)
     else:
         row = next(row for row in results["reconstruction"] if row["mask"] == "random")
-        assert row["loss"] == pytest.approx(measure_run(run)[0]["test_loss"], abs=1e-6)
-        assert results["knn"]["accuracy"] == measure_run(run)[0]["neighbours"]["encoder_accuracy"]
+        assert row["loss"] == pytest.approx(run.objective.measure(run)["test_loss"], abs=1e-6)
+        assert results["knn"]["accuracy"] == run.objective.measure(run)["neighbours"]["encoder_accuracy"]
 
 
 def test_neighbours_are_of_the_last_layer_also_when_every_layer_is_probed(vit, tmp_path):

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from vit.training.metrics import MetricsLog, read_metrics
 
 from vit.atomic import write_json
 from vit.checkpoints import save_model
-from vit.config import ClassifyConfig, Config, DataConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.config import Config, DataConfig, ModelConfig, OptimConfig, ReconstructConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
 from vit.data.images import content_stamp
+from vit.figures import save_figure
 from vit.interpret import DynamicsRecorder
-from vit.report.pictures import draw_attention, draw_reconstructions
+from vit.report.pictures import draw_attention
 from vit.report.showcase import save_showcase, showcase_of
-from vit.report.summary import measure_run, summarize
+from vit.report.summary import summarize
+from vit.runs import read_metrics
 from vit.settings import to_yaml
-from vit.training.run import begin_run
+from vit.training.callbacks import MetricsFile
+from vit.training.loop import train_steps
+from vit.training.run import setup
 from vit.training.run_folder import RunFolder
 
 MakeRun = Callable[..., Path]
@@ -54,17 +56,15 @@ def make_run() -> MakeRun:
         )  # fmt: skip
         classify = task == "classify"
         config = Config(
-            DataConfig(source="folder", root="my images", name=data), model, MaskConfig(norm_pix_loss=classify),
-            OptimConfig(blr=0.05, warmup_epochs=0),
-            TrainConfig(
-                task=task, epochs=2, batch_size=8, precision="fp32", snapshots=snapshots, dynamics_every=dynamics_every,
-                device="cpu",
+            data=DataConfig(source="folder", root="my images", name=data), model=model,
+            reconstruct=ReconstructConfig(norm_pix_loss=classify), optim=OptimConfig(blr=0.05, warmup_epochs=0),
+            train=TrainConfig(objective=task, epochs=2, batch_size=8, precision="fp32"),
+            run=RunConfig(
+                snapshots=snapshots, dynamics_every=dynamics_every, device="cpu", log_every=1, test_flip=classify
             ),
         )  # fmt: skip
-        if classify:
-            config = replace(config, classify=ClassifyConfig(test_flip=True))
         images = Dataset(data, "folder", image_set(24, 0, names), image_set(12, 1, names), warning, held_out)
-        place, run = RunFolder(folder), begin_run(config, images, make_watch=DynamicsRecorder)
+        place, run = RunFolder(folder), setup(config, images)
         folder.mkdir(parents=True)
         place.config.write_text(f"# a comment\n{to_yaml(config)}", encoding="utf-8")
         save_showcase(showcase_of(images), place.showcase)
@@ -72,24 +72,24 @@ def make_run() -> MakeRun:
         def save(where: Path, dtype: torch.dtype) -> None:
             save_model(where, run.result, run.normalize, names, data, data_stamp=images.stamp, dtype=dtype)
 
-        log = MetricsLog(place.metrics)
-        for step in run.steps():
-            log.write({**step.metrics, "images_per_second": 100.0})
+        run.callbacks = [MetricsFile(place.metrics, run)]
+        if dynamics_every:
+            run.callbacks.append(DynamicsRecorder(run.model, dynamics_every, run.total_steps, place.dynamics))
+        for step in train_steps(run):
             if snapshots and step.step in (1, 3, 6)[-snapshots:]:
                 save(place.snapshots / f"step-{step.step:08d}", torch.float16)
             if not finished and step.step == 3:
                 break
-        log.close()
         run.save(place.checkpoints)
-        if run.watch is not None:
-            run.watch.write(place.dynamics)
+        run.callbacks[0].close()
         if finished:
             save(folder, torch.float32)
-            measured = measure_run(run)[0]
+            measured = run.objective.measure(run)
             write_json(place.summary, summarize(run, read_metrics(place.metrics), measured))
             draw_attention(run, place)
-            if not classify:
-                draw_reconstructions(run, place)
+            for stem, figure in run.objective.figures(run, measured).items():
+                if not classify:
+                    save_figure(figure, folder / f"{stem}.png")
         return folder
 
     return make

@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vit.config import ClassifyConfig, Config, DataConfig, ModelConfig, OptimConfig, TrainConfig
+from vit.config import ClassifyConfig, Config, DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
 from vit.data.augment import to_float
 from vit.data.images import content_stamp
-from vit.report.summary import measure_held_out, measure_run, summarize
-from vit.training.run import TrainingRun, begin_run
+from vit.evaluate import evaluate
+from vit.report.summary import summarize
+from vit.training.loop import train_steps
+from vit.training.run import Run, setup
 
 
 def image_set(count: int, seed: int) -> ImageSet:
@@ -21,19 +23,19 @@ def image_set(count: int, seed: int) -> ImageSet:
     return ImageSet(images, labels, ("a", "b", "c"), content_stamp(images, labels))
 
 
-def trained(task: str, ema: float) -> TrainingRun:
+def trained(task: str, ema: float) -> Run:
     model = ModelConfig(
         image_size=16, patch_size=4, embed_dim=16, depth=1, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2,
         drop_path=0.0,
     )  # fmt: skip
     config = Config(
         DataConfig(), model, optim=OptimConfig(blr=0.05, ema=ema),
-        train=TrainConfig(task=task, epochs=2, batch_size=8, precision="fp32"),
+        train=TrainConfig(objective=task, epochs=2, batch_size=8, precision="fp32"),
     )  # fmt: skip
     if task == "classify":
-        config = replace(config, classify=ClassifyConfig(drop_patches=0.5, test_flip=True))
-    run = begin_run(config, Dataset("Noise", "folder", image_set(16, 0), image_set(9, 1), held_out=True))
-    for _ in run.steps():
+        config = replace(config, classify=ClassifyConfig(drop_patches=0.5), run=RunConfig(test_flip=True))
+    run = setup(config, Dataset("Noise", "folder", image_set(16, 0), image_set(9, 1), held_out=True))
+    for _ in train_steps(run):
         pass
     return run
 
@@ -41,18 +43,19 @@ def trained(task: str, ema: float) -> TrainingRun:
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 def test_a_classifier_along_the_way_and_at_the_end(ema):
     run = trained("classify", ema)
-    measured, logits = measure_run(run)
+    measured = run.objective.measure(run)
+    logits = evaluate(run.result, run.data, ["head"], run.prepare, run.compute).logits
     test = run.data.test
     inputs = run.normalize(to_float(test.images, (16, 16)))
-    kept = (run.model if not ema else run.average.model).eval()
+    kept = (run.model if not ema else run.ema.module).eval()
     with torch.no_grad():
         expected = kept.forward_head(kept(inputs))
         both = expected + kept.forward_head(kept(inputs.flip(-1)))
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
     assert measured["test_accuracy"] == pytest.approx(float((logits.argmax(1) == test.labels).float().mean()))
     assert measured["test_accuracy_with_flip"] == pytest.approx(float((both.argmax(1) == test.labels).float().mean()))
-    found = measure_held_out(run)
-    assert found == {"held_out_loss": measured["test_loss"], "held_out_accuracy": measured["test_accuracy"]}
+    found = run.objective.validate(run)
+    assert found == {"val_loss": measured["test_loss"], "val_accuracy": measured["test_accuracy"]}
     bins = measured["test_reliability"]
     confidence, right = expected.softmax(1).max(1).values, expected.argmax(1) == test.labels
     for place, (said, accuracy, count) in enumerate(zip(*bins.values(), strict=True)):
@@ -65,9 +68,9 @@ def test_a_classifier_along_the_way_and_at_the_end(ema):
             assert (said, accuracy) == (None, None)  # JSON has no nan
     summary = summarize(run, [], measured)
     assert summary["weights"] == ("the average over the steps" if ema else "those of the last step")
-    assert (summary["data"]["tested_on"], summary["task"]) == ("held-out training images", "classify")
+    assert (summary["data"]["tested_on"], summary["objective"]) == ("held-out training images", "classify")
 
 
 def test_a_pretraining_along_the_way_and_at_the_end():
     run = trained("reconstruct", 0.0)
-    assert measure_held_out(run) == {"held_out_loss": measure_run(run)[0]["test_loss"]}
+    assert run.objective.validate(run) == {"val_loss": run.objective.measure(run)["test_loss"]}
