@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from vit.training.metrics import MetricsLog, read_metrics
 
 from vit.atomic import write_json
 from vit.checkpoints import save_model
@@ -19,7 +20,6 @@ from vit.interpret import DynamicsRecorder
 from vit.report.pictures import draw_attention, draw_reconstructions
 from vit.report.showcase import save_showcase, showcase_of
 from vit.report.summary import measure_run, summarize
-from vit.training.metrics import MetricsLog, read_metrics
 from vit.training.run import begin_run
 from vit.training.run_folder import RunFolder
 
