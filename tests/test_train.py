@@ -433,7 +433,7 @@ INTERRUPTIONS = {
     "loading a state": at_call("vit.training.state:load_state", "SIGTERM"),
     "building the model": at_call("vit.training.run:make_optimizer", "SIGTERM"),
     "writing the model": at_call("vit.training.run:save_model", "SIGTERM", "args[0].parent.name != 'snapshots'"),
-    "measuring": at_call("vit.training.objectives.reconstruct:score_reconstruction", "SIGTERM"),
+    "measuring": at_call("vit.evaluate.evaluation:score_reconstruction", "SIGTERM"),
     "drawing": at_call("vit.report.pictures:save_figure", "SIGTERM", "args[1].name == 'attention.png'"),
 }
 
