@@ -24,7 +24,7 @@ FLOORS = [
     ["encoder"],
     ["data"],
     ["attention", "masking", "patches"],
-    ["device", "runs", "cli.settings"],
+    ["device", "runs", "settings"],
     ["config", "pretrained"],
     ["atomic", "errors"],
 ]

@@ -13,7 +13,17 @@ from torchvision.transforms.v2.functional import rgb_to_grayscale
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.native import fingerprint
 from vit.cli import main
-from vit.config import Config, DataConfig, DecoderConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig, ViTConfig
+from vit.config import (
+    Config,
+    DataConfig,
+    DecoderConfig,
+    MaskConfig,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    TrainConfig,
+    ViTConfig,
+)
 from vit.data import load_data
 from vit.data.augment import Normalization, evenly_spaced, to_float
 from vit.data.subsets import spread_over_classes

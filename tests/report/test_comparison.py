@@ -7,15 +7,22 @@ import pytest
 import yaml
 
 from vit.cli import main
-from vit.config import Config, TrainConfig
+from vit.config import Config, RunConfig, TrainConfig
 from vit.report.comparison import ComparisonError, as_table, compare_runs, read_finished
 from vit.runs import RunError
 
 
-def finished(folder: Path, accuracy: float, linear: float | None = None, stamp: str = "a", **train: object) -> Path:
+def finished(
+    folder: Path,
+    accuracy: float,
+    linear: float | None = None,
+    stamp: str = "a",
+    run: RunConfig | None = None,
+    **train: object,
+) -> Path:
     """A run folder as train.py leaves it, without what is not compared."""
     folder.mkdir(parents=True)
-    config = Config(train=TrainConfig(**train))
+    config = Config(train=TrainConfig(**train), run=run or RunConfig())
     (folder / "config.yaml").write_text("# a comment\n" + yaml.safe_dump(config.to_dict()))
     summary = {
         "data": {"name": "Noise", "stamp": stamp, "train_images": 1000, "test_images": 100, "tested_on": "test images"},
@@ -36,7 +43,9 @@ def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
     folders = [
         finished(tmp_path / "one", 0.5, seed=0),
         finished(tmp_path / "two", 0.6, seed=1),
-        finished(tmp_path / "three", 0.7, seed=2, log_every=3, threads=1),  # how it was watched and computed
+        finished(
+            tmp_path / "three", 0.7, seed=2, run=RunConfig(log_every=3, threads=1)
+        ),  # how it was watched and computed
         finished(tmp_path / "longer", 0.8, epochs=200),
         finished(tmp_path / "other data", 0.9, stamp="b"),
     ]
@@ -135,13 +144,13 @@ def test_rows_are_shared_by_what_a_run_began_with_not_by_where_it_lay(tmp_path):
 
 
 def test_runs_of_an_earlier_version_are_compared_as_they_were(tmp_path):
-    """Without task, fingerprints and a stamp of the whole."""
+    """Without objective, fingerprints and a stamp of the whole."""
     folders = []
     for seed in (0, 1):
         folder = finished(tmp_path / str(seed), 0.5, linear=0.6, stamp=f"{seed}-test")
         settings = yaml.safe_load((folder / "config.yaml").read_text())
         settings["data"] |= {"labels": 0.5, "subset_seed": seed}
-        del settings["train"]["task"]
+        del settings["train"]["objective"]
         (folder / "config.yaml").write_text(yaml.safe_dump(settings))
         summary = json.loads((folder / "summary.json").read_text())
         del summary["fingerprint"]
@@ -160,7 +169,7 @@ def test_neighbours_of_another_bank_stand_apart(tmp_path):
     assert len(compare_runs([read_finished(run) for run in runs])) == 2
 
 
-@pytest.mark.parametrize(("part", "rows"), [({"holdout": 20}, 1), ({"labels": 0.5}, 1), ({}, 2)], ids=str)
+@pytest.mark.parametrize(("part", "rows"), [({"val_size": 20}, 1), ({"labels": 0.5}, 1), ({}, 2)], ids=str)
 def test_subset_seeds_share_a_row_where_subsets_are_drawn(part, rows, tmp_path):
     runs = []
     for seed in (0, 1):
@@ -185,12 +194,12 @@ def drawn_by(monkeypatch, tmp_path, *options: object) -> list:
 
 def classified(folder: Path, values: list[float], accuracy: float, held_out: bool = False, **train: object) -> Path:
     """A finished classifier with a line of metrics an epoch."""
-    finished(folder, accuracy, task="classify", **train)
+    finished(folder, accuracy, objective="classify", **train)
     summary = json.loads((folder / "summary.json").read_text()) | {"test_loss": 1 - accuracy, "epochs": 4}
     (folder / "summary.json").write_text(json.dumps(summary))
     lines = [{"step": n, "epoch": n / 1, "loss": 1 - v, "train_accuracy": v} for n, v in enumerate(values, 1)]
     if held_out:
-        lines += [{"step": 2, "epoch": 2.0, "held_out_loss": 0.9, "held_out_accuracy": 0.1}]
+        lines += [{"step": 2, "epoch": 2.0, "val_loss": 0.9, "val_accuracy": 0.1}]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 

@@ -79,7 +79,7 @@ def test_a_classifier_fills_nothing_in_and_its_patches_ask(classifier):
 def test_who_asks_is_what_the_encoder_has(make_run, tmp_path, changes, query):
     path = make_run(tmp_path / "run", **changes, snapshots=0)
     encoder = load_model(path, part="encoder")
-    assert who_asks(encoder, changes.get("task", "reconstruct")).query == query
+    assert who_asks(encoder).query == query
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, MOST_MOMENTS, MOST_MOMENTS + 1, 100])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vit.config import ClassifyConfig, Config, DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
+from vit.config import ClassifyConfig, Config, ModelConfig, OptimConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
 from vit.data.augment import to_float
 from vit.data.images import content_stamp
@@ -29,7 +29,7 @@ def trained(task: str, ema: float) -> Run:
         drop_path=0.0,
     )  # fmt: skip
     config = Config(
-        DataConfig(), model, optim=OptimConfig(blr=0.05, ema=ema),
+        model=model, optim=OptimConfig(blr=0.05, ema=ema),
         train=TrainConfig(objective=task, epochs=2, batch_size=8, precision="fp32"),
     )  # fmt: skip
     if task == "classify":
