@@ -95,7 +95,7 @@ def test_lines_of_results_say_how():
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    (tmp_path / "config.yaml").write_text("# a comment\ndata: {flip: 0.25}\n")
+    (tmp_path / "config.yaml").write_text("# a comment\naugment: {flip: 0.25}\n")
     (tmp_path / "summary.json").write_text(json.dumps(PRETRAINING | {"fingerprint": "own"}))
     for name, mark in (("b/deep", "own"), ("a", "own"), ("other", "another")):
         (tmp_path / name).mkdir(parents=True)
