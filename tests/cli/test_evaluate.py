@@ -15,8 +15,8 @@ from vit.checkpoints.native import fingerprint
 from vit.cli import main
 from vit.config import Config, DataConfig, DecoderConfig, MaskConfig, ModelConfig, OptimConfig, TrainConfig, ViTConfig
 from vit.data import load_data
-from vit.data.augment import Normalization, evenly_spaced, to_float
-from vit.data.subsets import spread_over_classes
+from vit.data.augment import Normalization, to_float
+from vit.data.images import evenly_spaced, spread_over_classes
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.evaluate.features import encoder_features, pixel_features

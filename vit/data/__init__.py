@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit.config import ConfigError, DataConfig, Source
-from vit.data.augment import evenly_spaced
 from vit.data.cifar import CifarUnavailable, load_cifar
 from vit.data.folder import load_folder
-from vit.data.images import DataError, ImageSet
+from vit.data.images import DataError, ImageSet, evenly_spaced, spread_over_classes
 from vit.data.scenes import load_scenes
-from vit.data.subsets import spread_over_classes
 
 __all__ = ["SCENES_SEED", "SOURCES", "DataError", "Dataset", "ImageSet", "load_data"]
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from vit.config import AugmentConfig, Config
+from vit.config import Config
 from vit.data.randaugment import OPERATIONS
 from vit.device import to_device
 from vit.masking import NOISE
@@ -93,44 +93,41 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
         count: images of the data set.
         masked: whether the encoder sees only some of the patches in this step.
     """
-    seed, size, grid = config.train.seed, config.model.image_size_2d, config.model.grid_size
+    seed, augment, size = config.train.seed, config.augment, config.model.image_size_2d
     indices = batch_indices(seed, step, count, config.train.batch_size)
-    draws = Draws(indices, **_draw_augment(config.augment, size, len(indices), make_generator(seed, "augment", step)))
+    batch, grid = len(indices), config.model.grid_size
 
-    # which patches are seen
-    if masked:
-        noise = NOISE[config.mask.kind](len(indices), grid, make_generator(seed, "mask", step))
-        draws = draws._replace(mask_noise=noise)
-    if config.augment.shuffle != "none":
-        noise = torch.rand(len(indices), grid[0] * grid[1], generator=make_generator(seed, "shuffle", step))
-        draws = draws._replace(shuffle=noise)
+    # how each image is varied
+    generator = make_generator(seed, "augment", step)
+    drawn = {"indices": indices, "flip": torch.rand(batch, generator=generator) < augment.flip}
+    if augment.rand_augment:
+        operations, strengths = draw_operations(batch, generator, augment.rand_augment, augment.rand_magnitude)
+        drawn |= {"operations": operations.T, "strengths": strengths.T}
+    if augment.crop == "resized":  # in fractions of the image's own shape
+        drawn["crop"] = crop_boxes(batch, (1, 1), augment.crop_scale, augment.crop_ratio, generator)
+    elif augment.crop == "pad":
+        drawn["shift"] = torch.randint(0, 2 * augment.crop_padding + 1, (2, batch), generator=generator).T
+    if augment.erasing:
+        erased = torch.rand(batch, generator=generator) < augment.erasing
+        drawn["erase"] = crop_boxes(batch, size, ERASED_AREA, ERASED_RATIO, generator) * erased[:, None]
+        drawn["colour"] = torch.rand(batch, 3, generator=generator)
+    if augment.shuffle != "none":
+        drawn["shuffle"] = torch.rand(batch, grid[0] * grid[1], generator=make_generator(seed, "shuffle", step))
 
-    # which images are mixed, and which branches are left out
+    # which images are mixed
     mixup, cutmix = config.classify.mixup, config.classify.cutmix
     if mixup or cutmix:
-        share, box = draw_mixing(len(indices), size, mixup, cutmix, make_generator(seed, "mixing", step))
-        draws = draws._replace(partner=indices.roll(-1), share=share, box=box)
+        share, box = draw_mixing(batch, size, mixup, cutmix, make_generator(seed, "mixing", step))
+        drawn |= {"partner": indices.roll(-1), "share": share, "box": box}
+
+    # which patches are seen, and which branches are left out
+    if masked:
+        drawn["mask_noise"] = NOISE[config.mask.kind](batch, grid, make_generator(seed, "mask", step))
     branches = 2 * (config.model.dimensions["depth"] - 1)
     if config.model.drop_path and branches:
-        chance = torch.rand(branches, len(indices), generator=make_generator(seed, "drop path", step))
-        draws = draws._replace(drop_path=chance.T.reshape(len(indices), -1, 2))
-    return draws
-
-
-def _draw_augment(config: AugmentConfig, size: tuple[int, int], batch: int, generator: Generator) -> dict[str, Tensor]:
-    draws = {"flip": torch.rand(batch, generator=generator) < config.flip}
-    if config.rand_augment:
-        operations, strengths = draw_operations(batch, generator, config.rand_augment, config.rand_magnitude)
-        draws |= {"operations": operations.T, "strengths": strengths.T}
-    if config.crop == "resized":  # in fractions of the image's own shape
-        draws["crop"] = crop_boxes(batch, (1, 1), config.crop_scale, config.crop_ratio, generator)
-    elif config.crop == "pad":
-        draws["shift"] = torch.randint(0, 2 * config.crop_padding + 1, (2, batch), generator=generator).T
-    if config.erasing:
-        erased = torch.rand(batch, generator=generator) < config.erasing
-        draws["erase"] = crop_boxes(batch, size, ERASED_AREA, ERASED_RATIO, generator) * erased[:, None]
-        draws["colour"] = torch.rand(batch, 3, generator=generator)
-    return draws
+        chance = torch.rand(branches, batch, generator=make_generator(seed, "drop path", step))
+        drawn["drop_path"] = chance.T.reshape(batch, -1, 2)
+    return Draws(**drawn)
 
 
 def crop_boxes(
@@ -155,31 +152,22 @@ def crop_boxes(
     return torch.stack([draws[:, 2] * (1 - height), draws[:, 3] * (1 - width), height, width], dim=1)
 
 
-def draw_operations(
-    batch: int,
-    generator: Generator,
-    count: int = 2,
-    magnitude: float = 9.0,
-    deviation: float = 0.5,
-    probability: float = 0.5,
-) -> tuple[Tensor, Tensor]:
-    """Draw RandAugment's operations for a batch.
+def draw_operations(batch: int, generator: Generator, count: int = 2, magnitude: float = 9.0) -> tuple[Tensor, Tensor]:
+    """Draw RandAugment's operations for a batch: `count` per image, each applied with probability 1/2.
 
     Args:
         batch: B.
         generator: on the CPU, the only source of chance.
         count: n, operations drawn for an image; one may come twice.
-        magnitude: mean strength, out of 10.
-        deviation: of the strength, which is normally distributed and kept between 0 and 10.
-        probability: of each operation that is drawn being applied.
+        magnitude: mean strength, out of 10; normally distributed with a deviation of 0.5, and kept between 0 and 10.
 
     Returns:
         operations: int64 (n, B), one of n operations after another, an index into OPERATIONS; -1 for none.
         strengths: float32 (n, B), from -1 to 1.
     """
     order = torch.randint(len(OPERATIONS), (count, batch), generator=generator)
-    applied = torch.rand(count, batch, generator=generator) < probability
-    strength = (magnitude + deviation * torch.randn(count, batch, generator=generator)).clamp(0, 10) / 10
+    applied = torch.rand(count, batch, generator=generator) < 0.5
+    strength = (magnitude + 0.5 * torch.randn(count, batch, generator=generator)).clamp(0, 10) / 10
     sign = 1 - 2 * (torch.rand(count, batch, generator=generator) < 0.5).float()
     return torch.where(applied, order, -1), strength * sign
 
