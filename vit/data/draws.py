@@ -27,38 +27,24 @@ ERASED_AREA, ERASED_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
 
 
 class Draws(NamedTuple):
-    """Every random number of a step; on the CPU, None where the settings ask for none.
+    """Every random number of a step, a row per image; on the CPU, None where the settings ask for none."""
 
-    Attributes:
-        indices: int64 (B,), which images of the data set.
-        flip: bool (B,).
-        operations, strengths: int64 and float32 (B, n), of RandAugment.
-        crop: float32 (B, 4), boxes as from `crop_boxes`.
-        shift: int64 (B, 2), top and left of what is kept of a padded image.
-        erase: float32 (B, 4), boxes; empty where nothing is erased.
-        colour: float32 (B, C), of what is erased.
-        shuffle: float32 (B, L), noise whose order shuffles patches.
-        partner: int64 (B,), which image of the data set is mixed into each: the next one of the batch.
-        share: float32 (B,), what an image keeps of itself in mixing.
-        box: int64 (B, 4), the rectangle that comes from the partner, in pixels.
-        mask_noise: float32 (B, L); the patches with the smallest values are seen.
-        drop_path: float32 (B, depth - 1, 2), from 0 to 1, of the branches of all blocks but the first.
-    """
-
-    indices: Tensor | None = None
-    flip: Tensor | None = None
-    operations: Tensor | None = None
-    strengths: Tensor | None = None
-    crop: Tensor | None = None
-    shift: Tensor | None = None
-    erase: Tensor | None = None
-    colour: Tensor | None = None
-    shuffle: Tensor | None = None
-    partner: Tensor | None = None
-    share: Tensor | None = None
-    box: Tensor | None = None
-    mask_noise: Tensor | None = None
-    drop_path: Tensor | None = None
+    indices: Tensor | None = None  # int64 (B,), which images of the data set
+    flip: Tensor | None = None  # bool (B,)
+    operations: Tensor | None = None  # int64 (B, n), of RandAugment
+    strengths: Tensor | None = None  # float32 (B, n), likewise
+    crop: Tensor | None = None  # float32 (B, 4), boxes as from `crop_boxes`
+    shift: Tensor | None = None  # int64 (B, 2), top and left of what is kept of a padded image
+    erase: Tensor | None = None  # float32 (B, 4), boxes; empty where nothing is erased
+    colour: Tensor | None = None  # float32 (B, C), of what is erased
+    shuffle: Tensor | None = None  # float32 (B, L), noise whose order shuffles patches
+    partner: Tensor | None = None  # int64 (B,), which image of the data set is mixed into each: the batch's next
+    share: Tensor | None = None  # float32 (B,), what an image keeps of itself in mixing
+    box: Tensor | None = None  # int64 (B, 4), the rectangle that comes from the partner, in pixels
+    mask_noise: Tensor | None = None  # float32 (B, L); the patches with the smallest values are seen
+    drop_path: Tensor | None = (
+        None  # float32 (B, depth - 1, 2), from 0 to 1, of the branches of all blocks but the first
+    )
 
     def rows(self, rows: slice | Tensor) -> Draws:
         """The draws of some of the images."""
@@ -78,8 +64,8 @@ class Draws(NamedTuple):
 
     def for_model(self, device: torch.device) -> Draws:
         """What the model reads, on `device`; all else is None."""
-        read = {"mask_noise": self.mask_noise, "drop_path": self.drop_path}
-        return Draws(**{key: to_device(values, device) for key, values in read.items() if values is not None})
+        noise, chance = (None if x is None else to_device(x, device) for x in (self.mask_noise, self.drop_path))
+        return Draws(mask_noise=noise, drop_path=chance)
 
 
 def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
@@ -131,13 +117,9 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
 
 
 def crop_boxes(
-    batch: int,
-    size: tuple[int, int] | torch.Size,
-    scale: tuple[float, float],
-    ratio: tuple[float, float],
-    generator: Generator,
+    batch: int, size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float], generator: Generator
 ) -> Tensor:
-    """Random boxes inside an image, as in Inception's crop: area uniform in `scale`, aspect log-uniform in `ratio`.
+    """Random boxes inside an image of (H, W), as in Inception's crop: area uniform in `scale`, aspect log-uniform in `ratio`.
 
     Returns:
         float32 (B, 4): top, left, height, width as fractions of the image. A side that would be longer than the image is
@@ -153,16 +135,12 @@ def crop_boxes(
 
 
 def draw_operations(batch: int, generator: Generator, count: int = 2, magnitude: float = 9.0) -> tuple[Tensor, Tensor]:
-    """Draw RandAugment's operations for a batch: `count` per image, each applied with probability 1/2.
+    """Draw RandAugment's operations for a batch: n = `count` per image, each applied with probability 1/2.
 
-    Args:
-        batch: B.
-        generator: on the CPU, the only source of chance.
-        count: n, operations drawn for an image; one may come twice.
-        magnitude: mean strength, out of 10; normally distributed with a deviation of 0.5, and kept between 0 and 10.
+    Strengths are normally distributed about `magnitude` with a deviation of 0.5, and kept between 0 and 10.
 
     Returns:
-        operations: int64 (n, B), one of n operations after another, an index into OPERATIONS; -1 for none.
+        operations: int64 (n, B), an index into OPERATIONS, which may come twice; -1 for none.
         strengths: float32 (n, B), from -1 to 1.
     """
     order = torch.randint(len(OPERATIONS), (count, batch), generator=generator)
@@ -175,7 +153,7 @@ def draw_operations(batch: int, generator: Generator, count: int = 2, magnitude:
 def draw_mixing(
     batch: int, size: tuple[int, int], mixup: float, cutmix: float, generator: Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw for a batch.
+    """Draw how each image of a batch is mixed with the next one.
 
     Args:
         batch: B.
@@ -201,12 +179,10 @@ def draw_mixing(
 
 
 def beta(alpha: float, count: int, generator: Generator) -> Tensor:
-    """Draws from Beta(alpha, alpha), as a ratio of gammas: float32 (count,), all 1 where alpha is 0.
-
-    (torch's own distribution takes no generator.)
-    """
+    """Draws from Beta(alpha, alpha): float32 (count,), all 1 where alpha is 0."""
     if not alpha:
         return torch.ones(count)
+    # a ratio of gammas, as torch's own distribution takes no generator
     one, other = torch._standard_gamma(torch.full((2, count), alpha, dtype=torch.float64), generator=generator)
     return (one / (one + other)).float()
 

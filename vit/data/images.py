@@ -18,21 +18,13 @@ class DataError(UserError):
 
 @dataclass(frozen=True)
 class ImageSet:
-    """One split of a data set, whole, in memory (or memory-mapped from a cache).
+    """One split of a data set, whole, in memory (or memory-mapped from a cache)."""
 
-    Attributes:
-        images: uint8 (N, C, H, W), RGB.
-        labels: int64 (N,), an index into `class_names`; -1 where there is no label.
-        class_names: one name per class; empty for images without labels.
-        stamp: 16 hexadecimal digits that identify exactly these images and labels (`content_stamp`).
-        skipped: paths of files that could not be read and were left out on request.
-    """
-
-    images: Tensor
-    labels: Tensor
-    class_names: tuple[str, ...]
-    stamp: str
-    skipped: tuple[str, ...] = ()
+    images: Tensor  # uint8 (N, C, H, W), RGB
+    labels: Tensor  # int64 (N,), an index into `class_names`; -1 where there is no label
+    class_names: tuple[str, ...]  # empty for images without labels
+    stamp: str  # 16 hexadecimal digits that identify exactly these images and labels: `content_stamp`
+    skipped: tuple[str, ...] = ()  # paths of files that could not be read and were left out on request
 
     def __len__(self) -> int:
         return len(self.images)
