@@ -72,7 +72,7 @@ class DataSource(NamedTuple):
 
 
 def _cifar(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
-    return load_cifar(config.source, Path(config.root).expanduser(), config.download)  # type: ignore[arg-type]
+    return load_cifar(config.source, Path(config.root).expanduser(), config.download)
 
 
 def _folder(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:

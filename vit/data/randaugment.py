@@ -62,16 +62,6 @@ def auto_contrast(images: Tensor, strength: Tensor) -> Tensor:
     return torch.where(high > low, stretched, images)
 
 
-def equalize(images: Tensor, strength: Tensor) -> Tensor:
-    """Spread each channel's values so that all are about as frequent."""
-    return kernels.equalize(images)
-
-
-def invert(images: Tensor, strength: Tensor) -> Tensor:
-    """The negative."""
-    return kernels.invert(images)
-
-
 def posterize(images: Tensor, strength: Tensor) -> Tensor:
     """Keep only the highest bits of each value: four of them, fewer with more strength."""
     dropped = 4 + (strength.abs() * 4).floor()
@@ -90,20 +80,10 @@ def solarize_add(images: Tensor, strength: Tensor) -> Tensor:
     return torch.where(images < 128, more, images)
 
 
-def color(images: Tensor, strength: Tensor) -> Tensor:
-    """Move the image towards grey, or away from it."""
-    return _blended(_grey(images).expand_as(images), images, strength)
-
-
 def contrast(images: Tensor, strength: Tensor) -> Tensor:
     """Move the image towards its mean brightness, or away from it."""
     mean = (_grey(images).float().mean((-2, -1), keepdim=True) + 0.5).floor()
     return _blended(mean, images, strength)
-
-
-def brightness(images: Tensor, strength: Tensor) -> Tensor:
-    """Move the image towards black, or away from it."""
-    return _blended(torch.zeros_like(images), images, strength)
 
 
 def sharpness(images: Tensor, strength: Tensor) -> Tensor:
@@ -120,7 +100,7 @@ def sharpness(images: Tensor, strength: Tensor) -> Tensor:
 def _grey(images: Tensor) -> Tensor:
     """Return the luma of ITU-R 601: (b, 3, H, W) -> uint8 (b, 1, H, W)."""
     weights = torch.tensor([19595.0, 38470.0, 7471.0], device=images.device)[:, None, None]
-    return ((images * weights).sum(1, keepdim=True) + 32768).div(65536).floor().to(torch.uint8)
+    return (((images * weights).sum(1, keepdim=True) + 32768) / 65536).to(torch.uint8)
 
 
 def _blended(other: Tensor, images: Tensor, strength: Tensor) -> Tensor:
@@ -135,26 +115,6 @@ def rotate(images: Tensor, strength: Tensor) -> Tensor:
     cos, sin = angle.cos(), angle.sin()
     height, width = images.shape[-2:]
     return _moved(images, {(0, 0): cos, (0, 1): -sin * height / width, (1, 0): sin * width / height, (1, 1): cos})
-
-
-def shear_x(images: Tensor, strength: Tensor) -> Tensor:
-    """Shift each row by up to 0.3 of its distance from the middle row."""
-    return _moved(images, {(0, 1): 0.3 * strength * images.shape[-2] / images.shape[-1]})
-
-
-def shear_y(images: Tensor, strength: Tensor) -> Tensor:
-    """Shift each column by up to 0.3 of its distance from the middle column."""
-    return _moved(images, {(1, 0): 0.3 * strength * images.shape[-1] / images.shape[-2]})
-
-
-def translate_x(images: Tensor, strength: Tensor) -> Tensor:
-    """Move the image sideways by up to 0.45 of its width."""
-    return _moved(images, {(0, 2): 0.9 * strength})
-
-
-def translate_y(images: Tensor, strength: Tensor) -> Tensor:
-    """Move the image up or down by up to 0.45 of its height."""
-    return _moved(images, {(1, 2): 0.9 * strength})
 
 
 def _moved(images: Tensor, entries: dict[tuple[int, int], Tensor]) -> Tensor:
@@ -172,10 +132,22 @@ def _moved(images: Tensor, entries: dict[tuple[int, int], Tensor]) -> Tensor:
 
 
 OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    operation.__name__.replace("_", " "): operation
-    for operation in (
-        auto_contrast, equalize, invert, rotate, posterize, solarize, solarize_add, color, contrast, brightness, sharpness,
-        shear_x, shear_y, translate_x, translate_y,
-    )
-}  # fmt: skip
+    "auto contrast": auto_contrast,
+    "equalize": lambda images, strength: kernels.equalize(images),
+    "invert": lambda images, strength: kernels.invert(images),
+    "rotate": rotate,
+    "posterize": posterize,
+    "solarize": solarize,
+    "solarize add": solarize_add,
+    "color": lambda images, strength: _blended(_grey(images), images, strength),
+    "contrast": contrast,
+    "brightness": lambda images, strength: _blended(torch.zeros_like(images), images, strength),
+    "sharpness": sharpness,
+    # each row, or column, is shifted by up to 0.3 of its distance from the middle one
+    "shear x": lambda images, strength: _moved(images, {(0, 1): 0.3 * strength * images.shape[-2] / images.shape[-1]}),
+    "shear y": lambda images, strength: _moved(images, {(1, 0): 0.3 * strength * images.shape[-1] / images.shape[-2]}),
+    # up to 0.45 of the width, or height
+    "translate x": lambda images, strength: _moved(images, {(0, 2): 0.9 * strength}),
+    "translate y": lambda images, strength: _moved(images, {(1, 2): 0.9 * strength}),
+}
 """By name, in timm's order; they are drawn by their number in it."""
