@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
+import timeit
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +17,11 @@ from vit.config import ConfigError, RunConfig
 
 @dataclass(frozen=True)
 class Compute:
-    """A device and the number format of its matrix products; weights, sums and the optimizer stay float32.
-
-    Attributes:
-        device: cpu, cuda or mps.
-        precision: "bf16" or "fp32".
-        compile: whether training steps are compiled.
-    """
+    """A device and the number format of its matrix products; weights, sums and the optimizer stay float32."""
 
     device: torch.device
-    precision: str = "fp32"
-    compile: bool = False
+    precision: str = "fp32"  # or "bf16"
+    compile: bool = False  # whether training steps are compiled
 
     def autocast(self) -> AbstractContextManager:
         """A block in which matrix products are computed in `precision`."""
@@ -57,7 +53,7 @@ COMPILE_FROM_STEPS = 5_000
 
 
 def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -> Compute:
-    """The device and the precision that are asked for, or the best there are.
+    """The device and the precision that are asked for, or the best there are; sets the number of threads.
 
     Args:
         config: device, threads and compile are read.
@@ -65,7 +61,7 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
         steps: that are to be made; `compile: auto` compiles for many.
 
     Raises:
-        ConfigError: a device or a precision is asked for that this machine does not have.
+        ConfigError: a device, a precision or threads are asked for that this machine does not have.
     """
     # device and threads
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
@@ -108,20 +104,14 @@ def bf16_pays(device: torch.device) -> bool:
     """Whether bfloat16 products are computed by the processor itself, and faster than float32 ones.
 
     A GPU that has them is faster with them. A CPU need not be: AVX512-BF16 without AMX runs at half the speed of float32
-    on some Intel servers and at twice on AMD's. So there both are timed, for some 20 ms, on a product of the size of a
-    training step's.
+    on some Intel servers and at twice on AMD's. So there both are timed, for some 20 ms, on a product as in a training step.
     """
     if device.type != "cpu" or not _has_bf16(device):
         return _has_bf16(device)
     seconds = {}
     for dtype in (torch.float32, torch.bfloat16):
         x, weight = torch.ones(4096, 192, dtype=dtype), torch.ones(768, 192, dtype=dtype)
-        times = []
-        for _ in range(6):
-            begin = time.perf_counter()
-            torch.nn.functional.linear(x, weight)
-            times.append(time.perf_counter() - begin)
-        seconds[dtype] = min(times)
+        seconds[dtype] = min(timeit.repeat(partial(nn.functional.linear, x, weight), number=1, repeat=6))
     return seconds[torch.bfloat16] < 0.8 * seconds[torch.float32]  # the casts around the products cost something too
 
 
@@ -137,15 +127,11 @@ def device_name(device: torch.device) -> str:
     """What a person calls the device: the GPU's name, or the processor's."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    if device.type == "cpu":
-        return _processor_name()
-    return device.type
-
-
-def _processor_name() -> str:
+    if device.type != "cpu":
+        return device.type
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:  # not Linux
-        names = []
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0]} ({len(names)} cores)" if names else "CPU"

@@ -25,8 +25,8 @@ from vit.config import (
     ViTConfig,
 )
 from vit.data import load_data
-from vit.data.augment import Normalization, evenly_spaced, to_float
-from vit.data.subsets import spread_over_classes
+from vit.data.augment import Normalization, to_float
+from vit.data.images import evenly_spaced, spread_over_classes
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.evaluate.features import encoder_features, pixel_features

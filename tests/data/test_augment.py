@@ -14,13 +14,13 @@ from vit.data.augment import (
     augment,
     cut_to_shape,
     erase,
-    evenly_spaced,
     pad_and_crop,
     sample_boxes,
     shuffle_patches,
     to_float,
 )
 from vit.data.draws import Draws, crop_boxes, draw_operations, draw_step, make_generator
+from vit.data.images import evenly_spaced
 from vit.data.randaugment import rand_augment
 from vit.patches import patchify
 

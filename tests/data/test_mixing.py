@@ -6,8 +6,8 @@ from timm.data.mixup import mixup_target
 from torch import Generator, Tensor
 from torchvision.transforms import v2
 
+from vit.data.augment import mix, mixed_labels
 from vit.data.draws import Draws, beta, draw_mixing
-from vit.data.mixing import mix, mixed_labels
 
 SIZE = (12, 16)
 KINDS = {"mixup": (0.8, 0.0), "cutmix": (0.0, 1.0), "both": (0.8, 1.0)}

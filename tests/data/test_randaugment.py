@@ -117,7 +117,7 @@ def test_a_batch_is_what_its_images_drew():
 
 
 def test_draws_follow_their_distributions():
-    operations, strengths = drawn(20_000, count=2, magnitude=9, deviation=0.5, probability=0.5)
+    operations, strengths = drawn(20_000, count=2, magnitude=9)
     applied = operations >= 0
     assert applied.float().mean() == pytest.approx(0.5, abs=0.01)
     counts = torch.bincount(operations[applied], minlength=len(OPERATIONS))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vit.data.subsets import spread_over_classes
+from vit.data.images import spread_over_classes
 
 LABELS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100, generator=torch.Generator().manual_seed(0))]
 

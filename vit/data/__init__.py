@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit.config import ConfigError, DataConfig, Source
-from vit.data.augment import evenly_spaced
 from vit.data.cifar import CifarUnavailable, load_cifar
 from vit.data.folder import load_folder
-from vit.data.images import DataError, ImageSet
+from vit.data.images import DataError, ImageSet, evenly_spaced, spread_over_classes
 from vit.data.scenes import load_scenes
-from vit.data.subsets import spread_over_classes
 
 __all__ = ["SCENES_SEED", "SOURCES", "DataError", "Dataset", "ImageSet", "load_data"]
 
@@ -22,24 +20,15 @@ SCENES_SEED = 0  # the same pictures for every run, like any other data set
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a run trains on and is tested on.
+    """What a run trains on and is tested on."""
 
-    Attributes:
-        name: what every output calls it.
-        source: where it came from: cifar10, cifar100, folder or scenes.
-        train, test: the two splits.
-        warning: what the user must not overlook, or None: the data is not what was asked for.
-        held_out: `test` is a part of the training images, set aside to choose settings by; the test images are not there.
-        whole_stamp: of both splits before images were held out and labels left aside; "" where none were.
-    """
-
-    name: str
+    name: str  # what every output calls it
     source: Source
     train: ImageSet
     test: ImageSet
-    warning: str | None = None
-    held_out: bool = False
-    whole_stamp: str = ""
+    warning: str | None = None  # what the user must not overlook: the data is not what was asked for
+    held_out: bool = False  # whether `test` is a part of the training images, set aside to choose settings by
+    whole_stamp: str = ""  # of both splits before images were held out and labels left aside; "" where none were
 
     @property
     def description(self) -> str:
@@ -72,28 +61,23 @@ class Dataset:
         }
 
 
-# --- the sources: (data section, (H, W)) -> training and test images -------------------------------------------------------
+# --- the sources: (data section, (H, W)) -> training and test images, whole -----------------------------------------------
 
 
 class DataSource(NamedTuple):
-    """Where images come from.
+    """Where images come from. Only a folder's are resized to the (H, W) asked for; the others have 32 x 32."""
 
-    Attributes:
-        title: what outputs call the data; "" for the name of its folder.
-        load: returns the two splits, whole. Only folders are resized to the (H, W) asked for; the others have 32 x 32.
-    """
-
-    title: str
+    title: str  # what outputs call the data; "" for the name of its folder
     load: Callable[[DataConfig, tuple[int, int]], tuple[ImageSet, ImageSet]]
 
 
 def _cifar(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
-    return load_cifar(config.source, Path(config.root).expanduser(), config.download)  # type: ignore[arg-type]
+    return load_cifar(config.source, Path(config.root).expanduser(), config.download)
 
 
 def _folder(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
-    cache = Path(config.cache).expanduser()
-    return load_folder(Path(config.root).expanduser(), image_size, config.on_bad_image, cache)
+    root, cache = Path(config.root).expanduser(), Path(config.cache).expanduser()
+    return load_folder(root, image_size, config.on_bad_image, cache)
 
 
 def _scenes(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
@@ -134,17 +118,17 @@ def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
         train, test = SOURCES[source].load(config, image_size)
 
     # Fewer of both splits
-    if config.limit and config.limit < len(train):
+    if 0 < config.limit < len(train):
         train = train.subset(evenly_spaced(len(train), config.limit))
-    if config.limit and config.limit < len(test):
+    if 0 < config.limit < len(test):
         test = test.subset(evenly_spaced(len(test), config.limit))
     whole_stamp = f"{train.stamp}-{test.stamp}"
 
     # Training images held out in place of the test images
     if config.val_size:
         if config.val_size > len(train) // 2:
-            allowed = f"at most half of the {len(train):,} training images"
-            raise ConfigError(f"data.val_size: {config.val_size} images cannot be held out; {allowed}")
+            most = f"at most half of the {len(train):,} training images"
+            raise ConfigError(f"data.val_size: {config.val_size} images cannot be held out; {most}")
         aside = spread_over_classes(train.labels, config.val_size, config.subset_seed, "holdout")
         train, test = train.subset(~aside), train.subset(aside)
 

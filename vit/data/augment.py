@@ -1,6 +1,6 @@
 """Images on their way into the model: uint8 to float, augmented in whole batches, each image by its own draws.
 
-All of it runs on the device that the images are on. Draws come from a generator on the CPU: the same on every device.
+All of it runs on the device that the images are on, and nothing is random: what happens to which image stands in `Draws`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torchvision.transforms.v2.functional import center_crop
 
 from vit.config import Config
 from vit.data.draws import Draws
-from vit.data.mixing import mix
+from vit.data.images import evenly_spaced
 from vit.data.randaugment import rand_augment
 from vit.device import to_device
 from vit.patches import patchify, unpatchify
@@ -20,8 +20,6 @@ from vit.patches import patchify, unpatchify
 
 def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
     """Vary images: RandAugment on the whole image, then crop and flip, erasing, shuffled patches, and mixing.
-
-    A pure function: what happens to which image stands in `draws`.
 
     Args:
         images: uint8 (B, C, h, w), with the rows of `draws`.
@@ -52,47 +50,6 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
     return varied
 
 
-def shuffle_patches(images: Tensor, noise: Tensor, patch_size: tuple[int, int], across: bool) -> Tensor:
-    """Move patches: a control for what is learned from patches that belong together.
-
-    Args:
-        images: (B, C, H, W).
-        noise: (B, L), whose order says where they go.
-        patch_size: (p, q).
-        across: each patch keeps its place and goes into another image of the batch, so that nothing in an image belongs
-            together; else each image's patches change places, so that what occurs together still does, but anywhere.
-    """
-    patches = patchify(images, patch_size)  # (B, L, C p q)
-    along = 0 if across else 1
-    order = to_device(noise.argsort(along), images.device)[:, :, None].expand_as(patches)
-    grid = images.shape[-2] // patch_size[0], images.shape[-1] // patch_size[1]
-    return unpatchify(patches.gather(along, order), patch_size, grid)
-
-
-def erase(images: Tensor, boxes: Tensor, colours: Tensor) -> Tensor:
-    """Cover a box of each image with one colour (random erasing, Zhong et al. 2020; much as timm's mode "rand").
-
-    Args:
-        images: float32 (B, C, H, W).
-        boxes: (B, 4) as from `crop_boxes`; of height and width 0 where nothing is covered.
-        colours: (B, C).
-
-    Returns:
-        float32 (B, C, H, W).
-    """
-    device, sides = images.device, torch.tensor(images.shape[-2:])
-    low = (boxes[:, :2] * sides).round()  # (B, 2), in pixels
-    high = ((boxes[:, :2] + boxes[:, 2:]) * sides).round()
-    inside = []
-    for axis, length in enumerate(images.shape[-2:]):
-        places = torch.arange(length, device=device)
-        inside.append(
-            (places >= to_device(low[:, axis, None], device)) & (places < to_device(high[:, axis, None], device))
-        )
-    box = inside[0][:, None, :, None] & inside[1][:, None, None, :]  # (B, 1, H, W)
-    return torch.where(box, to_device(colours, device)[:, :, None, None], images)
-
-
 def sample_boxes(images: Tensor, boxes: Tensor, flip: Tensor, image_size: tuple[int, int]) -> Tensor:
     """Cut a box out of each image and resize it, bilinearly; mirrored where `flip`.
 
@@ -120,32 +77,100 @@ def sample_boxes(images: Tensor, boxes: Tensor, flip: Tensor, image_size: tuple[
 
 
 def pad_and_crop(images: Tensor, padding: int, shifts: Tensor) -> Tensor:
-    """Shift each image by up to `padding` pixels either way, black coming in: uint8 (B, C, H, W) -> the same.
+    """Shift each image by up to `padding` pixels either way, black coming in.
 
     Args:
         images: uint8 (B, C, H, W).
         padding: width of the black border.
         shifts: int64 (B, 2), the top and the left of what is kept of the bordered image, from 0 to 2 padding.
     """
-    channels, height, width = images.shape[1:]
-    padded = F.pad(images, (padding,) * 4)
+    height, width = images.shape[-2:]
+    bordered = F.pad(images, (padding,) * 4)
     top, left = to_device(shifts, images.device).T[:, :, None]  # (B, 1) each
     rows = top + torch.arange(height, device=images.device)  # (B, H)
     columns = left + torch.arange(width, device=images.device)  # (B, W)
-    pixels = rows[:, :, None] * padded.shape[-1] + columns[:, None, :]  # (B, H, W), places in a padded plane
-    pixels = pixels.flatten(1)[:, None].expand(-1, channels, -1)
-    return padded.flatten(2).gather(2, pixels).view(images.shape)
+    # One gather within whole planes: one along each axis would take a CPU ten times as long.
+    pixels = (rows[:, :, None] * bordered.shape[-1] + columns[:, None]).view(len(images), 1, -1)
+    return bordered.flatten(2).gather(2, pixels.expand(-1, images.shape[1], -1)).view(images.shape)
+
+
+def erase(images: Tensor, boxes: Tensor, colours: Tensor) -> Tensor:
+    """Cover a box of each image with one colour (random erasing, Zhong et al. 2020; much as timm's mode "rand").
+
+    Args:
+        images: float32 (B, C, H, W).
+        boxes: (B, 4) as from `crop_boxes`; of height and width 0 where nothing is covered.
+        colours: (B, C).
+    """
+    height, width = images.shape[-2:]
+    edges = torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1) * torch.tensor([height, width, height, width])
+    return torch.where(_inside(edges.round(), images), to_device(colours, images.device)[:, :, None, None], images)
+
+
+def shuffle_patches(images: Tensor, noise: Tensor, patch_size: tuple[int, int], across: bool) -> Tensor:
+    """Move patches: a control for what is learned from patches that belong together.
+
+    Args:
+        images: (B, C, H, W).
+        noise: (B, L), whose order says where they go.
+        patch_size: (p, q).
+        across: each patch keeps its place and goes into another image of the batch, so that nothing in an image belongs
+            together; else each image's patches change places, so that what occurs together still does, but anywhere.
+    """
+    patches = patchify(images, patch_size)  # (B, L, C p q)
+    along = 0 if across else 1
+    order = to_device(noise.argsort(along), images.device)[:, :, None].expand_as(patches)
+    grid = images.shape[-2] // patch_size[0], images.shape[-1] // patch_size[1]
+    return unpatchify(patches.gather(along, order), patch_size, grid)
+
+
+def mix(images: Tensor, following: Tensor, share: Tensor, box: Tensor) -> Tensor:
+    """Mix each image with the one after it: Mixup or CutMix.
+
+    A batch is in random order, so the next image is as good as one that is drawn, and a part of a batch (of one process
+    among several) needs a single image more than its own.
+
+    Args:
+        images: float32 (B, C, H, W).
+        following: the image after each, of the same shape.
+        share, box: as in `vit.data.draws.Draws`, for these images.
+    """
+    share, box = to_device(share, images.device), to_device(box, images.device)
+    blended = torch.lerp(following, images, share[:, None, None, None])
+    cut = (box[:, 2] > box[:, 0])[:, None, None, None]  # an empty rectangle is no blending either: its share is 1
+    return torch.where(_inside(box, images), following, torch.where(cut, images, blended))
+
+
+def mixed_labels(labels: Tensor, following: Tensor, share: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
+    """Return the soft targets of mixed images.
+
+    Args:
+        labels, following: int64 (B,), of the images and of those after them.
+        share: float32 (B,), what each kept of itself.
+        classes: K.
+        smoothing: share that is spread over all classes (Szegedy et al. 2016).
+
+    Returns:
+        float32 (B, K), each row a distribution.
+    """
+    own, other = (F.one_hot(values, classes).float() for values in (labels, following))
+    return torch.lerp(other, own, share[:, None]) * (1 - smoothing) + smoothing / classes
+
+
+def _inside(edges: Tensor, images: Tensor) -> Tensor:
+    """Which pixels lie within top, left, bottom, right (B, 4): bool (B, 1, H, W), on the device of the images."""
+    top, left, bottom, right = to_device(edges, images.device).T[:, :, None]  # (B, 1) each
+    rows, columns = (torch.arange(length, device=images.device) for length in images.shape[-2:])
+    in_rows = (rows >= top) & (rows < bottom)  # (B, H)
+    in_columns = (columns >= left) & (columns < right)  # (B, W)
+    return in_rows[:, None, :, None] & in_columns[:, None, None, :]
 
 
 def to_float(images: Tensor, image_size: tuple[int, int], interpolation: str = "bicubic") -> Tensor:
     """uint8 (B, C, h, w) -> float32 (B, C, H, W) from 0 to 1, cut to that shape and resized where the size differs.
 
-    So every image of a data set is prepared, in training and wherever a model is measured.
-
-    Args:
-        images: uint8 (B, C, h, w).
-        image_size: (H, W).
-        interpolation: "bicubic" or "bilinear", with antialiasing.
+    So every image of a data set is prepared, in training and wherever a model is measured. `interpolation` is "bicubic" or
+    "bilinear", with antialiasing.
     """
     images = cut_to_shape(images, image_size).float() / 255
     if images.shape[-2:] != image_size:
@@ -203,9 +228,3 @@ class Normalization:
         if key not in self._columns:  # kept, because sending them anew at each step would have a GPU wait
             self._columns[key] = torch.tensor([self.mean, self.std], dtype=like.dtype, device=like.device)
         return self._columns[key][:, :, None, None]  # (2, C, 1, 1)
-
-
-def evenly_spaced(count: int, most: int) -> Tensor:
-    """Up to `most` of `count` indices, spread evenly: int64 (min(count, most),); all of them when `most` is 0."""
-    most = min(count, most) if most else count
-    return torch.arange(most) * count // most

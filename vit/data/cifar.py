@@ -9,7 +9,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 from urllib.parse import urlsplit
 
 import torch
@@ -38,8 +37,8 @@ class CifarUnavailable(DataError):  # noqa: N818 - a state, not a mistake
     """CIFAR is neither on disk nor to be had from any host; data that is there but damaged is a plain DataError."""
 
 
-def load_cifar(name: Literal["cifar10", "cifar100"], root: Path, download: bool) -> tuple[ImageSet, ImageSet]:
-    """Return CIFAR's training and test images, whole, in memory.
+def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSet]:
+    """Return the training and test images of CIFAR-10 ("cifar10") or CIFAR-100 ("cifar100"), whole, in memory.
 
     They are read from the usual folder in `root` (`cifar-10-batches-py`, `cifar-100-python`), else from the archive in
     `root` (`cifar-10-python.tar.gz`, `cifar-100-python.tar.gz`), which is unpacked there, else downloaded to there.
@@ -57,8 +56,8 @@ def load_cifar(name: Literal["cifar10", "cifar100"], root: Path, download: bool)
     try:
         if not folder.exists():
             _unpack(_find_archive(cifar, root, download), folder)
-        checksums = [*cifar.train_list, *cifar.test_list, (cifar.meta["filename"], cifar.meta["md5"])]
-        for file, md5 in checksums:  # torchvision checks them too, but would not say which is wrong
+        files = [*cifar.train_list, *cifar.test_list, (cifar.meta["filename"], cifar.meta["md5"])]
+        for file, md5 in files:  # torchvision checks them too, but would not say which is wrong
             if not check_integrity(folder / file, md5):
                 raise DataError(f"{folder / file}: missing or damaged; delete {folder}, and it is made anew")
         return _read(cifar(root, train=True)), _read(cifar(root, train=False))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from vit.config import AugmentConfig, Config
+from vit.config import Config
 from vit.data.randaugment import OPERATIONS
 from vit.device import to_device
 from vit.masking import NOISE
@@ -27,38 +27,24 @@ ERASED_AREA, ERASED_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
 
 
 class Draws(NamedTuple):
-    """Every random number of a step; on the CPU, None where the settings ask for none.
+    """Every random number of a step, a row per image; on the CPU, None where the settings ask for none."""
 
-    Attributes:
-        indices: int64 (B,), which images of the data set.
-        flip: bool (B,).
-        operations, strengths: int64 and float32 (B, n), of RandAugment.
-        crop: float32 (B, 4), boxes as from `crop_boxes`.
-        shift: int64 (B, 2), top and left of what is kept of a padded image.
-        erase: float32 (B, 4), boxes; empty where nothing is erased.
-        colour: float32 (B, C), of what is erased.
-        shuffle: float32 (B, L), noise whose order shuffles patches.
-        partner: int64 (B,), which image of the data set is mixed into each: the next one of the batch.
-        share: float32 (B,), what an image keeps of itself in mixing.
-        box: int64 (B, 4), the rectangle that comes from the partner, in pixels.
-        mask_noise: float32 (B, L); the patches with the smallest values are seen.
-        drop_path: float32 (B, depth - 1, 2), from 0 to 1, of the branches of all blocks but the first.
-    """
-
-    indices: Tensor | None = None
-    flip: Tensor | None = None
-    operations: Tensor | None = None
-    strengths: Tensor | None = None
-    crop: Tensor | None = None
-    shift: Tensor | None = None
-    erase: Tensor | None = None
-    colour: Tensor | None = None
-    shuffle: Tensor | None = None
-    partner: Tensor | None = None
-    share: Tensor | None = None
-    box: Tensor | None = None
-    mask_noise: Tensor | None = None
-    drop_path: Tensor | None = None
+    indices: Tensor | None = None  # int64 (B,), which images of the data set
+    flip: Tensor | None = None  # bool (B,)
+    operations: Tensor | None = None  # int64 (B, n), of RandAugment
+    strengths: Tensor | None = None  # float32 (B, n), likewise
+    crop: Tensor | None = None  # float32 (B, 4), boxes as from `crop_boxes`
+    shift: Tensor | None = None  # int64 (B, 2), top and left of what is kept of a padded image
+    erase: Tensor | None = None  # float32 (B, 4), boxes; empty where nothing is erased
+    colour: Tensor | None = None  # float32 (B, C), of what is erased
+    shuffle: Tensor | None = None  # float32 (B, L), noise whose order shuffles patches
+    partner: Tensor | None = None  # int64 (B,), which image of the data set is mixed into each: the batch's next
+    share: Tensor | None = None  # float32 (B,), what an image keeps of itself in mixing
+    box: Tensor | None = None  # int64 (B, 4), the rectangle that comes from the partner, in pixels
+    mask_noise: Tensor | None = None  # float32 (B, L); the patches with the smallest values are seen
+    drop_path: Tensor | None = (
+        None  # float32 (B, depth - 1, 2), from 0 to 1, of the branches of all blocks but the first
+    )
 
     def rows(self, rows: slice | Tensor) -> Draws:
         """The draws of some of the images."""
@@ -78,8 +64,8 @@ class Draws(NamedTuple):
 
     def for_model(self, device: torch.device) -> Draws:
         """What the model reads, on `device`; all else is None."""
-        read = {"mask_noise": self.mask_noise, "drop_path": self.drop_path}
-        return Draws(**{key: to_device(values, device) for key, values in read.items() if values is not None})
+        noise, chance = (None if x is None else to_device(x, device) for x in (self.mask_noise, self.drop_path))
+        return Draws(mask_noise=noise, drop_path=chance)
 
 
 def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
@@ -93,54 +79,47 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
         count: images of the data set.
         masked: whether the encoder sees only some of the patches in this step.
     """
-    seed, size, grid = config.train.seed, config.model.image_size_2d, config.model.grid_size
+    seed, augment, size = config.train.seed, config.augment, config.model.image_size_2d
     indices = batch_indices(seed, step, count, config.train.batch_size)
-    draws = Draws(indices, **_draw_augment(config.augment, size, len(indices), make_generator(seed, "augment", step)))
+    batch, grid = len(indices), config.model.grid_size
 
-    # which patches are seen
-    if masked:
-        noise = NOISE[config.mask.kind](len(indices), grid, make_generator(seed, "mask", step))
-        draws = draws._replace(mask_noise=noise)
-    if config.augment.shuffle != "none":
-        noise = torch.rand(len(indices), grid[0] * grid[1], generator=make_generator(seed, "shuffle", step))
-        draws = draws._replace(shuffle=noise)
+    # how each image is varied
+    generator = make_generator(seed, "augment", step)
+    drawn = {"indices": indices, "flip": torch.rand(batch, generator=generator) < augment.flip}
+    if augment.rand_augment:
+        operations, strengths = draw_operations(batch, generator, augment.rand_augment, augment.rand_magnitude)
+        drawn |= {"operations": operations.T, "strengths": strengths.T}
+    if augment.crop == "resized":  # in fractions of the image's own shape
+        drawn["crop"] = crop_boxes(batch, (1, 1), augment.crop_scale, augment.crop_ratio, generator)
+    elif augment.crop == "pad":
+        drawn["shift"] = torch.randint(0, 2 * augment.crop_padding + 1, (2, batch), generator=generator).T
+    if augment.erasing:
+        erased = torch.rand(batch, generator=generator) < augment.erasing
+        drawn["erase"] = crop_boxes(batch, size, ERASED_AREA, ERASED_RATIO, generator) * erased[:, None]
+        drawn["colour"] = torch.rand(batch, 3, generator=generator)
+    if augment.shuffle != "none":
+        drawn["shuffle"] = torch.rand(batch, grid[0] * grid[1], generator=make_generator(seed, "shuffle", step))
 
-    # which images are mixed, and which branches are left out
+    # which images are mixed
     mixup, cutmix = config.classify.mixup, config.classify.cutmix
     if mixup or cutmix:
-        share, box = draw_mixing(len(indices), size, mixup, cutmix, make_generator(seed, "mixing", step))
-        draws = draws._replace(partner=indices.roll(-1), share=share, box=box)
+        share, box = draw_mixing(batch, size, mixup, cutmix, make_generator(seed, "mixing", step))
+        drawn |= {"partner": indices.roll(-1), "share": share, "box": box}
+
+    # which patches are seen, and which branches are left out
+    if masked:
+        drawn["mask_noise"] = NOISE[config.mask.kind](batch, grid, make_generator(seed, "mask", step))
     branches = 2 * (config.model.dimensions["depth"] - 1)
     if config.model.drop_path and branches:
-        chance = torch.rand(branches, len(indices), generator=make_generator(seed, "drop path", step))
-        draws = draws._replace(drop_path=chance.T.reshape(len(indices), -1, 2))
-    return draws
-
-
-def _draw_augment(config: AugmentConfig, size: tuple[int, int], batch: int, generator: Generator) -> dict[str, Tensor]:
-    draws = {"flip": torch.rand(batch, generator=generator) < config.flip}
-    if config.rand_augment:
-        operations, strengths = draw_operations(batch, generator, config.rand_augment, config.rand_magnitude)
-        draws |= {"operations": operations.T, "strengths": strengths.T}
-    if config.crop == "resized":  # in fractions of the image's own shape
-        draws["crop"] = crop_boxes(batch, (1, 1), config.crop_scale, config.crop_ratio, generator)
-    elif config.crop == "pad":
-        draws["shift"] = torch.randint(0, 2 * config.crop_padding + 1, (2, batch), generator=generator).T
-    if config.erasing:
-        erased = torch.rand(batch, generator=generator) < config.erasing
-        draws["erase"] = crop_boxes(batch, size, ERASED_AREA, ERASED_RATIO, generator) * erased[:, None]
-        draws["colour"] = torch.rand(batch, 3, generator=generator)
-    return draws
+        chance = torch.rand(branches, batch, generator=make_generator(seed, "drop path", step))
+        drawn["drop_path"] = chance.T.reshape(batch, -1, 2)
+    return Draws(**drawn)
 
 
 def crop_boxes(
-    batch: int,
-    size: tuple[int, int] | torch.Size,
-    scale: tuple[float, float],
-    ratio: tuple[float, float],
-    generator: Generator,
+    batch: int, size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float], generator: Generator
 ) -> Tensor:
-    """Random boxes inside an image, as in Inception's crop: area uniform in `scale`, aspect log-uniform in `ratio`.
+    """Random boxes inside an image of (H, W), as in Inception's crop: area uniform in `scale`, aspect log-uniform in `ratio`.
 
     Returns:
         float32 (B, 4): top, left, height, width as fractions of the image. A side that would be longer than the image is
@@ -155,31 +134,18 @@ def crop_boxes(
     return torch.stack([draws[:, 2] * (1 - height), draws[:, 3] * (1 - width), height, width], dim=1)
 
 
-def draw_operations(
-    batch: int,
-    generator: Generator,
-    count: int = 2,
-    magnitude: float = 9.0,
-    deviation: float = 0.5,
-    probability: float = 0.5,
-) -> tuple[Tensor, Tensor]:
-    """Draw RandAugment's operations for a batch.
+def draw_operations(batch: int, generator: Generator, count: int = 2, magnitude: float = 9.0) -> tuple[Tensor, Tensor]:
+    """Draw RandAugment's operations for a batch: n = `count` per image, each applied with probability 1/2.
 
-    Args:
-        batch: B.
-        generator: on the CPU, the only source of chance.
-        count: n, operations drawn for an image; one may come twice.
-        magnitude: mean strength, out of 10.
-        deviation: of the strength, which is normally distributed and kept between 0 and 10.
-        probability: of each operation that is drawn being applied.
+    Strengths are normally distributed about `magnitude` with a deviation of 0.5, and kept between 0 and 10.
 
     Returns:
-        operations: int64 (n, B), one of n operations after another, an index into OPERATIONS; -1 for none.
+        operations: int64 (n, B), an index into OPERATIONS, which may come twice; -1 for none.
         strengths: float32 (n, B), from -1 to 1.
     """
     order = torch.randint(len(OPERATIONS), (count, batch), generator=generator)
-    applied = torch.rand(count, batch, generator=generator) < probability
-    strength = (magnitude + deviation * torch.randn(count, batch, generator=generator)).clamp(0, 10) / 10
+    applied = torch.rand(count, batch, generator=generator) < 0.5
+    strength = (magnitude + 0.5 * torch.randn(count, batch, generator=generator)).clamp(0, 10) / 10
     sign = 1 - 2 * (torch.rand(count, batch, generator=generator) < 0.5).float()
     return torch.where(applied, order, -1), strength * sign
 
@@ -187,7 +153,7 @@ def draw_operations(
 def draw_mixing(
     batch: int, size: tuple[int, int], mixup: float, cutmix: float, generator: Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw for a batch.
+    """Draw how each image of a batch is mixed with the next one.
 
     Args:
         batch: B.
@@ -213,12 +179,10 @@ def draw_mixing(
 
 
 def beta(alpha: float, count: int, generator: Generator) -> Tensor:
-    """Draws from Beta(alpha, alpha), as a ratio of gammas: float32 (count,), all 1 where alpha is 0.
-
-    (torch's own distribution takes no generator.)
-    """
+    """Draws from Beta(alpha, alpha): float32 (count,), all 1 where alpha is 0."""
     if not alpha:
         return torch.ones(count)
+    # a ratio of gammas, as torch's own distribution takes no generator
     one, other = torch._standard_gamma(torch.full((2, count), alpha, dtype=torch.float64), generator=generator)
     return (one / (one + other)).float()
 

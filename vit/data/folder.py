@@ -1,8 +1,8 @@
 """A folder of images: decoded once, in parallel, into a cache that later starts only map into memory.
 
 The cache is one .npy file per split: the pixels, uint8 (N, 3, H, W), in the order of the files, and behind them, where
-NumPy does not look, a record in JSON: the fingerprint of the files, the content stamp and the names of skipped files. It
-is written as a stream and mapped lazily: neither making nor using it needs memory for all images at once.
+NumPy does not look, a record in JSON: the fingerprint of the files, the content stamp and the names of skipped files.
+Neither making nor using it needs memory for all images at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import torch
@@ -42,9 +42,7 @@ SMALL_FILE = 4096
 logger = logging.getLogger(__name__)
 
 
-def load_folder(
-    root: Path, image_size: tuple[int, int], on_bad_image: Literal["stop", "skip"], cache: Path
-) -> tuple[ImageSet, ImageSet]:
+def load_folder(root: Path, image_size: tuple[int, int], on_bad_image: str, cache: Path) -> tuple[ImageSet, ImageSet]:
     """Return the training and test images of a folder, resized, mapped from a cache that is made if missing or old.
 
     Layouts:
@@ -71,10 +69,8 @@ def load_folder(
     """
     train, test = list_splits(root)
     class_names = tuple(sorted({file.class_name for file in train + test} - {""}))
-    return (
-        _load(_Split(root, "train", train, class_names, image_size), on_bad_image, cache),
-        _load(_Split(root, "test", test, class_names, image_size), on_bad_image, cache),
-    )
+    splits = _Split(root, "train", train, class_names, image_size), _Split(root, "test", test, class_names, image_size)
+    return _load(splits[0], on_bad_image, cache), _load(splits[1], on_bad_image, cache)
 
 
 # --- which files -----------------------------------------------------------------------------------------------------
@@ -125,10 +121,9 @@ def _list_images(root: Path, split: str) -> list[ImageFile]:
         for entry in _walk(str(start)):
             # A link to nowhere is listed too, so that it counts as an image that cannot be read.
             info = entry.stat(follow_symlinks=os.path.exists(entry))
-            inside = entry.path[len(os.path.join(start, "")) :].replace(os.sep, "/")
-            class_name = inside.split("/")[0] if "/" in inside else ""
-            name = f"{split}/{inside}" if split else inside
-            found.append(ImageFile(class_name, name, info.st_size, info.st_mtime_ns))
+            *folders, _ = Path(entry.path).relative_to(start).parts
+            name = Path(entry.path).relative_to(root).as_posix()
+            found.append(ImageFile(folders[0] if folders else "", name, info.st_size, info.st_mtime_ns))
     except OSError as error:
         where = _printable(error.filename or start)
         raise DataError(f"{where}: {error.strerror or error}; make the folder readable") from error
@@ -167,10 +162,8 @@ class _Split:
     def fingerprint(self) -> str:
         """Changes with every file added, removed, renamed or written to, and with whatever else shapes the images."""
         # The class names count, as a new class in train renumbers those in test, whose files are as they were.
-        digest = hashlib.sha256(repr((CACHE_LAYOUT, self.image_size, self.class_names)).encode())
-        for file in self.files:
-            digest.update(repr(file).encode())
-        return digest.hexdigest()
+        shaping = [(CACHE_LAYOUT, self.image_size, self.class_names), *self.files]
+        return hashlib.sha256("".join(map(repr, shaping)).encode()).hexdigest()
 
     @property
     def cache_name(self) -> str:

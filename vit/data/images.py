@@ -1,13 +1,14 @@
-"""The one shape in which every source hands over its images."""
+"""The one shape in which every source hands over its images, and which of them are taken."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from vit.data.draws import make_generator
 from vit.errors import UserError
 
 
@@ -17,28 +18,20 @@ class DataError(UserError):
 
 @dataclass(frozen=True)
 class ImageSet:
-    """One split of a data set, whole, in memory (or memory-mapped from a cache).
+    """One split of a data set, whole, in memory (or memory-mapped from a cache)."""
 
-    Attributes:
-        images: uint8 (N, C, H, W), RGB.
-        labels: int64 (N,), an index into ``class_names``; -1 where there is no label.
-        class_names: one name per class; empty for images without labels.
-        stamp: 16 hexadecimal digits that identify exactly these images and labels (``content_stamp``).
-        skipped: paths of files that could not be read and were left out on request.
-    """
-
-    images: Tensor
-    labels: Tensor
-    class_names: tuple[str, ...]
-    stamp: str
-    skipped: tuple[str, ...] = field(default=())
+    images: Tensor  # uint8 (N, C, H, W), RGB
+    labels: Tensor  # int64 (N,), an index into `class_names`; -1 where there is no label
+    class_names: tuple[str, ...]  # empty for images without labels
+    stamp: str  # 16 hexadecimal digits that identify exactly these images and labels: `content_stamp`
+    skipped: tuple[str, ...] = ()  # paths of files that could not be read and were left out on request
 
     def __len__(self) -> int:
         return len(self.images)
 
     @property
     def labelled(self) -> bool:
-        """True when every image belongs to a named class."""
+        """Whether every image belongs to a named class."""
         return len(self.class_names) > 0
 
     @property
@@ -54,7 +47,7 @@ class ImageSet:
         return self.labels.argsort(stable=True)[middles]
 
     def subset(self, indices: Tensor) -> ImageSet:
-        """Return the images at ``indices`` (int64 (M,), or bool (N,)) as a set with a stamp of its own."""
+        """Return the images at `indices` (int64 (M,), or bool (N,)) as a set with a stamp of its own."""
         images, labels = self.images[indices], self.labels[indices]
         return ImageSet(images, labels, self.class_names, content_stamp(images, labels), self.skipped)
 
@@ -66,3 +59,37 @@ def content_stamp(images: Tensor, labels: Tensor) -> str:
         digest.update(chunk.contiguous().numpy().data)
     digest.update(labels.to(torch.int64).contiguous().numpy().data)
     return digest.hexdigest()[:16]
+
+
+def evenly_spaced(count: int, most: int) -> Tensor:
+    """Up to `most` of `count` indices, spread evenly: int64 (min(count, most),); all of them when `most` is 0."""
+    most = min(count, most) if most else count
+    return torch.arange(most) * count // most
+
+
+def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> Tensor:
+    """Choose `count` of the images by chance, of each class its share.
+
+    A larger count of the same seed and purpose holds all of a smaller one; two purposes of one seed draw independently.
+
+    Args:
+        labels: int64 (N,).
+        count: from 0 to N.
+        seed, purpose: decide which.
+
+    Returns:
+        bool (N,), `count` of them True.
+    """
+    if not 0 <= count <= len(labels):
+        raise ValueError(f"{count} of {len(labels)} images cannot be taken")
+    # Rank each image within its class by chance, as a share of the class: from 0 to below 1.
+    order = torch.randperm(len(labels), generator=make_generator(seed, purpose))
+    rank = torch.empty(len(labels))  # of the images in that order
+    for label in labels.unique():
+        members = labels[order] == label
+        size = int(members.sum())
+        rank[members] = (torch.arange(size) + 0.5) / size
+    # Take the lowest ranks of all classes; where two are equal, the image drawn first.
+    mask = torch.zeros(len(labels), dtype=torch.bool)
+    mask[order[rank.argsort(stable=True)[:count]]] = True
+    return mask

@@ -1,8 +1,7 @@
 """RandAugment (Cubuk et al. 2020) for whole batches on any device, each image by its own draws.
 
 The fifteen operations, their strengths and how they are drawn are those of timm's rand-m9-mstd0.5-inc1, which works image by
-image with Pillow. Here each operation runs once over the images of the batch that drew it. Draws are made on the CPU and say
-which images those are, so a GPU is never waited for.
+image with Pillow. Here each operation runs once, over the images of the batch that drew it.
 
 What differs: shears are about the middle of the image, not its corner; moved images are sampled bilinearly, not by a kernel
 that is drawn too; grey comes in from outside, not the data's mean; and all of it comes before the crop, not after.
@@ -63,21 +62,10 @@ def auto_contrast(images: Tensor, strength: Tensor) -> Tensor:
     return torch.where(high > low, stretched, images)
 
 
-def equalize(images: Tensor, strength: Tensor) -> Tensor:
-    """Spread each channel's values so that all are about as frequent."""
-    return kernels.equalize(images)
-
-
-def invert(images: Tensor, strength: Tensor) -> Tensor:
-    """The negative."""
-    return kernels.invert(images)
-
-
 def posterize(images: Tensor, strength: Tensor) -> Tensor:
     """Keep only the highest bits of each value: four of them, fewer with more strength."""
-    kept = 4 - (strength.abs() * 4).floor()
-    width = 2 ** (8 - kept)
-    return ((images / width).floor() * width * (kept > 0)).to(torch.uint8)
+    dropped = 4 + (strength.abs() * 4).floor()
+    return (images - images % 2**dropped).to(torch.uint8)
 
 
 def solarize(images: Tensor, strength: Tensor) -> Tensor:
@@ -92,20 +80,10 @@ def solarize_add(images: Tensor, strength: Tensor) -> Tensor:
     return torch.where(images < 128, more, images)
 
 
-def color(images: Tensor, strength: Tensor) -> Tensor:
-    """Move the image towards grey, or away from it."""
-    return _blended(_grey(images).expand_as(images), images, strength)
-
-
 def contrast(images: Tensor, strength: Tensor) -> Tensor:
     """Move the image towards its mean brightness, or away from it."""
     mean = (_grey(images).float().mean((-2, -1), keepdim=True) + 0.5).floor()
     return _blended(mean, images, strength)
-
-
-def brightness(images: Tensor, strength: Tensor) -> Tensor:
-    """Move the image towards black, or away from it."""
-    return _blended(torch.zeros_like(images), images, strength)
 
 
 def sharpness(images: Tensor, strength: Tensor) -> Tensor:
@@ -115,14 +93,14 @@ def sharpness(images: Tensor, strength: Tensor) -> Tensor:
     channels = images.shape[1]
     smooth = F.conv2d(images.float(), (kernel / 13).expand(channels, 1, 3, 3), groups=channels)
     blurred = images.clone()
-    blurred[..., 1:-1, 1:-1] = (smooth + 0.5).floor().clamp(0, 255).to(torch.uint8)
+    blurred[..., 1:-1, 1:-1] = _whole(smooth + 0.5)
     return _blended(blurred, images, strength)
 
 
 def _grey(images: Tensor) -> Tensor:
     """Return the luma of ITU-R 601: (b, 3, H, W) -> uint8 (b, 1, H, W)."""
     weights = torch.tensor([19595.0, 38470.0, 7471.0], device=images.device)[:, None, None]
-    return ((images * weights).sum(1, keepdim=True) + 32768).div(65536).floor().to(torch.uint8)
+    return (((images * weights).sum(1, keepdim=True) + 32768) / 65536).to(torch.uint8)
 
 
 def _blended(other: Tensor, images: Tensor, strength: Tensor) -> Tensor:
@@ -133,62 +111,43 @@ def _blended(other: Tensor, images: Tensor, strength: Tensor) -> Tensor:
 
 def rotate(images: Tensor, strength: Tensor) -> Tensor:
     """Rotate by up to 30 degrees, counter-clockwise for positive strengths."""
-    angle = torch.deg2rad(30 * strength.flatten())
+    angle = torch.deg2rad(30 * strength)
     cos, sin = angle.cos(), angle.sin()
     height, width = images.shape[-2:]
-    zero = torch.zeros_like(cos)
-    return _moved(images, cos, -sin * height / width, zero, sin * width / height, cos, zero)
+    return _moved(images, {(0, 0): cos, (0, 1): -sin * height / width, (1, 0): sin * width / height, (1, 1): cos})
 
 
-def shear_x(images: Tensor, strength: Tensor) -> Tensor:
-    """Shift each row by up to 0.3 of its distance from the middle row."""
-    one, zero = torch.ones_like(strength.flatten()), torch.zeros_like(strength.flatten())
-    return _moved(images, one, 0.3 * strength.flatten() * images.shape[-2] / images.shape[-1], zero, zero, one, zero)
-
-
-def shear_y(images: Tensor, strength: Tensor) -> Tensor:
-    """Shift each column by up to 0.3 of its distance from the middle column."""
-    one, zero = torch.ones_like(strength.flatten()), torch.zeros_like(strength.flatten())
-    return _moved(images, one, zero, zero, 0.3 * strength.flatten() * images.shape[-1] / images.shape[-2], one, zero)
-
-
-def translate_x(images: Tensor, strength: Tensor) -> Tensor:
-    """Move the image sideways by up to 0.45 of its width."""
-    one, zero = torch.ones_like(strength.flatten()), torch.zeros_like(strength.flatten())
-    return _moved(images, one, zero, 0.9 * strength.flatten(), zero, one, zero)
-
-
-def translate_y(images: Tensor, strength: Tensor) -> Tensor:
-    """Move the image up or down by up to 0.45 of its height."""
-    one, zero = torch.ones_like(strength.flatten()), torch.zeros_like(strength.flatten())
-    return _moved(images, one, zero, zero, zero, one, 0.9 * strength.flatten())
-
-
-def _moved(images: Tensor, *theta: Tensor) -> Tensor:
-    """Sample the images where `theta`, (a b c; d e f) with (b,) numbers each, sends the output pixels.
+def _moved(images: Tensor, entries: dict[tuple[int, int], Tensor]) -> Tensor:
+    """Sample the images where a 2 x 3 matrix, the identity but for `entries`, sends the output pixels (x, y, 1).
 
     Coordinates run from -1 to 1 across the image.
     """
-    grid = F.affine_grid(torch.stack(theta, dim=1).view(-1, 2, 3), list(images.shape), align_corners=False)
+    theta = torch.eye(2, 3, device=images.device).repeat(len(images), 1, 1)  # (b, 2, 3)
+    for (row, column), values in entries.items():
+        theta[:, row, column] = values.flatten()
+    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
     shifted = images.float() - FILL  # what comes in from outside is 0, so FILL
     sampled = F.grid_sample(shifted, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    return (sampled + FILL + 0.5).floor().clamp(0, 255).to(torch.uint8)
+    return _whole(sampled + FILL + 0.5)
 
 
 OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "auto contrast": auto_contrast,
-    "equalize": equalize,
-    "invert": invert,
+    "equalize": lambda images, strength: kernels.equalize(images),
+    "invert": lambda images, strength: kernels.invert(images),
     "rotate": rotate,
     "posterize": posterize,
     "solarize": solarize,
     "solarize add": solarize_add,
-    "color": color,
+    "color": lambda images, strength: _blended(_grey(images), images, strength),
     "contrast": contrast,
-    "brightness": brightness,
+    "brightness": lambda images, strength: _blended(torch.zeros_like(images), images, strength),
     "sharpness": sharpness,
-    "shear x": shear_x,
-    "shear y": shear_y,
-    "translate x": translate_x,
-    "translate y": translate_y,
+    # each row, or column, is shifted by up to 0.3 of its distance from the middle one
+    "shear x": lambda images, strength: _moved(images, {(0, 1): 0.3 * strength * images.shape[-2] / images.shape[-1]}),
+    "shear y": lambda images, strength: _moved(images, {(1, 0): 0.3 * strength * images.shape[-1] / images.shape[-2]}),
+    # up to 0.45 of the width, or height
+    "translate x": lambda images, strength: _moved(images, {(0, 2): 0.9 * strength}),
+    "translate y": lambda images, strength: _moved(images, {(1, 2): 0.9 * strength}),
 }
+"""By name, in timm's order; they are drawn by their number in it."""

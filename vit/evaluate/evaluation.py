@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from vit.data import Dataset
-from vit.data.augment import evenly_spaced
-from vit.data.subsets import spread_over_classes
+from vit.data.images import evenly_spaced, spread_over_classes
 from vit.device import Compute
 from vit.evaluate.classification import accuracy, classification_metrics, head_logits, reliability
 from vit.evaluate.features import Prepare, encoder_features, pixel_features

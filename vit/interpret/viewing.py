@@ -18,8 +18,9 @@ from vit.atomic import replacing
 from vit.checkpoints import Origin, load_trained
 from vit.config import DataConfig, Source
 from vit.data import SOURCES, load_data
-from vit.data.augment import evenly_spaced, to_float
+from vit.data.augment import to_float
 from vit.data.folder import list_splits
+from vit.data.images import evenly_spaced
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.interpret.capture import Query

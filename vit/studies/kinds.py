@@ -12,7 +12,8 @@ from torch import Tensor
 
 from vit.config import ModelConfig
 from vit.data import SCENES_SEED, Dataset
-from vit.data.augment import Normalization, cut_to_shape, evenly_spaced, to_float
+from vit.data.augment import Normalization, cut_to_shape, to_float
+from vit.data.images import evenly_spaced
 from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
 from vit.encoder import VisionTransformer
 from vit.interpret.cooccurrence import patch_labels, side_by_side, together_in_images

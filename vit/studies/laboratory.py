@@ -17,8 +17,9 @@ from vit.atomic import write_json
 from vit.checkpoints import load_model, save_model
 from vit.config import Config, DataConfig
 from vit.data import Dataset, load_data
-from vit.data.augment import Normalization, evenly_spaced, to_float
+from vit.data.augment import Normalization, to_float
 from vit.data.draws import derive_seed
+from vit.data.images import evenly_spaced
 from vit.device import Compute, choose_compute
 from vit.evaluate import Options, evaluate
 from vit.evaluate.probe import L2_GRID

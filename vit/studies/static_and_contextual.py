@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.config import ModelConfig
-from vit.data.augment import evenly_spaced
 from vit.data.draws import make_generator
+from vit.data.images import evenly_spaced
 from vit.data.scenes import CLASS_NAMES, PART_NAMES, SCENES_OF_CLASS
 from vit.encoder import VisionTransformer
 from vit.figures.measures import LayerPanel, layers_figure

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from vit.config import Config, ViTConfig
 from vit.data import DataError, Dataset
+from vit.data.augment import mixed_labels
 from vit.data.draws import Draws, steps_per_epoch
-from vit.data.mixing import mixed_labels
 from vit.encoder import VisionTransformer
 from vit.evaluate import Options, as_summary, evaluate
 from vit.mae import Model

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from vit.config import Config, ViTConfig
 from vit.data import Dataset
-from vit.data.augment import evenly_spaced
 from vit.data.draws import Draws
+from vit.data.images import evenly_spaced
 from vit.evaluate import Options, as_summary, evaluate
 from vit.evaluate.reconstruction import fixed_mask, reconstruct
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
