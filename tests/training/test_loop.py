@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from timm.optim.muon import Muon
 from torch import Tensor, nn
-from vit.training.muon import Muon
 
 import vit.mae
 from vit.config import (
