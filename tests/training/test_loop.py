@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from timm.optim.muon import Muon
 from torch import Tensor, nn
 
 import vit.mae
