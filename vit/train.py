@@ -20,10 +20,9 @@ from vit.report.summary import summarize
 from vit.runs import CONTENTS, read_metrics, summary_text
 from vit.settings import TrainCommand, to_yaml
 from vit.training.allocator import keep_freed_memory
-from vit.training.callbacks import MetricsFile, Snapshots, TensorBoard, Validation, tensorboard_writer
+from vit.training.callbacks import MetricsFile, Progress, Snapshots, TensorBoard, Validation, tensorboard_writer
 from vit.training.distributed import Distributed, init_distributed, launched
 from vit.training.loop import train_and_save
-from vit.training.progress import Progress
 from vit.training.run import Run, find_state, restore, setup
 from vit.training.run_folder import RunFolder
 from vit.training.stopping import Stopped, StopRequests
@@ -93,9 +92,10 @@ def announce(run: Run, folder: RunFolder) -> None:
     """Print what is trained, on what, and how."""
     warn(run.data)
     parameters, (rows, columns) = sum(p.numel() for p in run.model.parameters()), run.config.model.grid_size
+    learns = one_line(run.objective.learns(run.config.deciding(), run.config.model.init))
     print(f"data     {one_line(run.data.description)}")
-    print(f"model    {parameters / 1e6:.2f}M parameters, {rows} x {columns} patches, {one_line(run.objective.summary)}")
-    print(f"compute  {run.compute}; {run.choices}")
+    print(f"model    {parameters / 1e6:.2f}M parameters, {rows} x {columns} patches; it learns {learns}")
+    print(f"compute  {run.computed_on}")
     print(f"run      {folder.path}, {run.total_steps:,} steps" + (f", from step {run.step:,}" if run.step else ""))
     skipped = run.data.train.skipped + run.data.test.skipped
     for note in [*run.notes, *(f"unreadable, left out: {path}" for path in skipped)]:

@@ -78,7 +78,7 @@ def test_every_objective_has_its_module_and_its_class(name):
     assert kind is import_module(f"vit.training.objectives.{name}").OBJECTIVE
     objective = objective_of(Config(model=TINY, train=TrainConfig(objective=name)))
     assert objective.lengths
-    assert objective.summary
+    assert objective.learns(objective.config.deciding(), "")
     needs = objective.targets(torch.arange(COUNT) % CLASSES, draws_of(objective)) is not None
     assert needs == OBJECTIVES[name].labels
 

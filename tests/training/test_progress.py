@@ -9,9 +9,9 @@ import sys
 import pytest
 import torch
 
-import vit.training.progress
+import vit.training.callbacks
+from vit.training.callbacks import Progress
 from vit.training.loop import Step
-from vit.training.progress import Progress
 
 LINE = re.compile(r"epoch (\d+)/(\d+)  loss (\d+\.\d{4})  [\d,]+ images/s  step (\d+)/(\d+)  [\d:]+ left")
 
@@ -42,7 +42,7 @@ def test_without_a_terminal_there_are_plain_lines_at_the_beginning_and_the_end(s
 
 
 def test_without_a_terminal_there_is_a_line_whenever_the_time_has_come(monkeypatch):
-    monkeypatch.setattr(vit.training.progress, "SECONDS_BETWEEN_LINES", -1)
+    monkeypatch.setattr(vit.training.callbacks, "SECONDS_BETWEEN_LINES", -1)
     lines = [LINE.fullmatch(line) for line in show(io.StringIO(), total=6, epochs=3).splitlines()]
     assert [int(line[4]) for line in lines] == [1, 2, 3, 4, 5, 6]
     epochs = [int(line[1]) for line in lines]

@@ -25,10 +25,9 @@ from vit.evaluate import Options, evaluate
 from vit.evaluate.probe import L2_GRID
 from vit.interpret import DynamicsRecorder
 from vit.mae import MaskedAutoencoder
-from vit.training.callbacks import Callback
+from vit.training.callbacks import Callback, Progress
 from vit.training.initial import initial_model
 from vit.training.loop import Step, train_and_save
-from vit.training.progress import Progress
 from vit.training.run import Run, find_state, restore, setup
 from vit.training.run_folder import RunFolder
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
+from tqdm import tqdm
 
 from vit.atomic import write_text
 from vit.config import ConfigError
@@ -16,6 +20,9 @@ from vit.training.loop import Step
 
 if TYPE_CHECKING:
     from vit.training.run import Run
+
+SECONDS_BETWEEN_LINES = 15.0
+SECONDS_BETWEEN_LOSSES = 0.5
 
 
 class Callback:
@@ -51,7 +58,7 @@ class Callback:
 
 
 class MetricsFile(Callback):
-    """metrics.jsonl: one JSON object per line, each on its way to the disk at once.
+    """metrics.jsonl: a JSON object per line, for the first step, the last, and every `run.log_every`-th.
 
     Args:
         path: the file; lines of steps after `run.step` are removed, since they are about to be made again.
@@ -65,23 +72,19 @@ class MetricsFile(Callback):
         self._images, self._since = 0, run.seconds
 
     def on_step(self, run: Run, done: Step) -> None:
-        """Log a line every `run.log_every` steps, for the first step and the last."""
         self._images += done.images
         if done.step % run.config.run.log_every == 0 or done.step in (1, run.total_steps):
             run.log({**done.metrics, "images_per_second": self._images / (run.seconds - self._since)})
             self._images, self._since = 0, run.seconds
 
     def on_log(self, values: dict[str, Any]) -> None:
-        """Append a line."""
         self._file.write(json.dumps(values, allow_nan=False) + "\n")
         self._file.flush()
 
     def on_save(self) -> None:
-        """Have the lines on the disk before the state that they belong to."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -97,13 +100,11 @@ class TensorBoard(Callback):
         self._writer = tensorboard_writer()(str(folder), purge_step=run.step + 1)
 
     def on_log(self, values: dict[str, Any]) -> None:
-        """Add a scalar per key."""
         for key, value in values.items():
             if key != "step":
                 self._writer.add_scalar(key, value, values["step"])
 
     def close(self) -> None:
-        """Flush and close."""
         self._writer.close()
 
 
@@ -125,14 +126,17 @@ class Validation(Callback):
     """Measures the model on the validation images after every `run.val_every`-th epoch."""
 
     def on_step(self, run: Run, done: Step) -> None:
-        """Log what the objective measures, where it is time."""
-        every, epochs = run.config.run.val_every, run.config.train.epochs
-        if done.step in validation_steps(run.total_steps, epochs, every):
+        if done.step in validation_steps(run.total_steps, run.config.train.epochs, run.config.run.val_every):
             run.log({"step": done.step, "epoch": done.epoch, **run.objective.validate(run)})
 
 
+def validation_steps(total: int, epochs: int, every: int) -> set[int]:
+    """The last step of every `every`-th of `epochs` epochs; none where `every` is 0."""
+    return {total // epochs * epoch for epoch in range(every, epochs + 1, every)} if every else set()
+
+
 class Snapshots(Callback):
-    """Keeps the weights of some moments for good, in half precision, for `vit attention --film` and `vit explore`.
+    """Keeps the weights, or their average, of some moments for good, in half precision, for films and `vit explore`.
 
     Args:
         folder: for a folder per snapshot.
@@ -146,7 +150,6 @@ class Snapshots(Callback):
             self._take(run)
 
     def on_step(self, run: Run, done: Step) -> None:
-        """Keep the weights, or their average, where it is time."""
         if done.step in self._steps:
             done.check()
             self._take(run)
@@ -160,6 +163,47 @@ def snapshot_steps(total: int, count: int) -> list[int]:
     return sorted({round(total * (i / (count - 1)) ** 2) for i in range(count)}) if count > 1 else [total] * count
 
 
-def validation_steps(total: int, epochs: int, every: int) -> set[int]:
-    """The last step of every `every`-th of `epochs` epochs; none where `every` is 0."""
-    return {total // epochs * epoch for epoch in range(every, epochs + 1, every)} if every else set()
+class Progress(Callback):
+    """Shows that a run is moving: epoch, loss, images a second and time left.
+
+    The loss, for which a GPU must be waited for, is read now and then only.
+
+    Args:
+        total_steps: steps of the whole run.
+        epochs: epochs of the whole run.
+        start: steps that a resumed run has behind it.
+        stream: where to show it, stderr if None; a bar where that is a terminal, a line now and then where it is not.
+    """
+
+    def __init__(self, total_steps: int, epochs: int, start: int = 0, stream: TextIO | None = None):
+        self.total_steps, self.epochs, self.start = total_steps, epochs, start
+        self.stream = stream = stream or sys.stderr
+        self._began = self._last_shown = time.perf_counter()
+        self._images = 0
+        layout = "{desc} {bar} {n_fmt}/{total_fmt} steps, {elapsed} gone, {remaining} left"
+        self._bar = (
+            tqdm(total=total_steps, initial=start, bar_format=layout, file=stream, dynamic_ncols=True)
+            if stream.isatty()
+            else None
+        )
+
+    def on_step(self, run: Run, done: Step) -> None:
+        self._images += done.images
+        pause = SECONDS_BETWEEN_LINES if self._bar is None else SECONDS_BETWEEN_LOSSES
+        if time.perf_counter() - self._last_shown > pause or done.step in (self.start + 1, self.total_steps):
+            loss = done.loss
+            self._last_shown = time.perf_counter()
+            seconds = self._last_shown - self._began
+            epoch = f"{min(math.ceil(done.epoch), self.epochs)}/{self.epochs}"
+            text = f"epoch {epoch}  loss {loss:.4f}  {self._images / seconds:,.0f} images/s"
+            if self._bar is not None:
+                self._bar.set_description_str(text, refresh=False)
+            else:
+                left = tqdm.format_interval(seconds / (done.step - self.start) * (self.total_steps - done.step))
+                print(f"{text}  step {done.step}/{self.total_steps}  {left} left", file=self.stream, flush=True)
+        if self._bar is not None:
+            self._bar.update(done.step - self._bar.n)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()

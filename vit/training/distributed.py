@@ -31,10 +31,6 @@ class PeerLostError(UserError):
     exit_code = 75
 
 
-# The first process may download, decode or evaluate while the others wait.
-PATIENCE = timedelta(hours=2)
-
-
 @dataclass(frozen=True)
 class Distributed:
     """Which process of how many this is.
@@ -51,7 +47,6 @@ class Distributed:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that writes and prints."""
         return self.rank == 0
 
     def largest_shard(self, images: int) -> int:
@@ -59,7 +54,7 @@ class Distributed:
         return -(-images // self.world_size)
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """`values`, replaced by their sum over all processes."""
+        """`values`, summed over all processes in place."""
         if self.world_size > 1:
             dist.all_reduce(values)
         return values
@@ -130,7 +125,8 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
         raise ConfigError("run.device: 'mps' cannot be shared by several processes; use cpu, or one process")
     if count > batch_size:
         raise ConfigError(f"train.batch_size: {batch_size} images cannot be shared by {count} processes")
-    # each process on a GPU, or on CPU cores, of its own
+
+    # each process on a GPU, or on CPU cores, of its own: threads that move lose their caches
     if on_gpus:
         if local_rank >= torch.cuda.device_count():
             found = f"{torch.cuda.device_count()} GPUs, {local_count} processes on this machine"
@@ -138,18 +134,18 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
         torch.cuda.set_device(local_rank)
     elif local_count > 1 and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        if len(cores) >= local_count:  # each process on cores of its own: threads that move lose their caches
-            share = len(cores) // local_count
+        if share := len(cores) // local_count:
             os.sched_setaffinity(0, cores[local_rank * share : (local_rank + 1) * share])
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=PATIENCE)
+
+    # the group; the others wait while the first downloads, decodes or evaluates
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=timedelta(hours=2))
     try:
         yield Distributed(rank, count, local_rank)
     except RuntimeError as error:  # gloo's; it has no type of its own
         if "onnection" not in str(error) or "peer" not in str(error):
             raise
         time.sleep(2)  # the other one, which knows why, should be seen to have ended first
-        raise PeerLostError(
-            f"process {rank} of {count} ends, because another one has ended; see what that one says"
-        ) from error
+        ends = f"process {rank} of {count} ends, because another one has ended"
+        raise PeerLostError(f"{ends}; see what that one says") from error
     finally:
         dist.destroy_process_group()

@@ -33,20 +33,19 @@ def freeze(model: Model, names: list[str]) -> list[Tensor]:
     for name in names:
         if model.decoder is None:  # an encoder alone, a classifier's, is called as within an autoencoder
             name = name.removeprefix("encoder.")
-        scope, _, last = name.rpartition(".")
-        if last in THIRDS:
-            layers = [m.qkv for key, m in model.named_modules() if _fused(m) and (not scope or _contains(key, scope))]
-            rows += [_freeze_third(p, THIRDS[last]) for layer in layers for p in layer.parameters()]
-            found = bool(layers)
-        else:
-            wanted = name.replace("attn.W_O", "W_O").replace("W_O", "attn.proj")
-            parameters = [p for key, p in model.named_parameters() if _contains(key, wanted)]
-            for parameter in parameters:
+        matrix = name.rpartition(".")[2]
+        wanted = name.replace("attn.W_O", "W_O").replace("W_O", "attn.proj")
+        if matrix in THIRDS:
+            wanted = name.removesuffix(matrix) + "qkv"
+        found = [parameter for key, parameter in model.named_parameters() if _contains(key, wanted)]
+        for parameter in found:
+            if matrix in THIRDS:
+                rows.append(_freeze_third(parameter, THIRDS[matrix]))
+            else:
                 parameter.requires_grad_(False)
-            found = bool(parameters)
         if not found:
             parts = sorted({part for key, _ in model.named_parameters() for part in key.split(".")[:-1]})
-            matrices = [*THIRDS, "W_O"] if any(map(_fused, model.modules())) else ["W_O"]
+            matrices = [*(THIRDS if "qkv" in parts else ()), "W_O"]
             known = ", ".join([*matrices, *(part for part in parts if not part.isdigit())])
             raise FreezeError(f"model.freeze: {name!r} is no part of this model; it has {known}")
     return rows
@@ -66,19 +65,16 @@ def restore_frozen_rows(optimizer: Optimizer, rows: list[Tensor]) -> None:
 
 def _freeze_third(parameter: nn.Parameter, third: int) -> Tensor:
     size = len(parameter) // 3
+    frozen = slice(third * size, (third + 1) * size)
 
     def without_third(gradient: Tensor) -> Tensor:
         gradient = gradient.clone()
-        gradient[third * size : (third + 1) * size] = 0
+        gradient[frozen] = 0
         return gradient
 
     if parameter.requires_grad:  # another name may have frozen all of it
         parameter.register_hook(without_third)
-    return parameter.detach()[third * size : (third + 1) * size]
-
-
-def _fused(module: nn.Module) -> bool:
-    return isinstance(getattr(module, "qkv", None), nn.Linear)
+    return parameter.detach()[frozen]
 
 
 def _contains(key: str, name: str) -> bool:

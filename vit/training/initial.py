@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vit.checkpoints import CheckpointError, load_model
 from vit.checkpoints.native import fingerprint
@@ -17,17 +17,8 @@ from vit.mae import Model
 from vit.training.objectives import objective_class
 
 # Fields of a checkpoint that settings need not repeat: those that a run chooses, and those that only foreign models vary.
-FREE = {
-    "drop_path",
-    "global_pool",
-    "channels",
-    "num_classes",
-    "no_embed_class",
-    "fc_norm",
-    "qk_norm",
-    "mlp",
-    "norm_eps",
-}
+CHOSEN = {"drop_path", "global_pool", "channels", "num_classes"}
+FOREIGN = {"no_embed_class", "fc_norm", "qk_norm", "mlp", "norm_eps"}
 
 
 class InitialModel(NamedTuple):
@@ -54,8 +45,7 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
         data: what is trained on; where nothing is loaded, its images give the normalisation.
 
     Returns:
-        The objective's model. From the checkpoint it has the encoder, what else fits (`Objective.take_over`), and the
-        normalisation.
+        The objective's model; from a checkpoint come encoder, what else fits (`Objective.take_over`), and normalisation.
 
     Raises:
         CheckpointError: `model.init` cannot be loaded.
@@ -94,19 +84,9 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
     return InitialModel(model, origin.normalize, notes, fingerprint(loaded))
 
 
-def model_of_state(config: Config, data: Dataset, state: dict[str, Any]) -> InitialModel:
-    """The model of a saved state."""
-    objective = objective_class(config.train.objective)
-    model = objective.build_model(config, ViTConfig(**state["encoder"]))
-    model.load_state_dict(state["model"])
-    return InitialModel(model, Normalization(state["mean"], state["std"]), [], state["init"])
-
-
 def _load(settings: ModelConfig, part: str | None) -> Model:
-    load = partial(
-        load_model, settings.init, part=part, channels=3,
-        image_size=settings.image_size_2d, patch_size=settings.patch_size_2d,
-    )  # fmt: skip
+    size, patch = settings.image_size_2d, settings.patch_size_2d
+    load = partial(load_model, settings.init, part=part, channels=3, image_size=size, patch_size=patch)
     with warnings.catch_warnings(action="ignore"):  # a decoder or head that begins anew
         try:
             return load(num_heads=settings.dimensions["num_heads"])  # which a bare file of weights does not say
@@ -116,14 +96,10 @@ def _load(settings: ModelConfig, part: str | None) -> Model:
 
 def _agree(settings: ModelConfig, found: ViTConfig) -> None:
     """Refuse settings that say another architecture than the checkpoint has: config.yaml is to tell the truth."""
-    said, differ = settings.vit_config(), {}
-    for item in fields(ViTConfig):
-        key, value = item.name, getattr(found, item.name)
-        if key in FREE or value == getattr(said, key):
-            continue
-        if key == "layer_scale" and None not in (value, said.layer_scale):  # its initial value is of no consequence
-            continue
-        differ[key] = value
+    said, there = asdict(settings.vit_config()), asdict(found)
+    if None not in (said["layer_scale"], there["layer_scale"]):  # its initial value is of no consequence
+        del there["layer_scale"]
+    differ = {key: value for key, value in there.items() if value != said[key] and key not in CHOSEN | FOREIGN}
     if differ:
         ways = " ".join(f"--model.{key} {json.dumps(value).strip(chr(34))}" for key, value in differ.items())
         raise ConfigError(f"model.init: {settings.init} is another model than the settings say; add {ways}")

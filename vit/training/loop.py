@@ -34,7 +34,7 @@ class NonFiniteError(UserError, ArithmeticError):
 
 @dataclass(frozen=True)
 class Step:
-    """The result of one step. Reading `loss`, `grad_norm` or `metrics` waits for the device; nothing else does.
+    """The result of one step. Only reading `loss`, `grad_norm` or `metrics` waits for the device, and `check`.
 
     Attributes:
         step: steps done so far, this one included.
@@ -58,12 +58,10 @@ class Step:
 
     @property
     def loss(self) -> float:
-        """Mean over the batch, before the update."""
         return self._read["loss"]
 
     @property
     def grad_norm(self) -> float:
-        """Length of the gradient before clipping."""
         return self._read["grad_norm"]
 
     @property
@@ -87,21 +85,21 @@ class Step:
 
 
 def train_and_save(run: Run, checkpoints: Path, stopping: Callable[[], object] = lambda: False) -> None:
-    """Make all remaining steps, saving the run's state every `run.save_every` steps and at the end.
+    """Make all remaining steps; the main process saves the run's state every `run.save_every` steps and at the end.
 
     Args:
         run: as set up, or restored.
-        checkpoints: folder for the states, which the main process writes.
+        checkpoints: folder for the states.
         stopping: asked after each step, in every process; the run ends there, with its state saved, if it says so.
 
     Raises:
         NonFiniteError: the states saved before are kept.
     """
-    began, every = run.step, run.config.run.save_every
+    began, seconds, every = run.step, run.seconds, run.config.run.save_every
     try:
         for done in train_steps(run):
             if run.compute.compile and done.step == began + 1 and run.dist.is_main:
-                print(f"compiled and made the first step in {run.first_step_seconds:.0f} s", flush=True)
+                print(f"compiled and made the first step in {run.seconds - seconds:.0f} s", flush=True)
             stop = stopping()
             if run.dist.is_main and (done.step % every == 0 or done.step == run.total_steps or stop):
                 done.check()
@@ -133,10 +131,9 @@ def train_steps(run: Run) -> Iterator[Step]:
     warmup = round(config.optim.warmup_epochs * per_epoch)
     peak = config.optim.blr * batch_size / 256
     learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    dataset = cache_on_device(run.data.train.images, device)
-    objective.train()
     skips = isinstance(optimizer, torch.optim.AdamW)  # torch's fused one makes no update where `found_inf` is 1
-    forward = dist.wrap(compute.compiled(objective), device)
+    dataset = cache_on_device(run.data.train.images, device)
+    forward = dist.wrap(compute.compiled(objective.train()), device)
     first_bad = torch.zeros((), device=device)
     since = time.perf_counter()
     for step in range(run.step, total):
@@ -181,9 +178,7 @@ def train_steps(run: Run) -> Iterator[Step]:
             done.check()
 
         # 5. the callbacks' and the caller's turn, which is no training time
-        now = time.perf_counter()
-        run.first_step_seconds = run.first_step_seconds or now - since
-        run.step, run.seconds = step + 1, run.seconds + now - since
+        run.step, run.seconds = step + 1, run.seconds + time.perf_counter() - since
         for callback in run.callbacks:
             callback.on_step(run, done)
         yield done
@@ -205,9 +200,7 @@ def accumulate_gradient(
 
     Args:
         forward: an `Objective`, compiled or wrapped for several processes, or as it is.
-        images: normalised (B, C, H, W).
-        targets: of the objective, on the device.
-        draws: of these images, what the model reads of them.
+        images, targets, draws: its arguments, on the device.
         accum_steps: at most this many micro-batches; fewer where there are fewer images.
         compute: device and precision.
         weight: factor of loss and gradient.
@@ -215,17 +208,15 @@ def accumulate_gradient(
     Returns:
         "loss" and the objective's metrics over the batch, times `weight`: float32 scalars on the device.
     """
-    found, names = [], ["loss"]
+    found = []
     bounds = [len(images) * i // accum_steps for i in range(accum_steps + 1)]
     parts = [slice(low, high) for low, high in pairwise(bounds) if high > low]
     for part in parts:
-        last = part is parts[-1]
-        distributed = isinstance(forward, DistributedDataParallel)
-        with forward.no_sync() if distributed and not last else nullcontext():  # type: ignore[operator]
+        waits = isinstance(forward, DistributedDataParallel) and part is not parts[-1]  # for the sum of all parts
+        with forward.no_sync() if waits else nullcontext():  # type: ignore[operator]
             with compute.autocast():
                 loss, metrics = forward(images[part], None if targets is None else targets[part], draws.rows(part))
             values = torch.stack([loss, *metrics.values()]) * (weight * (part.stop - part.start) / len(images))
             values[0].backward()
         found.append(values.detach())
-        names[1:] = metrics
-    return dict(zip(names, torch.stack(found).sum(0), strict=True))
+    return dict(zip(["loss", *metrics], torch.stack(found).sum(0), strict=True))

@@ -48,10 +48,8 @@ def parameter_groups(
 
 
 def _scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
-    """What the learning rate of an encoder's parameters is multiplied by; 1 where a parameter is not named."""
-    encoder = getattr(model, "encoder", None)
-    if encoder is None:
-        return {}
+    """What the learning rate of each of the encoder's parameters is multiplied by."""
+    encoder: Any = model.encoder
     depth = len(encoder.blocks)
     scales = {parameter: 1.0 for parameter in encoder.parameters()}
     embedding = (encoder.cls_token, encoder.reg_token, encoder.pos_embed, *encoder.patch_embed.parameters())

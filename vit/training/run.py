@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 from vit.attention import choose_kernel, set_kernel
 from vit.checkpoints import save_model
 from vit.checkpoints.native import architecture
-from vit.config import Config, ConfigError
+from vit.config import Config, ConfigError, ViTConfig
 from vit.data import Dataset
 from vit.data.augment import Normalization, to_float
 from vit.data.draws import derive_seed, steps_per_epoch
@@ -23,7 +23,7 @@ from vit.mae import Model
 from vit.training.callbacks import Callback
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.freeze import freeze, restore_frozen_rows
-from vit.training.initial import initial_model, model_of_state
+from vit.training.initial import initial_model
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import make_ema, make_optimizer
 from vit.training.state import StateError, load_latest_state, save_state, saved_states
@@ -51,7 +51,6 @@ class Run:
         callbacks: called at every step of this process.
         step: steps done.
         seconds: of training, all sessions together.
-        first_step_seconds: of this session; where the model is compiled, that is its cold start.
     """
 
     config: Config
@@ -67,7 +66,6 @@ class Run:
     callbacks: list[Callback] = field(default_factory=list)
     step: int = 0
     seconds: float = 0.0
-    first_step_seconds: float = 0.0
 
     @property
     def model(self) -> Model:
@@ -96,17 +94,16 @@ class Run:
         return min(max(math.ceil(tokens / CPU_TOKENS), 1), images)
 
     @property
-    def choices(self) -> str:
-        """What was chosen for this device and these lengths; the result is the same but for its last bits."""
+    def computed_on(self) -> str:
+        """The device, and what was chosen for it; elsewhere the result is the same but for its last bits."""
         images, parts = self.dist.largest_shard(self.config.train.batch_size), self.grad_accum_steps
-        dtype = torch.bfloat16 if self.compute.precision == "bf16" else torch.float32
-        kernels = []
-        for part, length in self.objective.lengths.items():
-            chosen = choose_kernel(self.compute.device, dtype, length)
-            kernel = chosen if self.config.run.attention == "auto" else self.config.run.attention
-            kernels.append(f"{kernel} in the {part} ({length} tokens)")
         shares = f"{parts} x {math.ceil(images / parts)} images" if parts > 1 else f"{images} images at once"
-        return f"{self.dist}, {shares}; attention: {', '.join(kernels)}"
+        dtype = torch.bfloat16 if self.compute.precision == "bf16" else torch.float32
+        asked, kernels = self.config.run.attention, []
+        for part, length in self.objective.lengths.items():
+            kernel = choose_kernel(self.compute.device, dtype, length) if asked == "auto" else asked
+            kernels.append(f"{kernel} in the {part} ({length} tokens)")
+        return f"{self.compute}, {self.dist}, {shares}; attention: {', '.join(kernels)}"
 
     @property
     def caption(self) -> str:
@@ -125,28 +122,25 @@ class Run:
 
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Save `result` and what `vit.checkpoints.load_model` should know of it."""
-        data = self.data
-        save_model(
-            folder, self.result, self.normalize, data.train.class_names, data.name, data_stamp=data.stamp, dtype=dtype
-        )
+        data, names = self.data, self.data.train.class_names
+        save_model(folder, self.result, self.normalize, names, data.name, data_stamp=data.stamp, dtype=dtype)
 
     def save(self, folder: Path) -> None:
         """Save the state of this step; the last two stay (see `vit.training.state`)."""
         for callback in self.callbacks:
             callback.on_save()
+        more = {key: value for key, value in self.objective.state_dict().items() if not key.startswith("model.")}
         state = {
             "step": self.step,
             "model": dict(self.model.state_dict()),
-            "objective": {
-                key: value for key, value in self.objective.state_dict().items() if not key.startswith("model.")
-            },
+            "objective": more,
             **({} if self.ema is None else {"model_ema": dict(self.ema.module.state_dict())}),
             "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks},
             **architecture(self.model),
             "optimizer": self.optimizer.state_dict(),
             "seconds": self.seconds,
             "precision": self.compute.precision,
-            "computed_on": f"{self.compute}, {self.choices}",
+            "computed_on": self.computed_on,
             "torch": str(torch.__version__),  # a class of its own, which is no plain value
             "init": self.init,
             "data_stamp": self.data.stamp,
@@ -182,12 +176,14 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
 
     # the model
     torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
-    model, normalize, notes, init = (
-        initial_model(config, data) if state is None else model_of_state(config, data, state)
-    )
-    model.to(compute.device)
+    if state is None:
+        model, normalize, notes, init = initial_model(config, data)
+    else:
+        model, notes, init = kind.build_model(config, ViTConfig(**state["encoder"])), [], state["init"]
+        model.load_state_dict(state["model"])
+        normalize = Normalization(state["mean"], state["std"])
     set_kernel(model, config.run.attention)
-    objective = kind(model, config, data).to(compute.device)
+    objective = kind(model.to(compute.device), config, data).to(compute.device)
     compares = objective.compares_images or ("augment.shuffle" if config.augment.shuffle == "across" else "")
     if dist.world_size > 1 and compares:
         raise ConfigError(f"{compares}: it compares a batch's images with each other: train in one process")
@@ -197,8 +193,7 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
     optimizer = make_optimizer(objective, config.optim)
     restore_frozen_rows(optimizer, frozen)
     ema = make_ema(model, config.optim.ema) if config.optim.ema else None
-    notes += objective.notes
-    return Run(config, data, compute, normalize, objective, optimizer, ema, dist, init, notes)
+    return Run(config, data, compute, normalize, objective, optimizer, ema, dist, init, notes + objective.notes)
 
 
 def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = SINGLE) -> dict[str, Any] | None:
@@ -236,6 +231,6 @@ def restore(run: Run, state: dict[str, Any]) -> None:
         callback.load_state_dict(state["callbacks"].get(callback.name))
     run.step, run.seconds = state["step"], state["seconds"]
     run.notes += state["damaged"]
-    if (state["computed_on"], state["torch"]) != (f"{run.compute}, {run.choices}", torch.__version__):
+    if (state["computed_on"], state["torch"]) != (run.computed_on, torch.__version__):
         before = f"{state['computed_on']}, torch {state['torch']}"
         run.notes.append(f"the run began on {before}; from here its last bits may differ")

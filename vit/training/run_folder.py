@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import IO
 
 from vit.atomic import PARTIAL, write_text
@@ -18,9 +17,7 @@ class RunFolderError(UserError):
 class RunFolder(RunFiles):
     """A run folder that this process writes: locked against others, and never overwritten."""
 
-    def __init__(self, path: Path):
-        super().__init__(path)
-        self._lock: IO[str] | None = None
+    _lock: IO[str]  # held as long as it is open
 
     @property
     def begun(self) -> bool:
@@ -36,9 +33,8 @@ class RunFolder(RunFiles):
         try:
             taken = [path.name for path in self.all if path.exists()]
         except OSError as error:  # a name that is too long, a folder that is closed to us
-            raise RunFolderError(
-                f"cannot use the run folder {self.path}: {error.strerror}; choose --out DIR"
-            ) from error
+            reason = f"cannot use the run folder {self.path}: {error.strerror}"
+            raise RunFolderError(f"{reason}; choose --out DIR") from error
         if taken:
             ways = "continue it with --resume, or begin another elsewhere with --out DIR"
             raise RunFolderError(f"{self.path} already holds a run ({taken[0]}); {ways}")
@@ -55,17 +51,14 @@ class RunFolder(RunFiles):
             if sys.platform != "win32":
                 import fcntl
 
-                try:
-                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError as error:
-                    raise RunFolderError(
-                        f"another process is working in {self.path}; wait for it or stop it"
-                    ) from error
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for left in (*self.path.glob(f"{PARTIAL}*"), *self.checkpoints.glob(f"{PARTIAL}*")):
                 left.unlink()  # of a process that was killed while it wrote
             if config_yaml is not None:
                 self.refuse_if_taken()  # once more: another process may have been quicker, and gone again
                 write_text(self.config, config_yaml)
+        except BlockingIOError as error:  # of the lock
+            raise RunFolderError(f"another process is working in {self.path}; wait for it or stop it") from error
         except OSError as error:
             reason = error.strerror or error
             raise RunFolderError(f"cannot write to the run folder {self.path}: {reason}; choose --out DIR") from error

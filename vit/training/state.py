@@ -21,8 +21,8 @@ from vit.atomic import replacing, sync_folder
 from vit.errors import UserError
 
 KEPT = 2
-_MARK = b"sha256:"
-_TAIL = 2 + len(_MARK) + 64  # the comment's length, which ends a zip file, and the comment
+# What torch and pickle raise when content is no state.
+MALFORMED = (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, EOFError, AttributeError, TypeError)
 
 
 class StateError(UserError):
@@ -55,12 +55,11 @@ def save_state(folder: Path, step: int, state: dict[str, Any]) -> Path:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getbuffer()[:-2]  # without the length of the (empty) comment
-    comment = _MARK + hashlib.sha256(content).hexdigest().encode()
     path = state_path(folder, step)
     try:
         with replacing(path) as temporary, temporary.open("wb") as file:
             file.write(content)
-            file.write(struct.pack("<H", len(comment)) + comment)
+            file.write(_tail(content))
         earlier = [old for old in saved_states(folder) if _step_of(old) < step]
         for old in earlier[: 1 - KEPT]:
             old.unlink()
@@ -70,6 +69,12 @@ def save_state(folder: Path, step: int, state: dict[str, Any]) -> Path:
     return path
 
 
+def _tail(content: bytes | memoryview) -> bytes:
+    """How a zip file ends: the comment's length, and the comment, which is the SHA-256 of all before."""
+    comment = b"sha256:" + hashlib.sha256(content).hexdigest().encode()
+    return struct.pack("<H", len(comment)) + comment
+
+
 def load_state(path: Path) -> dict[str, Any]:
     """Read a state onto the CPU, after checking that not a bit of it has changed.
 
@@ -77,23 +82,15 @@ def load_state(path: Path) -> dict[str, Any]:
         StateError: the file is damaged, or no state.
     """
     try:
-        content = path.read_bytes()
+        saved = path.read_bytes()
     except OSError as error:
         raise StateError(f"{path} cannot be read: {error.strerror or error}") from error
-    expected = struct.pack("<H", _TAIL - 2) + _MARK + hashlib.sha256(content[:-_TAIL]).hexdigest().encode()
-    if content[-_TAIL:] != expected:
+    end = len(saved) - len(_tail(b""))
+    if saved[end:] != _tail(saved[:end]):
         raise StateError(f"{path} is damaged: its content is not what was saved")
     try:
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        ValueError,
-        LookupError,
-        EOFError,
-        AttributeError,
-        TypeError,
-    ) as error:
+        return torch.load(io.BytesIO(saved), map_location="cpu", weights_only=True)
+    except MALFORMED as error:
         raise StateError(f"{path} is not a state: it holds more than tensors and plain values, or less") from error
 
 

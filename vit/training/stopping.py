@@ -27,27 +27,24 @@ class Stopped(BaseException):
 class StopRequests:
     """Turns the signals into `Stopped`: at once, or, while they are held, when the loop asks.
 
-    Use as a context manager around a run. Within the training loop the signal is held (`hold()`), and the loop looks at
-    `requested` after each step; elsewhere it raises where it arrives, which is safe because all files are written whole.
-    A second signal raises in any case.
+    A context manager around a run. Within the training loop the signal is held, and the loop asks `agree` after each step;
+    elsewhere it raises where it arrives, which is safe because all files are written whole. A second one always raises.
     """
 
     def __init__(self) -> None:
         self.requested: int | None = None
         self._holding = False
-        self._before: dict[int, object] = {}
 
     def __enter__(self) -> StopRequests:
-        for number in SIGNALS:
-            self._before[number] = signal.signal(number, self._receive)
+        self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+            signal.signal(number, handler)
 
     def hold(self, holding: bool) -> None:
-        """From now on, hold a signal until `requested` is looked at (True), or let it raise (False)."""
+        """From now on, keep a signal in `requested` (True), or let it raise (False), also one that was kept."""
         self._holding = holding
         if not holding and self.requested is not None:
             raise Stopped(self.requested)

@@ -44,8 +44,7 @@ class Objective(nn.Module):
 
     def __init__(self, model: Model, config: Config, data: Dataset):
         super().__init__()
-        self.model = model
-        self.config = config
+        self.model, self.config = model, config
         self.notes: list[str] = []
 
     # --- the model: how it is built, and what is taken over from a loaded one ---
@@ -71,13 +70,7 @@ class Objective(nn.Module):
 
     @property
     def encoder(self) -> VisionTransformer:
-        """The model's encoder."""
         return self.model.encoder
-
-    @property
-    def summary(self) -> str:
-        """What is learned, in a few words for a run's first lines."""
-        raise NotImplementedError
 
     # --- the step ---
 
@@ -116,12 +109,12 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
-        """Draw what was learned: figures by the stem of their file's name."""
+        """Draw what was learned: figures by the stem of their file's name; `measured` is of `measure`."""
         raise NotImplementedError
 
     @staticmethod
     def learns(settings: Mapping[str, Any], init: str) -> str:
-        """What a run with these settings (by "section.key") learns, after "it learned ..."; `init` is what it began with."""
+        """What a run with these settings (by "section.key") learns, after "it learns"; `init` is what it begins with."""
         raise NotImplementedError
 
     @staticmethod

@@ -34,57 +34,41 @@ class Classify(Objective):
 
     def __init__(self, model: VisionTransformer, config: Config, data: Dataset):
         super().__init__(model, config, data)
-        settings = config.classify
-        self.classes = len(data.train.class_names)
+        settings, names = config.classify, data.train.class_names
+        self.classes = len(names)
         per_epoch = steps_per_epoch(len(data.train), config.train.batch_size)
         self.whole_from = round((config.train.epochs - settings.whole_epochs) * per_epoch)
         patches = math.prod(config.model.grid_size)
         self.keep = num_keep(patches, settings.drop_patches) if settings.drop_patches else patches
-        prefix = config.model.class_token + config.model.registers
-        names = data.train.class_names
-        if absent := [names[number] for number in set(range(len(names))) - set(data.train.labels.tolist())]:
+        longest = patches if settings.whole_epochs else self.keep
+        self.lengths = {"encoder": longest + config.model.class_token + config.model.registers}
+        if absent := {*names} - {names[number] for number in data.train.labels.tolist()}:
             self.notes.append(f"no training image of {', '.join(sorted(absent))}")
-        self.lengths = {"encoder": (patches if settings.whole_epochs else self.keep) + prefix}
 
     @classmethod
     def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
-        """The width of the head."""
-        classes = data.train.class_names
+        classes, has = data.train.class_names, f"train.objective: {data.name} has"
         if not (data.train.labelled and data.test.labelled):
-            raise DataError(
-                f"train.objective: {data.name} has no labels to learn; a folder has them as <class>/<image>"
-            )
+            raise DataError(f"{has} no labels to learn; a folder has them as <class>/<image>")
         if len(classes) < 2:
-            raise DataError(
-                f"train.objective: {data.name} has one class, {classes[0]!r}: there is nothing to tell apart"
-            )
+            raise DataError(f"{has} one class, {classes[0]!r}: there is nothing to tell apart")
         return {"num_classes": len(classes)}
 
     @classmethod
     def build_model(cls, config: Config, encoder: ViTConfig) -> Model:
-        """An encoder with a head."""
         return VisionTransformer(encoder)
 
     @classmethod
     def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
         """The head, where it has these classes, by name, and reads the same."""
         old, new = loaded.encoder.config, model.encoder.config
-        fits = (
-            loaded.origin.class_names == data.train.class_names
-            and old.num_classes == new.num_classes
-            and old.global_pool == new.global_pool
-        )
+        same = (old.num_classes, old.global_pool) == (new.num_classes, new.global_pool)
+        fits = same and loaded.origin.class_names == data.train.class_names
         if fits:
             model.encoder.head.load_state_dict(loaded.encoder.head.state_dict())
         return f"its encoder goes on, with {'its' if fits else 'a new'} head"
 
-    @property
-    def summary(self) -> str:
-        """How many classes, and what it begins with."""
-        return f"{self.classes} classes; from {self.config.model.init or 'random weights'}"
-
     def mask_ratio(self, step: int) -> float:
-        """Patches are left out until the whole epochs."""
         return self.config.classify.drop_patches if step < self.whole_from else 0.0
 
     def targets(self, labels: Tensor, draws: Draws) -> Tensor:
@@ -104,7 +88,6 @@ class Classify(Objective):
         return F.cross_entropy(logits, targets), {"train_accuracy": accuracy}
 
     def validate(self, run: Run) -> dict[str, float]:
-        """Loss and accuracy."""
         measured = self._evaluate(run, flip=False)
         return {"val_loss": measured["test_loss"], "val_accuracy": measured["test_accuracy"]}
 
@@ -117,9 +100,8 @@ class Classify(Objective):
         return self._evaluate(run, flip=self.config.run.test_flip)
 
     def _evaluate(self, run: Run, flip: bool) -> dict[str, Any]:
-        return as_summary(
-            evaluate(run.result, run.data, ["head"], run.prepare, run.compute, Options(flip=flip)).figures
-        )
+        found = evaluate(run.result, run.data, ["head"], run.prepare, run.compute, Options(flip=flip))
+        return as_summary(found.figures)
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
         """confusion: which classes are taken for which; reliability: how sure it is, and how often it is right."""
@@ -127,33 +109,28 @@ class Classify(Objective):
 
         about = f"{run.caption} · accuracy {measured['test_accuracy']:.2%}"
         table, bins = torch.tensor(measured["test_confusion"]), measured["test_reliability"]
-        confidence, accurate = (
+        confidence, accurate, count = (
             torch.tensor([math.nan if value is None else value for value in bins[key]])
-            for key in ("confidence", "accuracy")
+            for key in ("confidence", "accuracy", "count")
         )
-        error = measured["test_calibration_error"]
+        error, question = measured["test_calibration_error"], "Can its confidence be believed?"
         return {
             "confusion": confusion_figure(table, run.data.test.class_names, "What is taken for what", about),
-            "reliability": reliability_figure(
-                confidence, accurate, torch.tensor(bins["count"]), error, "Can its confidence be believed?", about
-            ),
+            "reliability": reliability_figure(confidence, accurate, count, error, question, about),
         }
 
     @staticmethod
     def learns(settings: Mapping[str, Any], init: str) -> str:
-        """Classes, and what it began with."""
         return f"to name their classes, {f'beginning with {init}' if init else 'from random weights'}"
 
     @staticmethod
     def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
-        """Cross-entropy and accuracy."""
         from vit.figures import Curve
 
-        keys = {"cross-entropy": ("loss", "val_loss", "test_loss"),
-                "accuracy": ("train_accuracy", "val_accuracy", "test_accuracy")}  # fmt: skip
+        loss, accuracy = ({end: measured[key]} if measured else {} for key in ("test_loss", "test_accuracy"))
         return [
-            Curve(title, key, val_key, {end: measured[end_key]} if measured else {})
-            for title, (key, val_key, end_key) in keys.items()
+            Curve("cross-entropy", "loss", "val_loss", loss),
+            Curve("accuracy", "train_accuracy", "val_accuracy", accuracy),
         ]
 
 

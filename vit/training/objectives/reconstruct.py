@@ -46,7 +46,6 @@ class Reconstruct(Objective):
 
     @classmethod
     def build_model(cls, config: Config, encoder: ViTConfig) -> Model:
-        """An encoder and a decoder."""
         return build_autoencoder(encoder, config.model.decoder_config(), config.reconstruct.norm_pix_loss)
 
     @classmethod
@@ -58,13 +57,7 @@ class Reconstruct(Objective):
         new.load_state_dict(old.state_dict())
         return "its encoder goes on, with its decoder"
 
-    @property
-    def summary(self) -> str:
-        """The share that is hidden."""
-        return f"{self.config.mask.ratio:.0%} hidden"
-
     def mask_ratio(self, step: int) -> float:
-        """The same in every step."""
         return self.config.mask.ratio
 
     def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
@@ -78,7 +71,6 @@ class Reconstruct(Objective):
         return loss + self.weight * alike, {"masked_loss": loss, "uniformity": alike}
 
     def validate(self, run: Run) -> dict[str, float]:
-        """The loss under the fixed mask."""
         return {"val_loss": self._evaluate(run, ["reconstruction"], run.data)["test_loss"]}
 
     def measure(self, run: Run) -> dict[str, Any]:
@@ -97,27 +89,25 @@ class Reconstruct(Objective):
         """reconstructions: test images, what the model sees of them, and how it fills in the rest."""
         from vit.figures import reconstruction_figure
 
-        mask, grid = self.config.mask, self.config.model.grid_size
-        test = run.data.test
+        # fill some test images in
+        mask, test = self.config.mask, run.data.test
         some = test.subset(test.showcase(SHOWN))
-        fixed = fixed_mask(mask.kind, 0, len(some), grid, mask.ratio)
-        model = cast(MaskedAutoencoder, run.result)
-        result = reconstruct(model, some.images, run.normalize, fixed, run.compute)
-        how = f"{mask.kind} mask, {int(fixed.mask[0].sum())} of {fixed.mask.shape[1]} patches hidden"
+        fixed = fixed_mask(mask.kind, 0, len(some), self.config.model.grid_size, mask.ratio)
+        result = reconstruct(cast(MaskedAutoencoder, run.result), some.images, run.normalize, fixed, run.compute)
+
+        # say how
+        hidden, patches = int(fixed.mask[0].sum()), fixed.mask.shape[1]
+        how = f"{run.caption} · {mask.kind} mask, {hidden} of {patches} patches hidden"
         if result.from_normalized:
             how += (
                 " · the model predicts normalised patches: their brightness and contrast are estimated from the visible"
                 " patches around, not taken from the original"
             )
-        figure = reconstruction_figure(
-            result.original, result.filled, result.hidden, some.label_names, "Filled in from what is visible",
-            f"{run.caption} · {how}",
-        )  # fmt: skip
-        return {"reconstructions": figure}
+        images, title = (result.original, result.filled, result.hidden), "Filled in from what is visible"
+        return {"reconstructions": reconstruction_figure(*images, some.label_names, title, how)}
 
     @staticmethod
     def learns(settings: Mapping[str, Any], init: str) -> str:
-        """How much it fills in."""
         return f"to fill in the {settings['mask.ratio']:.0%} of an image that it does not see"
 
     @staticmethod
