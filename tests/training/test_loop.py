@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
-from vit.training.muon import Muon
 
 import vit.mae
 from vit.config import (
