@@ -94,7 +94,7 @@ SOURCES: dict[str, DataSource] = {
 
 
 def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
-    """Load what `config.source` names, then take what `limit`, `holdout` and `labels` leave of it.
+    """Load what `config.source` names, then take what `limit`, `val_size` and `labels` leave of it.
 
     Args:
         config: the data section.

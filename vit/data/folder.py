@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from vit.atomic import replacing
 from vit.data import decode
-from vit.data.images import DataError, ImageSet, content_stamp
+from vit.data.images import DataError, ImageSet, content_stamp, evenly_spaced
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Which files are images: torchvision's IMG_EXTENSIONS, in upper or lower case."""
@@ -69,8 +69,10 @@ def load_folder(root: Path, image_size: tuple[int, int], on_bad_image: str, cach
     """
     train, test = list_splits(root)
     class_names = tuple(sorted({file.class_name for file in train + test} - {""}))
-    splits = _Split(root, "train", train, class_names, image_size), _Split(root, "test", test, class_names, image_size)
-    return _load(splits[0], on_bad_image, cache), _load(splits[1], on_bad_image, cache)
+    return (
+        _load(_Split(root, "train", train, class_names, image_size), on_bad_image, cache),
+        _load(_Split(root, "test", test, class_names, image_size), on_bad_image, cache),
+    )
 
 
 # --- which files -----------------------------------------------------------------------------------------------------
@@ -101,8 +103,7 @@ def list_splits(root: Path) -> tuple[list[ImageFile], list[ImageFile]]:
     if len(present) < 2:
         if len(train) < 2:
             raise DataError(f"{root}: has only one image; one to train on and one to test on are the least")
-        count = min(1000, max(1, len(train) // 10))
-        held_out = [i * len(train) // count for i in range(count)]
+        held_out = evenly_spaced(len(train), min(1000, max(1, len(train) // 10))).tolist()
         kept = sorted(set(range(len(train))).difference(held_out))
         return [train[i] for i in kept], [train[i] for i in held_out]
     test = _list_images(root, present[1])
@@ -121,9 +122,10 @@ def _list_images(root: Path, split: str) -> list[ImageFile]:
         for entry in _walk(str(start)):
             # A link to nowhere is listed too, so that it counts as an image that cannot be read.
             info = entry.stat(follow_symlinks=os.path.exists(entry))
-            *folders, _ = Path(entry.path).relative_to(start).parts
-            name = Path(entry.path).relative_to(root).as_posix()
-            found.append(ImageFile(folders[0] if folders else "", name, info.st_size, info.st_mtime_ns))
+            path = Path(entry.path)
+            *folders, _ = path.relative_to(start).parts
+            class_name, name = folders[0] if folders else "", path.relative_to(root).as_posix()
+            found.append(ImageFile(class_name, name, info.st_size, info.st_mtime_ns))
     except OSError as error:
         where = _printable(error.filename or start)
         raise DataError(f"{where}: {error.strerror or error}; make the folder readable") from error
@@ -275,9 +277,7 @@ def _decoded(split: _Split) -> Generator[bytes | str]:
     paths = [os.path.join(split.root, file.name) for file in split.files]
     pool = ThreadPoolExecutor(1 if small else min(cores, 16))
     try:
-        # What Pillow warns of names no file.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):  # what Pillow warns of names no file
             for start in range(0, len(paths), 256):  # the next images wait in memory, but not all of them
                 yield from pool.map(lambda path: decode.decode(path, split.image_size), paths[start : start + 256])
     finally:

@@ -64,8 +64,8 @@ def auto_contrast(images: Tensor, strength: Tensor) -> Tensor:
 
 def posterize(images: Tensor, strength: Tensor) -> Tensor:
     """Keep only the highest bits of each value: four of them, fewer with more strength."""
-    dropped = 4 + (strength.abs() * 4).floor()
-    return (images - images % 2**dropped).to(torch.uint8)
+    dropped = 4 + (strength.abs() * 4).to(torch.uint8)
+    return images >> dropped << dropped
 
 
 def solarize(images: Tensor, strength: Tensor) -> Tensor:
