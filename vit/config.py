@@ -476,7 +476,7 @@ class Config:
         once = "the test images are looked at once, at the end; hold some training images out with data.val_size"
         require(not run.val_every or data.val_size > 0, "run.val_every", once)
         for owner, info in OBJECTIVES.items():
-            for section in {*info.sections} - {*objective.sections}:
+            for section in [name for name in info.sections if name not in objective.sections]:
                 for item in fields(getattr(self, section)):
                     unset = getattr(getattr(self, section), item.name) == item.default
                     require(unset, f"{section}.{item.name}", f"it is of train.objective {owner}")

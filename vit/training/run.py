@@ -182,19 +182,19 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
     if state is None:
         model, normalize, notes, init = initial_model(config, data)
     else:
-        model, notes, init = kind.build_model(config, ViTConfig(**state["encoder"])), [], state["init"]
+        model = kind.build_model(config, ViTConfig(**state["encoder"]))
         model.load_state_dict(state["model"])
-        normalize = Normalization(state["mean"], state["std"])
+        normalize, notes, init = Normalization(state["mean"], state["std"]), [], state["init"]
     set_kernel(model, config.run.attention)
     objective = kind(model.to(compute.device), config, data).to(compute.device)
     compares = objective.compares_images or ("augment.shuffle" if config.augment.shuffle == "across" else "")
-    if dist.world_size > 1 and compares:
+    if compares and dist.world_size > 1:
         raise ConfigError(f"{compares}: it compares a batch's images with each other: train in one process")
 
     # what learns, and how
-    frozen = freeze(model, config.model.freeze)
+    frozen_rows = freeze(model, config.model.freeze)
     optimizer = make_optimizer(objective, config.optim)
-    restore_frozen_rows(optimizer, frozen)
+    restore_frozen_rows(optimizer, frozen_rows)
     ema = make_ema(model, config.optim.ema) if config.optim.ema else None
     return Run(config, data, compute, normalize, objective, optimizer, ema, dist, init, notes + objective.notes)
 
