@@ -10,7 +10,7 @@ Nothing here imports torch, so that `--help` and a wrong setting answer at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
 
@@ -50,34 +50,26 @@ class ConfigError(UserError, ValueError):
 
 def _require(ok: bool, key: str, value: object, allowed: str) -> None:
     if not ok:
-        raise ConfigError(f"{key}: {value!r} cannot be used; {allowed}")
+        raise ConfigError(f"{key}: {_plain(value)!r} cannot be used; {allowed}")
 
 
 class Range(NamedTuple):
-    """The numbers a setting may have, and how a message says it.
+    """The numbers a setting may have: how a message says it, and whether a number is one of them.
 
-    (jsonargparse's own number types refuse a value before the section sees it, and say `v>=0`; a section made in Python
-    would not be checked by them at all.)
+    (jsonargparse's own number types say `v>=0`, and would not check a section that is made in Python.)
     """
 
-    low: float
-    high: float
     allowed: str
-    low_open: bool = False
-    high_open: bool = False
-
-    def __contains__(self, value: object) -> bool:
-        above = value > self.low if self.low_open else value >= self.low  # type: ignore[operator]
-        return above and (value < self.high if self.high_open else value <= self.high)  # type: ignore[operator]
+    holds: Callable[[float], bool]
 
 
-Positive = Annotated[int, Range(1, math.inf, "1 or more")]
-NonNegative = Annotated[int, Range(0, math.inf, "0 or more")]
-PositiveFloat = Annotated[float, Range(0, math.inf, "a positive number", low_open=True)]
-NonNegativeFloat = Annotated[float, Range(0, math.inf, "0 or more")]
-Share = Annotated[float, Range(0, 1, "above 0 and at most 1", low_open=True)]
-Probability = Annotated[float, Range(0, 1, "a number from 0 to 1")]
-BelowOne = Annotated[float, Range(0, 1, "from 0 to below 1", high_open=True)]
+Positive = Annotated[int, Range("1 or more", lambda n: n >= 1)]
+NonNegative = Annotated[int, Range("0 or more", lambda n: n >= 0)]
+PositiveFloat = Annotated[float, Range("a positive number", lambda x: x > 0)]
+NonNegativeFloat = Annotated[float, Range("0 or more", lambda x: x >= 0)]
+Share = Annotated[float, Range("above 0 and at most 1", lambda x: 0 < x <= 1)]
+Probability = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <= 1)]
+BelowOne = Annotated[float, Range("from 0 to below 1", lambda x: 0 <= x < 1)]
 
 
 class _Section:
@@ -99,7 +91,7 @@ class _Section:
                 _require(finite, key, number, "a finite number is needed")
             for allowed_range in get_args(hints[item.name])[1:]:
                 if isinstance(allowed_range, Range):
-                    _require(value in allowed_range, key, value, allowed_range.allowed)
+                    _require(allowed_range.holds(value), key, value, allowed_range.allowed)
 
 
 @dataclass(frozen=True)
@@ -144,9 +136,9 @@ class AugmentConfig(_Section, section="augment"):
     """crop pad: width of the border in pixels"""
     flip: Probability = 0.5
     """probability of a horizontal flip"""
-    rand_augment: Annotated[int, Range(0, 15, "0 (off) to 15 operations")] = 0
+    rand_augment: Annotated[int, Range("0 (off) to 15 operations", lambda n: 0 <= n <= 15)] = 0
     """RandAugment: operations drawn per image, each applied half of the time; 2 for fine-tuning, 0: off"""
-    rand_magnitude: Annotated[float, Range(0, 10, "from 0 to 10")] = 9.0
+    rand_magnitude: Annotated[float, Range("from 0 to 10", lambda x: 0 <= x <= 10)] = 9.0
     """their mean strength, out of 10"""
     erasing: Probability = 0.0
     """probability of covering a random rectangle with one colour (random erasing)"""
@@ -156,10 +148,10 @@ class AugmentConfig(_Section, section="augment"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        low, high = self.crop_scale
-        _require(0 < low <= high <= 1, "augment.crop_scale", list(self.crop_scale), "two shares, 0 < low <= high <= 1")
-        low, high = self.crop_ratio
-        _require(0 < low <= high, "augment.crop_ratio", list(self.crop_ratio), "two ratios, 0 < low <= high")
+        low, high = scale = self.crop_scale
+        _require(0 < low <= high <= 1, "augment.crop_scale", scale, "two shares, 0 < low <= high <= 1")
+        low, high = ratio = self.crop_ratio
+        _require(0 < low <= high, "augment.crop_ratio", ratio, "two ratios, 0 < low <= high")
 
 
 @dataclass(frozen=True)
@@ -206,32 +198,24 @@ class ViTConfig:
     """normalise queries and keys, head by head (Dehghani et al. 2023)"""
     mlp: Literal["gelu", "swiglu"] = "gelu"
     """kind of MLP: with a GELU, or gated (SwiGLU, Shazeer 2020)"""
-    norm_eps: Annotated[float, Range(0, 1, "above 0 and below 1", True, True)] = 1e-6
+    norm_eps: Annotated[float, Range("above 0 and below 1", lambda x: 0 < x < 1)] = 1e-6
     """eps of all norms: 1e-6 in timm, MAE and DINO, often 1e-12 in transformers; torch's 1e-5 moves features by 1e-4"""
 
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """The architecture of a masked autoencoder's decoder; what is None is the encoder's."""
+    """The architecture of a masked autoencoder's decoder: fields as in `ViTConfig`; what is None is the encoder's."""
 
     dim: int
     """width of the tokens, a multiple of 4 and of num_heads"""
     depth: int
-    """number of blocks"""
     num_heads: int
-    """attention heads per block"""
     mlp_ratio: float | None = None
-    """hidden width of the MLPs / width of the tokens; None: the encoder's, as in all that follows"""
     qkv: Literal["linear", "identity"] | None = None
-    """kind of queries, keys and values"""
     qkv_bias: bool | None = None
-    """whether their maps have a bias"""
     qk_norm: bool | None = None
-    """whether queries and keys are normalised"""
     mlp: Literal["gelu", "swiglu"] | None = None
-    """kind of MLP"""
     norm_eps: float | None = None
-    """eps of all norms"""
 
     def complete(self, encoder: ViTConfig) -> DecoderConfig:
         """Fill in what is None from `encoder`."""
@@ -289,10 +273,8 @@ class ModelConfig(ViTConfig, _Section, section="model"):
         for dim, heads in (("embed_dim", "num_heads"), ("decoder_dim", "decoder_heads")):
             value, count = self.dimensions[dim], self.dimensions[heads]
             _require(value % count == 0, f"model.{dim}", value, f"a multiple of model.{heads}, which is {count}")
-        sincos = {"decoder_dim"} | ({"embed_dim"} if self.pos_embed == "sincos" else set())
-        for dim in sincos:
-            allowed = "a multiple of 4, for its sin-cos positions"
-            _require(self.dimensions[dim] % 4 == 0, f"model.{dim}", self.dimensions[dim], allowed)
+            fits = value % 4 == 0 or (dim == "embed_dim" and self.pos_embed != "sincos")
+            _require(fits, f"model.{dim}", value, "a multiple of 4, for its sin-cos positions")
         _require(self.mlp_ratio * self.dimensions["embed_dim"] >= 1, "model.mlp_ratio", self.mlp_ratio, "positive")
         token = self.global_pool == "token" and not self.class_token
         _require(not token, "model.global_pool", self.global_pool, "there is no class token (model.class_token)")
@@ -316,8 +298,10 @@ class ModelConfig(ViTConfig, _Section, section="model"):
     @property
     def dimensions(self) -> dict[str, int]:
         """Width, depth and heads of encoder and decoder: those given, else the preset's."""
-        given = {key: getattr(self, key) for key in PRESETS[self.preset]}
-        return {key: PRESETS[self.preset][key] if value is None else value for key, value in given.items()}
+        return {
+            key: preset if (given := getattr(self, key)) is None else given
+            for key, preset in PRESETS[self.preset].items()
+        }
 
     def vit_config(self, **derived: Any) -> ViTConfig:
         """Return the encoder's architecture; `derived` is what the data decides: channels, num_classes."""
@@ -342,7 +326,7 @@ class MaskConfig(_Section, section="mask"):
 
     kind: Literal["random", "block", "grid"] = "random"
     """each patch by itself, one rectangle per image, or a regular pattern"""
-    ratio: Annotated[float, Range(0, 1, "above 0 (nothing hidden) and below 1 (all hidden)", True, True)] = 0.75
+    ratio: Annotated[float, Range("above 0 (nothing hidden) and below 1 (all hidden)", lambda x: 0 < x < 1)] = 0.75
     """share of the patches that is hidden, above 0 and below 1; rounded, at least one is hidden and one seen"""
 
 
@@ -402,7 +386,7 @@ class OptimConfig(_Section, section="optim"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(all(0 <= b < 1 for b in self.betas), "optim.betas", list(self.betas), "two numbers from 0 to below 1")
+        _require(all(0 <= b < 1 for b in self.betas), "optim.betas", self.betas, "two numbers from 0 to below 1")
 
 
 @dataclass(frozen=True)
@@ -415,7 +399,7 @@ class TrainConfig(_Section, section="train"):
     """how often every training image is seen"""
     batch_size: Positive = 256
     """images per step, of all processes together; the last batch of an epoch has the rest"""
-    seed: Annotated[int, Range(0, 2**64 - 1, "0 or more, and below 2**64")] = 0
+    seed: Annotated[int, Range("0 or more, and below 2**64", lambda n: 0 <= n < 2**64)] = 0
     """the one number behind weights, order, augmentation and masks"""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """number format of the matrix products; auto: bf16 where the device computes it, else fp32"""
@@ -469,37 +453,36 @@ class Config:
 
     def __post_init__(self) -> None:
         data, train, run = self.data, self.train, self.run
-        rows, columns = self.model.grid_size
-        allowed = f"model.image_size {self.model.image_size} must have 2 patches or more: one to hide, one to see"
-        _require(rows * columns >= 2, "model.patch_size", self.model.patch_size, allowed)
+        patches, objective = math.prod(self.model.grid_size), OBJECTIVES[train.objective]
 
-        # what must fit the length of the run, and the batch
-        warmup, epochs, whole = self.optim.warmup_epochs, train.epochs, self.classify.whole_epochs
-        allowed = f"at most train.epochs, which is {epochs}"
-        _require(warmup <= epochs, "optim.warmup_epochs", warmup, allowed)
-        _require(run.val_every <= epochs, "run.val_every", run.val_every, allowed)
-        allowed = f"below train.epochs, which is {epochs}, or drop_patches would do nothing"
-        _require(whole < epochs, "classify.whole_epochs", whole, allowed)
-        allowed = f"at most train.batch_size, which is {train.batch_size}"
-        _require(run.grad_accum_steps <= train.batch_size, "run.grad_accum_steps", run.grad_accum_steps, allowed)
-        allowed = "it compares a batch's images with each other: leave run.grad_accum_steps out"
-        alone = not self.reconstruct.uniformity or run.grad_accum_steps <= 1
-        _require(alone, "reconstruct.uniformity", self.reconstruct.uniformity, allowed)
+        def require(ok: bool, key: str, allowed: str) -> None:
+            section, name = key.split(".")
+            _require(ok, key, getattr(getattr(self, section), name), allowed)
+
+        # what must fit the image, the length of the run, and the batch
+        least = f"model.image_size {self.model.image_size} must have 2 patches or more: one to hide, one to see"
+        require(patches >= 2, "model.patch_size", least)
+        most = f"at most train.epochs, which is {train.epochs}"
+        require(self.optim.warmup_epochs <= train.epochs, "optim.warmup_epochs", most)
+        require(run.val_every <= train.epochs, "run.val_every", most)
+        below = f"below train.epochs, which is {train.epochs}, or drop_patches would do nothing"
+        require(self.classify.whole_epochs < train.epochs, "classify.whole_epochs", below)
+        most = f"at most train.batch_size, which is {train.batch_size}"
+        require(run.grad_accum_steps <= train.batch_size, "run.grad_accum_steps", most)
+        alone = "it compares a batch's images with each other: leave run.grad_accum_steps out"
+        require(not self.reconstruct.uniformity or run.grad_accum_steps <= 1, "reconstruct.uniformity", alone)
 
         # what would do nothing, or use the test images too early
-        allowed = "the test images are looked at once, at the end; hold some training images out with data.val_size"
-        _require(not run.val_every or data.val_size > 0, "run.val_every", run.val_every, allowed)
-        objective = OBJECTIVES[train.objective]
-        for section in {name for info in OBJECTIVES.values() for name in info.sections} - {*objective.sections}:
-            owner = next(name for name, info in OBJECTIVES.items() if section in info.sections)
-            for item in fields(getattr(self, section)):
-                value = getattr(getattr(self, section), item.name)
-                _require(value == item.default, f"{section}.{item.name}", value, f"it is of train.objective {owner}")
-        allowed = "pretraining needs none; data.limit takes fewer images"
-        _require(data.labels == 1 or objective.labels, "data.labels", data.labels, allowed)
-        _require(
-            not run.test_flip or objective.labels, "run.test_flip", run.test_flip, "it is of train.objective classify"
-        )
+        once = "the test images are looked at once, at the end; hold some training images out with data.val_size"
+        require(not run.val_every or data.val_size > 0, "run.val_every", once)
+        for owner, info in OBJECTIVES.items():
+            for section in [name for name in info.sections if name not in objective.sections]:
+                for item in fields(getattr(self, section)):
+                    unset = getattr(getattr(self, section), item.name) == item.default
+                    require(unset, f"{section}.{item.name}", f"it is of train.objective {owner}")
+        fewer = "pretraining needs none; data.limit takes fewer images"
+        require(data.labels == 1 or objective.labels, "data.labels", fewer)
+        require(not run.test_flip or objective.labels, "run.test_flip", "it is of train.objective classify")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, as they stand in YAML and JSON."""
@@ -507,14 +490,7 @@ class Config:
 
     def deciding(self) -> dict[str, Any]:
         """The settings that decide the result, by "section.key"; which images are used, their content hash says."""
-        sections = {name: section for name, section in self.to_dict().items() if name not in ("data", "run")}
-        return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
-
-    def with_source(self, source: Source) -> Config:
-        """These settings with the data source that was used in the end, so that they run again with the same data."""
-        if source == self.data.source:
-            return self
-        return replace(self, data=replace(self.data, source=source, fallback="stop"))
+        return flat_settings({key: section for key, section in self.to_dict().items() if key not in ("data", "run")})
 
     def conflicts(self, before: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
         """Where a run that began with the settings `before` (of `to_dict`) would not be the same run any more.
@@ -522,11 +498,15 @@ class Config:
         Yields:
             key, value before, value now.
         """
+        saved = flat_settings(before)
         for key, now in self.deciding().items():
-            section, name = key.split(".")
-            old = before.get(section, {}).get(name, now)
-            if old != now:
+            if (old := saved.get(key, now)) != now:
                 yield key, old, now
+
+
+def flat_settings(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return settings in sections by "section.key"."""
+    return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
 
 
 def _plain(value: object) -> object:

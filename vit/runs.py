@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from vit.config import Config
+from vit.config import Config, flat_settings
 from vit.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -253,11 +253,6 @@ def read_folder(path: Path) -> RunRecord:
     if not all(isinstance(section, dict) for section in record.sections.values()):
         raise RunError(f"{files.config} is damaged: settings stand in sections")
     return record
-
-
-def flat_settings(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return settings in sections by "section.key"."""
-    return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
 
 
 def settings_that_matter(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+from dataclasses import replace
 
 from vit.atomic import write_json
 from vit.data import Dataset, load_data
@@ -19,13 +20,12 @@ from vit.report.showcase import save_showcase, showcase_of
 from vit.report.summary import summarize
 from vit.runs import CONTENTS, read_metrics, summary_text
 from vit.settings import TrainCommand, to_yaml
-from vit.training.allocator import keep_freed_memory
 from vit.training.callbacks import MetricsFile, Progress, Snapshots, TensorBoard, Validation, tensorboard_writer
 from vit.training.distributed import Distributed, init_distributed, launched
 from vit.training.loop import train_and_save
+from vit.training.process import Stopped, StopRequests, keep_freed_memory
 from vit.training.run import Run, find_state, restore, setup
 from vit.training.run_folder import RunFolder
-from vit.training.stopping import Stopped, StopRequests
 
 
 def train(command: TrainCommand) -> int:
@@ -64,7 +64,8 @@ def set_up(command: TrainCommand, folder: RunFolder, dist: Distributed) -> Run:
         tensorboard_writer()
     with dist.main_process_first():
         data = load_data(config.data, config.model.image_size_2d)
-    config = config.with_source(data.source)
+    if data.source != config.data.source:  # config.yaml names the images that were used in the end
+        config = replace(config, data=replace(config.data, source=data.source, fallback="stop"))
     if command.resume and dist.is_main:
         folder.begin(config_yaml=None)
     state = find_state(folder.checkpoints, config, data, dist) if command.resume else None

@@ -14,9 +14,9 @@ from vit.config import ConfigError
 from vit.data import Dataset, ImageSet
 from vit.data.draws import draw_step
 from vit.device import Compute, choose_compute
-from vit.training.allocator import keep_freed_memory
 from vit.training.loop import accumulate_gradient, train_steps
 from vit.training.optimizer import parameter_groups
+from vit.training.process import keep_freed_memory
 from vit.training.run import Run, setup
 
 

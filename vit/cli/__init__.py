@@ -39,7 +39,7 @@ def _run(argv: Sequence[str]) -> int:
         commands.add_parser(name, help=what, add_help=False)
     arguments, rest = parser.parse_known_args(list(argv))
 
-    from vit.training.stopping import Stopped, StopRequests
+    from vit.training.process import Stopped, StopRequests
 
     try:
         with StopRequests():

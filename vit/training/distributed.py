@@ -61,10 +61,9 @@ class Distributed:
 
     def all_reduce_max(self, here: int) -> int:
         """The largest of the numbers that the processes give; on the CPU, so that no GPU waits."""
-        if self.world_size == 1:
-            return here
         number = torch.tensor(here)
-        dist.all_reduce(number, dist.ReduceOp.MAX)
+        if self.world_size > 1:
+            dist.all_reduce(number, dist.ReduceOp.MAX)
         return int(number)
 
     def broadcast_from_main(self, make: Callable[[], T]) -> T:

@@ -25,8 +25,8 @@ class InitialModel(NamedTuple):
     """What a run begins with.
 
     Attributes:
-        model: with its first weights.
-        normalize: of the input.
+        model: the objective's; of a checkpoint it has the encoder, and what else fits (`Objective.take_over`).
+        normalize: of the input: the checkpoint's, or that of the training images.
         notes: what the user should know of both.
         init: `vit.checkpoints.native.fingerprint` of the checkpoint; "" for random weights.
     """
@@ -42,10 +42,7 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
 
     Args:
         config: all settings. With `model.init`, they must agree with the checkpoint's, but for drop path and pooling.
-        data: what is trained on; where nothing is loaded, its images give the normalisation.
-
-    Returns:
-        The objective's model; from a checkpoint come encoder, what else fits (`Objective.take_over`), and normalisation.
+        data: what is trained on.
 
     Raises:
         CheckpointError: `model.init` cannot be loaded.

@@ -34,7 +34,7 @@ class NonFiniteError(UserError, ArithmeticError):
 
 @dataclass(frozen=True)
 class Step:
-    """The result of one step. Only reading `loss`, `grad_norm` or `metrics` waits for the device, and `check`.
+    """The result of one step. Reading `loss`, `grad_norm` or `metrics` waits for the device, as does `check`.
 
     Attributes:
         step: steps done so far, this one included.

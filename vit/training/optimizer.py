@@ -38,7 +38,7 @@ def parameter_groups(
         plain = parameter.ndim < 2 or name.rpartition(".")[2] in TOKENS_AND_POSITIONS
         group: dict[str, Any] = {"weight_decay": 0.0 if plain else weight_decay}
         if layer_decay != 1:
-            group["lr_scale"] = scales.get(parameter, 1.0)
+            group["lr_scale"] = scales[parameter]
         if muon:
             group["use_fallback"] = plain or ".blocks." not in f".{name}"
             if group["use_fallback"]:
@@ -48,10 +48,10 @@ def parameter_groups(
 
 
 def _scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
-    """What the learning rate of each of the encoder's parameters is multiplied by."""
+    """What the learning rate of each parameter is multiplied by."""
     encoder: Any = model.encoder
     depth = len(encoder.blocks)
-    scales = {parameter: 1.0 for parameter in encoder.parameters()}
+    scales = dict.fromkeys(model.parameters(), 1.0)
     embedding = (encoder.cls_token, encoder.reg_token, encoder.pos_embed, *encoder.patch_embed.parameters())
     scales |= {parameter: decay ** (depth + 1) for parameter in embedding if parameter is not None}
     for number, block in enumerate(encoder.blocks):

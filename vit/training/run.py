@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from vit.data import Dataset
 from vit.data.augment import Normalization, to_float
 from vit.data.draws import derive_seed, steps_per_epoch
 from vit.device import Compute, choose_compute
+from vit.evaluate import Options, as_summary, evaluate
 from vit.mae import Model
 from vit.training.callbacks import Callback
 from vit.training.distributed import SINGLE, Distributed
@@ -35,7 +37,7 @@ CPU_TOKENS = 8_448
 
 @dataclass
 class Run:
-    """The state of a training run.
+    """A training run.
 
     Attributes:
         config: all settings.
@@ -69,12 +71,11 @@ class Run:
 
     @property
     def model(self) -> Model:
-        """The model that learns."""
         return self.objective.model
 
     @property
     def result(self) -> Model:
-        """The model that the run is for: the one that learns, or the average of its weights."""
+        """The model that the run is for: the one that learns, or its average."""
         return self.model if self.ema is None else self.ema.module  # type: ignore[return-value]
 
     @property
@@ -85,8 +86,8 @@ class Run:
     @property
     def grad_accum_steps(self) -> int:
         """Micro-batches of a step in each process: as set, or as many as are good for the device."""
-        if self.config.run.grad_accum_steps:
-            return self.config.run.grad_accum_steps
+        if asked := self.config.run.grad_accum_steps:
+            return asked
         if self.compute.device.type != "cpu" or self.objective.compares_images:
             return 1
         images = self.dist.largest_shard(self.config.train.batch_size)
@@ -114,6 +115,10 @@ class Run:
     def prepare(self, images: Tensor) -> Tensor:
         """Images uint8 (B, C, h, w) -> the model's input (B, C, H, W), for measuring: nothing is random."""
         return self.normalize(to_float(images, self.config.model.image_size_2d))
+
+    def evaluate(self, methods: Sequence[str], data: Dataset, options: Options) -> dict[str, Any]:
+        """Measure `result` on `data` by some methods of `vit.evaluate`: plain values for summary.json."""
+        return as_summary(evaluate(self.result, data, methods, self.prepare, self.compute, options).figures)
 
     def log(self, values: dict[str, Any]) -> None:
         """Hand a line of metrics, with its "step", to the callbacks."""
@@ -154,9 +159,7 @@ class Run:
 
 
 def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict[str, Any] | None = None) -> Run:
-    """A run at its first step.
-
-    Everything random comes from `config.train.seed`, so the same configuration and data begin alike.
+    """A run at its first step: everything random comes from `config.train.seed`.
 
     Args:
         config: all settings.
@@ -179,19 +182,19 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
     if state is None:
         model, normalize, notes, init = initial_model(config, data)
     else:
-        model, notes, init = kind.build_model(config, ViTConfig(**state["encoder"])), [], state["init"]
+        model = kind.build_model(config, ViTConfig(**state["encoder"]))
         model.load_state_dict(state["model"])
-        normalize = Normalization(state["mean"], state["std"])
+        normalize, notes, init = Normalization(state["mean"], state["std"]), [], state["init"]
     set_kernel(model, config.run.attention)
     objective = kind(model.to(compute.device), config, data).to(compute.device)
     compares = objective.compares_images or ("augment.shuffle" if config.augment.shuffle == "across" else "")
-    if dist.world_size > 1 and compares:
+    if compares and dist.world_size > 1:
         raise ConfigError(f"{compares}: it compares a batch's images with each other: train in one process")
 
     # what learns, and how
-    frozen = freeze(model, config.model.freeze)
+    frozen_rows = freeze(model, config.model.freeze)
     optimizer = make_optimizer(objective, config.optim)
-    restore_frozen_rows(optimizer, frozen)
+    restore_frozen_rows(optimizer, frozen_rows)
     ema = make_ema(model, config.optim.ema) if config.optim.ema else None
     return Run(config, data, compute, normalize, objective, optimizer, ema, dist, init, notes + objective.notes)
 
@@ -209,11 +212,10 @@ def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = 
     if "callbacks" not in state:
         raise StateError(f"the states in {folder} are an earlier version's; finish the run with that one")
     if state["data_stamp"] != data.stamp:
-        found = f"the data has the stamp {data.stamp}, the run began with {state['data_stamp']}"
+        found = f"it began with the stamp {state['data_stamp']}, the data has {data.stamp}"
         raise StateError(f"the training data has changed since this run began: {found}; begin another run with --out")
     for key, old, new in config.conflicts(state["config"]):
-        ways = "put it back, or begin another run with --out"
-        raise StateError(f"{key}: the run began with {old!r}, not {new!r}; {ways}")
+        raise StateError(f"{key}: the run began with {old!r}, not {new!r}; put it back, or begin another with --out")
     return {**state, "damaged": damaged}
 
 

@@ -95,8 +95,7 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def after_step(self, step: int) -> None:
-        """Called when step `step` (from 1) has changed the weights: a teacher's average goes here. State belongs in buffers
-        or submodules, which `state_dict` saves."""
+        """Called when step `step` (from 1) has changed the weights: a teacher's average, kept in buffers or submodules."""
 
     # --- what is measured and drawn ---
 

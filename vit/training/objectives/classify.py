@@ -15,7 +15,7 @@ from vit.data import DataError, Dataset
 from vit.data.augment import mixed_labels
 from vit.data.draws import Draws, steps_per_epoch
 from vit.encoder import VisionTransformer
-from vit.evaluate import Options, as_summary, evaluate
+from vit.evaluate import Options
 from vit.mae import Model
 from vit.masking import mask_from_noise, num_keep
 from vit.training.objectives import Objective
@@ -88,7 +88,7 @@ class Classify(Objective):
         return F.cross_entropy(logits, targets), {"train_accuracy": accuracy}
 
     def validate(self, run: Run) -> dict[str, float]:
-        measured = self._evaluate(run, flip=False)
+        measured = run.evaluate(["head"], run.data, Options())
         return {"val_loss": measured["test_loss"], "val_accuracy": measured["test_accuracy"]}
 
     def measure(self, run: Run) -> dict[str, Any]:
@@ -97,11 +97,7 @@ class Classify(Objective):
         Raises:
             NoClassifierError: a logit is nan or infinite.
         """
-        return self._evaluate(run, flip=self.config.run.test_flip)
-
-    def _evaluate(self, run: Run, flip: bool) -> dict[str, Any]:
-        found = evaluate(run.result, run.data, ["head"], run.prepare, run.compute, Options(flip=flip))
-        return as_summary(found.figures)
+        return run.evaluate(["head"], run.data, Options(flip=self.config.run.test_flip))
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
         """confusion: which classes are taken for which; reliability: how sure it is, and how often it is right."""

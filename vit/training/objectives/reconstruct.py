@@ -15,7 +15,7 @@ from vit.config import Config, ViTConfig
 from vit.data import Dataset
 from vit.data.draws import Draws
 from vit.data.images import evenly_spaced
-from vit.evaluate import Options, as_summary, evaluate
+from vit.evaluate import Options
 from vit.evaluate.reconstruction import fixed_mask, reconstruct
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.masking import mask_from_noise, num_keep
@@ -82,8 +82,7 @@ class Reconstruct(Objective):
         return self._evaluate(run, methods, data)
 
     def _evaluate(self, run: Run, methods: list[str], data: Dataset) -> dict[str, Any]:
-        options = Options(masks=((self.config.mask.kind, self.config.mask.ratio),))
-        return as_summary(evaluate(run.result, data, methods, run.prepare, run.compute, options).figures)
+        return run.evaluate(methods, data, Options(masks=((self.config.mask.kind, self.config.mask.ratio),)))
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
         """reconstructions: test images, what the model sees of them, and how it fills in the rest."""

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from vit.training.stopping import SIGNALS, Stopped, StopRequests
+from vit.training.process import SIGNALS, Stopped, StopRequests
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 

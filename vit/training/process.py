@@ -1,7 +1,9 @@
-"""Ctrl-C and SIGTERM: a run ends within a step, with its state saved."""
+"""What a run asks of its process: to end within a step when a signal comes, its state saved, and to keep freed memory."""
 
 from __future__ import annotations
 
+import ctypes
+import platform
 import signal
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -59,3 +61,22 @@ class StopRequests:
         self.requested = number
         if again or not self._holding:
             raise Stopped(number)
+
+
+def keep_freed_memory() -> bool:
+    """Tell glibc not to give freed memory back to the system.
+
+    A training step frees and asks for the same large blocks again and again. glibc returns each to the kernel and gets it
+    back page by page, zeroed: some 50,000 page faults a step of ViT-Tiny with 128 images. Kept blocks are used again at
+    once: at patch 2 a step is 1.27 times as fast (`vit bench --ablation`, README). The price is that the process stays as
+    large as its largest step, until it ends.
+
+    Returns:
+        Whether it was set: False where the C library is not glibc (macOS, Windows, musl), which is left as it is.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    trim_threshold, top_pad, mmap_max = -1, -2, -4  # of <malloc.h>
+    mallopt = ctypes.CDLL(None).mallopt
+    settings = ((mmap_max, 0), (trim_threshold, 2**31 - 1), (top_pad, 64 * 2**20))
+    return all([mallopt(option, value) == 1 for option, value in settings])
