@@ -127,6 +127,7 @@ for number in itertools.count():
 """
 
 
+@pytest.mark.slow
 def test_kill_at_any_moment_leaves_the_old_file_or_the_new(tmp_path):
     path = tmp_path / "file.bin"
     draws = random.Random(0)

@@ -286,6 +286,7 @@ def test_pictures_show_something(whole, name):
 # --- again -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", [["--config", "mine.yaml"], ["--config", "runs/mine/config.yaml"]], ids=" ".join)
 def test_second_start_is_refused_and_changes_nothing(whole, place, run, argv):
     before = content(whole[0])
@@ -328,6 +329,7 @@ def test_resume_with_another_setting_is_refused(whole, place, run, argv, key):
     assert content(whole[0]) == before
 
 
+@pytest.mark.slow
 def test_resume_takes_the_settings_again_when_they_agree(whole, place, run):
     shutil.copytree(whole[0], place / "agreeing")
     done = run(place, "--config", "mine.yaml", "--train.epochs", "4", "--out", "agreeing", "--resume")
@@ -509,6 +511,7 @@ def test_dynamics_are_recorded_and_drawn_whatever_interrupts(whole, place, run):
         assert content(again)[name] == content(folder)[name]
 
 
+@pytest.mark.slow
 def test_second_signal_ends_at_once_and_loses_no_state(whole, place, run):
     twice = at_step(7, "SIGINT").replace("signal.SIGINT)", "signal.SIGINT); os.kill(os.getpid(), signal.SIGINT)")
     stopped = run(place, "--config", "mine.yaml", "--out", "twice", before=twice)
@@ -565,6 +568,7 @@ def test_run_whose_loss_explodes_ends_in_one_line_and_saves_nothing_of_it(place,
 # --- other data and settings -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_images_without_labels_and_a_model_without_a_class_token(place, run):
     draw_images(place / "plain", 12, seed=5)
     argv = [
@@ -587,6 +591,7 @@ def test_images_without_labels_and_a_model_without_a_class_token(place, run):
     assert load_model(folder).origin.class_names == ()
 
 
+@pytest.mark.slow
 def test_unreadable_image_stops_or_is_left_out_and_named(place, run):
     shutil.copytree(place / "images", place / "spoilt")
     bad = place / "spoilt" / "train" / "cat" / "broken.jpg"
@@ -601,6 +606,7 @@ def test_unreadable_image_stops_or_is_left_out_and_named(place, run):
     assert (summary["data"]["skipped"], summary["data"]["train_images"]) == (1, TRAIN_IMAGES)
 
 
+@pytest.mark.slow
 def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path):
     argv = ["--train.epochs", "1", "--data.limit", "64", "--data.download", "false", *SMALL]
     done = command(tmp_path, *argv)

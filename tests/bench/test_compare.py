@@ -85,6 +85,7 @@ def test_vit_pytorch_does_the_same_job():
         assert len(theirs.steps(2)["seconds"]) == 2
 
 
+@pytest.mark.slow
 def test_contestant_that_cannot_be_built_is_one_line():
     with pytest.raises(BenchError, match=r"^ours: model\.patch_size: 5 cannot be used[^\n]*$"):
         Worker(Job(patch=5))
@@ -99,6 +100,7 @@ def test_library_that_prints_much_does_not_stop_its_contestant(monkeypatch):
         assert worker.about == {}
 
 
+@pytest.mark.slow
 def test_contestant_that_dies_is_one_line():
     with Worker(MICRO) as worker:
         worker._process.kill()

@@ -78,6 +78,7 @@ def test_convert_and_load_elsewhere(folder, tmp_path, capsys):
     assert "resized" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_export(folder, tmp_path, capsys):
     assert vit("export", folder, "--to", "torch-export", "--out", tmp_path / "x.pt2") == 0
     assert "the program differs from the model by at most" in capsys.readouterr().out

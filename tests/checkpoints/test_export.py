@@ -72,6 +72,7 @@ def test_the_program_computes_what_the_model_does(to, case, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == [path.name]  # the weights are inside
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["onnx", "torch-export"])
 def test_an_autoencoder_gives_its_encoder_and_stays_as_it_was(to, tmp_path, capfd):
     model = build_autoencoder(
@@ -100,6 +101,7 @@ def test_an_autoencoder_gives_its_encoder_and_stays_as_it_was(to, tmp_path, capf
         assert json.loads(files["metadata.json"]) == {"mean": "[0.5]", "data": "some images"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["onnx", "torch-export"])
 def test_a_program_that_computes_something_else_is_not_written(to, tmp_path, monkeypatch):
     path = tmp_path / ("model.onnx" if to == "onnx" else "model.pt2")

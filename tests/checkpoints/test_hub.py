@@ -296,6 +296,7 @@ def test_timm_names_go_through_timms_downloader(hub, tmp_path):
     assert any(request.startswith("GET /timm/vit_tiny") for request in hub.asked)
 
 
+@pytest.mark.slow
 def test_the_command_reads_where_the_hub_is_from_the_environment(hub, tmp_path):
     small(tmp_path / "hub" / "me" / "tiny")
     program = "from vit.cli import main; raise SystemExit(main(['checkpoint', 'inspect', 'hf/me/tiny']))"

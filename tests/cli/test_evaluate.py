@@ -178,6 +178,7 @@ def test_every_layer_and_few_labels(vit, tmp_path):
     assert best[found["layer"]] == max(best)
 
 
+@pytest.mark.slow
 def test_the_same_again(vit, tmp_path):
     def figures():
         vit("mae", "--data", "images", "--method", "linear", "--labels", 0.3, "--seeds", 5, "--out", tmp_path)
@@ -210,6 +211,7 @@ def test_neighbours_search_the_labels_that_may_be_used(place, vit, tmp_path):
     assert not torch.equal(used, again)
 
 
+@pytest.mark.slow
 def test_several_seeds_have_a_mean_and_a_spread(vit, tmp_path):
     argv = ["mae", "--data", "images", "--labels", 0.2, "--out", tmp_path]
     alone = []
@@ -311,6 +313,7 @@ def test_a_run_and_vit_evaluate_measure_alike_at_any_size(size, task, vit, tmp_p
         assert results["knn"]["accuracy"] == run.objective.measure(run)["neighbours"]["encoder_accuracy"]
 
 
+@pytest.mark.slow
 def test_neighbours_are_of_the_last_layer_also_when_every_layer_is_probed(vit, tmp_path):
     argv = ["mae", "--data", "images", "--out", tmp_path]
     assert vit(*argv)[0] == 0

@@ -552,6 +552,7 @@ def start(root: Path, seconds: float) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 def test_a_program_without_a_main_guard_or_a_file(root: Path) -> None:
     one, two = start(root, 0.05), start(root, 0.05)  # at the same time
     answers = [process.stdout.read().split()[-1] for process in (one, two) if process.stdout]  # type: ignore[union-attr]
@@ -562,6 +563,7 @@ def test_a_program_without_a_main_guard_or_a_file(root: Path) -> None:
     assert len(list((root.parent / "cache").iterdir())) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_killed_build_leaves_nothing_that_is_used(root: Path, decoded: list[str], number: signal.Signals) -> None:
     process = start(root, 0.3)

@@ -74,6 +74,7 @@ def outside(figure: Figure) -> list[str]:
     return [name for name, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > page.x1 or box.y1 > page.y1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES)
 def test_every_kind_of_model_has_its_figure_and_nothing_runs_over_its_page(make):
     with warnings.catch_warnings(action="error"):

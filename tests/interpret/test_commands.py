@@ -164,6 +164,7 @@ def test_the_strongest_patches(place, vit):
     np.testing.assert_array_equal(numbers["kept"], strongest(torch.from_numpy(numbers["maps"]), 0.6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [0, 1, 2])
 def test_rollout(layer, place, vit):
     numbers = drawn(vit, "encoder", "one.png", "--method", "rollout", "--layer", layer, "--discard", 0.3)

@@ -239,6 +239,7 @@ def recorded(make_run, tmp_path_factory) -> Path:
     return make_run(tmp_path_factory.mktemp("runs") / "recorded", dynamics_every=2)
 
 
+@pytest.mark.slow
 def test_dynamics_are_drawn_for_both_themes_where_they_were_recorded(recorded, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(recorded, run)

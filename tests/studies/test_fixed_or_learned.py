@@ -9,6 +9,7 @@ from vit.studies.finding import seeds
 from vit.studies.fixed_or_learned import answer, loss_of_mean, study
 
 
+@pytest.mark.slow
 def test_the_study_measures_its_arms(laboratory, one_seed, monkeypatch):
     monkeypatch.setattr(fixed_or_learned, "ARMS", (AS_IT_IS, NO_POSITIONS, W_V_FROZEN))
     finding = study(laboratory, one_seed)

@@ -105,6 +105,7 @@ def test_the_answer_follows_the_figures():
     assert answer(0.3, 0.6).endswith("move the wheel less than the ball.")
 
 
+@pytest.mark.slow
 def test_the_study_as_a_whole(laboratory, one_seed, monkeypatch):
     monkeypatch.setattr(study, "PLACES", 100)  # there are 64
     finding = study.study(laboratory, one_seed)

@@ -139,6 +139,7 @@ def test_a_planted_likeness_is_found_and_its_absence_is_not(learned, parts, monk
         assert abs(found.correlation) < 0.2
 
 
+@pytest.mark.slow
 def test_the_study_as_a_whole(laboratory, one_seed, monkeypatch):
     monkeypatch.setattr(kinds, "SCENES", 600)
     monkeypatch.setattr(kinds, "LEAST", 3)

@@ -176,6 +176,7 @@ def learn_classes(place: str, *rank_and_count: str) -> None:
         torch.save((measured, dict(run.result.state_dict())), folder / f"{count}.pt")
 
 
+@pytest.mark.slow
 def test_two_processes_learn_classes_as_one(tmp_path):
     """In processes of their own: a fork of one that has computed gradients may not compute any, on some machines."""
     learn = "import runpy, sys; runpy.run_path(sys.argv[1])['learn_classes'](*sys.argv[2:])"

@@ -270,6 +270,7 @@ sys.exit(exit_code_of("child", work))
 """
 
 
+@pytest.mark.slow
 def test_full_disk_leaves_the_previous_state_and_one_line(tmp_path):
     save_state(tmp_path, 1, small_state(1))
     before = state_path(tmp_path, 1).read_bytes()
@@ -318,6 +319,7 @@ print("survived", sys.argv[2])
 """
 
 
+@pytest.mark.slow
 def test_kill_at_any_moment_leaves_a_whole_state(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, "20"], capture_output=True, text=True, check=False)
     assert done.stdout == "survived 20\n", done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from jsonargparse import ArgumentParser
@@ -20,6 +21,7 @@ CONFIGS = Path(vit.__file__).resolve().parents[1] / "configs" / "studies"
 BASE, QUICK = CONFIGS / "base.yaml", CONFIGS / "quick.yaml"
 
 
+@cache  # to make one takes longer than all else before a study begins
 def study_parser() -> ArgumentParser:
     """The options of `vit study`: the study's own, and every setting of the trainings it makes."""
     listed = "; ".join(f"{name}: {question}" for name, question in STUDIES.items())
