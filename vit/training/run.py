@@ -140,7 +140,7 @@ class Run:
             "model": dict(self.model.state_dict()),
             "objective": more,
             **({} if self.ema is None else {"model_ema": dict(self.ema.module.state_dict())}),
-            "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks},
+            "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks if callback.name},
             **architecture(self.model),
             "optimizer": self.optimizer.state_dict(),
             "seconds": self.seconds,
