@@ -297,6 +297,7 @@ def test_second_start_is_refused_and_changes_nothing(whole, place, run, argv):
     assert content(whole[0]) == before
 
 
+@pytest.mark.slow
 def test_config_of_a_run_runs_again_as_it_is(whole, place, run):
     done = run(place, "--config", "runs/mine/config.yaml", "--out", "again")
     assert done.code == 0, done.err

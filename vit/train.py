@@ -21,7 +21,7 @@ from vit.report.summary import summarize
 from vit.runs import CONTENTS, read_metrics, summary_text
 from vit.settings import TrainCommand, to_yaml
 from vit.training.callbacks import MetricsFile, Progress, Snapshots, TensorBoard, Validation, tensorboard_writer
-from vit.training.distributed import Distributed, init_distributed, launched
+from vit.training.distributed import Distributed, init_distributed
 from vit.training.loop import train_and_save
 from vit.training.process import Stopped, StopRequests, keep_freed_memory
 from vit.training.run import Run, find_state, restore, setup
@@ -31,8 +31,6 @@ from vit.training.run_folder import RunFolder
 def train(command: TrainCommand) -> int:
     """Train as `command` says; the exit code is 0 when the run is finished."""
     folder = RunFolder(command.out)
-    if not command.resume and not launched():
-        folder.refuse_if_taken()
     keep_freed_memory()
     try:
         with StopRequests() as stop:

@@ -180,6 +180,7 @@ def test_settings_that_do_not_fit_the_weights_are_refused(tmp_path, changes):
     loading_fails(tmp_path)
 
 
+@pytest.mark.slow
 def test_loading_needs_no_training_code():
     rooms = ("vit.training", "vit.evaluate", "vit.interpret", "vit.figures", "matplotlib")
     program = f"import sys, vit.checkpoints; print([m for m in sys.modules if m.startswith({rooms!r})])"

@@ -282,7 +282,9 @@ def test_pictures_of_results_that_are_replaced_go_with_them(vit, tmp_path):
     assert (out / "confusion.png").read_text() == "somebody's own"
 
 
-@pytest.mark.parametrize("size", [(8, 8), (16, 16), (8, 16), (5, 10)], ids=str)
+@pytest.mark.parametrize(
+    "size", [(8, 16), (5, 10), *(pytest.param(size, marks=pytest.mark.slow) for size in ((8, 8), (16, 16)))], ids=str
+)
 @pytest.mark.parametrize("task", ["classify", "reconstruct"])
 def test_a_run_and_vit_evaluate_measure_alike_at_any_size(size, task, vit, tmp_path, monkeypatch):
     settings = Config(

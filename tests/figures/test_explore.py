@@ -764,6 +764,7 @@ def test_a_hidden_patch_has_no_map_and_no_scale(page):
     assert page.run("return document.querySelector('.bar').checkVisibility()")
 
 
+@pytest.mark.slow
 def test_a_link_points_at_what_is_shown(page):
     page.open(example(images=2, layers=(2, 7)), "#image=1&layer=2&head=1&query=5,6&mode=column&scale=log")
     shown, places = page.text("sentence"), page.drawn()

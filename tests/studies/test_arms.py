@@ -56,6 +56,7 @@ def test_what_is_frozen_stays_and_all_else_learns(laboratory, one_seed, arm, sta
         assert torch.equal(learned.initial.state_dict()[name], value)
 
 
+@pytest.mark.slow
 def test_numbers_that_learn(laboratory, one_seed):
     def of(arm: Arm) -> int:
         return numbers_that_learn(learn_arm(laboratory, one_seed, arm)[0])

@@ -65,6 +65,7 @@ def test_the_answer_has_the_figures_and_the_price():
     assert said.endswith("neighbours not clearly lower or higher (-0.5 ± 3.5 points).")
 
 
+@pytest.mark.slow
 def test_the_study_shows_and_measures_it(laboratory, one_seed):
     finding = study(laboratory, one_seed)
     attention, price = finding.tables

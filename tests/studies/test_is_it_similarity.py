@@ -146,6 +146,7 @@ def test_of_one_head_nothing_is_clear(laboratory, one_seed):
     assert "training does not clearly move them towards either" in finding.answer
 
 
+@pytest.mark.slow
 def test_the_covariance_is_measured_once_a_seed(laboratory, plan, monkeypatch):
     measured, spread = [], is_it_similarity.spread
     monkeypatch.setattr(is_it_similarity, "spread", lambda one: measured.append(one) or spread(one))

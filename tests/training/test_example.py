@@ -57,12 +57,11 @@ def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path, m
     assert (whole / "reconstructions.png").exists()
     assert (whole / "report.html").exists()
 
-    # stopped after three of eight steps
-    cut = run("cut")
+    # continued from the state before the last
     state, _ = load_latest_state(whole / "checkpoints")
-    (cut / "checkpoints" / "step-00000008.pt").unlink()
-    run("cut", "--resume")
-    again, _ = load_latest_state(cut / "checkpoints")
+    (whole / "checkpoints" / "step-00000008.pt").unlink()
+    run("whole", "--resume")
+    again, _ = load_latest_state(whole / "checkpoints")
     assert any(key.startswith("teacher.") for key in state["objective"])
     for part in ("model", "objective"):
         for name, value in state[part].items():

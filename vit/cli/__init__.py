@@ -11,6 +11,7 @@ from vit.cli.options import CommandParser
 from vit.errors import exit_code_of
 
 COMMANDS = {
+    "train": "pretrain or fine-tune a model, as train.py does",
     "data": "show the images that a configuration would train on",
     "bench": "time the training step, beside peers and the machine's limit",
     "checkpoint": "inspect, convert, export or publish a pretrained model",
@@ -32,7 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    parser = CommandParser(prog="vit", description="What stands around train.py. Each command has a --help.")
+    parser = CommandParser(
+        prog="vit",
+        description="Train small vision transformers, and look at what they learned. Each command has a --help.",
+    )
     parser.add_argument("--version", action="version", version=f"vit {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
     for name, what in COMMANDS.items():

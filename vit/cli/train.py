@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from vit.errors import exit_code_of
 from vit.settings import parse_train_command
+from vit.training.run_folder import RunFolder
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "configs" / "quickstart.yaml"
 
@@ -23,6 +25,8 @@ def run(argv: Sequence[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # lines also into a file or a pipe: a run is watched while it runs
         sys.stdout.reconfigure(line_buffering=True)
     command = parse_train_command(argv, QUICKSTART)
+    if not command.resume and "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun's processes come one after another
+        RunFolder(command.out).refuse_if_taken()
 
     from vit.train import train  # torch and all that needs it: wrong settings are refused without
 

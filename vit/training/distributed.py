@@ -99,11 +99,6 @@ class Distributed:
 SINGLE = Distributed()
 
 
-def launched() -> bool:
-    """Whether torchrun started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
 @contextmanager
 def init_distributed(config: Config) -> Iterator[Distributed]:
     """A block in which the processes that torchrun started are one group: gloo on the CPU, nccl between GPUs.
@@ -113,7 +108,7 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
     Raises:
         ConfigError: the device cannot be shared in this way.
     """
-    if not launched():
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield SINGLE
         return
     keys = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
