@@ -304,6 +304,7 @@ def test_config_of_a_run_runs_again_as_it_is(whole, place, run):
     assert_same_run(place / "again", whole[0])
 
 
+@pytest.mark.slow
 def test_finished_run_resumed_is_finished_again(whole, place, run):
     shutil.copytree(whole[0], place / "finished")
     states = content(place / "finished" / "checkpoints")
@@ -355,6 +356,7 @@ def test_resume_without_a_run_is_refused(place, run):
     assert not (place / "missing").exists()
 
 
+@pytest.mark.slow
 def test_resume_on_changed_data_is_refused(place, run):
     shutil.copytree(place / "images", place / "changing")
     argv = ["--config", "mine.yaml", "--data.root", "changing", "--out", "on_changed", "--train.epochs", "1"]

@@ -51,6 +51,7 @@ def run(path, images):
     }
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("to", ["onnx", "torch-export"])
 @pytest.mark.parametrize(

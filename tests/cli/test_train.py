@@ -57,8 +57,10 @@ def test_train_help_explains_every_field_without_heavy_imports(weighed):
         (["--config", "missing.yaml"], "missing.yaml"),
         (["--config", "twice.yaml"], "train.epochs"),
         (["--model.patch_size", "5"], "model.patch_size"),
-        (["--model.freeze", "[W_Z]"], "model.freeze"),
-        (["--data.source", "folder", "--data.root", "no\x1b[31m such\nfolder"], "such"),
+        pytest.param(["--model.freeze", "[W_Z]"], "model.freeze", marks=pytest.mark.slow),
+        pytest.param(
+            ["--data.source", "folder", "--data.root", "no\x1b[31m such\nfolder"], "such", marks=pytest.mark.slow
+        ),
         (["--resume"], "--resume"),
         (["--out", "x" * 300], "xxx"),
     ],

@@ -191,6 +191,7 @@ def test_no_text_overlaps_another_or_leaves_the_page(make, dark):
         assert wide <= 1 or high <= 1, (one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [FIGURES["log, with holes"], FIGURES["overlay"], strong, masked, FIGURES["distance"]])
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
 def test_equal_figures_are_equal_files(make, kind, tmp_path):

@@ -67,6 +67,7 @@ FIGURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES)
 def test_figure_is_a_picture_and_equal_figures_are_equal_files(make, tmp_path):
     for name in ("one.png", "two.png"):

@@ -236,6 +236,7 @@ def test_rollout_under_a_mask(place, vit):
     assert not numbers["hidden"][:, 0, 1].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", [[], ["--query", "0,0"], ["--query", "1,2"], ["--query", "mean"]], ids=str)
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_without_a_class_token_a_visible_patch_asks_under_a_mask(query, seed, place, vit):

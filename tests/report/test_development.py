@@ -72,6 +72,7 @@ def test_a_classifier_fills_nothing_in_and_its_patches_ask(classifier):
     assert (last.asking.query, last.asking.patch) == ("mean", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "query"),
     [({}, "cls"), ({"class_token": False}, (2, 2)), ({"task": "classify", "class_token": False}, "mean")],

@@ -290,6 +290,7 @@ def test_evaluations_below_the_run_are_taken_in_and_damaged_ones_told_of(copied)
     assert "converged" in page.words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["reconstruct", "classify"])
 def test_what_was_measured_on_held_out_images_is_nowhere_called_test(task, make_run, tmp_path):
     page = read(make_run(tmp_path / "tuned", task, held_out=True))

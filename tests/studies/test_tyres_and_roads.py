@@ -159,6 +159,7 @@ def test_large_patches_are_refused_before_any_training(plan, size):
         tyres_and_roads.study(None, replace(plan, training=config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("images", [1, 2])
 def test_too_few_kinds_are_refused_before_any_training(laboratory, plan, monkeypatch, images):
     data = replace(plan.training.data, source="cifar10")  # any but Scenes; its images are not looked for

@@ -76,6 +76,7 @@ def test_the_answer_follows_the_figures():
     assert missed.endswith("start, nothing clear is lost with any of them.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "counted"), [(10**6, 256), (50, 50)])
 def test_the_images_that_there_are_are_counted(laboratory, one_seed, monkeypatch, asked, counted):
     monkeypatch.setattr(who_trains_them, "FROZEN", (W_Q_FROZEN,))
