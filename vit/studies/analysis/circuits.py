@@ -5,9 +5,9 @@ Letters: D width, h heads, d = D / h, P = C p q values a patch.
 
 from __future__ import annotations
 
-import math
-
+import numpy as np
 import torch
+from scipy.linalg import orth, subspace_angles
 from torch import Tensor, nn
 
 from vit.encoder import Block, VisionTransformer
@@ -18,22 +18,13 @@ def principal_angles(a: Tensor, b: Tensor) -> Tensor:
     """The principal angles between two subspaces of the same space (Björck and Golub 1973).
 
     Args:
-        a: (m, D), its rows span the first subspace, m <= D.
-        b: (n, D), its rows span the second.
+        a, b: (m, D) and (n, D), whose rows span them.
 
     Returns:
         (min(rank a, rank b),) in degrees, the smallest first; float64.
     """
-    bases = [_row_space(matrix.cpu().double()) for matrix in (a, b)]
-    cosines = torch.linalg.svdvals(bases[0] @ bases[1].T)  # (min(m, n),), the largest first
-    return cosines.clamp(max=1).arccos() * (180 / math.pi)
-
-
-def _row_space(matrix: Tensor) -> Tensor:
-    """An orthonormal basis (rank, D) of the space that the rows of (m, D) span."""
-    _, sizes, rows = torch.linalg.svd(matrix, full_matrices=False)
-    smallest = sizes.max() * max(matrix.shape) * torch.finfo(sizes.dtype).eps
-    return rows[sizes > smallest]
+    angles = subspace_angles(*(rows.cpu().double().numpy().T for rows in (a, b)))  # the largest first
+    return torch.from_numpy(np.degrees(angles[::-1]))
 
 
 def share_within(matrix: Tensor, rows: Tensor) -> float:
@@ -43,8 +34,8 @@ def share_within(matrix: Tensor, rows: Tensor) -> float:
         matrix: (m, D), whose rows are what is read.
         rows: (n, D), which span the subspace; of D dimensions, r random ones hold r / D of any map.
     """
-    matrix = matrix.cpu().double()
-    return float((matrix @ _row_space(rows.cpu().double()).T).square().sum() / matrix.square().sum())
+    read, basis = matrix.cpu().double().numpy(), orth(rows.cpu().double().numpy().T)  # (m, D), (D, r)
+    return float(np.square(read @ basis).sum() / np.square(read).sum())
 
 
 def chance_angles(m: int, n: int, dim: int, draws: int = 20, seed: int = 0) -> Tensor:
@@ -58,7 +49,7 @@ def chance_angles(m: int, n: int, dim: int, draws: int = 20, seed: int = 0) -> T
 
 
 def pixel_forms(encoder: VisionTransformer) -> Tensor:
-    """How much the pixels of two patches attract each other in the first layer: W_E W_Q W_K^T W_E^T, head by head.
+    """How much the pixels of two patches attract each other in the first layer: W_E W_Q W_K^T W_E^T, per head.
 
     Where x and y are the pixels of two patches, and s_x and s_y the divisors of the norm for their tokens, the contents alone
     add x F_i y^T / (s_x s_y) to the logit of head i (W_Q W_K^T is the QK circuit of Elhage et al. 2021). The norm's scale and

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from vit.config import DecoderConfig, ViTConfig
-from vit.interpret.gradients import drift, masked_gradients, sizes, weights_by_name
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
+from vit.studies.analysis.gradients import drift, masked_gradients, sizes, weights_by_name
 
 ENCODER = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=24, depth=3, num_heads=3, pos_embed="sincos")
 

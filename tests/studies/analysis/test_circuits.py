@@ -8,7 +8,8 @@ import torch
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.interpret import AttentionError
-from vit.interpret.circuits import (
+from vit.patches import patchify
+from vit.studies.analysis.circuits import (
     chance_angles,
     leading_pairs,
     pixel_forms,
@@ -17,8 +18,7 @@ from vit.interpret.circuits import (
     share_within,
     symmetric_share,
 )
-from vit.interpret.logits import split_first_logits
-from vit.patches import patchify
+from vit.studies.analysis.logits import split_first_logits
 
 
 def test_known_angles():

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from vit.interpret.cooccurrence import information, patch_labels, side_by_side, together_in_images
+from vit.studies.analysis.cooccurrence import information, patch_labels, side_by_side, together_in_images
 
 
 def test_the_label_of_most_pixels():
