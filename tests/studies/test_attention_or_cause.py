@@ -81,17 +81,6 @@ def test_too_few_visible_patches_are_refused(experiment):
         study(replace(experiment, config=replace(experiment.config, mask=mask)))
 
 
-def test_the_study_has_every_guess_and_every_measure_of_heads(one_seed):
-    results = study(one_seed)
-    patches, heads = results.tables
-    by_name = {row[0]: row[1:] for row in patches.rows}
-    assert len(by_name) == 2 * 4
-    assert by_name[NEARNESS][1] == ""
-    assert [row[0] for row in heads.rows] == list(HEAD_MEASURES)
-    assert all(-1 <= value <= 1 for row in heads.rows for cell in row[1:] for value in cell.values)
-    assert set(results.pictures) == {"example", "patches", "heads"}
-
-
 def test_of_one_head_there_is_no_correlation(one_seed):
     model = replace(one_seed.config.model, depth=1, num_heads=1)
     heads = study(replace(one_seed, config=replace(one_seed.config, model=model))).tables[1]

@@ -5,7 +5,7 @@ import torch
 
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
-from vit.studies.embedding_or_not import MATRICES, reading, study
+from vit.studies.embedding_or_not import reading
 
 
 @pytest.fixture
@@ -37,11 +37,3 @@ def test_random_matrices_are_at_chance_and_the_scale_of_the_norm_counts(encoder)
     assert float(before[1]) == pytest.approx(48 / 95, abs=0.03)
     encoder.blocks[0].norm1.weight.data[:48] = 0
     assert not torch.allclose(reading(encoder, "W_V")[0], before, atol=1e-2)
-
-
-def test_the_study_says_what_was_measured(experiment):
-    shapes, angles = study(experiment).tables
-    assert shapes.rows[0][1] == "48 x 96"
-    assert [row[0] for row in angles.rows] == list(MATRICES)
-    assert all(len(cell.values) == 2 for row in angles.rows for cell in row[1:4])
-    assert shapes.rows[1][2] == 2  # layers

@@ -1,4 +1,4 @@
-"""Models for studies: trained once, found again, the same as the trainer's; what an arm freezes stays, what it takes is gone."""
+"""Models for studies: trained once, found again, the same as the trainer's; an arm changes what it names and nothing else."""
 
 from dataclasses import replace
 
@@ -267,7 +267,7 @@ def test_a_sample_is_spread_over_the_classes(sorted_by_class):
 
 
 LOOKS = {
-    "attention-or-cause": lambda one: list(attention_or_cause.batches(one, 20)),
+    "attention-or-cause": lambda one: attention_or_cause.ask(one, one.model, 20),
     "is-it-similarity": lambda one: is_it_similarity.batches(one, 20),
     "is-it-similarity, keys": lambda one: is_it_similarity.read(one, one.model.encoder, 80, torch.eye(48).double()),
     "is-it-similarity, covariance": is_it_similarity.covariance_root,

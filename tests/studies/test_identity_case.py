@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vit.studies.experiment import AS_IT_IS, IDENTITY
-from vit.studies.identity_case import busiest, by_layer, study
+from vit.studies.identity_case import busiest, by_layer
 
 MEASURES = ("own share", "correlation", "symmetry", "entropy")
 
@@ -32,13 +32,3 @@ def test_the_busiest_patch_lies_off_the_border_where_it_can():
     patches[1, 8 * 6 + 5] = torch.tensor([0.0, 1, 2])
     assert busiest(patches, (8, 8)) == [(2, 3), (6, 5)]
     assert busiest(patches[:1, :2], (1, 2)) == [(0, 0)]
-
-
-@pytest.mark.slow
-def test_the_study_shows_and_measures_it(one_seed):
-    results = study(one_seed)
-    attention, price = results.tables
-    assert len(attention.rows) == 4
-    assert [row[0] for row in price.rows[:2]] == ["Q = K = V = X", "learned matrices"]
-    assert price.rows[2][2].mean == pytest.approx(price.rows[0][2].mean - price.rows[1][2].mean)
-    assert set(results.pictures) == {"maps", "layers"}

@@ -12,7 +12,6 @@ from vit.studies.is_it_similarity import (
     leaning,
     preferences,
     read,
-    study,
 )
 
 
@@ -63,14 +62,3 @@ def test_shares_sum_to_one_and_the_first_layer_has_taken_nothing_in(trained):
     for shares in (found.first, found.keys):
         torch.testing.assert_close(shares.sum(-1), torch.ones(shares.shape[:-1]), rtol=0, atol=1e-4)
     assert found.keys[0, :, 2].abs().max() < 1e-4
-
-
-def test_the_study_has_its_tables(one_seed):
-    results = study(one_seed)
-    forms, heads, first, keys = results.tables
-    assert len(forms.rows) == 4
-    assert [row[0] for row in heads.rows] == ["layer 0", "layer 1", "all"]
-    assert heads.rows[-1][-1].mean > 0.5 > heads.rows[-1][-2].mean
-    assert [row[0] for row in first.rows] == list(MEETINGS)
-    assert all(len(row) == 7 for row in keys.rows)
-    assert set(results.pictures) == {"preferences", "split", "pairs"}

@@ -92,14 +92,6 @@ def test_parts_lie_where_the_images_show_them_also_when_these_are_cut():
     assert torch.equal(found.patches.view(-1, 4, 8), whole.patches.view(-1, 8, 8)[:, 2:6])
 
 
-def test_clumps_are_found():
-    torch.manual_seed(0)
-    middles = torch.tensor([[0.0, 0], [10, 0], [0, 10], [10, 10]])
-    members = torch.arange(4).repeat_interleave(50)
-    centres = clusters(middles[members] + 0.1 * torch.randn(200, 2), 4)
-    assert torch.cdist(middles, centres).amin(1).max() < 0.2
-
-
 def test_no_more_centres_than_points_that_differ_and_a_seed_decides():
     points = torch.tensor([[0.0], [0.0], [1.0], [2.0]])
     centres = clusters(points, 10)

@@ -1,6 +1,8 @@
 """Studies, run and written; what stands in their place is not lost."""
 
 import json
+import math
+import re
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -64,15 +66,6 @@ def test_a_study_is_made_again_in_its_place_and_another_is_not(experiment, tmp_p
             run_study("one-hot", experiment, tmp_path, "vit study one-hot")
 
 
-def test_what_was_measured_on_what_is_written_down(one_seed, tmp_path):
-    run_study("embedding-or-not", replace(one_seed), tmp_path, "vit study embedding-or-not")
-    found = json.loads((tmp_path / "embedding-or-not" / "results.json").read_text())
-    assert found["data"] == [{"name": "Scenes", "stamp": found["data"][0]["stamp"], "train_images": 256}]
-    assert found["training_seconds"] > 0
-    assert found["measuring_seconds"] > 0
-    assert found["settings"]["model.depth"] == 2
-
-
 def test_what_a_study_refuses_is_said_with_its_name(experiment, tmp_path):
     identity = replace(experiment.config, model=replace(experiment.config.model, qkv="identity"))
     with pytest.raises(StudyError, match=r"^who-trains-them: with model\.qkv identity"):
@@ -84,3 +77,31 @@ def test_a_library_that_is_missing_is_named(experiment, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "find_spec", lambda name: None if name == "sklearn" else name)
     with pytest.raises(StudyError, match=r"sklearn cannot be imported; pip install -e '\.\[studies\]'"):
         run_study("one-hot", experiment, tmp_path, "vit study one-hot")
+
+
+SMALLER = {
+    "kinds": {"SCENES": 600, "LEAST": 3},
+    "one_hot": {"SIZES": (1, 8)},
+    "static_and_contextual": {"PATCHES": 5, "PLACES": 100, "IMAGES": 6, "CASES": 12},  # there are 64 places
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_measures_what_its_tables_say(one_seed, tmp_path, monkeypatch, name):
+    for module, sizes in SMALLER.items():
+        for constant, size in sizes.items():
+            monkeypatch.setattr(import_module(f"vit.studies.{module}"), constant, size)
+    run_study(name, replace(one_seed), tmp_path, f"vit study {name}")
+    found = json.loads((tmp_path / name / "results.json").read_text())
+    cells = [cell for table in found["tables"] for row in table["rows"] for cell in row if isinstance(cell, list)]
+    assert cells
+    assert all(len(cell) == 1 and math.isfinite(cell[0]) for cell in cells)
+    assert all(len(row) == len(table["columns"]) for table in found["tables"] for row in table["rows"])
+    pictures = re.findall(r"\]\((\w+\.png)\)", (tmp_path / name / "tables.md").read_text())
+    assert {path.name for path in (tmp_path / name).iterdir()} == {"tables.md", "results.json", *pictures}
+    # what was measured on what
+    assert found["data"] == [{"name": "Scenes", "stamp": found["data"][0]["stamp"], "train_images": 256}]
+    assert found["training_seconds"] > 0
+    assert found["measuring_seconds"] > 0
+    assert found["settings"]["model.depth"] == 2

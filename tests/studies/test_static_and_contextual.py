@@ -113,13 +113,3 @@ def test_as_many_images_as_are_asked_for_are_enough(trained):
     assert design.description == "5 patches, each at 4 places of 2 images"
     shares = token_shares(trained.model.encoder, design)
     torch.testing.assert_close(shares.sum(1), torch.ones(3))
-
-
-@pytest.mark.slow
-def test_the_study_as_a_whole(one_seed, monkeypatch):
-    monkeypatch.setattr(study, "PLACES", 100)  # there are 64
-    results = study.study(one_seed)
-    assert results.tables[0].title.endswith("of 5 patches, each at 64 places of 6 images of Scenes")
-    assert set(results.pictures) == {"shares", "wheel", "pasted"}
-    assert all(len(row) == len(table.columns) for table in results.tables for row in table.rows)
-    assert all(sum(cell.mean for cell in row[2:-1]) == pytest.approx(1) for row in results.tables[0].rows)

@@ -41,18 +41,6 @@ def test_a_planted_likeness_is_found_and_its_absence_is_not(trained, parts, monk
         assert abs(found.correlation) < 0.2
 
 
-@pytest.mark.slow
-def test_the_study_as_a_whole(one_seed, monkeypatch):
-    monkeypatch.setattr(kinds, "SCENES", 600)
-    monkeypatch.setattr(kinds, "LEAST", 3)
-    results = tyres_and_roads.study(one_seed)
-    assert set(results.pictures) == {"wheel", "gain", "company", "parts"}
-    for table in results.tables:
-        assert all(len(row) == len(table.columns) for row in table.rows)
-    pixels = [row for row in results.tables[0].rows if row[0] == "pixels"]
-    assert all(float(str(row[-1])) > 0.9 for row in pixels)  # a wheel and a ball look alike
-
-
 @pytest.mark.parametrize("size", [8, 16])
 def test_large_patches_are_refused_before_any_training(experiment, size):
     config = replace(experiment.config, model=replace(experiment.config.model, patch_size=size))

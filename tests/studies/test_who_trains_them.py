@@ -1,12 +1,9 @@
 """One loss for all matrices."""
 
-from dataclasses import replace
-
 import pytest
 
-from vit.studies import StudyConfig, who_trains_them
 from vit.studies.experiment import W_Q_FROZEN
-from vit.studies.who_trains_them import BY_LAYER, MATRICES, loss_of, pull_of, study
+from vit.studies.who_trains_them import BY_LAYER, pull_of
 
 
 def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(one_seed):
@@ -24,22 +21,4 @@ def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(one_seed):
 
 
 def test_the_loss_is_that_of_the_model_s_scores(trained):
-    assert loss_of(trained) == pytest.approx(trained.scores["loss"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("asked", "counted"), [(10**6, 256), (50, 50)])
-def test_the_study_measures_the_images_that_there_are(one_seed, monkeypatch, asked, counted):
-    monkeypatch.setattr(who_trains_them, "FROZEN", (W_Q_FROZEN,))
-    monkeypatch.setattr(who_trains_them, "MOST_IMAGES", 1000)  # there are 256
-    results = study(replace(one_seed, study=StudyConfig([0], asked)))
-    matrices, pairs, biases, arms = results.tables
-    assert matrices.title.endswith(f"; loss of {counted} test images")
-    assert [row[0] for row in matrices.rows] == list(MATRICES)
-    assert [row[0] for row in biases.rows] == ["b_Q", "b_K", "b_V"]
-    assert [row[0] for row in arms.rows] == ["all learn", "W_Q frozen"]
-    assert arms.rows[1][2].mean == pytest.approx(arms.rows[1][1].mean - arms.rows[0][1].mean)
-    assert len(pairs.rows[0]) == len(pairs.columns)
-    positions = dict((row[0], row) for row in matrices.rows)["positions"]
-    assert positions[4].mean > 0  # of the models that learn them
-    assert set(results.pictures) == {"gradients", "frozen"}
+    assert trained.reconstruction().model == pytest.approx(trained.scores["loss"])

@@ -16,7 +16,6 @@ lost without one is measured with all others in place.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -24,18 +23,17 @@ from torch import Tensor
 
 from vit.data.augment import to_float
 from vit.data.draws import make_generator
-from vit.evaluate.reconstruction import fixed_mask, grid_distances
+from vit.evaluate.reconstruction import grid_distances
 from vit.figures.attention import attention_figure
 from vit.figures.measures import ArmPanel, arms_figure
 from vit.figures.scatter import ScatterPanel, scatter_figure
 from vit.figures.style import Figure
 from vit.interpret.measures import head_ablation
 from vit.mae import MaskedAutoencoder, masked_patch_loss
-from vit.masking import Mask, num_keep
+from vit.masking import num_keep
 from vit.studies.analysis.causes import (
     ATTENTION,
     HEAD_MEASURES,
-    REMOVALS,
     attended_patches,
     head_measures,
     removal_effects,
@@ -132,31 +130,17 @@ def study(experiment: Experiment) -> Results:
     return Results([patches_table, heads_table], pictures)
 
 
-def batches(trained: Trained, images: int) -> Iterator[tuple[Tensor, Mask]]:
-    """Some test images, ready for the model, each with the mask of its number among them."""
-    mask, grid_size, number = trained.config.mask, trained.config.model.grid_size, 0
-    for inputs in trained.inputs(images).split(BATCH):
-        yield inputs, fixed_mask(mask.kind, number, len(inputs), grid_size, mask.ratio).to(inputs.device)
-        number += len(inputs)
-
-
 def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
-    """Ask about some hidden patches of each of some test images.
-
-    Args:
-        trained: the study's model, for its data and mask.
-        model: its own, before or after training.
-        images: how many.
-    """
+    """Ask about some hidden patches of each of some test images, of a study's model before or after training."""
     found: dict[str, list[Tensor]] = defaultdict(list)
-    for number, (inputs, mask) in enumerate(batches(trained, images)):
+    for number, (inputs, mask) in enumerate(trained.masked(trained.inputs(images), BATCH)):
         # J hidden patches of each image
         drawn = torch.rand(mask.mask.shape, generator=make_generator(0, "asked", number))
         hidden = (mask.mask.cpu() * drawn).topk(min(PER_IMAGE, int(mask.mask[0].sum()))).indices.to(inputs.device)
         every = torch.arange(len(inputs), device=inputs.device)[:, None]
 
         # what each of K visible patches is to them: (B, J, K)
-        left_out, averaged = (removal_effects(model, inputs, mask, how) for how in REMOVALS)
+        left_out, averaged = (removal_effects(model, inputs, mask, how) for how in ("left out", "mean patch"))
         visible = mask.ids_keep[:, None].expand(-1, hidden.shape[1], -1)
         distance = grid_distances(model.encoder.patch_embed.grid_size, inputs.device)[hidden[:, :, None], visible]
         batch = {
@@ -203,13 +187,8 @@ def weigh(trained: Trained, model: MaskedAutoencoder, images: int) -> Tensor:
     """What the attention of each head is like, and what is lost without it: (heads, 5), those of the encoder first.
 
     In the order of `HEAD_MEASURES`; then the growth of the loss over hidden patches when the head is silenced.
-
-    Args:
-        trained: the study's model, for its data and mask.
-        model: its own, before or after training.
-        images: of the test set.
     """
-    shown = list(batches(trained, images))
+    shown = list(trained.masked(trained.inputs(images), BATCH))
 
     def loss() -> Tensor:
         losses = [len(x) * masked_patch_loss(model(x, mask), model.targets(x), mask.mask) for x, mask in shown]
@@ -274,13 +253,7 @@ def patches_figure(scores: dict[str, Tensor], chance: float, data: str) -> Figur
 
 
 def heads_figure(groups: dict[str, Tensor], correlations: Tensor, data: str) -> Figure:
-    """What heads are like against what is lost without them, a point a head.
-
-    Args:
-        groups: by name, (seeds, heads, 5).
-        correlations: (seeds, 4), over all heads.
-        data: what the images are called.
-    """
+    """What heads are like against what is lost without them, a point a head: by group, (seeds, heads, 5)."""
     units = ("bits below even attention", "share of its attention", "mean over tokens", "length of the vector it adds")
     panels = [
         ScatterPanel(

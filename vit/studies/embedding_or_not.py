@@ -86,14 +86,10 @@ def study(experiment: Experiment) -> Results:
 
 
 def reading(encoder: VisionTransformer, name: str) -> Tensor:
-    """How a matrix reads what W_E writes, in each layer: (layers, 2).
+    """How a matrix, "W_Q", "W_K" or "W_V", reads what W_E writes, in each layer: (layers, 2).
 
-    The first is the mean principal angle between the two spaces in degrees, over heads; the second is the share of the matrix
-    that lies in the space that W_E writes.
-
-    Args:
-        encoder: with the three matrices.
-        name: "W_Q", "W_K" or "W_V".
+    The first is the mean principal angle between the two spaces in degrees, over heads; the second is the share of the
+    matrix that lies in the space that W_E writes.
     """
     written = _centred(encoder.patch_embed.W_E.detach())  # (P, D)
     found = []

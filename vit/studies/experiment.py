@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,8 +26,10 @@ from vit.data.images import evenly_spaced
 from vit.device import Compute, choose_compute
 from vit.evaluate import Options, evaluate
 from vit.evaluate.probe import L2_GRID
+from vit.evaluate.reconstruction import ReconstructionScores, fixed_mask, score_reconstruction
 from vit.interpret import DynamicsRecorder
 from vit.mae import MaskedAutoencoder
+from vit.masking import Mask
 from vit.patches import patchify
 from vit.runs import read_mapping
 from vit.studies import StudyConfig
@@ -164,6 +166,17 @@ class Trained:
         """Return the normalised patches of such a sample: (n, L, P)."""
         return patchify(self.inputs(count, split), self.model.encoder.patch_embed.patch_size)
 
+    def masked(self, inputs: Tensor, size: int) -> Iterator[tuple[Tensor, Mask]]:
+        """Yield batches of test images, each with the mask of its number among them, as when a model is scored."""
+        kind, ratio, grid_size = self.config.mask.kind, self.config.mask.ratio, self.config.model.grid_size
+        for number, batch in enumerate(inputs.split(size)):
+            yield batch, fixed_mask(kind, number * size, len(batch), grid_size, ratio).to(inputs.device)
+
+    def reconstruction(self) -> ReconstructionScores:
+        """Return the scores of the trained model's reconstruction of all test images, and of the baselines beside it."""
+        mask, images = self.config.mask, self.data.test.images
+        return score_reconstruction(self.model, images, self.prepare, mask.kind, mask.ratio, self.compute)
+
     @cached_property
     def halfway(self) -> MaskedAutoencoder:
         """The model after half of its steps."""
@@ -248,10 +261,8 @@ class Experiment:
         return self.used[config.data]
 
     def require_labels(self) -> Dataset:
-        """Return the images, with which features are measured.
-
-        Raises:
-            StudyError: they have no labels, which neighbours and probe need.
+        """Return the images, with which features are measured; refuse those without labels, which neighbours and probe
+        need.
         """
         data = self.data()
         if not (data.train.labelled and data.test.labelled):
@@ -259,11 +270,7 @@ class Experiment:
         return data
 
     def require_matrices(self, biases: bool = False) -> None:
-        """Refuse models that have no W_Q, W_K and W_V to look at, or no biases of theirs.
-
-        Raises:
-            StudyError: the settings take them away.
-        """
+        """Refuse models that have no W_Q, W_K and W_V to look at, or no biases of theirs."""
         model = self.config.model
         if model.qkv != "linear":
             raise StudyError(f"with model.qkv {model.qkv} there are no W_Q, W_K and W_V to look at; leave it out")
@@ -273,9 +280,7 @@ class Experiment:
     def models(self, arm: Arm = AS_IT_IS, config: Config | None = None) -> list[Trained]:
         """Return the models of an arm, one per seed: trained now, or found; an interrupted training goes on.
 
-        Args:
-            arm: what is different in them.
-            config: all settings but arm and seed; None for the experiment's own.
+        `config` has all settings but arm and seed; None for the experiment's own.
         """
         return [self._model(arm, arm.config(config or self.config), seed) for seed in self.study.seeds]
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from vit.evaluate.features import pixel_features
 from vit.evaluate.knn import knn_accuracy
-from vit.evaluate.reconstruction import score_reconstruction
 from vit.figures.measures import ArmPanel, arms_figure
 from vit.studies.experiment import (
     ALL_THREE_FROZEN,
@@ -58,8 +57,7 @@ def study(experiment: Experiment) -> Results:
     whole, untrained = scores[AS_IT_IS.label], over_seeds([one.initial_scores for one in usual])
 
     # without any model
-    mask, images = experiment.config.mask, data.test.images
-    guess = score_reconstruction(usual[0].model, images, usual[0].prepare, mask.kind, mask.ratio, usual[0].compute)
+    guess = usual[0].reconstruction().mean_visible
     bank, queries = (pixel_features(part.images) for part in (data.train, data.test))
     pixels = knn_accuracy(bank, data.train.labels, queries, data.test.labels)
 
@@ -73,7 +71,7 @@ def study(experiment: Experiment) -> Results:
         (
             "no model: mean of the visible patches, raw pixels",
             "",
-            seeds([guess.mean_visible]),
+            seeds([guess]),
             seeds([pixels], share=True),
             "",
             "",
@@ -93,7 +91,7 @@ def study(experiment: Experiment) -> Results:
     )
 
     lines = {
-        "loss": {"mean of the visible": guess.mean_visible},
+        "loss": {"mean of the visible": guess},
         "knn": {"before training": untrained["knn"].mean, "raw pixels": pixels},
         "linear": {"before training": untrained["linear"].mean},
     }

@@ -91,15 +91,8 @@ def study(experiment: Experiment) -> Results:
 
 
 def by_layer(trained: Trained, encoder: VisionTransformer, images: int) -> Tensor:
-    """Own share, correlation, symmetry and entropy of the patches of whole test images, means over images, heads, patches.
-
-    Args:
-        trained: gives the images.
-        encoder: its own, trained or not.
-        images: how many.
-
-    Returns:
-        float32 (layers, 4).
+    """Own share, correlation, symmetry and entropy of the patches of test images, means over images, heads, patches:
+    (layers, 4).
     """
     prefix = encoder.num_prefix_tokens
     sums = torch.zeros(len(encoder.blocks), 4)
@@ -149,12 +142,7 @@ def maps_figure(plain: Trained, learned: Trained) -> Figure:
 
 
 def busiest(patches: Tensor, grid_size: tuple[int, int]) -> list[tuple[int, int]]:
-    """The patch with the most contrast of each image, away from the border where there is such: row and column.
-
-    Args:
-        patches: (B, L, P), brightness or colours.
-        grid_size: (rows, columns), whose product is L.
-    """
+    """The patch with the most contrast of each image (B, L, P), away from the border where there is such: row and column."""
     contrast = patches.std(-1).unflatten(1, grid_size)  # (B, rows, columns)
     top, left = ((size - 1) // 4 for size in grid_size)
     inner = contrast[:, top : grid_size[0] - top, left : grid_size[1] - left]

@@ -95,14 +95,7 @@ def study(experiment: Experiment) -> Results:
 
 
 def read(trained: Trained, encoder: VisionTransformer, images: int, root: Tensor) -> Reading:
-    """What an encoder comes to on test images.
-
-    Args:
-        trained: the study's model, for its data.
-        encoder: its own, before or after training.
-        images: how many the study is to look at; what takes longer is measured on a part of them.
-        root: how patches vary, see `covariance_root`.
-    """
+    """What an encoder of a study's model comes to; what takes longer is measured on a part of the images."""
     # the first layer's logits
     prefix = encoder.num_prefix_tokens
     total = torch.zeros(())
@@ -140,17 +133,12 @@ def form_shares(encoder: VisionTransformer, root: Tensor) -> Tensor:
 
 
 def preferences(trained: Trained, encoder: VisionTransformer, images: int, identity: bool = False) -> Tensor:
-    """Whether heads prefer keys that are like the query: (images, layers, h, 3).
+    """Whether heads prefer keys that are like the query: (images, layers, h, 3), of a quarter of the images.
 
     For each patch that asks, the correlation over all other patches of the logit with the cosine of the two tokens (as they
     enter attention), with that of their pixels, and with that of the tokens while nearness in the image is held constant;
-    its mean over the patches of an image.
-
-    Args:
-        trained: the study's model, for its data.
-        encoder: its own, before or after training.
-        images: how many the study is to look at; a quarter of them is.
-        identity: instead of the queries and keys of the layer, take each head's part of the tokens themselves: q = k = x.
+    its mean over the patches of an image. With `identity`, queries and keys are each head's part of the tokens themselves:
+    q = k = x.
     """
     prefix, embed = encoder.num_prefix_tokens, encoder.patch_embed
     found = []

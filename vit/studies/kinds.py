@@ -53,13 +53,7 @@ class Kinds:
     met: dict[str, Tensor]
 
     def cosines(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
-        """How alike the tokens of two kinds are, before the first block and after each: (S, K, K), see `group_cosines`.
-
-        Args:
-            trained: whose normalisation is taken.
-            encoder: whose tokens they are.
-            view: a name of `views`.
-        """
+        """How alike the tokens of two kinds are, before the first block and after each: (S, K, K), see `group_cosines`."""
         images, alone = self.views[view]
         tokens = (residual_stream(encoder, trained.prepare(part), alone) for part in images.split(BATCH))
         return group_cosines(group_means(tokens, self.labels, len(self.names)))
@@ -93,13 +87,7 @@ class Drawn(NamedTuple):
 
 
 def drawn_scenes(split: Literal["train", "test"], model: ModelConfig, share: float) -> Drawn:
-    """The first `SCENES` of a split, with the part that covers this share of a patch at least, -1 where none does.
-
-    Args:
-        split: of Scenes.
-        model: how large images and patches are.
-        share: see `patch_labels`.
-    """
+    """The first `SCENES` of a split, with the part that covers this share of a patch at least, -1 where none does."""
     images, classes, pixels = draw_scenes(scene_indices(SCENES, split), SCENES_SEED)
     images, pixels = (cut_to_shape(some, model.image_size_2d) for some in (images, pixels))
     # Resized as the images are: each pixel has the part of the nearest one.
@@ -108,11 +96,7 @@ def drawn_scenes(split: Literal["train", "test"], model: ModelConfig, share: flo
 
 
 def require_parts(model: ModelConfig, names: Sequence[str]) -> None:
-    """Refuse patches of a size at which some parts of Scenes hardly ever fill one.
-
-    Raises:
-        StudyError: there would be too few to measure.
-    """
+    """Refuse patches of a size at which some parts of Scenes hardly ever fill one: there would be too few to measure."""
     frequent = _frequent(drawn_scenes("test", model, CLEAR).patches, len(PART_NAMES)).tolist()
     rare = [name for name in names if PART_NAMES.index(name) not in frequent]
     if rare:
@@ -126,11 +110,8 @@ def require_parts(model: ModelConfig, names: Sequence[str]) -> None:
 def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
     """The parts of Scenes, as its drawing knows them: a kind each, where it covers most of a patch.
 
-    What is shown alone is cut out along its part: the other pixels of the patch, which belong to what lies around it, are grey.
-
-    Args:
-        model: how large images and patches are.
-        data: that the models learn from.
+    What is shown alone is cut out along its part: the other pixels of the patch, which belong to what lies around it, have
+    the mean colour of the images that the models learn from.
     """
     grid, shown, counted = model.grid_size, drawn_scenes("test", model, CLEAR), drawn_scenes("train", model, 0)
     patches = shown.patches.view(-1, 1, *grid).float()
@@ -152,10 +133,7 @@ def clusters(points: Tensor, count: int, seed: int = 0, rounds: int = 25) -> Ten
 def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds:
     """Patches that look alike, by k-means of their pixels, where nobody knows what they show.
 
-    Args:
-        model: how large images and patches are.
-        data: whose patches.
-        images: test images that are measured; ten times as many training images are counted in.
+    So many test images are measured; company is counted in ten times as many training images.
     """
     shown = data.test.images[evenly_spaced(len(data.test), images)]
     counted = data.train.images[evenly_spaced(len(data.train), 10 * images)]
@@ -188,11 +166,7 @@ def _kinds(
     counted: Tensor,
     grid: tuple[int, int],
 ) -> Kinds:
-    """The kinds that are frequent enough in `labels`, with what they meet in `counted`.
-
-    Raises:
-        StudyError: they are fewer than `FEWEST`.
-    """
+    """The kinds that are frequent enough in `labels`, `FEWEST` at least, with what they meet in `counted`."""
     kept = _frequent(labels, len(names))
     if len(kept) < FEWEST:
         raise StudyError(

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.evaluate.reconstruction import fixed_mask
 from vit.figures.measures import LayerPanel, layers_figure
 from vit.mae import masked_patch_loss
 from vit.patches import patchify, unpatchify
@@ -95,10 +94,6 @@ def table_errors(trained: Trained, images: int) -> Tensor:
     """For tables of growing size, the rows, the error as a share of the vectors' length, and the loss: float64 (sizes, 3).
 
     The sizes are `SIZES`, up to the first for which there are too few different patches: it has as many rows as there are.
-
-    Args:
-        trained: whose embedding is put into the table.
-        images: of the test set that are looked at.
     """
     known = trained.patches(500, "train").flatten(0, 1)  # (n, P)
     inputs, patches = trained.inputs(images), trained.patches(images)  # (B, C, H, W), (B, L, P)
@@ -119,10 +114,8 @@ def table_errors(trained: Trained, images: int) -> Tensor:
 @torch.no_grad()
 def masked_loss(trained: Trained, inputs: Tensor, shown: Tensor | None = None) -> float:
     """The loss over the hidden patches of images (B, C, H, W), where the model is shown the images `shown` instead."""
-    shown, total = inputs if shown is None else shown, 0.0
-    kind, ratio, grid_size = trained.config.mask.kind, trained.config.mask.ratio, trained.config.model.grid_size
-    for part in torch.arange(len(inputs)).split(256):
-        mask = fixed_mask(kind, int(part[0]), len(part), grid_size, ratio).to(inputs.device)
-        loss = masked_patch_loss(trained.model(shown[part], mask), trained.model.targets(inputs[part]), mask.mask)
-        total += float(loss) * len(part)
+    seen, total = (inputs if shown is None else shown).split(256), 0.0
+    for part, (images, mask) in zip(seen, trained.masked(inputs, 256), strict=True):
+        loss = masked_patch_loss(trained.model(part, mask), trained.model.targets(images), mask.mask)
+        total += float(loss) * len(images)
     return total / len(inputs)

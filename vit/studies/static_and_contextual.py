@@ -243,13 +243,7 @@ def moved_figure(moved: dict[str, Tensor]) -> Figure:
 
 
 def example_figure(cases: Cases, trained: Trained, moved: Tensor) -> Figure:
-    """A wheel and a ball at the same place of the same images: the case whose tokens move as far as half of all do.
-
-    Args:
-        cases: to choose from.
-        trained: a model.
-        moved: its distances (kinds, other scenes, S, n).
-    """
+    """A wheel and a ball at the same place of the same images: the case whose tokens move as far as half of all do."""
     embed = trained.model.encoder.patch_embed
     number = int(moved[0, :, -1].mean(0).argsort()[len(cases.places) // 2])
     place = divmod(int(cases.places[number]), embed.grid_size[1])

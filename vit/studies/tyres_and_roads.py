@@ -93,13 +93,7 @@ def study(experiment: Experiment) -> Results:
 
 
 def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Company:
-    """Train all arms, and measure how near the tokens of kinds of patches are, and whether that follows their company.
-
-    Args:
-        experiment: of the trainings.
-        config: their settings.
-        kinds: of patches of its data.
-    """
+    """Train all arms, and measure how near the tokens of kinds of patches are, and whether that follows their company."""
     trained = experiment.models(config=config)
     arms = {"trained": [one.model for one in trained], "random weights": [one.initial for one in trained]}
     arms |= {arm.label: [one.model for one in experiment.models(arm, config)] for arm in SHUFFLED}
@@ -155,13 +149,8 @@ def wheel_table(scenes: Company) -> Table:
 
 
 def company_figure(found: list[Company], which: int, unit: str, title: str) -> Figure:
-    """How far cosines follow being in one image, from layer to layer.
-
-    Args:
-        found: a row each.
-        which: of the measures of `Association`.
-        unit: of the vertical axis.
-        title: of all.
+    """How far cosines follow being in one image, from layer to layer: one of the measures of `Association`, a row a data
+    set.
     """
     measured = [
         (f"{one.kinds.data}, {view}", {arm: one.follows[TOGETHER, arm, view][:, :, which].numpy() for arm in ARMS})

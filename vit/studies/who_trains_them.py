@@ -20,7 +20,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vit.evaluate.reconstruction import fixed_mask, score_reconstruction
 from vit.figures.measures import ArmPanel, LayerPanel, arms_figure, layers_figure
 from vit.figures.style import Figure
 from vit.studies.analysis.gradients import drift, masked_gradients, sizes, weights_by_name
@@ -74,7 +73,7 @@ def study(experiment: Experiment) -> Results:
     for mine, learned in zip(pull, pull_of(experiment.models(POSITIONS_LEARNED), images), strict=True):
         mine["positions"] = learned["positions"]
 
-    losses = {label: seeds([loss_of(one) for one in trained]) for label, trained in models.items()}
+    losses = {label: seeds([one.reconstruction().model for one in trained]) for label, trained in models.items()}
     whole = losses[AS_IT_IS.label]
     frozen = Table(
         f"One of them frozen at its random start: {len(data.test):,} test images",
@@ -91,18 +90,14 @@ def study(experiment: Experiment) -> Results:
 
 
 def pull_of(models: list[Trained], images: int) -> Pull:
-    """What the masked loss of test images does to the matrices of models, and what their training did.
-
-    Args:
-        models: of one arm, one per seed.
-        images: how many, under the fixed test mask.
+    """What the masked loss of test images does to the matrices of an arm's models, one per seed, and what their training
+    did.
     """
     found: list[tuple[dict[str, Tensor], ...]] = []
     for one in models:
-        inputs, settings = one.inputs(images), one.config.mask
-        mask = fixed_mask(settings.kind, 0, len(inputs), one.config.model.grid_size, settings.ratio)
+        ((inputs, mask),) = one.masked(one.inputs(images), images)
         moments = (one.initial, one.halfway, one.model)
-        gradients = [masked_gradients(model, inputs, mask.to(inputs.device)) for model in moments]
+        gradients = [masked_gradients(model, inputs, mask) for model in moments]
         weights = [weights_by_name(model.encoder) for model in moments]
         gradient, weight = (
             {name: torch.stack([sizes(moment[name]) for moment in of]).cpu() for name in of[0]}
@@ -111,12 +106,6 @@ def pull_of(models: list[Trained], images: int) -> Pull:
         moved = {name: drift(weights[0][name], weights[-1][name]).cpu() for name in MATRICES}
         found.append((gradient, weight, moved))
     return Pull(*({name: torch.stack([one[name] for one in of]) for name in of[0]} for of in zip(*found, strict=True)))
-
-
-def loss_of(trained: Trained) -> float:
-    """The loss of the trained model over the hidden patches of all test images."""
-    mask, images = trained.config.mask, trained.data.test.images
-    return score_reconstruction(trained.model, images, trained.prepare, mask.kind, mask.ratio, trained.compute).model
 
 
 def gradient_tables(pull: Pull, images: int) -> list[Table]:

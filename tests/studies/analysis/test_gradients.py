@@ -7,7 +7,7 @@ from torch import nn
 from vit.config import DecoderConfig, ViTConfig
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
-from vit.studies.analysis.gradients import drift, masked_gradients, sizes, weights_by_name
+from vit.studies.analysis.gradients import drift, masked_gradients, sizes
 
 ENCODER = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=24, depth=3, num_heads=3, pos_embed="sincos")
 
@@ -91,10 +91,3 @@ def test_sizes_and_drift():
     before = [torch.tensor([3.0, 4.0]), torch.tensor([1.0, 0.0])]
     after = [torch.tensor([3.0, 4.0]), torch.tensor([1.0, 2.0])]
     assert drift(before, after).tolist() == [0, 2]
-
-
-def test_weights_are_views_by_name():
-    encoder = model_of().encoder
-    found = weights_by_name(encoder)
-    assert torch.equal(found["W_K"][2], encoder.attention(2).W_K.T.flatten())
-    assert len(found["MLP"][0]) == 2 * 24 * 96

@@ -146,14 +146,6 @@ def test_a_head_that_prefers_the_unlike_is_found():
 
 
 @pytest.mark.usefixtures("_seed")
-def test_a_token_is_not_compared_with_itself():
-    tokens = torch.randn(2, 6, 8)
-    logits = torch.nn.functional.cosine_similarity(tokens[:, :, None], tokens[:, None], dim=-1)[:, None]
-    spoilt = logits.masked_fill(torch.eye(6, dtype=torch.bool), -100.0)
-    torch.testing.assert_close(correlation_with_cosine(spoilt, tokens), torch.ones(2, 1))
-
-
-@pytest.mark.usefixtures("_seed")
 def test_likeness_is_told_from_what_is_held_constant():
     tokens, near = torch.randn(4, 40, 16), 20 * torch.randn(40, 40)
     cosines = torch.nn.functional.cosine_similarity(tokens[:, :, None], tokens[:, None], dim=-1)

@@ -131,17 +131,6 @@ def test_shares_sum_to_one():
     assert all(share >= 0 for share in found.values())
 
 
-def test_a_single_factor_has_it_all_and_nothing_has_none():
-    assert variance_shares(torch.randn(9, 2), ("patch",)) == {("patch",): pytest.approx(1)}
-    assert sum(variance_shares(torch.ones(2, 3, 4), ("patch", "place")).values()) == 0
-
-
-def test_a_shift_and_a_scale_change_nothing():
-    values = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
-    expected = variance_shares(values, ("patch", "place"))
-    assert variance_shares(3 * values + torch.tensor([5.0, -1.0]), ("patch", "place")) == pytest.approx(expected)
-
-
 # --- groups of tokens
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,6 @@ from vit.interpret.measures import attention_entropy, attention_rollout, relevan
 from vit.mae import MaskedAutoencoder
 from vit.masking import Mask, mask_from_noise
 from vit.patches import patchify, unpatchify
-
-REMOVALS = ("left out", "mean patch")
 
 
 class Effects(NamedTuple):
@@ -40,18 +38,14 @@ class Effects(NamedTuple):
 
 
 @torch.no_grad()
-def removal_effects(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, how: str = "left out") -> Effects:
-    """Take away each visible patch in turn, and see what becomes of the reconstruction.
+def removal_effects(
+    model: MaskedAutoencoder, inputs: Tensor, mask: Mask, how: Literal["left out", "mean patch"] = "left out"
+) -> Effects:
+    """Take away each visible patch in turn, and see what becomes of the reconstruction of images (B, C, H, W), normalised.
 
-    Args:
-        model: put into eval mode and back.
-        inputs: (B, C, H, W), normalised.
-        mask: for these images, which leaves two patches visible at least.
-        how: "left out": the patch is hidden from the encoder like the others; "mean patch": the mean of the image's visible
-            patches stands in its place, and no token goes missing.
+    "left out": the patch is hidden from the encoder like the others; "mean patch": the mean of the image's visible patches
+    stands in its place, and no token goes missing. The mask leaves two patches visible at least.
     """
-    if how not in REMOVALS:
-        raise ValueError(f"a patch is removed by {' or '.join(REMOVALS)}, got {how!r}")
     embed, targets = model.encoder.patch_embed, model.targets(inputs)
     patches = patchify(inputs, embed.patch_size)  # (B, L, P)
     visible = 1 - mask.mask[:, :, None]
@@ -71,14 +65,8 @@ def removal_effects(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, how: s
 
 
 def hide_one_more(mask: Mask, number: int) -> Mask:
-    """The mask that hides a visible patch as well: the one that stands at `number` of 0 to K - 1 in `ids_keep`.
-
-    Raises:
-        ValueError: it is the only one, or there is none at that number.
-    """
+    """Return the mask that hides a visible patch as well: the one at `number`, 0 to K - 1, of `ids_keep`; K is 2 or more."""
     visible = mask.ids_keep.shape[1]
-    if not 0 <= number < visible or visible < 2:
-        raise ValueError(f"cannot hide visible patch {number} of {visible}: one must stay visible")
     noise = mask.ids_restore.float()
     return mask_from_noise(noise.masked_fill(noise == number, visible - 0.5), visible - 1)
 
@@ -87,18 +75,12 @@ ATTENTION, GRADIENT = "attention, last decoder layer", "gradient × attention, d
 
 
 def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidden: Tensor) -> dict[str, Tensor]:
-    """How much of each visible patch goes into filling in hidden ones, as attention has it.
+    """How much of each visible patch goes into filling in the hidden patches (B, J), as attention has it: by name, (B, J,
+    K).
 
-    Args:
-        model: encoder and decoder; left as it was.
-        inputs: (B, C, H, W), normalised.
-        mask: for these images.
-        hidden: int64 (B, J), numbers of hidden patches.
-
-    Returns:
-        By name, (B, J, K), visible patches in the mask's order. `ATTENTION`: the weights of the last decoder layer, mean over
-        heads. The rollout through decoder and encoder. `GRADIENT`: relevance through the decoder (Chefer, Gur and Wolf 2021)
-        for how right the patch is filled in. Where the decoder has several layers, also their mean, and its own rollout.
+    `ATTENTION`: the weights of the last decoder layer, mean over heads. The rollout through decoder and encoder.
+    `GRADIENT`: relevance through the decoder (Chefer, Gur and Wolf 2021) for how right the patch is filled in. Where the
+    decoder has several layers, also their mean, and its own rollout. Visible patches are in the mask's order.
     """
     prefix, depth = model.encoder.num_prefix_tokens, len(model.encoder.blocks)
     every = torch.arange(len(inputs), device=inputs.device)
@@ -133,19 +115,12 @@ HEAD_MEASURES = ("sharpness", "on other tokens", "strongest weight", "what it wr
 
 @torch.no_grad()
 def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
-    """Means over all images and tokens, head by head.
+    """Return `HEAD_MEASURES` of all heads of a model of ours, means over all images and tokens that `run` shows it: (heads,
+    4).
 
-    Args:
-        model: one of ours, or a part of it; put into eval mode and back.
-        run: runs it, any number of times.
-
-    Returns:
-        (heads of all layers, 4), in the order of `HEAD_MEASURES`: how far the entropy of a token's weights is below that of
-        even ones, in bits; the share of its attention that goes to other tokens; its largest weight; the length of the vector
-        that the head adds to it.
-
-    Raises:
-        AttentionError: the attention is not one of ours.
+    How far the entropy of a token's weights is below that of even ones, in bits; the share of its attention that goes to
+    other tokens; its largest weight; the length of the vector that the head adds to it. An AttentionError refuses other
+    models' attention.
     """
     sums: dict[int, Tensor] = {}
     counts: dict[int, int] = {}

@@ -15,24 +15,16 @@ from vit.interpret.layers import AttentionError
 
 
 def principal_angles(a: Tensor, b: Tensor) -> Tensor:
-    """The principal angles between two subspaces of the same space (Björck and Golub 1973).
-
-    Args:
-        a, b: (m, D) and (n, D), whose rows span them.
-
-    Returns:
-        (min(rank a, rank b),) in degrees, the smallest first; float64.
+    """The principal angles between the spaces that rows (m, D) and (n, D) span, in degrees, the smallest first (Björck and
+    Golub 1973).
     """
     angles = subspace_angles(*(rows.cpu().double().numpy().T for rows in (a, b)))  # the largest first
     return torch.from_numpy(np.degrees(angles[::-1]))
 
 
 def share_within(matrix: Tensor, rows: Tensor) -> float:
-    """How much of a map lies in a subspace: |matrix restricted to it|^2 / |matrix|^2, from 0 to 1.
-
-    Args:
-        matrix: (m, D), whose rows are what is read.
-        rows: (n, D), which span the subspace; of D dimensions, r random ones hold r / D of any map.
+    """How much of a map (m, D) lies in the space that rows (n, D) span, from 0 to 1; r of D random directions hold r / D of
+    any.
     """
     read, basis = matrix.cpu().double().numpy(), orth(rows.cpu().double().numpy().T)  # (m, D), (D, r)
     return float(np.square(read @ basis).sum() / np.square(read).sum())
@@ -49,20 +41,12 @@ def chance_angles(m: int, n: int, dim: int, draws: int = 20, seed: int = 0) -> T
 
 
 def pixel_forms(encoder: VisionTransformer) -> Tensor:
-    """How much the pixels of two patches attract each other in the first layer: W_E W_Q W_K^T W_E^T, per head.
+    """How much the pixels of two patches attract each other in the first layer: W_E W_Q W_K^T W_E^T, per head (h, P, P).
 
-    Where x and y are the pixels of two patches, and s_x and s_y the divisors of the norm for their tokens, the contents alone
-    add x F_i y^T / (s_x s_y) to the logit of head i (W_Q W_K^T is the QK circuit of Elhage et al. 2021). The norm's scale and
-    its centring are in F_i; its divisors, one positive number a token, are not, and change no sign.
-
-    Args:
-        encoder: its first layer is looked at.
-
-    Returns:
-        (h, P, P): head, pixel of the query's patch, pixel of the key's; the 1 / sqrt(d) of attention is in it.
-
-    Raises:
-        AttentionError: the layer has no W_Q and W_K, or normalises queries and keys, so that its logits are no such form.
+    Where x and y are the pixels of two patches, and s_x and s_y the divisors of the norm for their tokens, the contents
+    alone add x F_i y^T / (s_x s_y) to the logit of head i (W_Q W_K^T is the QK circuit of Elhage et al. 2021). The norm's
+    scale, its centring and the 1 / sqrt(d) of attention are in F_i; its divisors, one positive number a token, are not, and
+    change no sign. An AttentionError refuses layers whose logits are no such form.
     """
     block = encoder.blocks[0]
     assert isinstance(block, Block)
@@ -86,41 +70,29 @@ def require_bilinear(block: Block) -> None:
 
 
 def symmetric_share(forms: Tensor) -> Tensor:
-    """How much of a form does not change when query and key trade places: |(F + F^T) / 2|^2 / |F|^2.
+    """How much of a form (..., P, P) does not change when query and key trade places: |(F + F^T) / 2|^2 / |F|^2.
 
-    Args:
-        forms: (..., P, P).
-
-    Returns:
-        (...), from 0 to 1; 1 of every similarity, 1/2 + 1 / (2 P) of a form of independent random numbers.
+    1 of every similarity, 1/2 + 1 / (2 P) of a form of independent random numbers.
     """
     forms = forms.cpu().double()
     return ((forms + forms.mT) / 2).square().sum((-2, -1)) / forms.square().sum((-2, -1))
 
 
 def positive_share(forms: Tensor) -> Tensor:
-    """How much of the symmetric part of a form draws like to like: the sum of positive eigenvalues, of all without sign.
+    """How much of the symmetric part of a form (..., P, P) draws like to like: its positive eigenvalues, of all without
+    sign.
 
-    Args:
-        forms: (..., P, P).
-
-    Returns:
-        (...), from 0, opposites attract in every direction, to 1, like attracts like in every one, as in an inner product.
+    From 0, opposites attract in every direction, to 1, like attracts like in every one, as in an inner product.
     """
     values = torch.linalg.eigvalsh((forms.cpu().double() + forms.cpu().double().mT) / 2)
     return values.clamp(min=0).sum(-1) / values.abs().sum(-1)
 
 
 def leading_pairs(form: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The pairs of patches that a form is made of, strongest first: x F y^T = sum over i of s_i (x . a_i)(y . b_i).
+    """The pairs of patches that a form (P, P) is made of, strongest first: x F y^T = sum over i of s_i (x . a_i)(y . b_i).
 
-    Args:
-        form: (P, P), of queries and keys.
-        count: of pairs.
-
-    Returns:
-        What is asked for, a (count, P); what is found by it, b (count, P), both of length 1; and the shares s_i^2 / sum s^2
-        (count,). a and b may change their signs, but only together: here, the sum over a is positive.
+    Returns what is asked for, a (count, P); what is found by it, b (count, P), both of length 1; and the shares s_i^2 / sum
+    s^2 (count,). a and b may change their signs, but only together: here, the sum over a is positive.
     """
     asked, sizes, found = torch.linalg.svd(form.cpu().double())
     asked, found = asked.T[:count], found[:count]

@@ -11,23 +11,12 @@ from torch import Tensor
 
 
 def correlation(a: Tensor, b: Tensor) -> Tensor:
-    """Pearson's correlation along the last dimension; 0 where one of the two does not vary.
-
-    Args:
-        a, b: (..., n), of shapes that broadcast.
-
-    Returns:
-        (...), from -1 to 1.
-    """
+    """Pearson's correlation along the last dimension of (..., n), from -1 to 1; 0 where one of the two does not vary."""
     return (_unit(a) * _unit(b)).sum(-1)
 
 
 def partial_correlation(a: Tensor, b: Tensor, given: Tensor) -> Tensor:
-    """The correlation of what is left of `a` and `b` once a third measure has explained what it can; likewise.
-
-    Args:
-        a, b, given: (..., n), of shapes that broadcast.
-    """
+    """The correlation of what is left of `a` and `b` once a third measure has explained what it can; likewise."""
     given = _unit(given)
     left = []
     for values in (_unit(a), _unit(b)):
@@ -50,11 +39,7 @@ def ranks(values: Tensor) -> Tensor:
 
 
 def top_overlap(a: Tensor, b: Tensor, count: int) -> Tensor:
-    """The share of the `count` highest of a that are among the `count` highest of b; of random ones, count / n.
-
-    Args:
-        a, b: (..., n), of the same shape.
-    """
+    """The share of the `count` highest of a (..., n) that are among the `count` highest of b; of random ones, count / n."""
     chosen = [torch.zeros_like(part).scatter(-1, part.topk(count).indices, 1.0) for part in (a, b)]
     return (chosen[0] * chosen[1]).sum(-1) / count
 
@@ -76,20 +61,17 @@ class Association(NamedTuple):
 def association(
     one: Tensor, other: Tensor, given: Sequence[Tensor] = (), permutations: int = 999, seed: int = 0
 ) -> Association:
-    """The rank correlation of two relations over all pairs of K things, with others held constant, and its Mantel test.
+    """The rank correlation of two relations (K, K) over all pairs of K things, with others held constant, and its Mantel
+    test.
 
-    The correlation is Spearman's: of ranks, and with `given`, of what a linear fit of the ranks of those leaves. The
-    K (K - 1) / 2 pairs are not independent, as each thing is in K - 1 of them; so chance is what comes of permuting the things
-    (Mantel 1967; for partial correlations the residuals are permuted, Legendre 2000).
+    The relations are symmetric, and their diagonals are not looked at. The correlation is Spearman's: of ranks, and with
+    `given`, of what a linear fit of the ranks of those leaves. The K (K - 1) / 2 pairs are not independent, as each thing
+    is in K - 1 of them; so chance is what comes of permuting the things (Mantel 1967; for partial correlations the
+    residuals are permuted, Legendre 2000), in the true order and `permutations` others.
 
-    Ranks say how surely two relations go together and not how much: two models may order all pairs alike, of which one tells
-    them well apart and one hardly. That is what the gain is for: the slope of a linear fit to the values, with `given` in it.
-
-    Args:
-        one, other: (K, K), symmetric; the diagonal is not looked at.
-        given: relations (K, K) that are held constant.
-        permutations: how many orders are tried, beside the true one.
-        seed: of the orders.
+    Ranks say how surely two relations go together and not how much: two models may order all pairs alike, of which one
+    tells them well apart and one hardly. That is what the gain is for: the slope of a linear fit to the values, with
+    `given` in it.
     """
     count = len(one)
     upper = torch.triu_indices(count, count, 1)

@@ -50,23 +50,13 @@ def asking(encoder: VisionTransformer, images: Tensor) -> list[Asking]:
 
 @torch.no_grad()
 def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
-    """The logits of the first layer as a sum: what of the query meets what of the key.
+    """The logits of the first layer as a sum: what of the query meets what of the key, (3, 3, B, h, N, N).
 
-    A token is content + position + rest: of a patch, its pixels times W_E, its row of the position table, and the bias of the
-    embedding; of the class token, itself, its row, nothing. The norm's centring is linear and its divisor, one number a
-    token, is applied to all three alike, so that the split is exact. The norm's bias goes to the rest of queries and keys, as
-    do their own.
-
-    Args:
-        encoder: its first layer is looked at.
-        images: (B, C, H, W), normalised.
-
-    Returns:
-        (3, 3, B, h, N, N): part of the query, part of the key, batch, head, query, key, the parts in that
-        order; their sum over the first two is what `attention_weights` takes the softmax of.
-
-    Raises:
-        AttentionError: as `pixel_forms`.
+    A token is content + position + rest: of a patch, its pixels times W_E, its row of the position table, and the bias of
+    the embedding; of the class token, itself, its row, nothing. The norm's centring is linear and its divisor, one number a
+    token, is applied to all three alike, so that the split is exact: the sum over the first two dimensions, part of the
+    query and part of the key, is what the softmax is taken of. The norm's bias goes to the rest of queries and keys, as do
+    their own. An AttentionError refuses what `pixel_forms` does.
     """
     block = encoder.blocks[0]
     assert isinstance(block, Block)
@@ -92,21 +82,17 @@ def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
 
 
 def variance_parts(terms: Tensor) -> Tensor:
-    """The variance over keys of a sum, divided among its terms: each gets its covariance with the sum.
+    """The variance over keys of a sum of terms (terms, B, h, queries, keys), divided among them: (h, terms).
 
-    Args:
-        terms: (terms, B, h, queries, keys).
-
-    Returns:
-        (h, terms), summed over images and queries; their sum over terms is the variance of the whole. A term that works
-        against the others has a negative part.
+    Each gets its covariance with the sum, summed over images and queries; a term that works against the others has a
+    negative part.
     """
     terms = terms - terms.mean(-1, keepdim=True)
     return (terms * terms.sum(0)).mean(-1).sum((1, 3)).T
 
 
 @torch.no_grad()
-def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, contexts: int = 1, seed: int = 0) -> Tensor:
+def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, seed: int = 0) -> Tensor:
     """What tells the keys of a query apart, in every layer: the key's position, its own patch, or what it has taken in.
 
     A patch of an image is put, at its place, into other images, and what its key is there on average is what its patch says.
@@ -115,13 +101,12 @@ def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, conte
         q . key = q . (key at that place)  +  q . (key of that patch - key at that place)  +  q . (key - key of that patch)
 
     and the three share the variance of the logits over the keys of each query. Which other images a patch is put into has
-    nothing to do with its own, so that averaging over few of them, or taking one, leaves the shares unbiased.
+    nothing to do with its own, so that taking one leaves the shares unbiased.
 
     Args:
         encoder: any; patches ask patches, prefix tokens are left out.
         images: (B, C, H, W), normalised.
         others: (A, C, H, W), other images.
-        contexts: into how many of the others each patch is put, one patch at a time: with it, nothing of its image.
         seed: of the draws.
 
     Returns:
@@ -135,13 +120,11 @@ def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, conte
     alone = [torch.zeros_like(layer.keys[:, :, prefix:]) for layer in own]  # (B, h, L, d) each
     patches, hosts = patchify(images, embed.patch_size), patchify(others, embed.patch_size)
     for place in range(patches.shape[1]):
-        for _ in range(contexts):
-            mixed = hosts[torch.randint(len(hosts), (len(images),), generator=generator)]
-            mixed[:, place] = patches[:, place]
-            for sums, layer in zip(
-                alone, asking(encoder, unpatchify(mixed, embed.patch_size, embed.grid_size)), strict=True
-            ):
-                sums[:, :, place] += layer.keys[:, :, prefix + place] / contexts
+        mixed = hosts[torch.randint(len(hosts), (len(images),), generator=generator)]
+        mixed[:, place] = patches[:, place]
+        elsewhere = asking(encoder, unpatchify(mixed, embed.patch_size, embed.grid_size))
+        for keys, layer in zip(alone, elsewhere, strict=True):
+            keys[:, :, place] = layer.keys[:, :, prefix + place]
     found = []
     for layer, position, patch in zip(own, average, alone, strict=True):
         queries, keys = layer.queries[:, :, prefix:], layer.keys[:, :, prefix:]
@@ -151,31 +134,18 @@ def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, conte
 
 
 def self_share(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
-    """How much of its attention a token gives to itself, mean over tokens; 1 / N when it is even.
-
-    Args:
-        weights: (B, h, N, N).
-        num_prefix_tokens: leave out so many tokens that ask: the class token and registers, for patches alone.
-
-    Returns:
-        (B, h), from 0 to 1.
-    """
+    """The share of its attention (B, h, N, N) that a token gives to itself, mean over tokens but the prefix: (B, h)."""
     return weights.diagonal(dim1=-2, dim2=-1)[..., num_prefix_tokens:].mean(-1)
 
 
 def correlation_with_cosine(logits: Tensor, vectors: Tensor, given: Tensor | None = None) -> Tensor:
-    """Whether a query's logits follow how similar the keys are to it: Pearson's correlation, mean over queries.
+    """Whether a query's logits (B, h, N, N) follow how similar the keys are to it: Pearson's correlation, mean over
+    queries, (B, h).
 
     For each query it is taken over all other tokens: with itself, of cosine 1, there would always be some. Softmax loses a
-    number that is the same for all keys of a query; so does the correlation: it is that of the logarithm of the weights too.
-
-    Args:
-        logits: (B, h, N, N).
-        vectors: (B, N, D), the tokens that they were made of, or others that may be alike.
-        given: (N, N), of query and key, what is held constant, or None.
-
-    Returns:
-        (B, h), from -1 to 1; 0 for a query whose logits are all the same.
+    number that is the same for all keys of a query; so does the correlation: it is that of the logarithm of the weights
+    too. `vectors` (B, N, D) are the tokens that the logits were made of, or others that may be alike; `given` (N, N) is
+    held constant.
     """
     unit = F.normalize(vectors, dim=-1)
     asked, cosines = _others(logits), _others(unit @ unit.mT)[:, None]  # (B, h or 1, N, N - 1)
@@ -191,15 +161,11 @@ def _others(square: Tensor) -> Tensor:
 
 
 def symmetry(logits: Tensor) -> Tensor:
-    """Whether two tokens ask each other alike: (|S|^2 - |A|^2) / (|S|^2 + |A|^2) of the symmetric and antisymmetric parts.
+    """Whether two tokens ask each other alike: (|S|^2 - |A|^2) / (|S|^2 + |A|^2) of the symmetric and antisymmetric parts,
+    (B, h).
 
-    What a token has with all others, as a query and as a key, is taken away first: pairs are left.
-
-    Args:
-        logits: (B, h, N, N).
-
-    Returns:
-        (B, h): 1 where a logit is the same both ways, 0 where one way says nothing of the other, -1 where it is the opposite.
+    What a token has with all others, as a query and as a key, is taken away first: pairs are left. 1 where a logit is the
+    same both ways, 0 where one way says nothing of the other, -1 where it is the opposite.
     """
     pairs = logits - logits.mean(-1, keepdim=True) - logits.mean(-2, keepdim=True) + logits.mean((-2, -1), keepdim=True)
     # |S|^2 - |A|^2 of S, A = (Z +- Z^T) / 2 is the sum of Z times Z^T, |S|^2 + |A|^2 that of Z squared.

@@ -20,16 +20,11 @@ BATCH = 250
 
 @torch.no_grad()
 def residual_stream(encoder: VisionTransformer, inputs: Tensor, alone: bool = False) -> Tensor:
-    """Return the patch tokens of images before the first block and after each one, without the final norm.
+    """Return the patch tokens of images (B, C, H, W) before the first block and after each one, without the final norm: (S,
+    B, L, D).
 
-    Args:
-        encoder: put into eval mode and back.
-        inputs: normalised images (B, C, H, W).
-        alone: each patch is seen by itself, at its place, as if all others were hidden. Costs little, because two tokens
-            (a class token and the patch) attend to each other only.
-
-    Returns:
-        (S, B, L, D).
+    With `alone`, each patch is seen by itself, at its place, as if all others were hidden. That costs little, because two
+    tokens (a class token and the patch) attend to each other only.
     """
     prefix = encoder.num_prefix_tokens
     with eval_mode(encoder):
@@ -46,14 +41,7 @@ def residual_stream(encoder: VisionTransformer, inputs: Tensor, alone: bool = Fa
 
 
 def paste(inputs: Tensor, patches: Tensor, places: Tensor, patch_size: tuple[int, int]) -> Tensor:
-    """Return images (B, C, H, W) with one patch each replaced.
-
-    Args:
-        inputs: (B, C, H, W); left as they are.
-        patches: (B, P), what is put in.
-        places: int64 (B,), where: the number of a patch in row order.
-        patch_size: (p, q) in pixels.
-    """
+    """Return images (B, C, H, W) with one patch each replaced by `patches` (B, P), at `places` (B,) in row order."""
     (height, width), (p, q) = inputs.shape[-2:], patch_size
     cut = patchify(inputs, patch_size).clone()  # (B, L, P)
     cut[torch.arange(len(cut)), places] = patches
@@ -72,17 +60,11 @@ def pasted_tokens(encoder: VisionTransformer, inputs: Tensor, patches: Tensor, p
 def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str, ...], float]:
     """The shares of the variance that each factor makes by itself, and that only arise from several together.
 
-    The classical split of a full factorial design (Fisher 1925), summed over the dimensions of the vectors: its terms are at
-    right angles to each other, so the shares sum to one. ("patch",) is what the mean over all else still varies by;
-    ("patch", "place") what the two do together beyond the sum of what each does.
-
-    Args:
-        values: (levels of the first factor, of the second, ..., D), one vector for every combination.
-        factors: their names.
-
-    Returns:
-        For every set of factors, in the order of `factors`, the smaller sets first, a share from 0 to 1; all 0 where nothing
-        varies.
+    The classical split of a full factorial design (Fisher 1925), summed over the dimensions of the vectors: its terms are
+    at right angles to each other, so the shares sum to one (all are 0 where nothing varies). ("patch",) is what the mean
+    over all else still varies by; ("patch", "place") what the two do together beyond the sum of what each does. `values`
+    are (levels of the first factor, of the second, ..., D), one vector for every combination; smaller sets of factors come
+    first.
     """
     values = values.cpu().double()  # not every device has float64
     axes = range(len(factors))
@@ -102,18 +84,12 @@ def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str,
 
 
 def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor:
-    """Return the mean token of each group of patches, beyond what is typical of the places where they lie; in two halves.
+    """Return the mean token of each of K groups of patches, beyond what is typical of their places, in two halves: (S, 2,
+    K, D).
 
     From every token the mean token of its place is taken away, over all images. Even and odd images are averaged apart, so
-    that two means can be compared which have no image in common.
-
-    Args:
-        batches: (S, B, L, D), of all images one after another.
-        labels: int64 (n, L), the group of each patch from 0, -1 for none.
-        count: K, of groups.
-
-    Returns:
-        float64 (S, 2, K, D); nan where a half has no patch of a group.
+    that two means can be compared which have no image in common; nan where a half has no patch of a group. The batches are
+    (S, B, L, D), of all images one after another; the labels (n, L), -1 for none.
     """
     half = torch.arange(len(labels))[:, None] % 2
     groups = torch.where(labels < 0, 2 * count, labels + count * half)  # (n, L), the last for patches of no group
@@ -131,13 +107,10 @@ def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor
 
 
 def group_cosines(means: Tensor) -> Tensor:
-    """The cosine between any two groups, each about the mean of all groups, across the halves of `group_means`.
+    """The cosine between any two of K groups, each about the mean of all groups, across the halves of `group_means`: (S, K,
+    K).
 
-    Args:
-        means: (S, 2, K, D).
-
-    Returns:
-        (S, K, K), symmetric; on the diagonal, how well the two halves agree on a group.
+    It is symmetric; on the diagonal, how well the two halves agree on a group.
     """
     unit = F.normalize(means - means.mean(2, keepdim=True), dim=-1)
     cosines = unit[:, 0] @ unit[:, 1].transpose(1, 2)
