@@ -39,7 +39,7 @@ from vit.studies.analysis.causes import (
     removal_effects,
 )
 from vit.studies.analysis.correlation import correlation, partial_correlation, ranks, top_overlap
-from vit.studies.experiment import Experiment, Trained
+from vit.studies.experiment import Experiment, Trained, trained_and_random
 from vit.studies.results import Results, StudyError, Table, seeds
 
 NEARNESS = "nearness"
@@ -108,8 +108,8 @@ def study(experiment: Experiment) -> Results:
     )
 
     # heads
-    heads = torch.stack([weigh(one, one.model, images) for one in models])  # (seeds, heads, 5)
-    untrained = torch.stack([weigh(one, one.initial, images) for one in models])
+    both = trained_and_random(models, lambda one, model: weigh(one, model, images))
+    heads, untrained = both.values()  # (seeds, heads, 5)
     encoder = models[0].model.encoder
     first = sum(encoder.attention(layer).num_heads for layer in range(len(encoder.blocks)))  # those of the encoder
     groups = [torch.stack([head_correlations(one) for one in of]) for of in (heads, heads[:, :first], untrained)]

@@ -216,6 +216,16 @@ class Trained:
         return learning - sum(row.numel() for row in rows)
 
 
+def trained_and_random(
+    models: Sequence[Trained], measure: Callable[[Trained, MaskedAutoencoder], Tensor]
+) -> dict[str, Tensor]:
+    """Return a measure of models after and before their training: "trained" and "random weights", (seeds, ...) each."""
+    return {
+        "trained": torch.stack([measure(one, one.model) for one in models]),
+        "random weights": torch.stack([measure(one, one.initial) for one in models]),
+    }
+
+
 def _load(folder: Path, compute: Compute) -> MaskedAutoencoder:
     return cast(MaskedAutoencoder, load_model(str(folder))).to(compute.device).eval()
 
@@ -261,9 +271,7 @@ class Experiment:
         return self.used[config.data]
 
     def require_labels(self) -> Dataset:
-        """Return the images, with which features are measured; refuse those without labels, which neighbours and probe
-        need.
-        """
+        """Return the images, with which features are measured; refuse those without the labels that this takes."""
         data = self.data()
         if not (data.train.labelled and data.test.labelled):
             raise StudyError(f"{data.name} has no labels to measure features by; take images with classes")

@@ -25,7 +25,7 @@ from vit.figures.style import Figure
 from vit.interpret import AttentionMaps, attention_entropy
 from vit.patches import patchify
 from vit.studies.analysis.logits import asking, correlation_with_cosine, self_share, symmetry
-from vit.studies.experiment import AS_IT_IS, IDENTITY, SCORES, Experiment, Trained, over_seeds
+from vit.studies.experiment import AS_IT_IS, IDENTITY, SCORES, Experiment, Trained, over_seeds, trained_and_random
 from vit.studies.results import Results, Table, seeds
 
 OWN_SHARE, CORRELATION, SYMMETRY, ENTROPY = range(4)
@@ -39,9 +39,8 @@ def study(experiment: Experiment) -> Results:
     arms = {"Q = K = V = X": plain, "learned matrices": learned}
     found: dict[str, Tensor] = {}  # (seeds, layers, measures)
     for name, models in arms.items():
-        for when, key in (("before training", "initial"), ("trained", "model")):
-            of = [by_layer(one, getattr(one, key).encoder, experiment.study.images) for one in models]
-            found[f"{name}, {when}"] = torch.stack(of)
+        both = trained_and_random(models, lambda one, model: by_layer(one, model.encoder, experiment.study.images))
+        found |= {f"{name}, before training": both["random weights"], f"{name}, trained": both["trained"]}
     even = 1 / learned[0].model.encoder.pos_embed.shape[1]
 
     count = min(experiment.study.images, len(data.test))
@@ -91,9 +90,7 @@ def study(experiment: Experiment) -> Results:
 
 
 def by_layer(trained: Trained, encoder: VisionTransformer, images: int) -> Tensor:
-    """Own share, correlation, symmetry and entropy of the patches of test images, means over images, heads, patches:
-    (layers, 4).
-    """
+    """Own share, correlation, symmetry and entropy of the patches of test images: (layers, 4), means over all else."""
     prefix = encoder.num_prefix_tokens
     sums = torch.zeros(len(encoder.blocks), 4)
     inputs = trained.inputs(images)

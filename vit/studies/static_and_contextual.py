@@ -33,7 +33,7 @@ from vit.figures.shares import SharesPanel, shares_figure
 from vit.figures.style import Figure
 from vit.patches import patchify
 from vit.studies.analysis.tokens import paste, pasted_tokens, residual_stream, variance_shares
-from vit.studies.experiment import Experiment, Trained
+from vit.studies.experiment import Experiment, Trained, trained_and_random
 from vit.studies.kinds import BATCH, CLEAR, drawn_scenes, require_parts
 from vit.studies.results import Results, StudyError, Table, seeds
 
@@ -121,19 +121,15 @@ def study(experiment: Experiment) -> Results:
         )
     models, drawn = experiment.models(), experiment.models(config=scenes)
     cases = street_wheels(scenes.model, min(experiment.study.images, CASES))
-    designs = [design_of(one) for one in models]
-    pairs = list(zip(models, designs, strict=True))
-    shares = {  # (seeds, S, terms)
-        "trained": torch.stack([token_shares(one.model.encoder, design) for one, design in pairs]),
-        "random weights": torch.stack([token_shares(one.initial.encoder, design) for one, design in pairs]),
-    }
-    moved = {  # (seeds, kinds, other scenes, S, n)
-        "trained": torch.stack([cases.distances(one, one.model.encoder) for one in drawn]),
-        "random weights": torch.stack([cases.distances(one, one.initial.encoder) for one in drawn]),
-    }
+    shares = trained_and_random(
+        models, lambda one, model: token_shares(model.encoder, design_of(one))
+    )  # (seeds, S, terms)
+    # (seeds, kinds, other scenes, S, n)
+    moved = trained_and_random(drawn, lambda one, model: cases.distances(one, model.encoder))
 
+    design = design_of(models[0]).description
     shares_table = Table(
-        f"What tokens differ by: shares of the variance of {designs[0].description} of {models[0].data.name}",
+        f"What tokens differ by: shares of the variance of {design} of {models[0].data.name}",
         ("model", "after so many blocks", *TERMS, "all that its image has a part in"),
         [
             (
@@ -163,7 +159,7 @@ def study(experiment: Experiment) -> Results:
         ],
     )
     pictures = {
-        "shares": shares_of_tokens(shares, f"{models[0].data.name} · {designs[0].description}"),
+        "shares": shares_of_tokens(shares, f"{models[0].data.name} · {design}"),
         "wheel": moved_figure(moved),
         "pasted": example_figure(cases, drawn[0], moved["trained"][0]),
     }

@@ -149,9 +149,7 @@ def wheel_table(scenes: Company) -> Table:
 
 
 def company_figure(found: list[Company], which: int, unit: str, title: str) -> Figure:
-    """How far cosines follow being in one image, from layer to layer: one of the measures of `Association`, a row a data
-    set.
-    """
+    """How far cosines follow being in one image, from layer to layer: one of `Association`'s measures, per data set."""
     measured = [
         (f"{one.kinds.data}, {view}", {arm: one.follows[TOGETHER, arm, view][:, :, which].numpy() for arm in ARMS})
         for one in found

@@ -90,9 +90,7 @@ def study(experiment: Experiment) -> Results:
 
 
 def pull_of(models: list[Trained], images: int) -> Pull:
-    """What the masked loss of test images does to the matrices of an arm's models, one per seed, and what their training
-    did.
-    """
+    """What the masked loss of test images does to the matrices of an arm's models, and what their training did."""
     found: list[tuple[dict[str, Tensor], ...]] = []
     for one in models:
         ((inputs, mask),) = one.masked(one.inputs(images), images)

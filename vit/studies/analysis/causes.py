@@ -75,8 +75,7 @@ ATTENTION, GRADIENT = "attention, last decoder layer", "gradient × attention, d
 
 
 def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidden: Tensor) -> dict[str, Tensor]:
-    """How much of each visible patch goes into filling in the hidden patches (B, J), as attention has it: by name, (B, J,
-    K).
+    """How much of each visible patch goes into filling in hidden patches (B, J), as attention has it: (B, J, K), by name.
 
     `ATTENTION`: the weights of the last decoder layer, mean over heads. The rollout through decoder and encoder.
     `GRADIENT`: relevance through the decoder (Chefer, Gur and Wolf 2021) for how right the patch is filled in. Where the
@@ -115,8 +114,7 @@ HEAD_MEASURES = ("sharpness", "on other tokens", "strongest weight", "what it wr
 
 @torch.no_grad()
 def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
-    """Return `HEAD_MEASURES` of all heads of a model of ours, means over all images and tokens that `run` shows it: (heads,
-    4).
+    """Return `HEAD_MEASURES` of all heads of a model of ours: (heads, 4), means over what `run` shows it.
 
     How far the entropy of a token's weights is below that of even ones, in bits; the share of its attention that goes to
     other tokens; its largest weight; the length of the vector that the head adds to it. An AttentionError refuses other

@@ -15,16 +15,18 @@ from vit.interpret.layers import AttentionError
 
 
 def principal_angles(a: Tensor, b: Tensor) -> Tensor:
-    """The principal angles between the spaces that rows (m, D) and (n, D) span, in degrees, the smallest first (Björck and
-    Golub 1973).
+    """The principal angles between two spaces (Björck and Golub 1973), in degrees, the smallest first.
+
+    The rows of a (m, D) and b (n, D) span them; there are as many angles as the smaller one has dimensions.
     """
     angles = subspace_angles(*(rows.cpu().double().numpy().T for rows in (a, b)))  # the largest first
     return torch.from_numpy(np.degrees(angles[::-1]))
 
 
 def share_within(matrix: Tensor, rows: Tensor) -> float:
-    """How much of a map (m, D) lies in the space that rows (n, D) span, from 0 to 1; r of D random directions hold r / D of
-    any.
+    """How much of a map (m, D) lies in the space that rows (n, D) span, from 0 to 1.
+
+    Of D dimensions, r random ones hold r / D of any map.
     """
     read, basis = matrix.cpu().double().numpy(), orth(rows.cpu().double().numpy().T)  # (m, D), (D, r)
     return float(np.square(read @ basis).sum() / np.square(read).sum())
@@ -79,8 +81,7 @@ def symmetric_share(forms: Tensor) -> Tensor:
 
 
 def positive_share(forms: Tensor) -> Tensor:
-    """How much of the symmetric part of a form (..., P, P) draws like to like: its positive eigenvalues, of all without
-    sign.
+    """How much of the symmetric part of a form (..., P, P) draws like to like: its positive eigenvalues, out of all.
 
     From 0, opposites attract in every direction, to 1, like attracts like in every one, as in an inner product.
     """

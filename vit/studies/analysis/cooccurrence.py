@@ -23,8 +23,9 @@ def patch_labels(labels: Tensor, grid_size: tuple[int, int], share: float = 0.0)
 
 
 def together_in_images(labels: Tensor, count: int) -> Tensor:
-    """How much more often two of K labels (n, L), -1 for none, are in one image than if each came by itself: `information`
-    (K, K).
+    """How much more often two labels are in one image than if each came by itself: `information` (K, K) of (n, L).
+
+    A label of -1 is none.
     """
     there = torch.stack([(labels == label).any(1) for label in range(count)], dim=1).double()  # (n, K)
     images = there.sum(0)
@@ -32,10 +33,9 @@ def together_in_images(labels: Tensor, count: int) -> Tensor:
 
 
 def side_by_side(labels: Tensor, grid_size: tuple[int, int], count: int) -> Tensor:
-    """How much more often two of K labels (n, L), -1 for none, touch than if they were strewn at random: `information` (K,
-    K).
+    """How much more often two labels touch than if they were strewn at random: `information` (K, K) of (n, L).
 
-    Left and right, or one above the other, on the grid of patches.
+    They touch left and right, or one above the other, on the grid of patches; a label of -1 is none.
     """
     grid = labels.unflatten(1, grid_size)
     pairs = [(grid[:, 1:], grid[:, :-1]), (grid[:, :, 1:], grid[:, :, :-1])]

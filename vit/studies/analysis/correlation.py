@@ -61,13 +61,12 @@ class Association(NamedTuple):
 def association(
     one: Tensor, other: Tensor, given: Sequence[Tensor] = (), permutations: int = 999, seed: int = 0
 ) -> Association:
-    """The rank correlation of two relations (K, K) over all pairs of K things, with others held constant, and its Mantel
-    test.
+    """The rank correlation of two relations (K, K) between K things, with others held constant, and its Mantel test.
 
     The relations are symmetric, and their diagonals are not looked at. The correlation is Spearman's: of ranks, and with
     `given`, of what a linear fit of the ranks of those leaves. The K (K - 1) / 2 pairs are not independent, as each thing
     is in K - 1 of them; so chance is what comes of permuting the things (Mantel 1967; for partial correlations the
-    residuals are permuted, Legendre 2000), in the true order and `permutations` others.
+    residuals are permuted, Legendre 2000).
 
     Ranks say how surely two relations go together and not how much: two models may order all pairs alike, of which one
     tells them well apart and one hardly. That is what the gain is for: the slope of a linear fit to the values, with

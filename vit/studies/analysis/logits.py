@@ -139,8 +139,7 @@ def self_share(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
 
 
 def correlation_with_cosine(logits: Tensor, vectors: Tensor, given: Tensor | None = None) -> Tensor:
-    """Whether a query's logits (B, h, N, N) follow how similar the keys are to it: Pearson's correlation, mean over
-    queries, (B, h).
+    """How a query's logits (B, h, N, N) correlate with how similar the keys are to it, mean over queries: (B, h).
 
     For each query it is taken over all other tokens: with itself, of cosine 1, there would always be some. Softmax loses a
     number that is the same for all keys of a query; so does the correlation: it is that of the logarithm of the weights
@@ -161,11 +160,11 @@ def _others(square: Tensor) -> Tensor:
 
 
 def symmetry(logits: Tensor) -> Tensor:
-    """Whether two tokens ask each other alike: (|S|^2 - |A|^2) / (|S|^2 + |A|^2) of the symmetric and antisymmetric parts,
-    (B, h).
+    """Whether two tokens ask each other alike, by logits (B, h, N, N): (B, h).
 
-    What a token has with all others, as a query and as a key, is taken away first: pairs are left. 1 where a logit is the
-    same both ways, 0 where one way says nothing of the other, -1 where it is the opposite.
+    That is (|S|^2 - |A|^2) / (|S|^2 + |A|^2) of the symmetric and antisymmetric parts. What a token has with all others, as
+    a query and as a key, is taken away first: pairs are left. 1 where a logit is the same both ways, 0 where one way says
+    nothing of the other, -1 where it is the opposite.
     """
     pairs = logits - logits.mean(-1, keepdim=True) - logits.mean(-2, keepdim=True) + logits.mean((-2, -1), keepdim=True)
     # |S|^2 - |A|^2 of S, A = (Z +- Z^T) / 2 is the sum of Z times Z^T, |S|^2 + |A|^2 that of Z squared.

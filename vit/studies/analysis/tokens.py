@@ -20,8 +20,7 @@ BATCH = 250
 
 @torch.no_grad()
 def residual_stream(encoder: VisionTransformer, inputs: Tensor, alone: bool = False) -> Tensor:
-    """Return the patch tokens of images (B, C, H, W) before the first block and after each one, without the final norm: (S,
-    B, L, D).
+    """Return the patch tokens of images (B, C, H, W) before the first block and after each: (S, B, L, D), not normed.
 
     With `alone`, each patch is seen by itself, at its place, as if all others were hidden. That costs little, because two
     tokens (a class token and the patch) attend to each other only.
@@ -84,8 +83,7 @@ def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str,
 
 
 def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor:
-    """Return the mean token of each of K groups of patches, beyond what is typical of their places, in two halves: (S, 2,
-    K, D).
+    """Return the mean token of K groups of patches, beyond what is typical of their places, in two halves: (S, 2, K, D).
 
     From every token the mean token of its place is taken away, over all images. Even and odd images are averaged apart, so
     that two means can be compared which have no image in common; nan where a half has no patch of a group. The batches are
@@ -107,8 +105,7 @@ def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor
 
 
 def group_cosines(means: Tensor) -> Tensor:
-    """The cosine between any two of K groups, each about the mean of all groups, across the halves of `group_means`: (S, K,
-    K).
+    """The cosine between any two of K groups, each about the mean of all, across the halves of `group_means`: (S, K, K).
 
     It is symmetric; on the diagonal, how well the two halves agree on a group.
     """
