@@ -11,9 +11,9 @@ from vit.config import AugmentConfig, Config, DataConfig, ModelConfig
 from vit.interpret import AttentionMaps, read_dynamics
 from vit.masking import make_mask
 from vit.studies import StudyConfig, attention_or_cause, identity_case, is_it_similarity, one_hot, who_trains_them
-from vit.studies import experiment as arms
+from vit.studies import experiment as module
 from vit.studies import static_and_contextual as static
-from vit.studies.experiment import Arm, Experiment, Trained
+from vit.studies.experiment import ARMS, Arm, Experiment, Trained
 from vit.studies.results import StudyError
 from vit.training import loop
 from vit.training.loop import train_steps
@@ -36,7 +36,7 @@ def test_a_model_is_what_the_trainer_makes_of_the_same_settings(experiment, trai
 
 def test_weights_are_the_averaged_ones_and_dynamics_are_there_where_they_are_asked_for(tmp_path, one_seed):
     settings = {"optim.ema": 0.9, "run.dynamics_every": 2, "train.seed": 0}
-    config = Arm("averaged", "", settings=settings).config(one_seed.config)
+    config = Arm(settings=settings).config(one_seed.config)
     (learned,) = replace(one_seed, folder=tmp_path, config=config).models()
     run = setup(config, learned.data)
     for _ in train_steps(run):
@@ -54,7 +54,8 @@ def test_it_is_trained_once_and_found_again_also_where_the_data_has_moved(one_se
     (moved,) = one_seed.models(config=replace(one_seed.config, data=replace(one_seed.config.data, root="elsewhere")))
     assert moved.folder == before.folder
     assert not told
-    (other,) = one_seed.models(Arm("another", "", ("W_V",)))
+    monkeypatch.setitem(ARMS, "another", Arm(("W_V",)))
+    (other,) = one_seed.models("another")
     assert other.folder != before.folder
     assert told == ["training: another, seed 0, Scenes"]
 
@@ -88,12 +89,13 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path, one_seed,
     assert not list(tmp_path.rglob(f"{PARTIAL}*"))
 
 
-def test_a_study_may_change_the_model_before_the_first_step(one_seed, trained):
+def test_a_study_may_change_the_model_before_the_first_step(one_seed, trained, monkeypatch):
     def silence(model):
         for block in model.encoder.blocks:
             block.attn.W_Q.data.zero_()
 
-    (changed,) = one_seed.models(Arm("silent", "", ("encoder.W_Q",), start=silence))
+    monkeypatch.setitem(ARMS, "silent", Arm(("encoder.W_Q",), start=silence))
+    (changed,) = one_seed.models("silent")
     for one in (changed.initial, changed.model):  # and frozen parts stay as it left them
         assert all(block.attn.W_Q.abs().max() == 0 for block in one.encoder.blocks)
     here, there = changed.initial.state_dict(), trained.initial.state_dict()
@@ -103,7 +105,7 @@ def test_a_study_may_change_the_model_before_the_first_step(one_seed, trained):
 
 
 def test_a_study_may_show_other_images(one_seed, trained):
-    (mixed,) = one_seed.models(Arm("shuffled", "", settings={"augment.shuffle": "across"}))
+    (mixed,) = one_seed.models("shuffled across images")
     assert torch.equal(mixed.initial.encoder.patch_embed.proj.weight, trained.initial.encoder.patch_embed.proj.weight)
     assert mixed.scores["loss"] > trained.scores["loss"]  # images were never seen
 
@@ -115,7 +117,7 @@ def test_scores_are_measured_once_and_learning_helps(one_seed, trained, monkeypa
     assert 0.1 < scores["linear"] <= 1
     assert scores["loss"] < trained.initial_scores["loss"]
     (again,) = one_seed.models()
-    monkeypatch.setattr(arms, "evaluate", lambda *_: pytest.fail("measured twice"))
+    monkeypatch.setattr(module, "evaluate", lambda *_: pytest.fail("measured twice"))
     assert again.scores == scores
     assert again.initial_scores == trained.initial_scores
 
@@ -139,12 +141,11 @@ def moved(learned) -> set[str]:
 @pytest.mark.parametrize(
     ("arm", "stays"),
     [
-        (arms.W_E_FROZEN, ["patch_embed"]),
-        (arms.W_V_FROZEN, ["/W_V"]),
-        (arms.W_Q_W_K_FROZEN, ["/W_Q", "/W_K"]),
-        (arms.MLP_FROZEN, [".mlp."]),
+        ("W_E frozen", ["patch_embed"]),
+        ("W_V frozen", ["/W_V"]),
+        ("W_Q and W_K frozen", ["/W_Q", "/W_K"]),
+        ("MLP frozen", [".mlp."]),
     ],
-    ids=lambda of: getattr(of, "name", None),
 )
 def test_what_is_frozen_stays_and_all_else_learns(one_seed, trained, arm, stays):
     (learned,) = one_seed.models(arm)
@@ -158,21 +159,21 @@ def test_what_is_frozen_stays_and_all_else_learns(one_seed, trained, arm, stays)
 
 @pytest.mark.slow
 def test_numbers_that_learn(one_seed, trained):
-    def of(arm: Arm) -> int:
+    def of(arm: str) -> int:
         return one_seed.models(arm)[0].numbers_that_learn()
 
     layers = 2 * [96] + [32]  # widths, of encoder and decoder
     third = sum(width * width + width for width in layers)
-    assert of(arms.AS_IT_IS) - of(arms.W_V_FROZEN) == third
-    assert of(arms.AS_IT_IS) - of(arms.IDENTITY) == 3 * third
-    assert of(arms.POSITIONS_LEARNED) - of(arms.AS_IT_IS) == 65 * 96
-    assert of(arms.ENCODER_WITHOUT_POSITIONS) == of(arms.AS_IT_IS)
+    assert of("all learn") - of("W_V frozen") == third
+    assert of("all learn") - of("Q = K = V = X") == 3 * third
+    assert of("positions learned") - of("all learn") == 65 * 96
+    assert of("no positions in the encoder") == of("all learn")
     fixed = 65 * 96 + 65 * 32
-    assert of(arms.AS_IT_IS) == sum(value.numel() for value in trained.model.state_dict().values()) - fixed
+    assert of("all learn") == sum(value.numel() for value in trained.model.state_dict().values()) - fixed
 
 
 def test_uniform_attention_is_uniform(one_seed):
-    (learned,) = one_seed.models(arms.UNIFORM)
+    (learned,) = one_seed.models("uniform attention")
     images = learned.prepare(learned.data.test.images[:4])
     mask = make_mask("random", 4, (8, 8), 0.75, torch.Generator().manual_seed(0))
     for part, tokens in ((learned.model.encoder, 17), (learned.model.decoder, 65)):
@@ -185,7 +186,7 @@ def test_uniform_attention_is_uniform(one_seed):
 def test_without_positions_in_the_encoder_a_token_does_not_know_its_place(one_seed):
     images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     rolled = images.roll(4, dims=3)  # by one patch
-    for arm, blind in ((arms.ENCODER_WITHOUT_POSITIONS, True), (arms.AS_IT_IS, False)):
+    for arm, blind in (("no positions in the encoder", True), ("all learn", False)):
         (learned,) = one_seed.models(arm)
         with torch.no_grad():
             here, there = (learned.model.encoder(one)[:, 1:].unflatten(1, (8, 8)) for one in (images, rolled))
@@ -194,7 +195,7 @@ def test_without_positions_in_the_encoder_a_token_does_not_know_its_place(one_se
 
 def test_without_any_positions_all_hidden_patches_are_filled_in_alike(one_seed):
     mask = make_mask("random", 4, (8, 8), 0.75, torch.Generator().manual_seed(0))
-    for arm, alike in ((arms.NO_POSITIONS, True), (arms.ENCODER_WITHOUT_POSITIONS, False)):
+    for arm, alike in (("no positions at all", True), ("no positions in the encoder", False)):
         (learned,) = one_seed.models(arm)
         with torch.no_grad():
             prediction = learned.model(learned.prepare(learned.data.test.images[:4]), mask)

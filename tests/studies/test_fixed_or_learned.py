@@ -3,13 +3,12 @@
 import pytest
 
 from vit.studies import fixed_or_learned
-from vit.studies.experiment import AS_IT_IS, NO_POSITIONS, W_V_FROZEN
 from vit.studies.fixed_or_learned import study
 
 
 @pytest.mark.slow
 def test_the_study_measures_its_arms(one_seed, monkeypatch):
-    monkeypatch.setattr(fixed_or_learned, "ARMS", (AS_IT_IS, NO_POSITIONS, W_V_FROZEN))
+    monkeypatch.setattr(fixed_or_learned, "COMPARED", ("all learn", "no positions at all", "W_V frozen"))
     results = study(one_seed)
     (table,) = results.tables
     losses = {row[0]: row[2].mean for row in table.rows}

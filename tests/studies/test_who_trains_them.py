@@ -2,7 +2,6 @@
 
 import pytest
 
-from vit.studies.experiment import W_Q_FROZEN
 from vit.studies.who_trains_them import BY_LAYER, pull_of
 
 
@@ -14,7 +13,7 @@ def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(one_seed):
         assert (pull.moved[name] > 1e-3).all(), name
     assert (pull.gradient["W_E"] > 0).all()
     assert (pull.moved["positions"] == 0).all()  # they are fixed
-    frozen = pull_of(one_seed.models(W_Q_FROZEN), 32)
+    frozen = pull_of(one_seed.models("W_Q frozen"), 32)
     assert (frozen.moved["W_Q"] == 0).all()
     assert (frozen.gradient["W_Q"] > 0).all()  # it would be pulled
     assert (frozen.moved["W_K"] > 1e-3).all()

@@ -71,7 +71,7 @@ class Asked:
 
 
 def study(experiment: Experiment) -> Results:
-    """See the module.
+    """Return what was measured; the module says how to read it.
 
     Raises:
         StudyError: the mask leaves too few patches to be ranked.

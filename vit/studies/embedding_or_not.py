@@ -25,7 +25,7 @@ MATRICES = ("W_Q", "W_K", "W_V")
 
 
 def study(experiment: Experiment) -> Results:
-    """See the module."""
+    """Return what was measured; the module says how to read it."""
     experiment.require_matrices()
     models = experiment.models()
     encoder = models[0].model.encoder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -49,15 +50,11 @@ class Arm:
     """What is different in a model.
 
     Attributes:
-        name: of its runs: studies that name the same arm share its models.
-        label: in tables and pictures.
         freeze: parts that do not learn, of encoder and decoder; see `vit.training.freeze`.
         settings: that differ, "model.qkv" for example.
         start: changes the new model before its first step; frozen parts stay as it leaves them.
     """
 
-    name: str
-    label: str
     freeze: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     start: Callable[[MaskedAutoencoder], None] | None = None
@@ -91,27 +88,26 @@ def without_queries(model: MaskedAutoencoder) -> None:
 
 
 LEARNED_TABLE = {"model.pos_embed": "learned"}  # starts at zero and, frozen, stays there
-
-AS_IT_IS = Arm("as it is", "all learn")
-W_E_FROZEN = Arm("W_E frozen", "W_E frozen", ("patch_embed",))
-W_Q_FROZEN = Arm("W_Q frozen", "W_Q frozen", ("W_Q",))
-W_K_FROZEN = Arm("W_K frozen", "W_K frozen", ("W_K",))
-W_V_FROZEN = Arm("W_V frozen", "W_V frozen", ("W_V",))
-W_O_FROZEN = Arm("W_O frozen", "W_O frozen", ("W_O",))
-MLP_FROZEN = Arm("MLP frozen", "MLP frozen", ("mlp",))
-W_Q_W_K_FROZEN = Arm("W_Q and W_K frozen", "W_Q and W_K frozen", ("W_Q", "W_K"))
-ALL_THREE_FROZEN = Arm("W_Q W_K and W_V frozen", "all three frozen", ("W_Q", "W_K", "W_V"))
-IDENTITY = Arm("identity", "Q = K = V = X", settings={"model.qkv": "identity"})
-UNIFORM = Arm("uniform attention", "uniform attention", ("W_Q", "W_K"), start=without_queries)
-POSITIONS_LEARNED = Arm("positions learned", "positions learned", settings=LEARNED_TABLE)
-ENCODER_WITHOUT_POSITIONS = Arm(
-    "no positions in the encoder",
-    "no positions in the encoder",
-    ("encoder.pos_embed",),
-    LEARNED_TABLE,
-    without_positions,
-)
-NO_POSITIONS = Arm("no positions", "no positions at all", ("encoder.pos_embed",), LEARNED_TABLE, without_any_positions)
+USUAL, IDENTITY = "all learn", "Q = K = V = X"
+ARMS = {
+    USUAL: Arm(),
+    "W_E frozen": Arm(("patch_embed",)),
+    "W_Q frozen": Arm(("W_Q",)),
+    "W_K frozen": Arm(("W_K",)),
+    "W_V frozen": Arm(("W_V",)),
+    "W_O frozen": Arm(("W_O",)),
+    "MLP frozen": Arm(("mlp",)),
+    "W_Q and W_K frozen": Arm(("W_Q", "W_K")),
+    "all three frozen": Arm(("W_Q", "W_K", "W_V")),
+    IDENTITY: Arm(settings={"model.qkv": "identity"}),
+    "uniform attention": Arm(("W_Q", "W_K"), start=without_queries),
+    "positions learned": Arm(settings=LEARNED_TABLE),
+    "no positions in the encoder": Arm(("encoder.pos_embed",), LEARNED_TABLE, without_positions),
+    "no positions at all": Arm(("encoder.pos_embed",), LEARNED_TABLE, without_any_positions),
+    "shuffled across images": Arm(settings={"augment.shuffle": "across"}),
+    "shuffled within images": Arm(settings={"augment.shuffle": "within"}),
+}
+"""By the names of tables and runs."""
 
 # --- a model, before and after its training ---------------------------------------------------------------------------------
 
@@ -285,25 +281,25 @@ class Experiment:
         if biases and not model.qkv_bias:
             raise StudyError("without model.qkv_bias there are no biases to look at; leave it out")
 
-    def models(self, arm: Arm = AS_IT_IS, config: Config | None = None) -> list[Trained]:
-        """Return the models of an arm, one per seed: trained now, or found; an interrupted training goes on.
+    def models(self, arm: str = USUAL, config: Config | None = None) -> list[Trained]:
+        """Return the models of one of `ARMS`, one per seed: trained now, or found; an interrupted training goes on.
 
         `config` has all settings but arm and seed; None for the experiment's own.
         """
-        return [self._model(arm, arm.config(config or self.config), seed) for seed in self.study.seeds]
+        return [self._model(arm, ARMS[arm].config(config or self.config), seed) for seed in self.study.seeds]
 
-    def _model(self, arm: Arm, config: Config, seed: int) -> Trained:
+    def _model(self, arm: str, config: Config, seed: int) -> Trained:
         config = replace(config, train=replace(config.train, seed=seed))
         data, compute = self.data(config), choose_compute(config.run, "fp32")
 
         # its name says which model this is: arm, settings, seed and data
-        content = json.dumps([arm.name, config.deciding(), data.stamp])
+        content = json.dumps([arm, config.deciding(), data.stamp])
         content_hash = hashlib.sha256(content.encode()).hexdigest()[:8]
-        folder = self.folder / f"{arm.name.replace(' ', '-')}-{content_hash}-seed{seed}"
+        folder = self.folder / f"{re.sub(r'[^A-Za-z_]+', '-', arm)}-{content_hash}-seed{seed}"
         if not (folder / "learned.json").exists():
-            self.tell(f"training: {arm.name}, seed {seed}, {data.name}")
+            self.tell(f"training: {arm}, seed {seed}, {data.name}")
             since = time.perf_counter()
-            _train(config, data, folder, arm.start)
+            _train(config, data, folder, ARMS[arm].start)
             self.waited += time.perf_counter() - since
 
         model, initial = (_load(path, compute) for path in (folder, folder / "initial"))

@@ -16,45 +16,31 @@ from __future__ import annotations
 from vit.evaluate.features import pixel_features
 from vit.evaluate.knn import knn_accuracy
 from vit.figures.measures import ArmPanel, arms_figure
-from vit.studies.experiment import (
-    ALL_THREE_FROZEN,
-    AS_IT_IS,
-    ENCODER_WITHOUT_POSITIONS,
-    IDENTITY,
-    NO_POSITIONS,
-    POSITIONS_LEARNED,
-    SCORES,
-    UNIFORM,
-    W_E_FROZEN,
-    W_Q_W_K_FROZEN,
-    W_V_FROZEN,
-    Experiment,
-    over_seeds,
-)
+from vit.studies.experiment import SCORES, USUAL, Experiment, over_seeds
 from vit.studies.results import Results, Seeds, Table, seeds
 
-ARMS = (
-    AS_IT_IS,
-    W_E_FROZEN,
-    POSITIONS_LEARNED,
-    ENCODER_WITHOUT_POSITIONS,
-    NO_POSITIONS,
-    W_Q_W_K_FROZEN,
-    W_V_FROZEN,
-    ALL_THREE_FROZEN,
-    IDENTITY,
-    UNIFORM,
+COMPARED = (
+    USUAL,
+    "W_E frozen",
+    "positions learned",
+    "no positions in the encoder",
+    "no positions at all",
+    "W_Q and W_K frozen",
+    "W_V frozen",
+    "all three frozen",
+    "Q = K = V = X",
+    "uniform attention",
 )
 
 
 def study(experiment: Experiment) -> Results:
-    """See the module."""
+    """Return what was measured; the module says how to read it."""
     experiment.require_matrices()
     data = experiment.require_labels()
-    models = {arm.label: experiment.models(arm) for arm in ARMS}
-    usual = models[AS_IT_IS.label]
-    scores = {label: over_seeds([one.scores for one in trained]) for label, trained in models.items()}
-    whole, untrained = scores[AS_IT_IS.label], over_seeds([one.initial_scores for one in usual])
+    models = {arm: experiment.models(arm) for arm in COMPARED}
+    usual = models[USUAL]
+    scores = {arm: over_seeds([one.scores for one in trained]) for arm, trained in models.items()}
+    whole, untrained = scores[USUAL], over_seeds([one.initial_scores for one in usual])
 
     # without any model
     guess = usual[0].reconstruction().mean_visible
@@ -62,29 +48,17 @@ def study(experiment: Experiment) -> Results:
     pixels = knn_accuracy(bank, data.train.labels, queries, data.test.labels)
 
     rows: list[tuple[str | Seeds, ...]] = []
-    for label, trained in models.items():
-        found, numbers = scores[label], f"{trained[0].numbers_that_learn():,}"
+    for arm, trained in models.items():
+        found, numbers = scores[arm], f"{trained[0].numbers_that_learn():,}"
         lost = ("", "") if found is whole else (found["loss"] - whole["loss"], found["linear"] - whole["linear"])
-        rows.append((label, numbers, *found.values(), *lost))
+        rows.append((arm, numbers, *found.values(), *lost))
+    nothing = "no model: mean of the visible patches, raw pixels"
     rows += [
         ("all, before training", "", *untrained.values(), "", ""),
-        (
-            "no model: mean of the visible patches, raw pixels",
-            "",
-            seeds([guess]),
-            seeds([pixels], share=True),
-            "",
-            "",
-            "",
-        ),
+        (nothing, "", seeds([guess]), seeds([pixels], share=True), "", "", ""),
     ]
-    columns = (
-        "arm",
-        "numbers that learn",
-        *SCORES.values(),
-        "loss: more than where all learn",
-        "probe: points more",
-    )
+    differences = ("loss: more than where all learn", "probe: points more")
+    columns = ("arm", "numbers that learn", *SCORES.values(), *differences)
     budget = (
         f"{experiment.config.train.epochs} epochs on {len(data.train):,} images,"
         f" measured on {len(data.test):,} test images"

@@ -25,18 +25,18 @@ from vit.figures.style import Figure
 from vit.interpret import AttentionMaps, attention_entropy
 from vit.patches import patchify
 from vit.studies.analysis.logits import asking, correlation_with_cosine, self_share, symmetry
-from vit.studies.experiment import AS_IT_IS, IDENTITY, SCORES, Experiment, Trained, over_seeds, trained_and_random
+from vit.studies.experiment import IDENTITY, SCORES, Experiment, Trained, over_seeds, trained_and_random
 from vit.studies.results import Results, Table, seeds
 
 OWN_SHARE, CORRELATION, SYMMETRY, ENTROPY = range(4)
 
 
 def study(experiment: Experiment) -> Results:
-    """See the module."""
+    """Return what was measured; the module says how to read it."""
     experiment.require_matrices()
     data = experiment.require_labels()
-    plain, learned = experiment.models(IDENTITY), experiment.models(AS_IT_IS)
-    arms = {"Q = K = V = X": plain, "learned matrices": learned}
+    plain, learned = experiment.models(IDENTITY), experiment.models()
+    arms = {IDENTITY: plain, "learned matrices": learned}
     found: dict[str, Tensor] = {}  # (seeds, layers, measures)
     for name, models in arms.items():
         both = trained_and_random(models, lambda one, model: by_layer(one, model.encoder, experiment.study.images))
@@ -65,7 +65,7 @@ def study(experiment: Experiment) -> Results:
         ],
     )
     scores = {name: over_seeds([one.scores for one in models]) for name, models in arms.items()}
-    lost = [scores["Q = K = V = X"][key] - scores["learned matrices"][key] for key in SCORES]
+    lost = [scores[IDENTITY][key] - scores["learned matrices"][key] for key in SCORES]
     price = Table(
         f"What it is worth: {experiment.config.train.epochs} epochs on {len(data.train):,} images",
         ("model", "numbers that learn", *SCORES.values()),

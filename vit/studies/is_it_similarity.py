@@ -73,7 +73,7 @@ class Reading(NamedTuple):
 
 
 def study(experiment: Experiment) -> Results:
-    """See the module."""
+    """Return what was measured; the module says how to read it."""
     experiment.require_matrices()
     models, images = experiment.models(), experiment.study.images
     roots = [covariance_root(one) for one in models]

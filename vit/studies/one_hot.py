@@ -27,7 +27,7 @@ SIZES = (1, 4, 16, 64, 256, 1024)
 
 
 def study(experiment: Experiment) -> Results:
-    """See the module."""
+    """Return what was measured; the module says how to read it."""
     models = experiment.models()
     found = torch.stack([table_errors(one, experiment.study.images) for one in models])  # (seeds, sizes, 3)
     sizes = found[0, :, 0].int().tolist()  # the same for all: they begin with the same patches

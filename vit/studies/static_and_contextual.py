@@ -107,7 +107,7 @@ class Cases:
 
 
 def study(experiment: Experiment) -> Results:
-    """See the module.
+    """Return what was measured; the module says how to read it.
 
     Raises:
         StudyError: patches are too large, or images too few, for patches to be put into other images.

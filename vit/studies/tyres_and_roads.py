@@ -28,15 +28,12 @@ from vit.figures.measures import LayerPanel, layers_figure
 from vit.figures.relations import Relation, relations_figure
 from vit.figures.style import Figure
 from vit.studies.analysis.correlation import association
-from vit.studies.experiment import Arm, Experiment
+from vit.studies.experiment import Experiment
 from vit.studies.kinds import ALONE, TOGETHER, WHOLE, Kinds, clusters_of_patches, parts_of_scenes, require_parts
 from vit.studies.results import Results, Seeds, Table, seeds
 
-SHUFFLED = (
-    Arm("shuffled across images", "shuffled across images", settings={"augment.shuffle": "across"}),
-    Arm("shuffled within images", "shuffled within images", settings={"augment.shuffle": "within"}),
-)
-ARMS = ("trained", "random weights", *(arm.label for arm in SHUFFLED))
+SHUFFLED = ("shuffled across images", "shuffled within images")
+MODELS = ("trained", "random weights", *SHUFFLED)
 ROAD, GRASS = "road", "grass"
 WHEEL, BALL, BUOY = "wheel", "ball", "buoy"  # the latter two are drawn by the wheel's code: vit.data.scenes.LOOK_ALIKES
 AXIS = "after so many blocks (0: the static embedding)"
@@ -66,7 +63,7 @@ class Company:
 
 
 def study(experiment: Experiment) -> Results:
-    """See the module.
+    """Return what was measured; the module says how to read it.
 
     Raises:
         StudyError: patches are too large, or images too few, for kinds of patches to be measured.
@@ -96,7 +93,7 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Company:
     """Train all arms, and measure how near the tokens of kinds of patches are, and whether that follows their company."""
     trained = experiment.models(config=config)
     arms = {"trained": [one.model for one in trained], "random weights": [one.initial for one in trained]}
-    arms |= {arm.label: [one.model for one in experiment.models(arm, config)] for arm in SHUFFLED}
+    arms |= {arm: [one.model for one in experiment.models(arm, config)] for arm in SHUFFLED}
     looks = {view: kinds.looks(trained[0], view) for view in kinds.views}
     cosines = {
         (arm, view): torch.stack([kinds.cosines(trained[0], model.encoder, view) for model in models])
@@ -151,7 +148,7 @@ def wheel_table(scenes: Company) -> Table:
 def company_figure(found: list[Company], which: int, unit: str, title: str) -> Figure:
     """How far cosines follow being in one image, from layer to layer: one of `Association`'s measures, per data set."""
     measured = [
-        (f"{one.kinds.data}, {view}", {arm: one.follows[TOGETHER, arm, view][:, :, which].numpy() for arm in ARMS})
+        (f"{one.kinds.data}, {view}", {arm: one.follows[TOGETHER, arm, view][:, :, which].numpy() for arm in MODELS})
         for one in found
         for view in one.kinds.views
     ]

@@ -23,21 +23,10 @@ from torch import Tensor
 from vit.figures.measures import ArmPanel, LayerPanel, arms_figure, layers_figure
 from vit.figures.style import Figure
 from vit.studies.analysis.gradients import drift, masked_gradients, sizes, weights_by_name
-from vit.studies.experiment import (
-    AS_IT_IS,
-    MLP_FROZEN,
-    POSITIONS_LEARNED,
-    W_E_FROZEN,
-    W_K_FROZEN,
-    W_O_FROZEN,
-    W_Q_FROZEN,
-    W_V_FROZEN,
-    Experiment,
-    Trained,
-)
+from vit.studies.experiment import USUAL, Experiment, Trained
 from vit.studies.results import Results, Table, seeds
 
-FROZEN = (W_E_FROZEN, W_Q_FROZEN, W_K_FROZEN, W_V_FROZEN, W_O_FROZEN, MLP_FROZEN)
+FROZEN = ("W_E frozen", "W_Q frozen", "W_K frozen", "W_V frozen", "W_O frozen", "MLP frozen")
 MOMENTS = ("at the start", "halfway", "at the end")
 BY_LAYER = ("W_Q", "W_K", "W_V", "W_O", "MLP")
 MATRICES = ("W_E", "positions", *BY_LAYER)
@@ -64,21 +53,21 @@ class Pull(NamedTuple):
 
 
 def study(experiment: Experiment) -> Results:
-    """See the module."""
+    """Return what was measured; the module says how to read it."""
     experiment.require_matrices(biases=True)
-    models = {arm.label: experiment.models(arm) for arm in (AS_IT_IS, *FROZEN)}
+    models = {arm: experiment.models(arm) for arm in (USUAL, *FROZEN)}
     data = experiment.data()
     images = min(experiment.study.images, MOST_IMAGES, len(data.test))
-    pull = pull_of(models[AS_IT_IS.label], images)
-    for mine, learned in zip(pull, pull_of(experiment.models(POSITIONS_LEARNED), images), strict=True):
+    pull = pull_of(models[USUAL], images)
+    for mine, learned in zip(pull, pull_of(experiment.models("positions learned"), images), strict=True):
         mine["positions"] = learned["positions"]
 
-    losses = {label: seeds([one.reconstruction().model for one in trained]) for label, trained in models.items()}
-    whole = losses[AS_IT_IS.label]
+    losses = {arm: seeds([one.reconstruction().model for one in trained]) for arm, trained in models.items()}
+    whole = losses[USUAL]
     frozen = Table(
         f"One of them frozen at its random start: {len(data.test):,} test images",
         ("arm", "loss over hidden patches", "more than where all learn"),
-        [(label, loss, "" if loss is whole else loss - whole) for label, loss in losses.items()],
+        [(arm, loss, "" if loss is whole else loss - whole) for arm, loss in losses.items()],
     )
     panel = ArmPanel("loss over hidden patches", [loss.values for loss in losses.values()])
     title, about = "What is lost when one of them stands still", "a dot a seed, a bar at their mean; grey: all learn"
