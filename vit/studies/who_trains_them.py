@@ -102,7 +102,7 @@ def gradient_tables(pull: Pull, images: int) -> list[Table]:
     matrices = [
         (
             name,
-            *(seeds(pull.relative[name][:, at]) for at in range(len(MOMENTS))),
+            *map(seeds, pull.relative[name].unbind(1)),
             seeds(pull.moved[name]),
             f"{float(pull.gradient[name].min() / rounding):,.0f}",
         )
@@ -115,14 +115,7 @@ def gradient_tables(pull: Pull, images: int) -> list[Table]:
     asking, giving = ("W_Q", "W_K"), ("W_V", "W_O")
     ratio = mean(pull.relative, asking) / mean(pull.relative, giving)  # (seeds, moments)
     moved = [seeds(mean(pull.moved, names), share=True) for names in (asking, giving)]
-    biases = [
-        (
-            name,
-            *(seeds(pull.gradient[name][:, at]) for at in range(len(MOMENTS))),
-            seeds(pull.weight[name][:, -1]),
-        )
-        for name in BIASES
-    ]
+    biases = [(name, *map(seeds, pull.gradient[name].unbind(1)), seeds(pull.weight[name][:, -1])) for name in BIASES]
     return [
         Table(
             f"By the size of the matrix, mean over layers; loss of {images} test images",
@@ -132,7 +125,7 @@ def gradient_tables(pull: Pull, images: int) -> list[Table]:
         Table(
             "W_Q and W_K beside W_V and W_O: gradients in times of theirs, and how far each pair has moved",
             (*gradients, "W_Q and W_K moved", "W_V and W_O moved"),
-            [(*(seeds(ratio[:, at]) for at in range(len(MOMENTS))), *moved)],
+            [(*map(seeds, ratio.unbind(1)), *moved)],
         ),
         Table(
             "Biases of queries, keys and values: root mean square of a number, mean over layers",
