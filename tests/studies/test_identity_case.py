@@ -13,9 +13,11 @@ def test_identity_is_symmetric_and_looks_at_itself(one_seed):
     found = {
         name: dict(zip(MEASURES, by_layer(one, model.encoder, 48).unbind(1), strict=True))
         for name, one, model in (
-            ("plain", plain, plain.model), ("plain at first", plain, plain.initial), ("random", usual, usual.initial),
+            ("plain", plain, plain.model),
+            ("plain at first", plain, plain.initial),
+            ("random", usual, usual.initial),
         )
-    }  # fmt: skip
+    }
     assert found["plain at first"]["symmetry"].tolist() == pytest.approx([1, 1], abs=1e-5)
     assert (found["plain at first"]["own share"] > 4 / 65).all()
     # a random W_Q W_K^T knows nothing of similarity: the control

@@ -42,8 +42,11 @@ def test_they_are_the_slopes_of_the_loss(images, mask):
     found = masked_gradients(model, images, mask)
     block = model.encoder.blocks[1]
     places = {
-        "W_Q": block.attn.W_Q.T, "W_K": block.attn.W_K.T, "W_V": block.attn.W_V.T, "W_O": block.attn.proj.weight,
-    }  # fmt: skip
+        "W_Q": block.attn.W_Q.T,
+        "W_K": block.attn.W_K.T,
+        "W_V": block.attn.W_V.T,
+        "W_O": block.attn.proj.weight,
+    }
     for name, weight in places.items():
         direction = torch.randn(weight.shape, dtype=torch.double)
         losses = []
@@ -61,8 +64,17 @@ def test_one_pass_has_every_matrix_of_every_layer_and_nothing_of_the_model_chang
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = masked_gradients(model, images, mask)
     assert {name: len(of) for name, of in found.items()} == {
-        "W_E": 1, "positions": 1, "W_Q": 3, "b_Q": 3, "W_K": 3, "b_K": 3, "W_V": 3, "b_V": 3, "W_O": 3, "MLP": 3,
-    }  # fmt: skip
+        "W_E": 1,
+        "positions": 1,
+        "W_Q": 3,
+        "b_Q": 3,
+        "W_K": 3,
+        "b_K": 3,
+        "W_V": 3,
+        "b_V": 3,
+        "W_O": 3,
+        "MLP": 3,
+    }
     for name in found.keys() - {"b_K"}:
         assert (sizes(found[name]) > 1e-6).all(), name
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

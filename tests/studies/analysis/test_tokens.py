@@ -110,17 +110,27 @@ def centred(*shape: int, seed: int) -> torch.Tensor:
 def test_known_terms_are_found_exactly():
     sizes = {"patch": 5, "place": 3, "context": 4}
     terms = {
-        ("patch",): 3.0, ("place",): 1.0, ("context",): 2.0, ("patch", "place"): 0.5, ("place", "context"): 1.5,
+        ("patch",): 3.0,
+        ("place",): 1.0,
+        ("context",): 2.0,
+        ("patch", "place"): 0.5,
+        ("place", "context"): 1.5,
         ("patch", "place", "context"): 2.0,
-    }  # fmt: skip
+    }
     values = torch.full((5, 3, 4, 6), 7.0, dtype=torch.double)
     for number, (term, share) in enumerate(terms.items()):
         shape = [sizes[factor] if factor in term else 1 for factor in FACTORS]
         values = values + share**0.5 * centred(*shape, 6, seed=number)
     found = variance_shares(values, FACTORS)
     assert list(found) == [
-        ("patch",), ("place",), ("context",), ("patch", "place"), ("patch", "context"), ("place", "context"), FACTORS,
-    ]  # fmt: skip
+        ("patch",),
+        ("place",),
+        ("context",),
+        ("patch", "place"),
+        ("patch", "context"),
+        ("place", "context"),
+        FACTORS,
+    ]
     for term, share in found.items():
         assert share == pytest.approx(terms.get(term, 0) / 10, abs=1e-9)
 
