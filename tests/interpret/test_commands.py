@@ -24,7 +24,7 @@ from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.evaluate.reconstruction import reconstruct
 from vit.figures import explore
-from vit.interpret import AttentionMaps, attention_rollout, attention_statistics, lay_out, relevance, strongest
+from vit.interpret import AttentionMaps, attention_rollout, attention_statistics, relevance, to_grid, top_mass_mask
 from vit.interpret.viewing import Pictures, Subject, in_grid_order
 from vit.mae import build_autoencoder
 from vit.masking import mask_from_noise, num_keep
@@ -161,7 +161,7 @@ def test_the_strongest_patches(place, vit):
     assert code == 0
     assert said.count("picture: ") == 2
     numbers = np.load(vit.out / "strongest.npz")
-    np.testing.assert_array_equal(numbers["kept"], strongest(torch.from_numpy(numbers["maps"]), 0.6))
+    np.testing.assert_array_equal(numbers["kept"], top_mass_mask(torch.from_numpy(numbers["maps"]), 0.6))
 
 
 @pytest.mark.slow
@@ -231,7 +231,7 @@ def test_rollout_under_a_mask(place, vit):
     model, inputs, _, mask = masked(place, 0.5, show=[1])
     maps = weights_of(model.encoder, inputs, mask)
     rolled = attention_rollout([maps.weights[layer] for layer in range(3)])
-    expected = lay_out(rolled[:, None], maps.geometry, (0, 1), None, mask)
+    expected = to_grid(rolled[:, None], maps.geometry, (0, 1), None, mask)
     np.testing.assert_allclose(numbers["maps"], expected.maps, atol=1e-6)
     assert not numbers["hidden"][:, 0, 1].any()
 

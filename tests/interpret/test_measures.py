@@ -17,7 +17,7 @@ from vit.interpret import (
     attention_rollout,
     head_ablation,
     relevance,
-    strongest,
+    top_mass_mask,
 )
 from vit.mae import build_autoencoder, masked_patch_loss
 from vit.masking import make_mask
@@ -164,7 +164,7 @@ def test_entropy_in_bits():
 def test_the_fewest_patches_that_hold_a_share(share):
     maps = torch.rand(2, 3, 2, 6)
     maps[0, 0, 0, 0] = float("nan")
-    kept = strongest(maps, share)
+    kept = top_mass_mask(maps, share)
     values = maps.nan_to_num().flatten(2)
     for image in range(2):
         for head in range(3):
@@ -175,7 +175,7 @@ def test_the_fewest_patches_that_hold_a_share(share):
             assert inside.min() >= values[image, head][~chosen].max() if (~chosen).any() else True
     assert not kept[0, 0, 0, 0]
     with pytest.raises(AttentionError, match="share is above 0"):
-        strongest(maps, 0.0)
+        top_mass_mask(maps, 0.0)
 
 
 # --- ablation --------------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def test_entropy_of_patches_leaves_the_queries_of_prefix_tokens_out():
 
 
 def test_the_fewest_patches_of_an_even_map():
-    assert int(strongest(torch.full((1, 1, 2, 5), 0.1), 0.6).sum()) == 6
+    assert int(top_mass_mask(torch.full((1, 1, 2, 5), 0.1), 0.6).sum()) == 6
 
 
 def test_relevance_through_layers_of_different_lengths_asks_for_a_part():

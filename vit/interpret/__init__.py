@@ -1,6 +1,6 @@
 """Looks inside a model without changing it: what attention looks at, how far, how spread, and what it is good for."""
 
-from vit.interpret.capture import AttentionMaps, GridMaps, lay_out
+from vit.interpret.capture import AttentionMaps, GridMaps, to_grid
 from vit.interpret.dynamics import Dynamics, DynamicsError, Matrix, read_dynamics
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.interpret.layers import AttentionError, attention_layers
@@ -10,7 +10,7 @@ from vit.interpret.measures import (
     attention_rollout,
     head_ablation,
     relevance,
-    strongest,
+    top_mass_mask,
 )
 from vit.interpret.recorder import DynamicsRecorder
 from vit.interpret.statistics import AttentionStatistics, attention_statistics
@@ -32,8 +32,8 @@ __all__ = [
     "attention_statistics",
     "geometry_of",
     "head_ablation",
-    "lay_out",
     "read_dynamics",
     "relevance",
-    "strongest",
+    "to_grid",
+    "top_mass_mask",
 ]

@@ -14,10 +14,10 @@ from vit.checkpoints import Origin, load_trained
 from vit.encoder import VisionTransformer, eval_mode
 from vit.errors import one_line
 from vit.evaluate.reconstruction import reconstruct
-from vit.interpret.capture import AttentionMaps, GridMaps, Query, lay_out
+from vit.interpret.capture import AttentionMaps, GridMaps, Query, to_grid
 from vit.interpret.geometry import Geometry
 from vit.interpret.layers import AttentionError
-from vit.interpret.measures import attention_distance, relevance, roll_on, strongest
+from vit.interpret.measures import attention_distance, relevance, rollout_step, top_mass_mask
 from vit.interpret.statistics import attention_statistics
 from vit.interpret.viewing import (
     CPU,
@@ -151,9 +151,9 @@ def draw_rollout(subject: Subject, look: Look) -> list[Picture]:
 
     def follow(layer: int, weights: Tensor) -> None:  # layer by layer, so that no more than one is kept
         nonlocal rolled
-        rolled = roll_on(rolled, weights, "mean", look.discard, prefix)
+        rolled = rollout_step(rolled, weights, "mean", look.discard, prefix)
         if look.layer is None or layer == last:
-            grids.append(lay_out(rolled[:, None], subject.geometry, query, None, mask))
+            grids.append(to_grid(rolled[:, None], subject.geometry, query, None, mask))
 
     if not 0 <= look.discard < 1:
         raise AttentionError(f"--discard: {look.discard} cannot be used; a share from 0 to below 1")
@@ -193,7 +193,7 @@ def draw_relevance(subject: Subject, look: Look) -> list[Picture]:
     else:  # a mean over the tokens that the result is computed from: those of patches, or all for a decoder
         rows = found[:, 0 if mask is not None else geometry.num_prefix_tokens :].mean(1)  # (B, N)
     whole = rows / rows.sum(-1, keepdim=True).clamp(min=1e-12)
-    grid = lay_out(whole[:, None, None].expand(-1, 1, whole.shape[-1], -1), geometry, "mean", None, mask)
+    grid = to_grid(whole[:, None, None].expand(-1, 1, whole.shape[-1], -1), geometry, "mean", None, mask)
     how = " · gradient-weighted attention through all layers (Chefer et al. 2021), as shares of the whole"
     return [
         _maps(subject, look, "relevance", grid, ["relevance"], title, how, patches, mask, labels, "relevance", mark)
@@ -307,7 +307,7 @@ def _strongest(
     from vit.figures import strongest_figure
 
     assert look.keep is not None
-    kept = strongest(grid.maps, look.keep)
+    kept = top_mass_mask(grid.maps, look.keep)
     figure = strongest_figure(
         subject.images, grid.maps, kept, panels, subject.pictures.names,
         f"The fewest patches with {look.keep:.0%} of the attention of {_asker(query)}", subject.caption,
@@ -326,7 +326,7 @@ def _masked(subject: Subject, look: Look, mask: Mask, patches: list[tuple[int, i
     grids, panels = [], []
 
     def keep(layer: int, weights: Tensor) -> None:
-        grid = lay_out(weights, subject.geometry, patches)
+        grid = to_grid(weights, subject.geometry, patches)
         if isinstance(look.head, int):
             _require_head(look.head, weights.shape[1], layer, "the decoder's layer")
         grids.append(_head(grid, look.head))
@@ -412,7 +412,7 @@ def _panels(
     by_layer: dict[int, GridMaps] = {}
 
     def keep(layer: int, weights: Tensor) -> None:  # only what is shown of them
-        by_layer[layer] = lay_out(weights, geometry, query, None, mask)
+        by_layer[layer] = to_grid(weights, geometry, query, None, mask)
 
     with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, _layers(look), consume=keep):
         encoder(inputs, mask)
