@@ -22,7 +22,7 @@ from transformers import (
 
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
-from vit.interpret import AttentionError, AttentionMaps, Geometry, geometry_of
+from vit.interpret import AttentionError, AttentionMaps, Geometry, geometry_of, in_grid_order
 from vit.mae import build_autoencoder
 from vit.masking import make_mask, mask_from_noise
 
@@ -346,6 +346,15 @@ def test_decoder_attention_from_a_hidden_patch_to_the_visible_ones():
         model(images, mask)
     assert both.names[0] == "encoder.blocks.0.attn"
     assert torch.equal(both.weights[4], maps.weights[1])
+
+
+def test_weights_under_a_mask_in_the_order_of_the_grid():
+    mask = mask_from_noise(torch.tensor([[1.0, 4, 5, 2, 3, 0], [4, 2, 0, 3, 1, 5]]), 3)
+    weights = torch.rand(2, 2, 4, 4)
+    found = in_grid_order(weights, mask, 1)
+    for image in range(2):
+        places = [0, *(1 + int(i) for i in mask.ids_keep[image].argsort())]
+        assert torch.equal(found[image], weights[image][:, places][:, :, places])
 
 
 # --- memory ------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,9 @@ from vit.interpret.layers import AttentionError, attention_layers, intercept_att
 from vit.masking import Mask
 
 FUSIONS = ("mean", "max", "min")
-Query = str | tuple[int, int] | list[tuple[int, int]]
+Patch = tuple[int, int]
+"""(row, column)"""
+Query = str | Patch | list[Patch]
 """The query token: "cls", "register N", a patch (row, column), or one patch per image; "mean" over all patches."""
 
 
@@ -206,6 +208,15 @@ def to_grid(
         ids = mask.ids_keep.to(grid.device)[:, None].expand_as(on_patches)  # (B, h, K)
         on_patches = grid.scatter(2, ids, on_patches)
     return GridMaps(on_patches.unflatten(-1, geometry.grid_size), mass)
+
+
+def in_grid_order(weights: Tensor, mask: Mask, num_prefix_tokens: int) -> Tensor:
+    """Return an encoder's weights under a mask with its visible patches in the order of the grid: (B, h, N, N)."""
+    order = mask.ids_keep.argsort(dim=1) + num_prefix_tokens  # (B, K)
+    prefix = torch.arange(num_prefix_tokens, device=order.device).expand(len(order), -1)
+    order = torch.cat([prefix, order], dim=1)[:, None]  # (B, 1, N)
+    rows = weights.gather(2, order[..., None].expand_as(weights))
+    return rows.gather(3, order[..., None, :].expand_as(weights))
 
 
 def fuse_heads(weights: Tensor, fuse: str) -> Tensor:

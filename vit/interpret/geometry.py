@@ -38,6 +38,11 @@ class Geometry:
         """N, prefix tokens and patches."""
         return self.num_prefix_tokens + self.grid_size[0] * self.grid_size[1]
 
+    @property
+    def middle(self) -> tuple[int, int]:
+        """The patch in the middle of the grid; of two, the later one."""
+        return self.grid_size[0] // 2, self.grid_size[1] // 2
+
     def of_images(self, size: tuple[int, int]) -> Geometry:
         """Return the layout for images of (H, W); some models take several sizes."""
         (height, width), (p, q) = size, self.patch_size
