@@ -165,7 +165,7 @@ class Drawing:
     def __init__(self, options: AttentionOptions, shown: ShownImages, subject: ModelWithImages):
         self.options, self.seed = options, shown.seed
         self.hidden: list[Patch] | None = None
-        query = options.query
+        query: Query = options.query
 
         # A patch that is asked for is hidden if the decoder is to fill it in, else visible: the encoder sees no other
         if shown.mask is not None:
@@ -174,16 +174,16 @@ class Drawing:
                 subject = subject.with_mask(shown.mask, shown.seed, visible=patch)
             else:
                 subject = subject.with_mask(shown.mask, shown.seed, hidden=patch)
-                self.hidden = [patch] * len(subject.names) if patch else subject.middle_patches(hidden=True)
+                self.hidden = [patch] * len(subject.names) if patch else subject.middle_patches(subject.hidden)
                 query = "auto" if patch else query
 
         # By default the class token; without one, the visible patch nearest to the middle
         if query == "auto":
-            middle = subject.geometry.middle if subject.mask is None else subject.middle_patches()
+            middle = subject.geometry.middle if subject.mask is None else subject.middle_patches(~subject.hidden)
             query = "cls" if subject.geometry.class_token else middle
         self.subject = replace(subject, query=query)
         outlined = None if isinstance(query, str) else query
-        self.style = {"query": outlined, "scale": options.scale, "overlay": options.overlay}
+        self.style: dict[str, Any] = {"query": outlined, "scale": options.scale, "overlay": options.overlay}
 
     def weights(self) -> list[Picture]:
         """Draw the heads of a layer, or all layers; and under a mask, how the decoder fills in."""
@@ -194,7 +194,7 @@ class Drawing:
         panels, depth = head_panels(self.subject, layer, self.options.head), self.subject.model.encoder.config.depth
         where = "layer by layer" if layer is None else f"layer {layer % depth} of 0 to {depth - 1}"
         title = f"Where {query} looks, {where}"
-        how = f"{self.count_hidden()}, absent here" if self.subject.mask is not None else ""
+        how = f"{self.subject.mask_caption}, absent here" if self.subject.mask is not None else ""
         name = "layers" if layer is None else "attention"
         pictures = [self.picture(name, attention_figure, panels, title, how, **self.style)]
         if share is not None:
@@ -215,7 +215,7 @@ class Drawing:
         which = f"head {head}" if isinstance(head, int) else "mean"
         panels = panels._replace(names=[f"{layer}, {which}" for layer in panels.names])
         filled = self.subject.reconstruct()
-        how = f"{self.count_hidden()}, seed {self.seed}"
+        how = f"{self.subject.mask_caption}, seed {self.seed}"
         if filled.from_normalized:
             how += " · the model predicts normalised patches; brightness and contrast are estimated from visible patches around"
         title = "Filling in: where the decoder looks from the outlined hidden patch"
@@ -239,7 +239,7 @@ class Drawing:
         from vit.interpret import class_relevance, reconstruction_relevance
 
         subject, label, count = self.subject, self.options.label, self.subject.model.encoder.config.num_classes
-        words: dict[str, Any] = self.style | {"what": "relevance", "query": self.hidden}
+        words = self.style | {"what": "relevance", "query": self.hidden}
         if self.hidden is not None:
             panels = reconstruction_relevance(subject, self.hidden)
             title = "What filling in the outlined hidden patch rests on"
@@ -328,13 +328,8 @@ class Drawing:
             "caption": caption,
         }
         numbers |= {key: words[key] for key in ("labels", "kept", "filled", "patch") if key in words}
-        numbers |= {} if subject.hidden is None else {"hidden": subject.hidden}
+        numbers |= {} if subject.mask is None else {"hidden": subject.hidden}
         return Picture(name, figure, numbers | same)
-
-    def count_hidden(self) -> str:
-        """Return how many patches the mask hides, in words."""
-        hidden = self.subject.hidden[0]
-        return f"{int(hidden.sum())} of {hidden.numel()} patches hidden"
 
 
 def in_words(query: Query) -> str:

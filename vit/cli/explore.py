@@ -18,6 +18,7 @@ from vit.progress import track
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vit.figures import ExploredImage
     from vit.interpret import ModelWithImages
 
 MAX_WEIGHTS = 100_000_000  # ten times what the largest page holds, however well they pack
@@ -26,8 +27,7 @@ WAYS = "--layers and --count choose, --part encoder leaves a decoder out, withou
 
 @dataclass(frozen=True)
 class ExploreOptions(Section):
-    """Write one self-contained page to look around in a model's attention: it opens from disk, without a server or a
-    network."""
+    """Write one page to look around in a model's attention: it opens from disk, without a server or a network."""
 
     checkpoint: str = field(metadata=POSITIONAL)
     """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
@@ -53,6 +53,7 @@ def run(argv: Sequence[str]) -> int:
 
     from vit.checkpoints import load_trained
     from vit.figures import Moment, PageError, explore_page
+    from vit.interpret.inputs import model_caption
 
     # A page that is far too large is refused before anything is computed
     geometry, config = subject.geometry, subject.model.encoder.config
@@ -66,25 +67,23 @@ def run(argv: Sequence[str]) -> int:
     if shown.mask is not None:
         subject = subject.with_mask(shown.mask, shown.seed)
     moments, arrays = [], {"images": subject.pixels, "names": subject.names}
-    for number, (name, folder) in enumerate(track((snapshots or {"": None}).items(), "explore", unit=" snapshots")):
-        model = subject.model if folder is None else load_trained(folder, **vars(load))
+    for number, name in enumerate(track(snapshots or [""], "explore", unit=" snapshots")):
+        model = load_trained(snapshots[name], **vars(load)) if snapshots else subject.model
         images, weights = explored(replace(subject, model=model), options.layers)
         moments.append(Moment(name, images))
         arrays |= {f"{key}_moment{number}" if snapshots else key: value for key, value in weights.items()}
 
-    # The page
-    rows, columns = geometry.grid_size
-    prefix = ["a class token" if geometry.class_token else "no class token"]
-    prefix += [f"{config.registers} registers"] if config.registers else []
-    model_line, _, images_line = subject.caption.rpartition(" · ")
+    # The page, and the arrays beside it
+    patches = " x ".join(map(str, geometry.grid_size))
+    prefix = f"{'a' if geometry.class_token else 'no'} class token"
+    prefix += f", {config.registers} registers" if config.registers else ""
     facts = [
-        ("model", model_line),
-        ("images", images_line),
-        ("tokens", ", ".join([f"{rows} x {columns} patches", *prefix])),
+        ("model", model_caption(subject.model)),
+        ("images", subject.data),
+        ("tokens", f"{patches} patches, {prefix}"),
     ]
-    if subject.hidden is not None:
-        hidden = subject.hidden[0]
-        facts.append(("mask", f"{int(hidden.sum())} of {hidden.numel()} patches hidden at random, seed {shown.seed}"))
+    if subject.mask is not None:
+        facts.append(("mask", f"{subject.mask_caption} at random, seed {shown.seed}"))
     try:
         page = explore_page(
             moments,
@@ -104,7 +103,7 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def explored(subject: ModelWithImages, layers: Sequence[int] | None) -> tuple[list[Any], dict[str, Tensor]]:
+def explored(subject: ModelWithImages, layers: Sequence[int] | None) -> tuple[list[ExploredImage], dict[str, Tensor]]:
     """Return what the page shows of each image, and all weights by name: layer0, ..., decoder0, ..."""
     import torch
 
@@ -112,13 +111,10 @@ def explored(subject: ModelWithImages, layers: Sequence[int] | None) -> tuple[li
     from vit.interpret import AttentionMaps, in_grid_order
 
     # The encoder's weights, of its visible patches
-    model, mask = subject.model, subject.mask
+    model, mask, prefix = subject.model, subject.mask, subject.geometry.num_prefix_tokens
     with torch.no_grad(), AttentionMaps(model.encoder, layers) as maps:
         model.encoder(subject.inputs, mask)
-    prefix = subject.geometry.num_prefix_tokens
-    encoder = {
-        n: weights if mask is None else in_grid_order(weights, mask, prefix) for n, weights in maps.weights.items()
-    }
+    encoder = {n: in_grid_order(weights, mask, prefix) for n, weights in maps.weights.items()}
 
     # The decoder's, and what it fills in
     decoder: dict[int, Tensor] = {}
@@ -134,7 +130,7 @@ def explored(subject: ModelWithImages, layers: Sequence[int] | None) -> tuple[li
             name,
             subject.pixels[i],
             {n: weights[i] for n, weights in encoder.items()},
-            None if subject.hidden is None else subject.hidden[i],
+            None if mask is None else subject.hidden[i],
             {n: weights[i] for n, weights in decoder.items()},
             filled[i],
         )

@@ -210,8 +210,10 @@ def to_grid(
     return GridMaps(on_patches.unflatten(-1, geometry.grid_size), mass)
 
 
-def in_grid_order(weights: Tensor, mask: Mask, num_prefix_tokens: int) -> Tensor:
+def in_grid_order(weights: Tensor, mask: Mask | None, num_prefix_tokens: int) -> Tensor:
     """Return an encoder's weights under a mask with its visible patches in the order of the grid: (B, h, N, N)."""
+    if mask is None:
+        return weights
     order = mask.ids_keep.argsort(dim=1) + num_prefix_tokens  # (B, K)
     prefix = torch.arange(num_prefix_tokens, device=order.device).expand(len(order), -1)
     order = torch.cat([prefix, order], dim=1)[:, None]  # (B, 1, N)

@@ -71,11 +71,13 @@ class ModelWithImages:
     @property
     def caption(self) -> str:
         """A line on the model and the images."""
-        config, data = self.model.encoder.config, self.model.origin.data
-        patch = " x ".join(map(str, dict.fromkeys(config.patch_size)))
-        model = f"{config.depth} layers x {config.num_heads} heads, width {config.embed_dim}, patch {patch}"
-        model += f", trained on {data}" if data else ""
-        return f"{short_name(self.model.origin.source)}: {model} · {self.data}"
+        return f"{model_caption(self.model)} · {self.data}"
+
+    @property
+    def mask_caption(self) -> str:
+        """How many patches the mask hides in each image."""
+        hidden = self.hidden[0]
+        return f"{int(hidden.sum())} of {hidden.numel()} patches hidden"
 
     @property
     def batch_size(self) -> int:
@@ -89,9 +91,10 @@ class ModelWithImages:
             yield self.model.origin.normalize(to_float(self.load(numbers.tolist()), self.model.origin.image_size))
 
     @property
-    def hidden(self) -> Tensor | None:
+    def hidden(self) -> Tensor:
         """Which patches the mask hides: bool (B, rows, columns)."""
-        return None if self.mask is None else self.mask.mask.unflatten(1, self.geometry.grid_size).bool()
+        shape = (len(self.names), *self.geometry.grid_size)
+        return torch.zeros(shape, dtype=torch.bool) if self.mask is None else self.mask.mask.bool().view(shape)
 
     def reconstruct(self) -> Reconstruction:
         """Return the images with the hidden patches filled in by the model's decoder."""
@@ -119,14 +122,12 @@ class ModelWithImages:
         except ValueError as error:
             raise AttentionError(str(error)) from error
 
-    def middle_patches(self, hidden: bool = False) -> list[Patch]:
-        """Return the visible, or hidden, patch nearest to the middle of each image."""
-        columns, (row, column) = self.geometry.grid_size[1], self.geometry.middle
-        allowed = (self.mask.mask > 0) == hidden  # (B, L)
-        number = torch.arange(allowed.shape[1])
-        distance = (number // columns - row) ** 2 + (number % columns - column) ** 2
-        nearest = torch.where(allowed, distance, distance.max() + 1).argmin(1).tolist()
-        return [divmod(patch, columns) for patch in nearest]
+    def middle_patches(self, allowed: Tensor) -> list[Patch]:
+        """Return the patch nearest to the middle per image, of those allowed: bool (B, rows, columns), at least one each."""
+        (rows, columns), (row, column) = self.geometry.grid_size, self.geometry.middle
+        distance = (torch.arange(rows)[:, None] - row) ** 2 + (torch.arange(columns) - column) ** 2  # (rows, columns)
+        nearest = torch.where(allowed, distance, distance.max() + 1).flatten(1).argmin(1)
+        return [divmod(number, columns) for number in nearest.tolist()]
 
 
 def with_files(model: Model, paths: Sequence[str]) -> ModelWithImages:
@@ -170,6 +171,14 @@ def with_data(model: Model, data: str, root: str, count: int) -> ModelWithImages
     names, paths = [file.class_name or Path(file.name).stem for file in files], [folder / file.name for file in files]
     title = f"{folder.resolve().name}, test images"
     return ModelWithImages(model, names, title, lambda numbers: origin.read_images([paths[i] for i in numbers]))
+
+
+def model_caption(model: Model) -> str:
+    """Return a line on a loaded model."""
+    config, data = model.encoder.config, model.origin.data
+    patch = " x ".join(map(str, dict.fromkeys(config.patch_size)))
+    shape = f"{config.depth} layers x {config.num_heads} heads, width {config.embed_dim}, patch {patch}"
+    return f"{short_name(model.origin.source)}: {shape}{f', trained on {data}' if data else ''}"
 
 
 def short_name(source: str) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from vit.encoder import eval_mode
 from vit.interpret.capture import AttentionMaps, GridMaps, Patch, to_grid
 from vit.interpret.inputs import ModelWithImages
 from vit.interpret.layers import AttentionError
@@ -35,22 +33,13 @@ def _panels(grids: list[GridMaps], names: list[str]) -> Panels:
     return Panels(maps, masses, names)
 
 
-def _one_head(grid: GridMaps, head: int | str) -> GridMaps:
-    """Return one head, or the mean of all: (B, 1, rows, columns)."""
-    return GridMaps(*(part[:, head, None] if isinstance(head, int) else part.mean(1, keepdim=True) for part in grid))
-
-
-def _layout(subject: ModelWithImages) -> Callable[[Tensor], GridMaps]:
-    return partial(to_grid, geometry=subject.geometry, query=subject.query, mask=subject.mask)
-
-
 def head_panels(
     subject: ModelWithImages,
     layer: int | None = -1,
     head: int | str = "all",
     decoder_query: list[Patch] | None = None,
 ) -> Panels:
-    """Return the maps of the heads of one layer, or one map of each layer; no weights are kept but those shown.
+    """Return the maps of the heads of one layer, or one map of each layer; one layer's weights are in memory at a time.
 
     Args:
         subject: the model and the images.
@@ -61,45 +50,45 @@ def head_panels(
     Raises:
         AttentionError: there is no such layer, head or token.
     """
-    part = whole = subject.model.encoder
-    layout = _layout(subject)
-    if decoder_query is not None:
-        part, whole = subject.model.decoder, subject.model
-        layout = partial(to_grid, geometry=subject.geometry, query=decoder_query)
-    grids: dict[int, GridMaps] = {}
+    model: nn.Module = subject.model.encoder if decoder_query is None else subject.model
+    part: Any = subject.model.encoder if decoder_query is None else subject.model.decoder
+    query, mask = (subject.query, subject.mask) if decoder_query is None else (decoder_query, None)
+    grids: list[GridMaps] = []
+    names: list[str] = []
 
     def keep(number: int, weights: Tensor) -> None:
-        count = weights.shape[1]
-        if isinstance(head, int) and not 0 <= head < count:
+        grid, count = to_grid(weights, subject.geometry, query, None, mask), weights.shape[1]
+        heads: dict[int | str, GridMaps] = {"mean": GridMaps(*(part.mean(1, keepdim=True) for part in grid))}
+        heads |= {n: GridMaps(*(part[:, n, None] for part in grid)) for n in range(count)}
+        if head != "all" and head not in heads:
             raise AttentionError(f"there is no head {head} in layer {number}: it has {count}, from 0 to {count - 1}")
-        grids[number] = layout(weights)
+        for shown in [head] if head != "all" else ["mean"] if layer is None else list(heads):
+            grids.append(heads[shown])
+            names.append(
+                f"layer {number}" if layer is None else "mean of heads" if shown == "mean" else f"head {shown}"
+            )
 
-    with eval_mode(whole), torch.no_grad(), AttentionMaps(part, None if layer is None else [layer], consume=keep):
-        whole(subject.inputs, subject.mask)
-    if layer is None:
-        return _panels([_one_head(grid, head) for grid in grids.values()], [f"layer {number}" for number in grids])
-    (grid,) = grids.values()
-    heads = ["mean", *range(grid.maps.shape[1])] if head == "all" else [head]
-    names = ["mean of heads" if shown == "mean" else f"head {shown}" for shown in heads]
-    return _panels([_one_head(grid, shown) for shown in heads], names)
+    with torch.no_grad(), AttentionMaps(part, None if layer is None else [layer], consume=keep):
+        model(subject.inputs, subject.mask)
+    return _panels(grids, names)
 
 
 def rollout_panels(subject: ModelWithImages, layer: int | None = -1, discard: float = 0.0) -> Panels:
-    """Return `attention_rollout` up to one layer, or up to each; only one layer's weights are in memory at a time."""
-    encoder, layout = subject.model.encoder, _layout(subject)
+    """Return `attention_rollout` up to one layer, or up to each; one layer's weights are in memory at a time."""
+    encoder = subject.model.encoder
     (last,) = AttentionMaps(encoder, [-1 if layer is None else layer]).layers
-    grids: dict[int, GridMaps] = {}
+    grids: list[GridMaps] = []
     rollout: Tensor | None = None
 
     def step(number: int, weights: Tensor) -> None:
         nonlocal rollout
         rollout = rollout_step(rollout, weights, "mean", discard, encoder.num_prefix_tokens)
         if layer is None or number == last:
-            grids[number] = layout(rollout[:, None])
+            grids.append(to_grid(rollout[:, None], subject.geometry, subject.query, None, subject.mask))
 
-    with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, range(last + 1), consume=step):
+    with torch.no_grad(), AttentionMaps(encoder, range(last + 1), consume=step):
         encoder(subject.inputs, subject.mask)
-    return _panels(list(grids.values()), [f"through layer {number}" for number in grids])
+    return _panels(grids, [f"through layer {number}" for number in (range(last + 1) if layer is None else [last])])
 
 
 def class_relevance(subject: ModelWithImages, label: int | None = None) -> tuple[Panels, list[int], list[float]]:
@@ -113,7 +102,7 @@ def class_relevance(subject: ModelWithImages, label: int | None = None) -> tuple
         the panel; per image the class; per image its probability.
     """
     encoder = subject.model.encoder
-    with eval_mode(encoder), torch.no_grad():
+    with torch.no_grad():
         probabilities = encoder.forward_head(encoder(subject.inputs)).softmax(-1)
     classes = probabilities.argmax(-1, keepdim=True) if label is None else torch.full((len(probabilities), 1), label)
     found = relevance(
@@ -129,7 +118,8 @@ def class_relevance(subject: ModelWithImages, label: int | None = None) -> tuple
 
 def reconstruction_relevance(subject: ModelWithImages, patches: Sequence[Patch]) -> Panels:
     """Return what the filling in of a hidden patch per image depends on, likewise: the score is minus its squared error."""
-    model, targets = subject.model, subject.model.targets(subject.inputs)
+    model: Any = subject.model
+    targets = model.targets(subject.inputs)
     rows, columns = torch.tensor(patches).T
     places = torch.arange(len(rows)), rows * subject.geometry.grid_size[1] + columns
     found = relevance(
