@@ -58,15 +58,15 @@ def head_panels(
 
     def keep(number: int, weights: Tensor) -> None:
         grid, count = to_grid(weights, subject.geometry, query, None, mask), weights.shape[1]
-        heads: dict[int | str, GridMaps] = {"mean": GridMaps(*(part.mean(1, keepdim=True) for part in grid))}
-        heads |= {n: GridMaps(*(part[:, n, None] for part in grid)) for n in range(count)}
-        if head != "all" and head not in heads:
-            raise AttentionError(f"there is no head {head} in layer {number}: it has {count}, from 0 to {count - 1}")
-        for shown in [head] if head != "all" else ["mean"] if layer is None else list(heads):
-            grids.append(heads[shown])
-            names.append(
-                f"layer {number}" if layer is None else "mean of heads" if shown == "mean" else f"head {shown}"
-            )
+        heads = {"mean of heads": GridMaps(*(part.mean(1, keepdim=True) for part in grid))}
+        heads |= {f"head {n}": GridMaps(*(part[:, n, None] for part in grid)) for n in range(count)}
+        one = f"head {head}" if isinstance(head, int) else "mean of heads"
+        if one not in heads:
+            where = "layer" if decoder_query is None else "the decoder's layer"
+            raise AttentionError(f"there is no {one} in {where} {number}: it has {count}, from 0 to {count - 1}")
+        shown = list(heads) if head == "all" and layer is not None else [one]
+        grids.extend(heads[name] for name in shown)
+        names.extend([f"layer {number}"] if layer is None else shown)
 
     with torch.no_grad(), AttentionMaps(part, None if layer is None else [layer], consume=keep):
         model(subject.inputs, subject.mask)
