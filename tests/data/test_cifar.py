@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-import socket
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -84,7 +83,6 @@ class Server:
     """Answers /HOW/... in the way HOW says."""
 
     url: str
-    content: bytes = b""
     requests: list[str] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
 
@@ -95,7 +93,7 @@ def server(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         def do_GET(self) -> None:
             server.requests.append(self.path)
             how = self.path.split("/")[1]
-            body = b"<html>please log in</html>" if how == "wrong" else server.content
+            body = b"<html>please log in</html>" if how == "wrong" else tiny.archive
             if how == "silent":
                 server.closing.wait(20)
                 return
@@ -110,9 +108,9 @@ def server(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             pass
 
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(cifar, "TIMEOUT", 0.5)
+    monkeypatch.setattr(cifar, "TIMEOUT", 0.2)
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server = Server(f"http://127.0.0.1:{http.server_port}", tiny.archive)
+    server = Server(f"http://127.0.0.1:{http.server_port}")
     thread = threading.Thread(target=http.serve_forever, args=(0.01,))
     thread.start()
     yield server
@@ -128,6 +126,19 @@ def use(monkeypatch: pytest.MonkeyPatch, *urls: str) -> None:
     monkeypatch.setattr(datasets.CIFAR10, "url", f"{urls[-1]}/{datasets.CIFAR10.filename}")
 
 
+CLOSED = "http://127.0.0.1:1"  # nobody listens there
+ARCHIVE = "cifar-10-python.tar.gz"
+BOTH = {ARCHIVE, "cifar-10-batches-py"}
+
+
+def refusal(root: Path, kind: type[DataError] = DataError, download: bool = True) -> str:
+    with pytest.raises(DataError) as caught:
+        load_cifar("cifar10", root, download)
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
@@ -140,13 +151,7 @@ def write_folder(root: Path, tiny: Tiny) -> Path:
     return folder
 
 
-def closed_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
-
-
-@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+@pytest.mark.parametrize("name", CLASSES)
 def test_archive_beside_is_unpacked_and_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = make_tiny(name, monkeypatch)
     dataset = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
@@ -178,77 +183,56 @@ def test_download(tmp_path: Path, tiny: Tiny, server: Server, monkeypatch: pytes
     train, test = load_cifar("cifar10", root, download=True)
     np.testing.assert_array_equal(train.images.numpy(), tiny.train)
     assert len(test) == 4
-    assert server.requests == ["/good/cifar-10-python.tar.gz"]
-    assert names(root) == {"cifar-10-python.tar.gz", "cifar-10-batches-py"}
+    assert server.requests == [f"/good/{ARCHIVE}"]
+    assert names(root) == BOTH
 
 
-@pytest.mark.parametrize(
-    ("how", "reason"),
-    [
-        ("refused", "Connection refused"),
-        ("missing", "HTTP 404"),
-        ("wrong", "wrong content"),
-        ("truncated", "broke off after 100 of"),
-        ("silent", "no answer"),
-        ("stalling", "no answer"),
-    ],
-)
+FAILURES = {
+    "refused": "Connection refused",
+    "missing": "HTTP Error 404",
+    "wrong": "wrong content",
+    "truncated": "wrong content",
+    "silent": "timed out",
+    "stalling": "timed out",
+}
+
+
+@pytest.mark.parametrize("how", FAILURES)
 def test_next_mirror(
-    how: str,
-    reason: str,
-    tmp_path: Path,
-    server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    how: str, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    use(monkeypatch, closed_port() if how == "refused" else f"{server.url}/{how}", f"{server.url}/good")
+    use(monkeypatch, CLOSED if how == "refused" else f"{server.url}/{how}", f"{server.url}/good")
     train, _ = load_cifar("cifar10", tmp_path, download=True)
     assert len(train) == 10
-    assert server.requests[-1] == "/good/cifar-10-python.tar.gz"
-    assert reason in caplog.text
-    assert names(tmp_path) == {"cifar-10-python.tar.gz", "cifar-10-batches-py"}
+    assert server.requests[-1] == f"/good/{ARCHIVE}"
+    assert FAILURES[how] in caplog.text
+    assert names(tmp_path) == BOTH
 
 
 def test_no_mirror_delivers(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, closed_port(), *(f"{server.url}/{how}" for how in ("missing", "wrong", "truncated", "silent")))
-    with pytest.raises(CifarUnavailable) as caught:
-        load_cifar("cifar10", tmp_path, download=True)
-    message = str(caught.value)
-    for part in ("refused", "HTTP 404", "wrong content", "broke off", "no answer", str(tmp_path), "put cifar-10"):
+    use(monkeypatch, CLOSED, *(f"{server.url}/{how}" for how in ("missing", "wrong", "silent")))
+    message = refusal(tmp_path, CifarUnavailable)
+    for part in ("refused", "404", "wrong content", "timed out", str(tmp_path), "put cifar-10"):
         assert part in message
-    assert "\n" not in message
     assert names(tmp_path) == set()
 
 
-def test_endless_content_is_cut_off(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("work", ["copyfileobj", "extract_archive"])
+def test_interrupt_leaves_nothing(
+    work: str, tmp_path: Path, tiny: Tiny, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(source: object, to: object) -> None:
+        if work == "copyfileobj":
+            to.write(b"the first bytes")  # type: ignore[attr-defined]
+        else:
+            (Path(str(to)) / datasets.CIFAR10.base_folder).mkdir()
+        raise KeyboardInterrupt
+
     use(monkeypatch, f"{server.url}/good")
-    monkeypatch.setattr(cifar, "MAX_BYTES", 100)
-    with pytest.raises(CifarUnavailable, match="far too long"):
-        load_cifar("cifar10", tmp_path, download=True)
-    assert names(tmp_path) == set()
-
-
-def test_interrupt_leaves_no_partial_file(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(url: str) -> Iterator[bytes]:
-        yield b"the first bytes"
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cifar, "_received", interrupted)
+    monkeypatch.setattr(cifar.shutil if work == "copyfileobj" else cifar, work, interrupted)
     with pytest.raises(KeyboardInterrupt):
         load_cifar("cifar10", tmp_path, download=True)
-    assert names(tmp_path) == set()
-
-
-def test_interrupted_unpacking_leaves_no_folder(tmp_path: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(archive: Path, to: str) -> None:
-        (Path(to) / datasets.CIFAR10.base_folder).mkdir()
-        raise KeyboardInterrupt
-
-    (tmp_path / "cifar-10-python.tar.gz").write_bytes(tiny.archive)
-    monkeypatch.setattr(cifar, "extract_archive", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        load_cifar("cifar10", tmp_path, download=False)
-    assert names(tmp_path) == {"cifar-10-python.tar.gz"}
+    assert names(tmp_path) == (set() if work == "copyfileobj" else {ARCHIVE})
 
 
 def test_two_processes_may_unpack_at_once(tmp_path: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,17 +240,15 @@ def test_two_processes_may_unpack_at_once(tmp_path: Path, tiny: Tiny, monkeypatc
         extract_archive(archive, to)
         write_folder(tmp_path, tiny)  # by the other one
 
-    (tmp_path / "cifar-10-python.tar.gz").write_bytes(tiny.archive)
+    (tmp_path / ARCHIVE).write_bytes(tiny.archive)
     monkeypatch.setattr(cifar, "extract_archive", beaten)
     assert len(load_cifar("cifar10", tmp_path, download=False)[0]) == 10
-    assert names(tmp_path) == {"cifar-10-python.tar.gz", "cifar-10-batches-py"}
+    assert names(tmp_path) == BOTH
 
 
 def test_no_download_makes_no_request(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, f"{server.url}/good")
-    with pytest.raises(CifarUnavailable, match=r"data\.download: true") as caught:
-        load_cifar("cifar10", tmp_path / "absent", download=False)
-    assert "\n" not in str(caught.value)
+    assert "data.download: true" in refusal(tmp_path / "absent", CifarUnavailable, download=False)
     assert server.requests == []
     assert not (tmp_path / "absent").exists()
 
@@ -281,7 +263,7 @@ class Payload:
         return open, (str(self.path), "w")
 
 
-@pytest.mark.parametrize("name", ["data_batch_1", "data_batch_5", "test_batch", "batches.meta"])
+@pytest.mark.parametrize("name", ["data_batch_1", "test_batch", "batches.meta"])
 @pytest.mark.parametrize("wrong", ["foreign pickle", "flipped bit", "missing"])
 def test_wrong_file_is_refused_before_unpickling(
     name: str, wrong: str, tmp_path: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
@@ -293,11 +275,7 @@ def test_wrong_file_is_refused_before_unpickling(
     if wrong == "missing":
         path.unlink()
     monkeypatch.setattr(pickle, "load", lambda *_, **__: pytest.fail("unpickled"))
-    with pytest.raises(DataError) as caught:
-        load_cifar("cifar10", tmp_path, download=True)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not isinstance(caught.value, CifarUnavailable)
+    assert str(path) in refusal(tmp_path)
     assert not (tmp_path / "executed").exists()
 
 
@@ -305,18 +283,13 @@ def test_damaged_archive_is_refused_not_replaced(
     tmp_path: Path, tiny: Tiny, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, f"{server.url}/good")
-    (tmp_path / "cifar-10-python.tar.gz").write_bytes(tiny.archive[:-1])
-    with pytest.raises(DataError, match="checksum is wrong") as caught:
-        load_cifar("cifar10", tmp_path, download=True)
-    assert not isinstance(caught.value, CifarUnavailable)
-    assert names(tmp_path) == {"cifar-10-python.tar.gz"}
+    (tmp_path / ARCHIVE).write_bytes(tiny.archive[:-1])
+    assert "checksum is wrong" in refusal(tmp_path)
+    assert names(tmp_path) == {ARCHIVE}
     assert server.requests == []
 
 
 def test_unusable_root_is_named(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, f"{server.url}/good")
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(DataError, match=r"data\.root") as caught:
-        load_cifar("cifar10", tmp_path / "file", download=True)
-    assert not isinstance(caught.value, CifarUnavailable)
-    assert "\n" not in str(caught.value)
+    assert "data.root" in refusal(tmp_path / "file")
