@@ -81,9 +81,12 @@ def _download(cifar: type[datasets.CIFAR10], archive: Path, allowed: bool) -> No
             host = urlsplit(url).netloc
             try:
                 request = Request(url, headers={"User-Agent": "vit-patch-trainer"})
-                with urlopen(request, timeout=TIMEOUT) as response, partial.open("wb") as file:
-                    with tqdm.wrapattr(file, "write", desc=host, total=response.length, disable=None) as out:
-                        shutil.copyfileobj(response, out)
+                with (
+                    urlopen(request, timeout=TIMEOUT) as response,
+                    partial.open("wb") as file,
+                    tqdm.wrapattr(file, "write", desc=host, total=response.length, disable=None) as out,
+                ):
+                    shutil.copyfileobj(response, out)
                 if check_integrity(partial, cifar.tgz_md5):
                     return
                 failure = "wrong content"
@@ -100,8 +103,8 @@ def _unpack(archive: Path, folder: Path) -> None:
         extract_archive(archive, partial)
         try:
             (Path(partial) / folder.name).rename(folder)
-        except OSError:
-            if not folder.is_dir():  # else another process has unpacked it in the meantime
+        except OSError:  # another process may have unpacked it in the meantime
+            if not folder.is_dir():
                 raise
 
 

@@ -42,9 +42,7 @@ class Draws(NamedTuple):
     share: Tensor | None = None  # float32 (B,), what an image keeps of itself in mixing
     box: Tensor | None = None  # int64 (B, 4), the rectangle that comes from the partner, in pixels
     mask_noise: Tensor | None = None  # float32 (B, L); the patches with the smallest values are seen
-    drop_path: Tensor | None = (
-        None  # float32 (B, depth - 1, 2), from 0 to 1, of the branches of all blocks but the first
-    )
+    drop_path: Tensor | None = None  # float32 (B, depth - 1, 2), from 0 to 1; the first block's branches always stay
 
     def rows(self, rows: slice | Tensor) -> Draws:
         """The draws of some of the images."""

@@ -24,12 +24,12 @@ from typing import IO, NamedTuple
 import numpy as np
 import torch
 from numpy.lib import format as npy
-from tqdm import tqdm
 
 from vit.atomic import replacing
 from vit.data import decode
 from vit.data.images import DataError, ImageSet, content_stamp, evenly_spaced
 from vit.errors import one_line
+from vit.progress import track
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Which files are images: torchvision's IMG_EXTENSIONS, in upper or lower case."""
@@ -239,7 +239,7 @@ def _make_cache(path: Path, split: _Split, on_bad_image: str) -> ImageSet:
     with replacing(path) as partial, partial.open("wb+") as out:
         npy.write_array_header_1_0(out, header)
         with closing(_decoded(split)) as decoded:
-            progress = tqdm(decoded, f"decoding {split.name}", len(split.files), unit=" images", disable=None)
+            progress = track(decoded, f"decoding {split.name}", len(split.files), " images")
             for file, pixels in zip(split.files, progress, strict=True):
                 if isinstance(pixels, bytes):
                     out.write(pixels)

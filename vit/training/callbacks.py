@@ -126,13 +126,9 @@ class Validation(Callback):
     """Measures the model on the validation images after every `run.val_every`-th epoch."""
 
     def on_step(self, run: Run, done: Step) -> None:
-        if done.step in validation_steps(run.total_steps, run.config.train.epochs, run.config.run.val_every):
+        between = run.config.run.val_every * run.total_steps // run.config.train.epochs  # steps
+        if between and done.step % between == 0:
             run.log({"step": done.step, "epoch": done.epoch, **run.objective.validate(run)})
-
-
-def validation_steps(total: int, epochs: int, every: int) -> set[int]:
-    """The last step of every `every`-th of `epochs` epochs; none where `every` is 0."""
-    return {total // epochs * epoch for epoch in range(every, epochs + 1, every)} if every else set()
 
 
 class Snapshots(Callback):
