@@ -1,4 +1,4 @@
-"""CIFAR from disk and from a server on this machine, with a data set of a few images in CIFAR's own layout."""
+"""CIFAR from disk and from hosts that are not there, with a data set of a few images in CIFAR's own layout."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import hashlib
 import io
 import pickle
 import tarfile
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request
 
 import numpy as np
 import pytest
@@ -22,6 +21,8 @@ from vit.data import cifar
 from vit.data.cifar import CifarUnavailable, load_cifar
 from vit.data.images import DataError, content_stamp
 
+ARCHIVE = "cifar-10-python.tar.gz"
+BOTH = {ARCHIVE, "cifar-10-batches-py"}
 CLASSES = {"cifar10": ["cat", "dog", "frog"], "cifar100": ["apple", "bee", "cup"]}
 
 
@@ -78,57 +79,40 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Tiny:
     return make_tiny("cifar10", monkeypatch)
 
 
-@dataclass
-class Server:
-    """Answers /HOW/... in the way HOW says."""
-
-    url: str
-    requests: list[str] = field(default_factory=list)
-    closing: threading.Event = field(default_factory=threading.Event)
+FAILURES = {  # how a host fails: what it sends or raises, and what is said of it
+    "refused": (URLError(ConnectionRefusedError(111, "Connection refused")), "Connection refused"),
+    "missing": (HTTPError("", 404, "Not Found", None, None), "HTTP Error 404"),  # type: ignore[arg-type]
+    "wrong": (b"<html>please log in</html>", "wrong content"),
+    "truncated": (b"\x1f\x8b", "wrong content"),
+    "silent": (TimeoutError("timed out"), "timed out"),
+}
 
 
 @pytest.fixture
-def server(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            server.requests.append(self.path)
-            how = self.path.split("/")[1]
-            body = b"<html>please log in</html>" if how == "wrong" else tiny.archive
-            if how == "silent":
-                server.closing.wait(20)
-                return
-            self.send_response(404 if how == "missing" else 200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body[:100] if how in ("truncated", "stalling") else body)
-            if how == "stalling":
-                server.closing.wait(20)
+def requests(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses that were asked; http://HOW/... answers as HOW says."""
+    asked: list[str] = []
 
-        def log_message(self, *_: object) -> None:
-            pass
+    class Response(io.BytesIO):
+        length = None
 
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(cifar, "TIMEOUT", 0.2)
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server = Server(f"http://127.0.0.1:{http.server_port}")
-    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.closing.set()
-    http.shutdown()
-    thread.join()
-    http.server_close()
+    def answer(request: Request, timeout: float) -> Response:
+        assert timeout == cifar.TIMEOUT
+        asked.append(request.full_url)
+        what, _ = FAILURES.get(request.host, (tiny.archive, ""))
+        if isinstance(what, Exception):
+            raise what
+        return Response(what)
+
+    monkeypatch.setattr(cifar, "urlopen", answer)
+    return asked
 
 
-def use(monkeypatch: pytest.MonkeyPatch, *urls: str) -> None:
-    """Let the mirrors and, last, the data set's own host be `urls`."""
-    monkeypatch.setattr(cifar, "MIRRORS", urls[:-1])
-    monkeypatch.setattr(datasets.CIFAR10, "url", f"{urls[-1]}/{datasets.CIFAR10.filename}")
-
-
-CLOSED = "http://127.0.0.1:1"  # nobody listens there
-ARCHIVE = "cifar-10-python.tar.gz"
-BOTH = {ARCHIVE, "cifar-10-batches-py"}
+def use(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
+    """Let these be the mirrors and, last, the data set's own host."""
+    *mirrors, own = (f"http://{host}" for host in hosts)
+    monkeypatch.setattr(cifar, "MIRRORS", mirrors)
+    monkeypatch.setattr(datasets.CIFAR10, "url", f"{own}/{ARCHIVE}")
 
 
 def refusal(root: Path, kind: type[DataError] = DataError, download: bool = True) -> str:
@@ -170,56 +154,46 @@ def test_archive_beside_is_unpacked_and_read(name: str, tmp_path: Path, monkeypa
     assert names(tmp_path / dataset.base_folder) == set(tiny.files)
 
 
-def test_folder_is_read_without_network(tmp_path: Path, tiny: Tiny, server: Server) -> None:
+def test_folder_is_read_without_network(tmp_path: Path, tiny: Tiny, requests: list[str]) -> None:
     write_folder(tmp_path, tiny)
     train, _ = load_cifar("cifar10", tmp_path, download=True)
     np.testing.assert_array_equal(train.images.numpy(), tiny.train)
-    assert server.requests == []
+    assert requests == []
 
 
-def test_download(tmp_path: Path, tiny: Tiny, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, f"{server.url}/good", f"{server.url}/also-good")
+def test_download(tmp_path: Path, tiny: Tiny, requests: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, "good", "also-good")
     root = tmp_path / "new" / "data"
     train, test = load_cifar("cifar10", root, download=True)
     np.testing.assert_array_equal(train.images.numpy(), tiny.train)
     assert len(test) == 4
-    assert server.requests == [f"/good/{ARCHIVE}"]
+    assert requests == [f"http://good/{ARCHIVE}"]
     assert names(root) == BOTH
-
-
-FAILURES = {
-    "refused": "Connection refused",
-    "missing": "HTTP Error 404",
-    "wrong": "wrong content",
-    "truncated": "wrong content",
-    "silent": "timed out",
-    "stalling": "timed out",
-}
 
 
 @pytest.mark.parametrize("how", FAILURES)
 def test_next_mirror(
-    how: str, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    how: str, tmp_path: Path, requests: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    use(monkeypatch, CLOSED if how == "refused" else f"{server.url}/{how}", f"{server.url}/good")
+    use(monkeypatch, how, "good")
     train, _ = load_cifar("cifar10", tmp_path, download=True)
     assert len(train) == 10
-    assert server.requests[-1] == f"/good/{ARCHIVE}"
-    assert FAILURES[how] in caplog.text
+    assert requests[-1] == f"http://good/{ARCHIVE}"
+    assert FAILURES[how][1] in caplog.text
     assert names(tmp_path) == BOTH
 
 
-def test_no_mirror_delivers(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, CLOSED, *(f"{server.url}/{how}" for how in ("missing", "wrong", "silent")))
+def test_no_mirror_delivers(tmp_path: Path, requests: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, *FAILURES)
     message = refusal(tmp_path, CifarUnavailable)
-    for part in ("refused", "404", "wrong content", "timed out", str(tmp_path), "put cifar-10"):
+    for part in (*(f"{how}: " for how in FAILURES), "404", "timed out", str(tmp_path), "put cifar-10"):
         assert part in message
     assert names(tmp_path) == set()
 
 
 @pytest.mark.parametrize("work", ["copyfileobj", "extract_archive"])
 def test_interrupt_leaves_nothing(
-    work: str, tmp_path: Path, tiny: Tiny, server: Server, monkeypatch: pytest.MonkeyPatch
+    work: str, tmp_path: Path, tiny: Tiny, requests: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(source: object, to: object) -> None:
         if work == "copyfileobj":
@@ -228,7 +202,7 @@ def test_interrupt_leaves_nothing(
             (Path(str(to)) / datasets.CIFAR10.base_folder).mkdir()
         raise KeyboardInterrupt
 
-    use(monkeypatch, f"{server.url}/good")
+    use(monkeypatch, "good")
     monkeypatch.setattr(cifar.shutil if work == "copyfileobj" else cifar, work, interrupted)
     with pytest.raises(KeyboardInterrupt):
         load_cifar("cifar10", tmp_path, download=True)
@@ -246,10 +220,10 @@ def test_two_processes_may_unpack_at_once(tmp_path: Path, tiny: Tiny, monkeypatc
     assert names(tmp_path) == BOTH
 
 
-def test_no_download_makes_no_request(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, f"{server.url}/good")
+def test_no_download_makes_no_request(tmp_path: Path, requests: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, "good")
     assert "data.download: true" in refusal(tmp_path / "absent", CifarUnavailable, download=False)
-    assert server.requests == []
+    assert requests == []
     assert not (tmp_path / "absent").exists()
 
 
@@ -280,16 +254,16 @@ def test_wrong_file_is_refused_before_unpickling(
 
 
 def test_damaged_archive_is_refused_not_replaced(
-    tmp_path: Path, tiny: Tiny, server: Server, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny: Tiny, requests: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, f"{server.url}/good")
+    use(monkeypatch, "good")
     (tmp_path / ARCHIVE).write_bytes(tiny.archive[:-1])
     assert "checksum is wrong" in refusal(tmp_path)
     assert names(tmp_path) == {ARCHIVE}
-    assert server.requests == []
+    assert requests == []
 
 
-def test_unusable_root_is_named(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, f"{server.url}/good")
+def test_unusable_root_is_named(tmp_path: Path, requests: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, "good")
     (tmp_path / "file").write_bytes(b"")
     assert "data.root" in refusal(tmp_path / "file")

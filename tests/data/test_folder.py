@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import random
 import resource
 import signal
-import struct
 import subprocess
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -173,22 +170,11 @@ def saved(image: Image.Image, kind: str) -> bytes:
     return content.getvalue()
 
 
-def png_of_size(width: int, height: int) -> bytes:
-    """A header that promises more than there is; nothing but the header is needed to refuse it."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
-
-
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
 BAD = {
     "truncated.jpg": saved(NOISE, "JPEG")[:-800],
     "empty.png": b"",
-    "bomb.png": png_of_size(20_000, 20_000),
-    "bomb-of-pillows-warning.png": saved(Image.new("1", (10_000, 10_000)), "PNG"),
+    "bomb.png": saved(Image.new("1", (10_000, 10_000)), "PNG"),
     "postscript.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\nshowpage\n",
     "fractions.tif": saved(Image.new("F", (4, 4), 0.5), "TIFF"),
     "grey32.tif": saved(Image.new("I", (4, 4), 70_000), "TIFF"),
@@ -310,15 +296,6 @@ def test_new_class_renumbers_the_test_images(root: Path) -> None:
     assert test.labels.tolist() == [1, 1, 2, 2, 3, 3]
 
 
-def test_cache_is_a_plain_npy_file_with_a_record_behind_it(root: Path) -> None:
-    (root / "train" / "bee" / "bad.png").write_bytes(b"bad")
-    train, _ = load(root, "skip")
-    path = cache_of(root, "train")
-    np.testing.assert_array_equal(np.load(path), train.images.numpy())
-    record = json.loads(path.read_bytes()[128 + train.images.numel() :])
-    assert (record["stamp"], record["skipped"]) == (train.stamp, ["train/bee/bad.png"])
-
-
 def test_images_are_mapped_and_writes_stay_private(root: Path) -> None:
     load(root)
     train, _ = load(root)
@@ -348,13 +325,10 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
     "cut in the header": lambda content: content[:50],
     "cut in the images": lambda content: content[: HEADER + 400],
-    "one byte missing": lambda content: content[:-1],
     "one byte more": lambda content: content + b"x",
-    "record a list": lambda content: content[: HEADER + 12 * 48] + b"[1]",
     "no stamp": lambda content: content.replace(b'"stamp"', b'"stomp"'),
     "more skipped": lambda content: content.replace(b"[]", b'["train/ape/0.png"]'),
     "shape": lambda content: content.replace(b"(12, 3, 4, 4)", b"(12, 3, 2, 8)"),
-    "huge": lambda content: content.replace(b"(12, 3, 4, 4)", b"(99999999, 3, 99999, 99999)"),
     "type": lambda content: content.replace(b"|u1", b"|i1"),
     "zeros": lambda content: bytes(len(content)),
 }

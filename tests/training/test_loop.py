@@ -24,12 +24,11 @@ from vit.config import (
 )
 from vit.data import Dataset
 from vit.data.augment import Normalization
-from vit.data.draws import draw_step
 from vit.device import Compute
 from vit.interpret import DynamicsRecorder
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
-from vit.training.loop import NonFiniteError, Step, accumulate_gradient, train_steps
+from vit.training.loop import NonFiniteError, Step, train_steps
 from vit.training.optimizer import learning_rate, make_ema
 from vit.training.run import CPU_TOKENS, Run, setup
 
@@ -105,38 +104,7 @@ def test_classes_of_few_images_are_learnt_by_heart():
     assert steps[-1].metrics["train_accuracy"] == 1
 
 
-def test_same_seed_same_run_other_seed_other_run():
-    runs = []
-    for seed in (0, 0, 1):
-        run = start(changed(CONFIG, train={"seed": seed}))
-        runs.append(([step.metrics for step in train_steps(run)], weights(run.model)))
-    assert runs[0][0] == runs[1][0]
-    assert same(runs[0][1], runs[1][1])
-    assert runs[0][0] != runs[2][0]
-
-
 # --- parts of a batch ------------------------------------------------------------------------------------------------
-
-
-def gradient(count: int, parts: int) -> tuple[float, list[Tensor]]:
-    settings = changed(CONFIG, train={"batch_size": count})
-    objective = start(settings).objective
-    inputs = torch.randn(count, 3, 16, 16, generator=seeded(2))
-    draws = draw_step(settings, 0, count, masked=True).for_model(CPU)
-    loss = accumulate_gradient(objective, inputs, None, draws, parts, Compute(CPU))["loss"].item()
-    return loss, [parameter.grad for parameter in objective.parameters() if parameter.grad is not None]
-
-
-@pytest.mark.parametrize("count", [14, 5, 1])
-@pytest.mark.parametrize("parts", [3, 7])
-def test_parts_of_a_batch_add_up_to_its_gradient(count, parts):
-    loss, whole = gradient(count, 1)
-    loss_of_parts, summed = gradient(count, parts)
-    assert loss_of_parts == pytest.approx(loss, abs=1e-6)
-    assert len(whole) > 10
-    for one, other in zip(whole, summed, strict=True):
-        assert one.abs().max() > 0
-        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -306,10 +274,9 @@ class Descent(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.requires_grad:
-                    parameter.sub_(parameter.grad, alpha=group["lr"])
+        for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
+            if parameter.requires_grad:
+                parameter.sub_(parameter.grad, alpha=1e-3)
 
 
 def on_meta(settings: Config) -> Run:
@@ -373,7 +340,7 @@ def spoil_gradient(model: Model) -> None:
 
 
 @pytest.mark.parametrize("spoil", [spoil_one_image, spoil_gradient])
-@pytest.mark.parametrize("optim", [{}, dict(clip_grad=0.0), dict(name="muon")], ids=str)
+@pytest.mark.parametrize("optim", [dict(clip_grad=0.0), dict(name="muon")], ids=str)
 def test_step_that_is_not_finite_changes_nothing(spoil, optim):
     run = start(replace(CONFIG, optim=OptimConfig(**optim)))
     steps = train_steps(run)
