@@ -87,8 +87,8 @@ def test_few_images_are_learnt_by_heart():
     settings = Config(
         augment=AugmentConfig(crop="none", flip=0), model=model, mask=MaskConfig(ratio=0.25),
         reconstruct=ReconstructConfig(norm_pix_loss=False),
-        optim=OptimConfig(blr=0.1, warmup_epochs=20, weight_decay=0),
-        train=TrainConfig(epochs=250, batch_size=16, precision="fp32"), run=CONFIG.run,
+        optim=OptimConfig(blr=0.1, warmup_epochs=5, weight_decay=0),
+        train=TrainConfig(epochs=150, batch_size=16, precision="fp32"), run=CONFIG.run,
     )  # fmt: skip
     losses = losses_of(settings, colours.repeat_interleave(8, 2).repeat_interleave(8, 3))
     assert sum(losses[-10:]) / 10 < 0.2 * losses[0]
