@@ -153,7 +153,7 @@ def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEn
 
 @dataclass(frozen=True)
 class _Split:
-    """Which files become which images."""
+    """A split: its files, and what they become."""
 
     root: Path
     name: str

@@ -44,14 +44,14 @@ class Callback:
         """Called with each line of metrics, which has a "step"."""
 
     def on_save(self) -> None:
-        """Called before a state is saved: what belongs to it must be on the disk."""
+        """Called before a state is saved: bring to disk what belongs to it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What it needs to go on in another process: tensors on the CPU and plain values."""
+        """Return what it needs to continue in another process: tensors on the CPU and plain values."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Go on from what `state_dict` gave; None where the run began without this callback."""
+        """Continue from what `state_dict` returned; None where the run began without this callback."""
 
     def close(self) -> None:
         """Called at the end, also of a run that fails."""
@@ -89,7 +89,7 @@ class MetricsFile(Callback):
 
 
 class TensorBoard(Callback):
-    """The same lines for TensorBoard.
+    """Writes the same lines for TensorBoard.
 
     Args:
         folder: for its event files.
@@ -109,7 +109,7 @@ class TensorBoard(Callback):
 
 
 def tensorboard_writer() -> type:
-    """torch's SummaryWriter.
+    """Return torch's SummaryWriter.
 
     Raises:
         ConfigError: TensorBoard is not installed.
@@ -155,7 +155,7 @@ class Snapshots(Callback):
 
 
 def snapshot_steps(total: int, count: int) -> list[int]:
-    """The steps at which weights are kept: `count` of them from 0 to `total`, closer at first, where most changes."""
+    """Return the steps at which weights are kept: `count` of them from 0 to `total`, closer at first, where most changes."""
     return sorted({round(total * (i / (count - 1)) ** 2) for i in range(count)}) if count > 1 else [total] * count
 
 
