@@ -10,7 +10,7 @@ from vit.config import ConfigError, DecoderConfig, OptimConfig, ViTConfig
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
 from vit.masking import make_mask
 from vit.training.freeze import FreezeError, freeze, restore_frozen_rows
-from vit.training.optimizer import make_optimizer
+from vit.training.optimizer import make_optimizer, set_learning_rate
 
 ENCODER = dict(
     image_size=(8, 8), patch_size=(4, 4), embed_dim=8, depth=2, num_heads=2, pos_embed="learned", registers=1
@@ -51,16 +51,15 @@ def compute_gradient(model: MaskedAutoencoder, step: int) -> None:
     masked_patch_loss(model(images, mask), model.targets(images), mask.mask).backward()
 
 
-def train(model: MaskedAutoencoder, names: list[str], steps: int = 4) -> None:
+def train(model: MaskedAutoencoder, names: list[str], optimizer: str, steps: int = 4) -> None:
     rows = freeze(model, names)
-    optimizer = make_optimizer(model, OptimConfig(weight_decay=0.5))
-    restore_frozen_rows(optimizer, rows)
-    for group in optimizer.param_groups:
-        group["lr"] = 0.02
+    updates = make_optimizer(model, OptimConfig(name=optimizer, weight_decay=0.5))
+    restore_frozen_rows(updates, rows)
+    set_learning_rate(updates, 0.02)
     for step in range(steps):
         compute_gradient(model, step)
-        optimizer.step()
-        optimizer.zero_grad()
+        updates.step()
+        updates.zero_grad()
 
 
 def pieces(model: MaskedAutoencoder) -> dict[tuple[str, str], Tensor]:
@@ -82,16 +81,16 @@ def frozen_pieces(names: list[str], keys: dict[tuple[str, str], Tensor]) -> set[
     }
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize(
     "names",
-    [[name] for name in PARTS]
-    + [["W_Q", "W_K"], ["W_Q", "W_K", "W_V", "W_O"], ["mlp", "W_V"], ["encoder.blocks.0", "W_K"]],
+    [[name] for name in PARTS] + [["W_Q", "W_K", "W_V", "W_O"], ["mlp", "W_V"], ["encoder.blocks.0", "W_K"]],
     ids="+".join,
 )
-def test_frozen_part_keeps_every_bit_and_the_rest_moves(names):
+def test_frozen_part_keeps_every_bit_and_the_rest_moves(names, optimizer):
     model = small_model()
     before = pieces(model)
-    train(model, names)
+    train(model, names, optimizer)
     state = dict(model.named_parameters())
     now = {
         (name, third): state[name].chunk(3)[int(third)] if ".qkv." in name else state[name] for name, third in before
@@ -105,21 +104,6 @@ def test_frozen_part_keeps_every_bit_and_the_rest_moves(names):
 def is_key_bias(name: str, third: str) -> bool:
     """Adds the same to all scores of a query, so that its gradient is rounding and nothing else: it need not move."""
     return name.endswith("qkv.bias") and third == "1"
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_frozen_part_has_no_gradient(name):
-    model = small_model()
-    frozen = frozen_pieces([name], pieces(model))
-    freeze(model, [name])
-    compute_gradient(model, 0)
-    for key, parameter in model.named_parameters():
-        thirds = 3 if ".qkv." in key else 1
-        gradients = [None] * thirds if parameter.grad is None else parameter.grad.chunk(thirds)
-        for third, gradient in enumerate(gradients):
-            stays = (key, str(third)) in frozen or key == "decoder.pos_embed"
-            if stays or not is_key_bias(key, str(third)):
-                assert (gradient is None or not gradient.any()) == stays, (key, third)
 
 
 @pytest.mark.parametrize("name", ["W_E", "patch", "encoder.blocks.2", "decoder.blocks.1.W_Q", "x\ny"])

@@ -6,7 +6,7 @@ import json
 import warnings
 from dataclasses import asdict, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from vit.checkpoints import CheckpointError, load_model
 from vit.checkpoints.native import fingerprint
@@ -81,7 +81,7 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
     return InitialModel(model, origin.normalize, notes, fingerprint(loaded))
 
 
-def _load(settings: ModelConfig, part: str | None) -> Model:
+def _load(settings: ModelConfig, part: Literal["encoder"] | None) -> Model:
     size, patch = settings.image_size_2d, settings.patch_size_2d
     load = partial(load_model, settings.init, part=part, channels=3, image_size=size, patch_size=patch)
     with warnings.catch_warnings(action="ignore"):  # a decoder or head that begins anew
