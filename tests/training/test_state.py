@@ -6,6 +6,7 @@ import hashlib
 import io
 import pickle
 import random
+import resource
 import struct
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from tiny import assert_same
 from vit.training.state import StateError, load_latest_state, load_state, save_state, saved_states, state_path
 
 FLIPS = TRUNCATIONS = 200
+RLIMIT = resource.RLIMIT_FSIZE
 
 
 def small_state(step: int = 3) -> dict:
@@ -157,9 +159,11 @@ def test_state_just_saved_is_never_removed_for_damaged_later_ones(tmp_path):
 # --- saving that fails -----------------------------------------------------------------------------------------------
 
 
-def test_failing_deletion_costs_no_state(tmp_path, monkeypatch):
+@pytest.mark.parametrize("failure", ["deletion", "full disk"])
+def test_saving_that_fails_costs_no_state(tmp_path, monkeypatch, failure):
     for step in (1, 2):
         save_state(tmp_path, step, small_state(step))
+    before, limits = {path: path.read_bytes() for path in saved_states(tmp_path)}, resource.getrlimit(RLIMIT)
     unlink = Path.unlink
 
     def failing(path: Path, missing_ok: bool = False) -> None:
@@ -167,45 +171,27 @@ def test_failing_deletion_costs_no_state(tmp_path, monkeypatch):
             raise PermissionError(1, "Operation not permitted", str(path))
         unlink(path, missing_ok=missing_ok)
 
-    monkeypatch.setattr(Path, "unlink", failing)
-    with pytest.raises(StateError, match="not permitted"):
-        save_state(tmp_path, 3, small_state(3))
-    assert steps(tmp_path) == [1, 2, 3]
+    if failure == "deletion":
+        monkeypatch.setattr(Path, "unlink", failing)
+    else:
+        resource.setrlimit(RLIMIT, (100_000, limits[1]))
+    try:
+        with pytest.raises(StateError, match=r"^cannot save the state of step 3 in [^\n]+$"):
+            save_state(tmp_path, 3, small_state(3) | {"model": torch.ones(1_000_000)})
+    finally:
+        resource.setrlimit(RLIMIT, limits)
+    assert {path: path.read_bytes() for path in before} == before
+    assert names(tmp_path) == {state_path(tmp_path, step).name for step in range(1, 4 if failure == "deletion" else 3)}
     monkeypatch.undo()
-    save_state(tmp_path, 4, small_state(4))
-    assert steps(tmp_path) == [3, 4]
+    for step in (4, 5):
+        save_state(tmp_path, step, small_state(step))
+    assert steps(tmp_path) == [4, 5]
+
+
+def test_folder_that_cannot_be_made_is_a_state_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StateError, match="step 1"):
         save_state(tmp_path / "file" / "checkpoints", 1, small_state(1))
-
-
-FULL_DISK = """
-import resource, signal, sys
-from pathlib import Path
-import torch
-from vit.errors import exit_code_of
-from vit.training.state import save_state
-
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-folder = Path(sys.argv[1])
-def work():
-    save_state(folder, 2, {"step": 2, "model": torch.ones(1_000_000)})
-    return 0
-sys.exit(exit_code_of("child", work))
-"""
-
-
-@pytest.mark.slow
-def test_full_disk_leaves_the_previous_state_and_one_line(tmp_path):
-    save_state(tmp_path, 1, small_state(1))
-    before = state_path(tmp_path, 1).read_bytes()
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, tmp_path], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"child: error: cannot save the state of step 2 in {tmp_path}: ")
-    assert done.stderr.count("\n") == 1
-    assert names(tmp_path) == {state_path(tmp_path, 1).name}
-    assert state_path(tmp_path, 1).read_bytes() == before
 
 
 KILLED = """
