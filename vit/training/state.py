@@ -2,7 +2,8 @@
 
 A state is an ordinary torch file of tensors and plain values (read with `weights_only=True`). torch.load checks nothing:
 a flipped bit becomes a wrong weight. So the file's SHA-256 stands in its zip comment, where torch and zip readers pass
-over it, and is compared before anything is read.
+over it, and is compared before anything is read. (The checksums of zip itself leave out its directory, where a flipped bit
+moves a tensor.)
 """
 
 from __future__ import annotations
