@@ -1,4 +1,4 @@
-"""The small model and the small data that tests of several rooms train on."""
+"""The small model, settings and data that tests of several rooms train with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vit.config import Config, ModelConfig
+from vit.config import AugmentConfig, ClassifyConfig, Config, ModelConfig, OptimConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
 from vit.data.images import content_stamp
 
@@ -15,6 +15,21 @@ TINY = ModelConfig(
     image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2
 )
 CLASSES = ("ape", "bee", "cat")
+RECONSTRUCT = Config(
+    augment=AugmentConfig(crop_scale=(0.5, 1.0)),
+    model=TINY,
+    optim=OptimConfig(blr=0.02, warmup_epochs=0.5, min_lr=1e-5),
+    train=TrainConfig(epochs=2, batch_size=8, precision="fp32"),
+    run=RunConfig(device="cpu"),
+)
+CLASSIFY = replace(  # with all that can be drawn
+    RECONSTRUCT,
+    augment=AugmentConfig(crop_scale=(0.5, 1.0), rand_augment=2, erasing=0.5),
+    model=replace(TINY, drop_path=0.5),
+    classify=ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1),
+    optim=OptimConfig(blr=0.02, warmup_epochs=0.5, layer_decay=0.7),
+    train=replace(RECONSTRUCT.train, objective="classify"),
+)
 
 
 def changed(config: Config, **sections: dict) -> Config:

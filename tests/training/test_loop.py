@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import TINY, changed, image_set, noise, seeded
+from tiny import CLASSIFY, RECONSTRUCT, TINY, changed, image_set, noise, seeded
 from torch import Tensor, nn
 
 import vit.mae
@@ -19,7 +19,6 @@ from vit.config import (
     ModelConfig,
     OptimConfig,
     ReconstructConfig,
-    RunConfig,
     TrainConfig,
 )
 from vit.data import Dataset
@@ -33,24 +32,7 @@ from vit.training.optimizer import learning_rate, make_ema
 from vit.training.run import CPU_TOKENS, Run, setup
 
 CPU, META = torch.device("cpu"), torch.device("meta")
-CONFIG = Config(
-    augment=AugmentConfig(crop_scale=(0.5, 1.0)),
-    model=TINY,
-    reconstruct=ReconstructConfig(norm_pix_loss=False),
-    optim=OptimConfig(blr=0.02, warmup_epochs=0.5, min_lr=1e-5),
-    train=TrainConfig(epochs=2, batch_size=8, precision="fp32"),
-    run=RunConfig(device="cpu"),
-)
-CLASSIFY = replace(  # two epochs of 8, 8 and 4 images, all that is drawn switched on
-    CONFIG,
-    augment=AugmentConfig(crop_scale=(0.5, 1.0), rand_augment=2, erasing=0.5),
-    model=replace(TINY, drop_path=0.5),
-    reconstruct=ReconstructConfig(),
-    classify=ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1),
-    optim=OptimConfig(blr=0.02, warmup_epochs=0.5, layer_decay=0.7),
-    train=replace(CONFIG.train, objective="classify"),
-)
-BOTH = pytest.mark.parametrize("settings", [CONFIG, CLASSIFY], ids=["reconstruct", "classify"])
+CONFIG = changed(RECONSTRUCT, reconstruct={"norm_pix_loss": False})  # two epochs of 8, 8 and 4 images, as in CLASSIFY
 
 
 def start(settings: Config, images: Tensor | None = None, dist: Distributed = SINGLE) -> Run:
@@ -130,30 +112,20 @@ def parts_of(settings: Config, device: torch.device = CPU) -> int:
     return run.grad_accum_steps
 
 
-@pytest.mark.parametrize(("patch_size", "images"), [(4, 256), (2, 256), (1, 64)])
-def test_parts_are_chosen_so_that_their_tokens_are_few_on_a_cpu(patch_size, images):
-    settings = Config(model=ModelConfig(preset="micro", patch_size=patch_size), train=TrainConfig(batch_size=images))
-    settings = changed(settings, train={"precision": "fp32"}, run={"device": "cpu"})
-    parts = parts_of(settings)
-    tokens = (32 // patch_size) ** 2 + 1
-    assert 1 <= parts <= images
-    assert images / parts * tokens <= CPU_TOKENS or parts == images
-    assert parts == 1 or images / (parts - 1) * tokens > CPU_TOKENS  # and no fewer than that
-    assert parts_of(settings, torch.device("cuda")) == 1
-    asked = changed(CONFIG, model={"image_size": 32}, run={"grad_accum_steps": 5})
-    assert parts_of(asked) == parts_of(asked, torch.device("cuda")) == 5
-
-
 @pytest.mark.parametrize(
-    ("classify", "longest"),
-    [({}, 257), (dict(drop_patches=0.75), 65), (dict(drop_patches=0.75, whole_epochs=1), 257)],
-    ids=["whole", "dropped", "whole at the end"],
-)
-def test_parts_are_chosen_for_the_longest_sequence_of_a_classifier(classify, longest):
-    model = ModelConfig(preset="micro", image_size=32, patch_size=2)
-    train = TrainConfig(objective="classify", precision="fp32")
-    settings = Config(model=model, classify=ClassifyConfig(**classify), train=train, run=CONFIG.run)
-    assert parts_of(settings) == math.ceil(256 * longest / CPU_TOKENS)
+    ("patch_size", "batch_size", "classify", "longest"),
+    [(4, 256, None, 65), (2, 256, None, 257), (1, 64, None, 1025), (2, 256, {}, 257),
+     (2, 256, dict(drop_patches=0.75), 65), (2, 256, dict(drop_patches=0.75, whole_epochs=1), 257)],
+)  # fmt: skip
+def test_parts_are_chosen_so_that_their_tokens_are_few_on_a_cpu(patch_size, batch_size, classify, longest):
+    settings = Config(
+        model=ModelConfig(preset="micro", patch_size=patch_size), classify=ClassifyConfig(**classify or {}), run=CONFIG.run,
+        train=TrainConfig("reconstruct" if classify is None else "classify", batch_size=batch_size, precision="fp32"),
+    )  # fmt: skip
+    assert parts_of(settings) == math.ceil(batch_size * longest / CPU_TOKENS)
+    assert parts_of(settings, torch.device("cuda")) == 1
+    asked = changed(settings, run={"grad_accum_steps": 5})
+    assert parts_of(asked) == parts_of(asked, torch.device("cuda")) == 5
 
 
 class Unheard(Distributed):

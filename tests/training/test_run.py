@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
-from tiny import TINY, assert_same, changed, dataset
+from tiny import RECONSTRUCT, assert_same, changed, dataset
 from torch import Tensor
 
 import vit.config
@@ -18,7 +19,7 @@ import vit.device
 import vit.training.initial
 import vit.training.run
 from vit.checkpoints import load_model, save_model
-from vit.config import AugmentConfig, ClassifyConfig, Config, ConfigError, OptimConfig, RunConfig, TrainConfig
+from vit.config import Config, ConfigError
 from vit.data import Dataset
 from vit.interpret import DynamicsRecorder
 from vit.runs import read_metrics
@@ -33,18 +34,15 @@ IMAGES = 20  # in batches of 8: two whole ones and one of 4
 PER_EPOCH, EPOCHS = 3, 3
 STEPS = PER_EPOCH * EPOCHS
 
-CONFIG = Config(
-    model=dataclasses.replace(TINY, drop_path=0.3, freeze=["W_Q"]),
-    optim=OptimConfig(blr=0.02, warmup_epochs=1, min_lr=1e-5),
-    train=TrainConfig(epochs=EPOCHS, batch_size=8, precision="fp32"),
-    run=RunConfig(grad_accum_steps=2),
+CONFIG = changed(
+    RECONSTRUCT,
+    model={"drop_path": 0.3, "freeze": ["W_Q"]},
+    optim={"warmup_epochs": 1},
+    train={"epochs": EPOCHS},
+    run={"grad_accum_steps": 2},
 )
-CLASSIFY = dataclasses.replace(
-    CONFIG,
-    augment=AugmentConfig(rand_augment=2, erasing=0.5),
-    optim=OptimConfig(blr=0.02, layer_decay=0.7, ema=0.9),
-    train=dataclasses.replace(CONFIG.train, objective="classify"),
-    classify=ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0, drop_patches=0.5, whole_epochs=1),
+CLASSIFY = changed(
+    tiny.CLASSIFY, model={"freeze": ["W_Q"]}, optim={"ema": 0.9}, train={"epochs": EPOCHS}, run={"grad_accum_steps": 2}
 )
 
 
