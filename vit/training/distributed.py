@@ -138,7 +138,7 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
     except RuntimeError as error:  # gloo's; it has no type of its own
         if "onnection" not in str(error) or "peer" not in str(error):
             raise
-        time.sleep(2)  # so that torchrun sees the other one, which knows the cause, end first
+        time.sleep(10)  # so that torchrun sees the other one, which knows the cause, end first
         ends = f"process {rank} of {count} ends, because another one has ended"
         raise PeerLostError(f"{ends}; see the message of that one") from error
     finally:
