@@ -137,8 +137,4 @@ def test_shards_of_several_processes_make_up_the_whole_batch(step, count, mixing
     if mixing:  # the row behind a process's own is the image that is mixed into its last
         for part in parts:
             assert torch.equal(part.indices[1:], part.partner[:-1])
-
-
-def test_the_last_image_is_mixed_with_the_first():
-    whole = draw_step(EVERYTHING, 0, 20, masked=True)
-    assert whole.shard(1, 2).indices.tolist() == [*whole.indices[4:].tolist(), int(whole.indices[0])]
+        assert parts[-1].indices[-1] == whole.indices[0]  # the last image's is the first
