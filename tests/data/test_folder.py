@@ -446,10 +446,8 @@ def test_killed_build_leaves_nothing_that_is_used(root: Path, decoded: list[str]
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(number)
-    killed = time.monotonic()
-    process.stdout.read()
-    assert process.wait(timeout=20) != 0
-    assert time.monotonic() - killed < 3
+    assert process.stdout.read().count("decoding") < 3  # it ended at once, not after all 18
+    assert process.wait(timeout=60) != 0
     left = [path.name[:9] for path in (root.parent / "cache").iterdir()]
     assert left == ([".partial-"] if number == signal.SIGKILL else [])
     assert colours(load(root)[0].images) == NUMBERS[:12]
