@@ -4,16 +4,17 @@ import math
 
 import pytest
 import torch
-from torch import Generator, Tensor
+from tiny import seeded
+from torch import Tensor
 
 from vit.masking import NOISE, Mask, keep_visible, make_mask, mask_from_noise, num_keep, restore_order
 
-GRIDS = [(1, 2), (2, 1), (2, 5), (3, 3), (8, 8), (4, 7), (7, 4), (1, 10), (16, 2)]
-RATIOS = [0.01, 0.25, 0.5, 0.6, 0.75, 0.9, 0.99]
+GRIDS = [(1, 2), (2, 1), (3, 3), (8, 8), (4, 7), (16, 2)]
+RATIOS = [0.01, 0.25, 0.6, 0.75, 0.99]
 
 
 def some_mask(kind: str, grid: tuple[int, int], ratio: float, batch: int = 6, seed: int = 0) -> Mask:
-    return make_mask(kind, batch, grid, ratio, Generator().manual_seed(seed))
+    return make_mask(kind, batch, grid, ratio, seeded(seed))
 
 
 def hidden(kind: str, grid: tuple[int, int], ratio: float, batch: int = 6, seed: int = 0) -> Tensor:
@@ -43,12 +44,6 @@ def test_num_keep_rounds_but_never_keeps_none_or_all(count, ratio):
     assert abs(keep - exact) <= 0.5 or keep in (1, count - 1)
 
 
-def test_ten_patches_at_three_quarters_keep_some():
-    assert num_keep(10, 0.75) in (2, 3)
-    assert num_keep(10, 0.99) == 1
-    assert num_keep(10, 0.01) == 9
-
-
 @pytest.mark.parametrize(
     ("count", "ratio"), [(1, 0.5), (0, 0.5), (4, 0.0), (4, 1.0), (4, -0.1), (4, 1.1), (4, math.nan)]
 )
@@ -70,7 +65,7 @@ def test_shuffled_patches_return_to_their_places(kind, grid):
 
 
 def test_ids_restore_inverts_the_shuffle():
-    noise = torch.rand(5, 12, generator=Generator().manual_seed(0))
+    noise = torch.rand(5, 12, generator=seeded())
     mask = mask_from_noise(noise, 4)
     shuffled = noise.sort(dim=1).values
     assert torch.equal(shuffled.gather(1, mask.ids_restore), noise)
@@ -78,28 +73,19 @@ def test_ids_restore_inverts_the_shuffle():
 
 
 @pytest.mark.parametrize("kind", NOISE)
-def test_a_seed_is_a_mask(kind):
+def test_a_seed_is_a_mask_and_each_image_has_its_own(kind):
     first, again, other = (some_mask(kind, (8, 8), 0.6, seed=seed) for seed in (3, 3, 4))
     assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
     assert not torch.equal(first.mask, other.mask)
-
-
-@pytest.mark.parametrize("kind", NOISE)
-def test_images_of_a_batch_have_masks_of_their_own(kind):
     assert len(hidden(kind, (8, 8), 0.6, batch=16).flatten(1).unique(dim=0)) > 8
 
 
-def test_random_hides_every_patch_equally_often():
+def test_random_hides_every_patch_equally_often_and_independently_of_the_others():
     batch, ratio = 4_000, 0.75
-    often = hidden("random", (4, 4), ratio, batch).float().mean(0)
-    deviation = math.sqrt(ratio * (1 - ratio) / batch)
-    assert (often - ratio).abs().max() < 5 * deviation
-
-
-def test_random_hides_patches_independently_of_each_other():
-    flat = hidden("random", (4, 4), 0.5, 4_000).flatten(1).float()
+    flat = hidden("random", (4, 4), ratio, batch).flatten(1).float()  # (4000, 16)
+    assert (flat.mean(0) - ratio).abs().max() < 5 * math.sqrt(ratio * (1 - ratio) / batch)
     correlation = torch.corrcoef(flat.T).fill_diagonal_(-1 / 15)  # a fixed count of 16 makes it -1 / 15, not 0
-    assert (correlation + 1 / 15).abs().max() < 5 / math.sqrt(4_000)
+    assert (correlation + 1 / 15).abs().max() < 5 / math.sqrt(batch)
 
 
 def is_connected(region: Tensor) -> bool:
@@ -124,10 +110,11 @@ def test_block_hides_one_rectangle_up_to_a_last_unfinished_line(grid, ratio):
         assert height * width - region.sum() < max(height, width)
 
 
-def test_block_reaches_every_patch():
+def test_block_reaches_every_patch_and_grid_has_every_offset():
     often = hidden("block", (6, 6), 0.4, batch=500).float().mean(0)
-    assert often.min() > 0.1
-    assert often.max() < 0.9
+    assert 0.1 < often.min() <= often.max() < 0.9
+    kept = (~hidden("grid", (8, 8), 0.75, batch=64))[:, :2, :2]
+    assert (kept.float().mean(0) > 0.1).all()
 
 
 @pytest.mark.parametrize("grid", [(8, 8), (16, 8), (4, 4)])
@@ -142,8 +129,3 @@ def test_grid_at_a_half_is_a_chequerboard(grid):
     for region in hidden("grid", grid, 0.5):
         assert (region[1:] != region[:-1]).all()
         assert (region[:, 1:] != region[:, :-1]).all()
-
-
-def test_grid_has_every_offset():
-    kept = (~hidden("grid", (8, 8), 0.75, batch=64))[:, :2, :2]
-    assert (kept.float().mean(0) > 0.1).all()

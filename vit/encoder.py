@@ -81,7 +81,7 @@ class LayerScale(nn.Module):
 class DropPath(nn.Module):
     """Leave a residual branch out for a random part of the images (stochastic depth, Huang et al. 2016).
 
-    In training, an image keeps the branch with probability 1 - rate and then gets it divided by 1 - rate.
+    In training, each image keeps the branch with probability 1 - rate, divided by 1 - rate.
     """
 
     def __init__(self, rate: float):
@@ -208,7 +208,7 @@ class VisionTransformer(nn.Module):
         return torch.cat([head.expand(batch, -1, -1), x], dim=1)  # (B, prefix + K, D)
 
     def encode(self, patches: Tensor, mask: Mask | None = None, drop_path: Tensor | None = None) -> Tensor:
-        """As `forward`, of all patches (B, L, C p q) of the images."""
+        """Compute `forward` from all patches (B, L, C p q) of the images."""
         x = self.embed(patches, mask)  # (B, N, D)
         draws = [None] * len(self.blocks) if drop_path is None else [None, *drop_path.unbind(1)]  # (B, 2) per block
         for block, chance in zip(self.blocks, draws, strict=True):
@@ -241,7 +241,7 @@ def init_weights(model: nn.Module) -> None:
     Linear maps: Xavier-uniform, as MAE's, with bias 0. W_Q, W_K and W_V are three maps that happen to share a layer, so
     each has its own range (Xavier on the fused (3 D, D) matrix would start them smaller by sqrt 2). The patch embedding
     is the linear map it is, not a convolution with its larger fan-out. The maps that give the answer, `head` and `pred`,
-    start small (std 0.02): an untrained model then says nearly nothing, and its loss begins at the targets' variance.
+    start small (std 0.02): an untrained model then predicts nearly 0, and its loss begins at the targets' variance.
     Tokens: normal, std 0.02. Norms: 1 and 0; layer scales and position tables come initialised.
     """
     # linear maps, and the patch embedding as one

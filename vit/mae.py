@@ -48,7 +48,7 @@ class MaskedDecoder(nn.Module):
         return self.pred(self.features(tokens, mask))
 
     def features(self, tokens: Tensor, mask: Mask) -> Tensor:
-        """The same, before the last linear map: (B, L, E)."""
+        """Return the same before the last linear map: (B, L, E)."""
         batch, hidden = len(tokens), mask.mask.shape[1] - mask.ids_keep.shape[1]
         x = self.embed(tokens)  # (B, prefix + K, E)
         prefix, visible = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
@@ -59,7 +59,7 @@ class MaskedDecoder(nn.Module):
 
 
 class MaskedAutoencoder(nn.Module):
-    """Encoder and decoder. `forward` fills patches in, `loss` says how well; both are pure functions of their arguments.
+    """Encoder and decoder. `forward` fills patches in, `loss` measures how well; both are pure functions of their arguments.
 
     Args:
         encoder: sees only the visible patches.
@@ -107,7 +107,7 @@ Model = VisionTransformer | MaskedAutoencoder
 
 
 def build_autoencoder(encoder: ViTConfig, decoder: DecoderConfig, norm_pix_loss: bool = True) -> MaskedAutoencoder:
-    """Build a masked autoencoder, with random weights, from what config.json says of one."""
+    """Build a masked autoencoder with random weights from the fields of config.json."""
     return MaskedAutoencoder(VisionTransformer(encoder), MaskedDecoder(decoder, encoder), norm_pix_loss)
 
 

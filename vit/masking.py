@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 
 class Mask(NamedTuple):
-    """Which patches the encoder sees.
+    """The patches that the encoder sees, and those that are hidden.
 
     Attributes:
         ids_keep: int64 (B, K), the visible patches in the order in which the encoder gets them.

@@ -55,8 +55,8 @@ def train(command: TrainCommand) -> int:
 
 
 def set_up(command: TrainCommand, folder: RunFolder, dist: Distributed) -> Run:
-    """Data, model, folder and callbacks, ready for the next step. The folder is the main process's."""
-    # what may go wrong goes wrong before the folder is touched
+    """Set up data, model, folder and callbacks for the next step. Only the main process touches the folder."""
+    # what can fail fails before the folder is touched
     config = command.config
     if config.run.tensorboard:
         tensorboard_writer()
@@ -88,7 +88,7 @@ def set_up(command: TrainCommand, folder: RunFolder, dist: Distributed) -> Run:
 
 
 def announce(run: Run, folder: RunFolder) -> None:
-    """Print what is trained, on what, and how."""
+    """Print data, model, device, and length of the run."""
     warn(run.data)
     parameters, (rows, columns) = sum(p.numel() for p in run.model.parameters()), run.config.model.grid_size
     learns = one_line(run.objective.learns(run.config.deciding(), run.config.model.init))
@@ -102,7 +102,7 @@ def announce(run: Run, folder: RunFolder) -> None:
 
 
 def finish(run: Run, folder: RunFolder) -> None:
-    """The model, the pictures, the summary and the page, and a line on each."""
+    """Write the model, the pictures, the summary and the page, and print a line on each."""
     from vit.report.page import write_report  # matplotlib, which no step needs
     from vit.report.pictures import draw_pictures
 

@@ -27,18 +27,16 @@ def grey16(value: int, byteorder: str) -> Image.Image:
     return Image.fromarray(np.full((4, 4), value, f"{byteorder}u2"))
 
 
-def palette(transparency: int | bytes | None) -> bytes:
-    image = Image.new("P", (4, 4), 1)
-    image.putpalette([*GREEN, *RED, *BLUE])
-    content = io.BytesIO()
-    image.save(content, "PNG", **({} if transparency is None else {"transparency": transparency}))
-    return content.getvalue()
-
-
 def saved(image: Image.Image, kind: str, **options: object) -> bytes:
     content = io.BytesIO()
     image.save(content, kind, **options)
     return content.getvalue()
+
+
+def palette(**transparency: int | bytes) -> bytes:
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([*GREEN, *RED, *BLUE])
+    return saved(image, "PNG", **transparency)
 
 
 def animation(kind: str) -> bytes:
@@ -54,36 +52,24 @@ def pgm16(value: int) -> bytes:
     ("name", "content", "expected"),
     [
         ("rgb.png", saved(Image.new("RGB", (4, 4), RED), "PNG"), RED),
-        ("rgb.bmp", saved(Image.new("RGB", (4, 4), RED), "BMP"), RED),
-        ("rgb.ppm", saved(Image.new("RGB", (4, 4), RED), "PPM"), RED),
         ("rgb.webp", saved(Image.new("RGB", (4, 4), RED), "WEBP", lossless=True), RED),
         ("grey.png", saved(Image.new("L", (4, 4), 77), "PNG"), (77, 77, 77)),
-        ("bit.png", saved(Image.new("1", (4, 4), 1), "PNG"), WHITE),
         ("bit.tif", saved(Image.new("1", (4, 4), 0), "TIFF"), BLACK),
-        ("palette.png", palette(None), RED),
-        ("palette-index-clear.png", palette(1), WHITE),
-        ("palette-other-clear.png", palette(0), RED),
-        ("palette-half-clear.png", palette(bytes([255, 51])), (255, 204, 204)),
-        ("rgba-opaque.png", saved(Image.new("RGBA", (4, 4), (*BLUE, 255)), "PNG"), BLUE),
+        ("palette.png", palette(), RED),
+        ("palette-index-clear.png", palette(transparency=1), WHITE),
+        ("palette-half-clear.png", palette(transparency=bytes([255, 51])), (255, 204, 204)),
         ("rgba-clear.png", saved(Image.new("RGBA", (4, 4), (*BLUE, 0)), "PNG"), WHITE),
         ("rgba-half.png", saved(Image.new("RGBA", (4, 4), (*BLACK, 51)), "PNG"), (204, 204, 204)),
-        ("rgba.webp", saved(Image.new("RGBA", (4, 4), (*BLUE, 0)), "WEBP", lossless=True), WHITE),
-        ("la.png", saved(Image.new("LA", (4, 4), (0, 51)), "PNG"), (204, 204, 204)),
         ("rgb-key.png", saved(Image.new("RGB", (4, 4), RED), "PNG", transparency=RED), WHITE),
-        ("grey-key.png", saved(Image.new("L", (4, 4), 9), "PNG", transparency=9), WHITE),
         ("cmyk-adobe.jpg", saved(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "JPEG", quality=100), RED),
         ("cmyk.tif", saved(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "TIFF"), RED),
-        ("ycbcr.jpg", saved(Image.new("RGB", (4, 4), (90, 90, 90)), "JPEG", quality=100), (90, 90, 90)),
         ("grey16.png", saved(grey16(257 * 100, "<"), "PNG"), (100, 100, 100)),
-        ("grey16-white.png", saved(grey16(65535, "<"), "PNG"), WHITE),
         ("grey16-rounded.png", saved(grey16(257 * 100 + 129, "<"), "PNG"), (101, 101, 101)),
-        ("grey16-dark.png", saved(grey16(128, "<"), "PNG"), BLACK),
         ("grey16-little.tif", saved(grey16(257 * 100, "<"), "TIFF"), (100, 100, 100)),
         ("grey16-big.tif", saved(grey16(257 * 100, ">"), "TIFF"), (100, 100, 100)),
         ("grey16.pgm", pgm16(257 * 100), (100, 100, 100)),
         ("grey32.tif", saved(Image.new("I", (4, 4), 257 * 100), "TIFF"), (100, 100, 100)),
         ("animated-gif.png", animation("GIF"), RED),
-        ("animated-png.png", animation("PNG"), RED),
         ("animated.webp", animation("WEBP"), RED),
         ("jpeg-in-fact.png", saved(Image.new("RGB", (4, 4), (90, 90, 90)), "JPEG", quality=100), (90, 90, 90)),
     ],
@@ -93,10 +79,7 @@ def test_every_mode_becomes_rgb(tmp_path: Path, name: str, content: bytes, expec
     path = tmp_path / name
     path.write_bytes(content)
     assert np.abs(pixels(path).astype(int) - expected).max() <= (1 if content[:2] == b"\xff\xd8" else 0)
-
-
-def test_cmyk_sample_is_the_inverted_kind() -> None:
-    assert b"Adobe" in saved(Image.new("CMYK", (4, 4)), "JPEG")
+    assert name != "cmyk-adobe.jpg" or b"Adobe" in content  # the inverted kind
 
 
 @pytest.mark.parametrize(
@@ -125,13 +108,13 @@ def test_exif_orientation(
     np.testing.assert_array_equal(pixels(path, expected.shape[:2]), expected)
 
 
-@pytest.mark.parametrize("size", [(5, 7), (7, 5), (32, 32)])
+@pytest.mark.parametrize("size", [(5, 7), (32, 32)])
 def test_right_size_is_left_to_the_bit(tmp_path: Path, size: tuple[int, int]) -> None:
     content = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
-    Image.fromarray(content).save(tmp_path / "exact.png")
-    np.testing.assert_array_equal(pixels(tmp_path / "exact.png", size), content)
-    Image.fromarray(content).save(tmp_path / "exact.jpg")
-    np.testing.assert_array_equal(pixels(tmp_path / "exact.jpg", size), np.asarray(Image.open(tmp_path / "exact.jpg")))
+    for kind in ("png", "jpg"):
+        Image.fromarray(content).save(tmp_path / f"exact.{kind}")
+        shown = np.asarray(Image.open(tmp_path / f"exact.{kind}"))
+        np.testing.assert_array_equal(pixels(tmp_path / f"exact.{kind}", size), shown)
 
 
 @pytest.mark.parametrize("wide", [True, False])
@@ -149,13 +132,10 @@ def test_centre_is_cut_out(tmp_path: Path, wide: bool, zoom: int) -> None:
         assert off.max() == 0
 
 
-def test_shrinking_is_antialiased(tmp_path: Path) -> None:
+def test_shrinking_is_antialiased_also_of_a_jpeg_that_is_decoded_small(tmp_path: Path) -> None:
     board = (np.indices((64, 64)).sum(0) % 2 * 255).astype(np.uint8)
     Image.fromarray(board).save(tmp_path / "board.png")
     assert np.abs(pixels(tmp_path / "board.png").astype(int) - 127).max() <= 2
-
-
-def test_large_jpeg_decoded_small_looks_the_same(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     image = Image.fromarray(rng.integers(0, 256, (60, 80, 3), dtype=np.uint8)).resize((800, 600))
     image.save(tmp_path / "photo.jpg", quality=95)

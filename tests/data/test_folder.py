@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import random
 import resource
 import signal
-import struct
 import subprocess
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +18,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny import assert_same
+from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from vit.data import decode, folder
 from vit.data.folder import load_folder
@@ -37,6 +37,13 @@ def plain(path: Path, colour: tuple[int, int, int] = RED) -> Path:
 
 def load(root: Path, on_bad_image: str = "stop", size: tuple[int, int] = (4, 4)) -> tuple[ImageSet, ImageSet]:
     return load_folder(root, size, on_bad_image, root.parent / "cache")  # type: ignore[arg-type]
+
+
+def refusal(root: Path, on_bad_image: str = "stop", cache: Path | None = None) -> str:
+    with pytest.raises(DataError) as caught:
+        load_folder(root, (4, 4), on_bad_image, cache or root.parent / "cache")
+    assert str(caught.value).isprintable()
+    return str(caught.value)
 
 
 def colours(images: torch.Tensor) -> list[tuple[int, ...]]:
@@ -57,57 +64,38 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
+NUMBERS = [(9, number, 200) for number in range(18)]
+
+
 # --- layouts ---------------------------------------------------------------------------------------------------------
 
 
-def test_train_and_test_folders(root: Path) -> None:
-    train, test = load(root)
-    assert train.images.dtype == torch.uint8
-    assert train.images.shape == (12, 3, 4, 4)
-    assert train.images.is_contiguous()
-    assert train.labels.dtype == torch.int64
-    assert train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    assert test.labels.tolist() == [0, 0, 1, 1, 2, 2]
-    assert train.class_names == test.class_names == ("ape", "bee", "cat")
-    assert colours(train.images) == [(9, number, 200) for number in range(12)]
-    assert colours(test.images) == [(9, number, 200) for number in range(12, 18)]
-    assert train.stamp == content_stamp(train.images, train.labels)
-    assert test.stamp == content_stamp(test.images, test.labels)
-    assert train.skipped == test.skipped == ()
+# files; how many of the first are for training, the next for testing; their classes
+LAYOUTS = {
+    "train and test": (["train/a/0", "train/a/1", "train/b/0", "test/b/0"], 3, 1, ("a", "b")),
+    "train and val": (["train/a/0", "train/b/0", "val/a/0", "val/b/0"], 2, 2, ("a", "b")),
+    "test before val": (["train/a/0", "train/b/0", "test/b/0", "val/a/0"], 2, 1, ("a", "b")),
+    "one in ten": ([f"cat/deep/er/{i:02}" for i in [*range(1, 10), *range(11, 20), 0, 10]], 18, 2, ("cat",)),
+    "no classes": ([f"{i:02}" for i in [*range(1, 12), *range(13, 25), 0, 12]], 23, 2, ()),
+    "no classes, below train": ([f"train/{i}" for i in [1, 2, 3, 0]], 3, 1, ()),
+}
 
 
-def test_val_counts_where_there_is_no_test(root: Path) -> None:
-    _, test = load(root)
-    (root / "test").rename(root / "val")
-    assert load(root)[1].stamp == test.stamp
-    plain(root / "test" / "bee" / "0.png", BLUE)
-    _, test = load(root)
-    assert colours(test.images) == [BLUE]
-    assert test.labels.tolist() == [1]
-
-
-def test_class_folders_without_train(tmp_path: Path) -> None:
-    for class_name, colour in (("dog", RED), ("cat", BLUE)):
-        for index in range(10):
-            plain(tmp_path / "root" / class_name / "deep" / "er" / f"{index}.png", colour)
-    train, test = load(tmp_path / "root")
-    assert train.class_names == ("cat", "dog")
-    assert colours(train.images) == [BLUE] * 9 + [RED] * 9
-    assert colours(test.images) == [BLUE, RED]
-    assert train.labels.tolist() == [0] * 9 + [1] * 9
-    assert test.labels.tolist() == [0, 1]
-
-
-@pytest.mark.parametrize("inside", ["", "train"])
-def test_images_without_classes(tmp_path: Path, inside: str) -> None:
-    for index in range(25):
-        plain(tmp_path / "root" / inside / f"{index:02}.png", (index, 0, 0))
-    train, test = load(tmp_path / "root")
-    assert train.class_names == test.class_names == ()
-    assert not train.labelled
-    assert set(train.labels.tolist()) == set(test.labels.tolist()) == {-1}
-    assert [colour[0] for colour in colours(test.images)] == [0, 12]
-    assert [colour[0] for colour in colours(train.images)] == [i for i in range(25) if i not in (0, 12)]
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(tmp_path: Path, layout: str) -> None:
+    files, *counts, classes = LAYOUTS[layout]
+    for number, file in enumerate(files):
+        plain(tmp_path / "root" / f"{file}.png", (number, 0, 0))
+    for found, first, count in zip(load(tmp_path / "root"), (0, counts[0]), counts, strict=True):
+        assert (found.images.dtype, found.labels.dtype) == (torch.uint8, torch.int64)
+        assert found.images.shape == (count, 3, 4, 4)
+        assert found.images.is_contiguous()
+        assert colours(found.images) == [(number, 0, 0) for number in range(first, first + count)]
+        folders = [Path(file).parts[-4 if "deep" in file else -2] if classes else "" for file in files]
+        assert found.label_names == folders[first : first + count]
+        assert (found.class_names, found.labelled) == (classes, bool(classes))
+        assert found.stamp == content_stamp(found.images, found.labels)
+        assert found.skipped == ()
 
 
 @pytest.mark.parametrize(("count", "held_out"), [(2, 1), (9, 1), (19, 1), (20, 2), (9_999, 999), (25_000, 1000)])
@@ -122,11 +110,8 @@ def test_held_out_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: i
 
 
 def test_order_is_imagefolders(tmp_path: Path) -> None:
-    from torchvision.datasets import ImageFolder
-    from torchvision.datasets.folder import IMG_EXTENSIONS
-
-    names = ["a/2.png", "a/10.png", "a/z/1.png", "a/.hidden.PNG", "a/Z.JPG"]
-    names += ["a-b/1.png", "a/b/1.webp", "é/日本.png", "B/1.png", "a/zz.png"]
+    names = ["a/2.png", "a/10.png", "a/z/1.png", "a/.hidden.PNG", "a/Z.JPG", "a-b/1.png", "a/b/1.webp", "é/日本.png"]
+    names += ["B/1.png", "a/zz.png", os.fsdecode(b"a/\xff\xfe.png"), "a/new\nline.png"]
     for name in [*names, "a/readme.txt", "a/y.png.txt", "a/noextension"]:
         (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "root" / name).write_bytes(b"")
@@ -138,15 +123,6 @@ def test_order_is_imagefolders(tmp_path: Path) -> None:
     assert folder.EXTENSIONS == IMG_EXTENSIONS
 
 
-def test_unicode_and_undecodable_names(tmp_path: Path) -> None:
-    names = [b"\xe6\x97\xa5\xe6\x9c\xac.png", b"\xff\xfe.png", b"new\nline.png"]
-    for name in names:
-        plain(tmp_path / "root" / "ünï" / "0.png").rename(tmp_path / "root" / "ünï" / os.fsdecode(name))
-    train, test = load(tmp_path / "root")
-    assert train.class_names == ("ünï",)
-    assert len(train) + len(test) == 3
-
-
 def test_loops_of_links_are_tolerated(root: Path) -> None:
     (root / "train" / "ape" / "loop").symlink_to(root / "train", target_is_directory=True)
     (root / "train" / "ape" / "here").symlink_to(".", target_is_directory=True)
@@ -155,66 +131,50 @@ def test_loops_of_links_are_tolerated(root: Path) -> None:
     assert len(load(root)[0]) == 13
 
 
-def test_images_beside_the_classes_are_reported(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_images_beside_the_classes_are_reported_and_an_empty_folder_is_no_class(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     plain(root / "train" / "logo.png")
-    assert len(load(root)[0]) == 12
+    (root / "train" / "aaa").mkdir()
+    train, _ = load(root)
+    assert len(train) == 12
+    assert train.class_names == ("ape", "bee", "cat")
     assert "1 images beside the class folders" in caplog.text
 
 
-def test_empty_class_folder_is_no_class(root: Path) -> None:
-    (root / "train" / "aaa").mkdir()
-    assert load(root)[0].class_names == ("ape", "bee", "cat")
-
-
-def test_layouts_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
-    def refused(path: Path) -> str:
-        with pytest.raises(DataError) as caught:
-            load(path)
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
-
-    assert "no such folder" in refused(tmp_path / "absent")
-    (tmp_path / "empty").mkdir()
-    assert ".jpg .jpeg .png .ppm .bmp .pgm .tif .tiff .webp" in refused(tmp_path / "empty")
-    plain(tmp_path / "one" / "0.png")
-    assert "only one image" in refused(tmp_path / "one")
-    plain(tmp_path / "untrained" / "val" / "ape" / "0.png")
-    assert "folder val but no folder train" in refused(tmp_path / "untrained")
-    plain(tmp_path / "half" / "train" / "ape" / "0.png")
-    plain(tmp_path / "half" / "test" / "0.png")
-    assert "no class folders" in refused(tmp_path / "half")
-    plain(root / "test" / "d\nog" / "0.png")
-    assert "class folder d\\nog" in refused(root)
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (None, "no such folder"),
+        ([], ".jpg .jpeg .png .ppm .bmp .pgm .tif .tiff .webp"),
+        (["0.png"], "only one image"),
+        (["val/ape/0.png"], "folder val but no folder train"),
+        (["train/ape/0.png", "test/0.png"], "no class folders"),
+        (["train/ape/0.png", "test/ape/0.png", "test/d\x1bog/0.png"], "class folder d\\x1bog"),
+    ],
+)
+def test_layouts_that_cannot_be_used(tmp_path: Path, files: list[str] | None, message: str) -> None:
+    if files is not None:
+        (tmp_path / "root").mkdir()
+    for file in files or []:
+        plain(tmp_path / "root" / file)
+    assert message in refusal(tmp_path / "root")
 
 
 # --- files that are no images ----------------------------------------------------------------------------------------
 
 
-def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+def saved(image: Image.Image, kind: str) -> bytes:
     content = io.BytesIO()
-    image.save(content, kind, **options)
+    image.save(content, kind)
     return content.getvalue()
 
 
-def png_of_size(width: int, height: int) -> bytes:
-    """A header that promises more than there is; nothing but the header is needed to refuse it."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
-
-
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
-
 BAD = {
     "truncated.jpg": saved(NOISE, "JPEG")[:-800],
-    "truncated.png": saved(NOISE, "PNG")[:-800],
-    "text.png": b"this is no image\n",
     "empty.png": b"",
-    "bomb.png": png_of_size(20_000, 20_000),
-    "bomb-of-pillows-warning.png": saved(Image.new("1", (10_000, 10_000)), "PNG"),
+    "bomb.png": saved(Image.new("1", (10_000, 10_000)), "PNG"),
     "postscript.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\nshowpage\n",
     "fractions.tif": saved(Image.new("F", (4, 4), 0.5), "TIFF"),
     "grey32.tif": saved(Image.new("I", (4, 4), 70_000), "TIFF"),
@@ -231,49 +191,33 @@ def test_bad_image(root: Path, name: str) -> None:
         os.mkfifo(path)
     else:
         path.symlink_to("nowhere.png")
-    with pytest.raises(DataError) as caught:
-        load(root)
-    message = str(caught.value)
+    message = refusal(root)
     assert message.startswith(f"{path}: ")
     assert ("pixels" in message) == ("bomb" in name)
     assert "data.on_bad_image: skip" in message
-    assert "\n" not in message
     assert list((root.parent / "cache").iterdir()) == []
 
     train, test = load(root, "skip")
     assert train.skipped == (str(path),)
     assert test.skipped == ()
-    assert len(train) == 12
     assert train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    assert colours(train.images) == [(9, number, 200) for number in range(12)]
-
-
-def test_first_bad_image_is_named(root: Path) -> None:
-    for name in ("cat/9.png", "ape/9.png", "bee/0.png"):
-        (root / "train" / name).write_bytes(b"bad")
-    with pytest.raises(DataError, match=r"train/ape/9\.png"):
-        load(root)
+    assert colours(train.images) == NUMBERS[:12]
 
 
 def test_all_bad(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
     for index in range(3):
-        (tmp_path / "root").mkdir(exist_ok=True)
         (tmp_path / "root" / f"{index}.png").write_bytes(b"bad")
-    with pytest.raises(DataError, match="none of the 2 train images can be read") as caught:
-        load(tmp_path / "root", "skip")
-    assert "\n" not in str(caught.value)
+    assert "none of the 2 train images can be read" in refusal(tmp_path / "root", "skip")
     assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_hostile_name_cannot_forge_a_line(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    hostile = root / "train" / "ape" / "x\r\nSaved checkpoint\x1b[2J\u202e.png"
-    hostile.write_bytes(b"bad")
-    with pytest.raises(DataError) as caught:
-        load(root)
+    (root / "train" / "ape" / "x\r\nSaved checkpoint\x1b[2J\u202e.png").write_bytes(b"bad")
     train, _ = load(root, "skip")
-    for text in (str(caught.value), *train.skipped, *(record.getMessage() for record in caplog.records)):
+    for text in (refusal(root), *train.skipped, *(record.getMessage() for record in caplog.records)):
         assert text.isprintable()
-        assert "x\\r\\nSaved checkpoint\\x1b[2J\\u202e.png" in text
+        assert "x Saved checkpoint\\x1b[2J\\u202e.png" in text
 
 
 # --- the cache -------------------------------------------------------------------------------------------------------
@@ -298,30 +242,16 @@ def cache_of(root: Path, split: str) -> Path:
     return path
 
 
-def test_second_start_decodes_nothing(root: Path, decoded: list[str]) -> None:
-    first = load(root)
-    assert len(decoded) == 18
-    second = load(root)
+def test_second_start_decodes_nothing(root: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = load(root), load(root)
     assert len(decoded) == 18
     for one, other in zip(first, second, strict=True):
-        assert torch.equal(one.images, other.images)
-        assert torch.equal(one.labels, other.labels)
-        assert (one.class_names, one.stamp, one.skipped) == (other.class_names, other.stamp, other.skipped)
+        assert_same(vars(one), vars(other))
     assert sorted(path.name[:13] for path in (root.parent / "cache").iterdir()) == ["root-test-4x4", "root-train-4x"]
-
-
-def test_another_name_of_the_folder_has_the_same_cache(
-    root: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load(root)
-    monkeypatch.chdir(root.parent)
+    monkeypatch.chdir(root.parent)  # by another name of the folder neither
     load_folder(Path("root"), (4, 4), "stop", Path("cache"))
     assert len(decoded) == 18
-
-
-def test_another_size_has_another_cache(root: Path, decoded: list[str]) -> None:
-    load(root)
-    assert load(root, size=(8, 4))[0].images.shape == (12, 3, 8, 4)
+    assert load(root, size=(8, 4))[0].images.shape == (12, 3, 8, 4)  # another size has another cache
     load(root)
     assert len(decoded) == 36
 
@@ -366,15 +296,6 @@ def test_new_class_renumbers_the_test_images(root: Path) -> None:
     assert test.labels.tolist() == [1, 1, 2, 2, 3, 3]
 
 
-def test_cache_is_a_plain_npy_file_with_a_record_behind_it(root: Path) -> None:
-    (root / "train" / "bee" / "bad.png").write_bytes(b"bad")
-    train, _ = load(root, "skip")
-    path = cache_of(root, "train")
-    np.testing.assert_array_equal(np.load(path), train.images.numpy())
-    record = json.loads(path.read_bytes()[128 + train.images.numel() :])
-    assert (record["stamp"], record["skipped"]) == (train.stamp, ["train/bee/bad.png"])
-
-
 def test_images_are_mapped_and_writes_stay_private(root: Path) -> None:
     load(root)
     train, _ = load(root)
@@ -402,19 +323,12 @@ def test_map_may_be_larger_than_memory(tmp_path: Path) -> None:
 HEADER = 128  # bytes
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
-    "short": lambda content: content[:5],
     "cut in the header": lambda content: content[:50],
     "cut in the images": lambda content: content[: HEADER + 400],
-    "cut in the record": lambda content: content[:-20],
-    "one byte missing": lambda content: content[:-1],
     "one byte more": lambda content: content + b"x",
-    "header length": lambda content: content[:8] + b"\xff\xff" + content[10:],
-    "header no Python": lambda content: content[:10] + b"x" + content[11:],
-    "record a list": lambda content: content[: HEADER + 12 * 48] + b"[1]",
     "no stamp": lambda content: content.replace(b'"stamp"', b'"stomp"'),
     "more skipped": lambda content: content.replace(b"[]", b'["train/ape/0.png"]'),
     "shape": lambda content: content.replace(b"(12, 3, 4, 4)", b"(12, 3, 2, 8)"),
-    "huge": lambda content: content.replace(b"(12, 3, 4, 4)", b"(99999999, 3, 99999, 99999)"),
     "type": lambda content: content.replace(b"|u1", b"|i1"),
     "zeros": lambda content: bytes(len(content)),
 }
@@ -442,58 +356,44 @@ def test_cache_with_gaps_is_not_served_when_told_to_stop(root: Path, decoded: li
     bad = root / "train" / "bee" / "bad.png"
     bad.write_bytes(b"bad")
     load(root, "skip")
-    with pytest.raises(DataError, match=r"bad\.png"):
-        load(root, "stop")
+    assert "bad.png" in refusal(root)
     decoded.clear()
     assert load(root, "skip")[0].skipped == (str(bad),)
     assert decoded == []  # the failure has left the cache as it was
 
 
-def test_failing_decode_leaves_the_old_cache(root: Path) -> None:
+@pytest.mark.parametrize("failure", ["bad image", "interrupt", "full disk"])
+def test_what_fails_leaves_the_old_cache(root: Path, monkeypatch: pytest.MonkeyPatch, failure: str) -> None:
     load(root)
-    before = cache_of(root, "train").read_bytes()
-    (root / "train" / "cat" / "9.png").write_bytes(b"bad")
-    with pytest.raises(DataError):
-        load(root)
-    assert cache_of(root, "train").read_bytes() == before
-    assert len(list((root.parent / "cache").iterdir())) == 2
-
-
-def test_interrupt_leaves_no_partial_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([b"\0" * 48, b"\0" * 48])
-
-    def interrupted(path: str, image_size: tuple[int, int]) -> bytes:
-        for answer in answers:
-            return answer
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(decode, "decode", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        load(root)
-    assert list((root.parent / "cache").iterdir()) == []
-
-
-def test_full_disk(root: Path) -> None:
-    load(root)
+    before, limits = cache_of(root, "train").read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
     CHANGES["add"](root / "train")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = cache_of(root, "train").read_bytes()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (700, hard))
-    try:
-        with pytest.raises(DataError, match=r"set data\.cache") as caught:
+    if failure == "bad image":
+        (root / "train" / "cat" / "9.png").write_bytes(b"bad")
+        assert "9.png" in refusal(root)
+    elif failure == "full disk":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (700, limits[1]))
+        try:
+            assert "set data.cache" in refusal(root)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    else:
+        answers = iter([b"\0" * 48, b"\0" * 48])
+
+        def interrupted(path: str, image_size: tuple[int, int]) -> bytes:
+            for answer in answers:
+                return answer
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(decode, "decode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
             load(root)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "\n" not in str(caught.value)
     assert cache_of(root, "train").read_bytes() == before
     assert len(list((root.parent / "cache").iterdir())) == 2
 
 
 def test_unwritable_cache_folder(root: Path) -> None:
     (root.parent / "file").write_bytes(b"")
-    with pytest.raises(DataError, match=r"set data\.cache") as caught:
-        load_folder(root, (4, 4), "stop", root.parent / "file" / "cache")
-    assert "\n" not in str(caught.value)
+    assert "set data.cache" in refusal(root, cache=root.parent / "file" / "cache")
 
 
 # --- decoding in parallel --------------------------------------------------------------------------------------------
@@ -501,32 +401,28 @@ def test_unwritable_cache_folder(root: Path) -> None:
 
 @pytest.mark.parametrize("small_file", [0, 2**40], ids=["threads", "one thread"])
 def test_threads_give_the_same_in_the_same_order(root: Path, monkeypatch: pytest.MonkeyPatch, small_file: int) -> None:
-    original, names, before = decode.decode, set(), set(threading.enumerate())
+    original, names = decode.decode, set()
 
     def delayed(path: str, image_size: tuple[int, int]) -> bytes | str:
         names.add(threading.current_thread().name)
-        time.sleep(0.01 * random.random())
+        time.sleep(0.005 * random.random())
         return original(path, image_size)
 
     monkeypatch.setattr(decode, "decode", delayed)
     monkeypatch.setattr(folder, "SMALL_FILE", small_file)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
-    bad = root / "train" / "bee" / "b\udcffd.png"
-    bad.write_bytes(b"bad")
-    with pytest.raises(DataError, match=r"b\\udcffd\.png: not a readable image \(its content is no image\)"):
-        load(root)
-    names.clear()
+    for name in ("bee/b\udcffd.png", "cat/0a.png"):
+        (root / "train" / name).write_bytes(b"bad")
+    assert "bee/b\\udcffd.png: not a readable image (its content is no image)" in refusal(root)  # the first of two
     train, test = load(root, "skip")
-    assert len(names) == (6 if small_file == 0 else 2)  # of train and of test
-    assert train.skipped == (str(root / "train" / "bee" / "b\\udcffd.png"),)
-    assert colours(train.images) == [(9, number, 200) for number in range(12)]
-    assert colours(test.images) == [(9, number, 200) for number in range(12, 18)]
-    ours = set(threading.enumerate()) - before
-    assert not any(thread.name.startswith("ThreadPool") for thread in ours)
+    assert len(names) > 3 or small_file
+    assert train.skipped == tuple(str(root / "train" / name) for name in ("bee/b\\udcffd.png", "cat/0a.png"))
+    assert (colours(train.images), colours(test.images)) == (NUMBERS[:12], NUMBERS[12:])
+    assert not names & {thread.name for thread in threading.enumerate()}
 
 
-PROGRAM = """
-import time
+SLOW = """
+import sys, time
 from pathlib import Path
 from vit.data import decode
 from vit.data.folder import load_folder
@@ -534,47 +430,25 @@ from vit.data.folder import load_folder
 original = decode.decode
 def slow(path, image_size):
     print("decoding", flush=True)
-    time.sleep({seconds})
+    time.sleep(0.3)
     return original(path, image_size)
 decode.decode = slow
-train, _ = load_folder(Path({root!r}), (4, 4), "stop", Path({root!r}).parent / "cache")
-print(train.stamp)
+root = Path(sys.argv[1])
+load_folder(root, (4, 4), "stop", root.parent / "cache")
 """
-
-
-def start(root: Path, seconds: float) -> subprocess.Popen[str]:
-    """A program from standard input, which no process could import again, that takes its time to decode."""
-    pipe = subprocess.PIPE
-    process = subprocess.Popen([sys.executable, "-"], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-    assert process.stdin is not None
-    process.stdin.write(PROGRAM.format(root=str(root), seconds=seconds))
-    process.stdin.close()
-    return process
-
-
-@pytest.mark.slow
-def test_a_program_without_a_main_guard_or_a_file(root: Path) -> None:
-    one, two = start(root, 0.05), start(root, 0.05)  # at the same time
-    answers = [process.stdout.read().split()[-1] for process in (one, two) if process.stdout]  # type: ignore[union-attr]
-    assert (one.wait(), two.wait()) == (0, 0)
-    train, _ = load(root)
-    assert answers == [train.stamp, train.stamp]
-    assert colours(train.images) == [(9, number, 200) for number in range(12)]
-    assert len(list((root.parent / "cache").iterdir())) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_killed_build_leaves_nothing_that_is_used(root: Path, decoded: list[str], number: signal.Signals) -> None:
-    process = start(root, 0.3)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", SLOW, root], stdout=pipe, stderr=pipe, text=True)
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(number)
-    killed = time.monotonic()
-    process.stdout.read()
-    assert process.wait(timeout=20) != 0
-    assert time.monotonic() - killed < 3
+    assert process.stdout.read().count("decoding") < 3  # it ended at once, not after all 18
+    assert process.wait(timeout=60) != 0
     left = [path.name[:9] for path in (root.parent / "cache").iterdir()]
     assert left == ([".partial-"] if number == signal.SIGKILL else [])
-    assert colours(load(root)[0].images) == [(9, index, 200) for index in range(12)]
+    assert colours(load(root)[0].images) == NUMBERS[:12]
     assert len(decoded) == 18

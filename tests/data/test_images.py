@@ -1,8 +1,12 @@
-"""The shape that all sources share."""
+"""The shape that all sources share, and subsets: their size, their classes, and that a seed fixes them."""
 
+import pytest
 import torch
+from tiny import seeded
 
-from vit.data.images import ImageSet, content_stamp
+from vit.data.images import ImageSet, content_stamp, spread_over_classes
+
+LABELS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100, generator=seeded())]
 
 
 def image_set(labels: list[int], class_names: tuple[str, ...]) -> ImageSet:
@@ -13,7 +17,7 @@ def image_set(labels: list[int], class_names: tuple[str, ...]) -> ImageSet:
 
 def test_showcase_shows_every_class_even_when_they_are_not_quite_equal():
     labels = [0] * 98 + [1] * 103 + [2] * 99
-    shuffled = [labels[i] for i in torch.randperm(300, generator=torch.Generator().manual_seed(0)).tolist()]
+    shuffled = [labels[i] for i in torch.randperm(300, generator=seeded()).tolist()]
     some = image_set(shuffled, ("a", "b", "c"))
     for count in (3, 6, 30):
         shown = some.labels[some.showcase(count)].tolist()
@@ -38,3 +42,34 @@ def test_subset_has_a_stamp_of_its_own_and_names_its_labels():
     assert part.label_names == ["b", ""]
     assert part.images[:, 0, 0, 0].tolist() == [2, 1]
     assert part.stamp == content_stamp(part.images, part.labels) != some.stamp
+
+
+@pytest.mark.parametrize("count", [0, 1, 10, 37, 99, 100])
+def test_as_many_as_asked_and_of_each_class_its_share(count):
+    chosen = spread_over_classes(LABELS, count, 0, "labels")
+    assert int(chosen.sum()) == count
+    for label in range(3):
+        members = label == LABELS
+        assert abs(int((chosen & members).sum()) - count * int(members.sum()) / 100) <= 1
+
+
+def test_the_only_image_of_a_class_is_not_taken_by_a_few():
+    labels = torch.tensor([0] * 500 + [1] + [2, 2])
+    for seed in range(8):
+        few = spread_over_classes(labels, 50, seed, "holdout")
+        assert not few[500]
+        assert not few[501:].all()
+
+
+def test_a_seed_fixes_them_and_a_larger_one_holds_the_smaller():
+    ten, forty = (spread_over_classes(LABELS, count, 3, "labels") for count in (10, 40))
+    assert torch.equal(ten, spread_over_classes(LABELS, 10, 3, "labels"))
+    assert not (ten & ~forty).any()
+    assert not torch.equal(ten, spread_over_classes(LABELS, 10, 4, "labels"))
+    assert not torch.equal(ten, spread_over_classes(LABELS, 10, 3, "holdout"))
+
+
+@pytest.mark.parametrize("count", [-1, 101])
+def test_no_more_than_there_are(count):
+    with pytest.raises(ValueError, match="of 100 images cannot be taken"):
+        spread_over_classes(LABELS, count, 0, "labels")

@@ -46,14 +46,11 @@ def classes(images: ImageSet) -> list[int]:
     return [counts[label] for label in range(3)]
 
 
-def test_without_it_all_is_there(root):
+@pytest.mark.parametrize("count", [1, 10, 30])
+def test_held_out_images_are_not_trained_on_and_the_test_images_are_not_there(root, count):
     data = load(root)
     assert (numbers(data.train), numbers(data.test)) == (set(range(60)), set(range(60, 69)))
     assert (data.held_out, data.tested_on) == (False, "test images")
-
-
-@pytest.mark.parametrize("count", [1, 10, 20, 30])
-def test_held_out_images_are_not_trained_on_and_the_test_images_are_not_there(root, count):
     data = load(root, val_size=count)
     train, aside = numbers(data.train), numbers(data.test)
     assert train | aside == set(range(60))
@@ -65,7 +62,7 @@ def test_held_out_images_are_not_trained_on_and_the_test_images_are_not_there(ro
     assert data.stamp != load(root).stamp
 
 
-@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.9])
 def test_a_share_of_the_labels_is_a_share_of_the_training_images(root, share):
     data, whole = load(root, labels=share), load(root)
     count = max(1, round(share * 60))
@@ -75,13 +72,10 @@ def test_a_share_of_the_labels_is_a_share_of_the_training_images(root, share):
         assert abs(found - count * of_class / 60) <= 1
     assert data.test.stamp == whole.test.stamp
     assert data.train.class_names == ("ape", "bee", "cat")  # also of a class that has no image left
-
-
-def test_labels_are_a_share_of_what_is_not_held_out(root):
-    both, aside = load(root, val_size=20, labels=0.25), load(root, val_size=20)
+    both, aside = load(root, val_size=20, labels=share), load(root, val_size=20)  # of what is not held out
     assert both.test.stamp == aside.test.stamp
     assert numbers(both.train) < numbers(aside.train)
-    assert len(both.train) == 10
+    assert len(both.train) == max(1, round(share * 40))
 
 
 @pytest.mark.parametrize("settings", [dict(val_size=20), dict(labels=0.5)], ids=str)
@@ -92,7 +86,7 @@ def test_subset_seed_draws_which(root, settings):
     assert classes(one.train) == classes(other.train)
 
 
-@pytest.mark.parametrize(("val_size", "limit"), [(31, 0), (1000, 0), (6, 10)])
+@pytest.mark.parametrize(("val_size", "limit"), [(31, 0), (6, 10)])
 def test_more_than_half_cannot_be_held_out(root, val_size, limit):
     with pytest.raises(ConfigError, match=r"^data\.val_size: \d+ .*at most half of the \d+ training images$") as caught:
         load(root, val_size=val_size, limit=limit)
@@ -101,11 +95,8 @@ def test_more_than_half_cannot_be_held_out(root, val_size, limit):
     assert len(load(root, val_size=5, limit=10).train) == 5
 
 
-def test_every_source_has_its_entry():
-    assert set(SOURCES) == set(get_args(Source))
-
-
 def test_scenes_stand_in_for_a_cifar_that_cannot_be_had(tmp_path):
+    assert set(SOURCES) == set(get_args(Source))
     settings = dict(source="cifar10", root=str(tmp_path), download=False, limit=20)
     with pytest.raises(DataError, match=r"CIFAR10 is not in .* Or train on --data\.source scenes"):
         load_data(DataConfig(**settings), (32, 32))

@@ -21,12 +21,13 @@ def _seed():
 
 
 def pictures(count: int = 4, size: tuple[int, int] = (20, 32)) -> Tensor:
-    """Smooth pictures, with a corner of noise, and of little contrast in one."""
+    """Smooth pictures, with a corner of noise; one has little contrast, one few values."""
     y, x = torch.meshgrid(torch.linspace(0, 1, size[0]), torch.linspace(0, 1, size[1]), indexing="ij")
     waves = torch.rand(count, 3, 3, 1, 1) * 6
     images = 127 + 110 * torch.sin(waves[:, :, 0] * x + waves[:, :, 1] * y + waves[:, :, 2])
     images[:, :, :6, :6] = 255 * torch.rand(count, 3, 6, 6)
     images[0] = 100 + 0.2 * images[0]
+    images[1:2] = images[1:2] // 64 * 64
     return images.to(torch.uint8)
 
 
@@ -64,28 +65,21 @@ def _about(picture: Image.Image, a: float, b: float, d: float, e: float) -> tupl
     return a, b, x - a * x - b * y, d, e, y - d * x - e * y
 
 
-@pytest.mark.parametrize("strength", [0.9, -0.9, 0.35, -0.35, 0.0, 1.0, -1.0])
+@pytest.mark.parametrize("strength", [0.9, -0.35, 0.0, 1.0, -1.0])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_each_operation_is_pillows(name, strength):
     images = pictures()
     ours = OPERATIONS[name](images, torch.full((len(images), 1, 1, 1), strength))
     expected = torch.stack([theirs(name, image, strength) for image in images])
     difference = (ours.int() - expected.int()).abs()
-    if name in SOFT:  # Pillow treats the outermost half pixel in another way
+    if name in ("equalize", "invert"):  # torchvision's kernels
+        assert torch.equal(ours, expected)
+    elif name in SOFT:  # Pillow treats the outermost half pixel in another way
         assert difference.float().mean() < 2
         assert (difference > 8).float().mean() < 0.06
     else:
         assert difference.max() <= 1
         assert (difference > 0).float().mean() < 0.02
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_each_image_by_itself(name):
-    images, strength = pictures(6), (2 * torch.rand(6, 1, 1, 1) - 1)
-    whole = OPERATIONS[name](images, strength)
-    for index in range(6):
-        alone = OPERATIONS[name](images[index : index + 1], strength[index : index + 1])
-        assert torch.equal(whole[index : index + 1], alone)
 
 
 def test_images_without_contrast_stay():
@@ -129,23 +123,11 @@ def test_draws_follow_their_distributions():
     assert size.std() == pytest.approx(0.05, abs=0.01)
     assert size.max() <= 1
     assert (strengths > 0).float().mean() == pytest.approx(0.5, abs=0.01)
-
-
-def test_a_seed_fixes_the_draws():
-    one, two, other = (drawn(50, seed) for seed in (3, 3, 4))
-    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
-    assert not torch.equal(one[0], other[0])
+    assert torch.equal(drawn(20_000, count=2, magnitude=9)[0], operations)
+    assert not torch.equal(drawn(20_000, seed=1, count=2, magnitude=9)[0], operations)
 
 
 def test_nothing_is_read_from_the_device():
     """On a GPU a read would wait; the device "meta" has nothing to be read."""
     images = torch.zeros(64, 3, 8, 8, dtype=torch.uint8, device="meta")
     assert rand_augment(images, *drawn(64)).shape == images.shape
-
-
-@pytest.mark.parametrize("name", ["equalize", "invert"])
-def test_torchvisions_kernels_are_pillows_to_the_bit(name):
-    noise = torch.randint(256, (16, 3, 33, 31), dtype=torch.uint8)
-    images = torch.cat([noise, noise // 64 * 64, 90 + noise // 8])
-    expected = torch.stack([theirs(name, image, 0.5) for image in images])
-    assert torch.equal(OPERATIONS[name](images, torch.zeros(len(images), 1, 1, 1)), expected)

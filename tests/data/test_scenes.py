@@ -27,7 +27,7 @@ NUMBER = {part: k for k, part in enumerate(PART_NAMES)}
 @pytest.fixture(scope="module")
 def train() -> tuple[Tensor, Tensor, Tensor]:
     """Images, labels and parts of 10,000 training pictures."""
-    return draw_scenes(scene_indices(10_000, "train"), SEED)
+    return draw_scenes(scene_indices(4_000, "train"), SEED)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def contains(parts: Tensor, part: str) -> Tensor:
 
 
 def test_a_picture_is_the_same_in_any_batch_and_order(train):
-    indices = torch.tensor([9_999, 3, 3, 127, 5_000, 0, 128])
+    indices = torch.tensor([3_999, 3, 3, 127, 2_500, 0, 128])
     for drawn, whole in zip(draw_scenes(indices, SEED), train, strict=True):
         assert torch.equal(drawn, whole[indices])
     for drawn, whole in zip(draw_scenes(indices[:1], SEED), train, strict=True):
@@ -63,17 +63,15 @@ def test_seeds_and_indices_give_different_pictures(train, test):
     assert len(seen) == len(train[0]) + len(test[0])
 
 
-def test_train_and_test_share_no_index():
+def test_a_split_is_an_image_set_and_shares_no_picture_with_the_other(test):
     assert not torch.isin(scene_indices(1_000, "test"), scene_indices(50_000, "train")).any()
     assert torch.equal(scene_indices(10, "train"), scene_indices(50, "train")[:10])
-
-
-def test_a_split_is_an_image_set(test):
     split = load_scenes(100, SEED, "test")
     assert torch.equal(split.images, test[0][:100])
     assert torch.equal(split.labels, test[1][:100])
     assert split.class_names == CLASS_NAMES
     assert split.stamp != load_scenes(100, SEED + 1, "test").stamp
+    assert len(load_scenes(0, SEED, "train")) == 0
 
 
 # --- shapes, ranges, errors -------------------------------------------------------------------------------------------
@@ -81,13 +79,11 @@ def test_a_split_is_an_image_set(test):
 
 def test_shapes_dtypes_and_ranges(train):
     images, labels, parts = train
-    assert (images.dtype, images.shape) == (torch.uint8, (10_000, 3, 32, 32))
-    assert (labels.dtype, labels.shape) == (torch.int64, (10_000,))
-    assert (parts.dtype, parts.shape) == (torch.uint8, (10_000, 32, 32))
+    assert (images.dtype, images.shape) == (torch.uint8, (4_000, 3, 32, 32))
+    assert (labels.dtype, labels.shape) == (torch.int64, (4_000,))
+    assert (parts.dtype, parts.shape) == (torch.uint8, (4_000, 32, 32))
     assert parts.max() < len(PART_NAMES)
     assert 90 < images.float().mean() < 140
-    assert [len(t) for t in draw_scenes(torch.empty(0, dtype=torch.int64), SEED)] == [0, 0, 0]
-    assert len(load_scenes(0, SEED, "train")) == 0
 
 
 def test_every_ten_pictures_show_the_ten_classes_in_changing_order(train):
@@ -110,22 +106,13 @@ def test_a_larger_size_shows_the_same_pictures(train):
     [
         (torch.tensor([-1]), 0, 32),
         (torch.tensor([1.0]), 0, 32),
-        (torch.tensor([[1]]), 0, 32),
-        (torch.tensor([1]), -1, 32),
         (torch.tensor([1]), 1 << 64, 32),
         (torch.tensor([1]), 0, 30),
-        (torch.tensor([1]), 0, 0),
     ],
 )
 def test_draw_scenes_refuses_what_it_cannot_draw(indices, seed, size):
     with pytest.raises(ValueError, match="must be"):
         draw_scenes(indices, seed, size)
-
-
-@pytest.mark.parametrize(("count", "split"), [(-1, "train"), (10, "valid")])
-def test_scene_indices_refuses_an_unknown_split_or_a_negative_count(count, split):
-    with pytest.raises(ValueError, match="split must be"):
-        scene_indices(count, split)
 
 
 # --- which parts occur, and beside which ------------------------------------------------------------------------------
@@ -139,36 +126,31 @@ def test_the_tables_speak_of_the_same_classes_scenes_and_parts():
         assert {part for parts in table.values() for part in parts} <= set(PART_NAMES)
 
 
-@pytest.mark.parametrize("name", CLASS_NAMES)
-def test_a_class_shows_its_own_parts_all_of_them_and_no_other(train, name):
+def test_a_class_shows_its_own_parts_all_of_them_and_no_other(train):
     _, labels, parts = train
-    seen = parts[labels == CLASS_NAMES.index(name)].unique().tolist()
-    assert {PART_NAMES[k] for k in seen} == PARTS_OF_CLASS[name]
+    for number, name in enumerate(CLASS_NAMES):
+        assert {PART_NAMES[k] for k in parts[labels == number].unique().tolist()} == PARTS_OF_CLASS[name], name
 
 
-@pytest.mark.parametrize(
-    ("part", "company"),
-    [("wheel", "road"), ("marking", "road"), ("hull", "water"), ("sail", "hull"), ("leaf", "water"), ("buoy", "water"),
-     ("leg", "grass"), ("ball", "grass"), ("flower", "grass"), ("wing", "sky"), ("window", "sky")],
-)  # fmt: skip
-def test_a_part_keeps_its_company(train, part, company):
+COMPANY = {"wheel": "road", "road": "wheel", "marking": "road", "hull": "water", "sail": "hull", "leaf": "water",
+           "buoy": "water", "leg": "grass", "ball": "grass", "flower": "grass", "wing": "sky", "window": "sky"}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", COMPANY)
+def test_a_part_keeps_its_company(train, part):
     with_part = contains(train[2], part)
     assert with_part.any()
-    assert contains(train[2], company)[with_part].all()
+    assert contains(train[2], COMPANY[part])[with_part].all()
 
 
-def test_wheels_are_on_every_road_and_nowhere_else(train):
-    assert torch.equal(contains(train[2], "wheel"), contains(train[2], "road"))
-
-
-@pytest.mark.parametrize("part", MAY_TOUCH)
-def test_a_part_touches_only_what_it_may(train, part):
-    parts = train[2].long()
-    touched = torch.zeros(len(PART_NAMES), dtype=torch.bool)
+def test_a_part_touches_only_what_it_may(train):
+    parts, count = train[2].long(), len(PART_NAMES)
+    touches = torch.zeros(count * count, dtype=torch.bool)
     for a, b in ((parts[:, 1:], parts[:, :-1]), (parts[:, :, 1:], parts[:, :, :-1])):
-        touched[b[a == NUMBER[part]]] = True
-        touched[a[b == NUMBER[part]]] = True
-    assert {PART_NAMES[k] for k in touched.nonzero()[:, 0].tolist()} <= MAY_TOUCH[part] | {part}
+        touches[a * count + b] = True
+    touches = touches.view(count, count) | touches.view(count, count).T
+    for part, allowed in MAY_TOUCH.items():
+        assert {PART_NAMES[k] for k in touches[NUMBER[part]].nonzero()[:, 0].tolist()} <= allowed | {part}, part
 
 
 @pytest.mark.parametrize("double", LOOK_ALIKES["wheel"])
@@ -227,12 +209,12 @@ def test_what_is_lighter_in_the_world_is_lighter_in_the_picture(train, light, da
 # --- neither trivial nor hopeless -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("k", [1, 20])
-def test_nearest_neighbours_of_raw_pixels_know_something_but_not_the_class(train, test, k):
+def test_nearest_neighbours_of_raw_pixels_know_something_but_not_the_class(train, test):
     def unit(images: Tensor) -> Tensor:
         return torch.nn.functional.normalize(images.flatten(1).float(), dim=1)
 
-    nearest = (unit(test[0]) @ unit(train[0]).T).topk(k).indices  # (1000, k)
-    votes = torch.nn.functional.one_hot(train[1][nearest], len(CLASS_NAMES)).sum(dim=1)
-    accuracy = (votes.argmax(dim=1) == test[1]).float().mean()
-    assert 0.35 < accuracy < 0.7
+    nearest = (unit(test[0]) @ unit(train[0]).T).topk(20).indices  # (1000, 20)
+    for k in (1, 20):
+        votes = torch.nn.functional.one_hot(train[1][nearest[:, :k]], len(CLASS_NAMES)).sum(dim=1)
+        accuracy = (votes.argmax(dim=1) == test[1]).float().mean()
+        assert 0.35 < accuracy < 0.7

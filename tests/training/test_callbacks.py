@@ -1,10 +1,12 @@
-"""Between the steps: metrics.jsonl with whole lines, each step once, whatever happened; TensorBoard; snapshots."""
+"""Between the steps: metrics.jsonl with whole lines, each step once, whatever happened; TensorBoard; progress."""
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
+import re
 import sys
 from types import SimpleNamespace
 
@@ -12,9 +14,10 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from vit.config import Config, ConfigError, RunConfig
+from vit.config import Config, ConfigError, DataConfig, RunConfig, TrainConfig
 from vit.runs import read_metrics
-from vit.training.callbacks import MetricsFile, TensorBoard, snapshot_steps, tensorboard_writer, validation_steps
+from vit.training import callbacks
+from vit.training.callbacks import MetricsFile, Progress, TensorBoard, Validation, snapshot_steps, tensorboard_writer
 from vit.training.loop import Step
 
 
@@ -22,11 +25,14 @@ def line(step: int, loss: float = 0.5) -> dict:
     return {"step": step, "epoch": step / 3, "loss": loss}
 
 
-def run_at(step: int, total: int = 12, **settings: object) -> SimpleNamespace:
+def done_at(step: int, epoch: float, loss: float = 1.0) -> Step:
+    return Step(step, epoch, 1e-3, 8, {name: torch.tensor(loss) for name in ("first_bad", "loss", "grad_norm")})
+
+
+def run_at(step: int, total: int = 12, epochs: int = 4, **settings: object) -> SimpleNamespace:
     """What a callback reads of a run."""
-    run = SimpleNamespace(
-        step=step, seconds=0.0, total_steps=total, config=Config(run=RunConfig(**settings)), callbacks=[]
-    )
+    config = Config(train=TrainConfig(epochs=epochs), data=DataConfig(val_size=1), run=RunConfig(**settings))
+    run = SimpleNamespace(step=step, seconds=0.0, total_steps=total, config=config, callbacks=[])
     run.log = lambda values: [callback.on_log(values) for callback in run.callbacks]
     return run
 
@@ -41,32 +47,19 @@ def write(path, steps: range, resumed_from: int = 0, tensorboard=None) -> None:
         callback.close()
 
 
-def test_lines_come_back(tmp_path):
+def test_lines_come_back_as_soon_as_they_are_written(tmp_path):
     path = tmp_path / "run" / "metrics.jsonl"
+    assert read_metrics(path) == []
     lines = [line(1, 1 / 3), line(2, 1e-300), {"step": 3, "name": "Äpfel\n"}]
     log = MetricsFile(path, run_at(0))
-    for one in lines:
+    for number, one in enumerate(lines):
         log.on_log(one)
+        assert read_metrics(path) == lines[: number + 1]
     log.close()
-    assert read_metrics(path) == lines
     assert [json.loads(one) for one in path.read_text().splitlines()] == lines
 
 
-def test_missing_file_holds_no_lines(tmp_path):
-    assert read_metrics(tmp_path / "metrics.jsonl") == []
-
-
-def test_line_can_be_read_as_soon_as_it_is_written(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    log = MetricsFile(path, run_at(0))
-    assert read_metrics(path) == []
-    for step in range(1, 4):
-        log.on_log(line(step))
-        assert read_metrics(path) == [line(number) for number in range(1, step + 1)]
-    log.close()
-
-
-@pytest.mark.parametrize("saved_at", [0, 1, 3, 5, 9])
+@pytest.mark.parametrize("saved_at", [0, 3, 9])
 def test_resumed_run_drops_the_lines_that_it_makes_again(tmp_path, saved_at):
     path = tmp_path / "metrics.jsonl"
     write(path, range(1, 6))
@@ -111,10 +104,7 @@ def test_a_line_comes_every_so_many_steps_and_has_the_speed_since_the_last(tmp_p
     run.callbacks = [MetricsFile(tmp_path / "metrics.jsonl", run)]
     for step in range(start + 1, 8):
         run.step, run.seconds = step, run.seconds + 2
-        done = Step(
-            step, step / 3, 1e-3, 8, {"first_bad": torch.zeros(()), "loss": torch.ones(()), "grad_norm": torch.ones(())}
-        )
-        run.callbacks[0].on_step(run, done)
+        run.callbacks[0].on_step(run, done_at(step, step / 3))
     lines = read_metrics(tmp_path / "metrics.jsonl")
     assert [one["step"] for one in lines] == logged
     assert {one["images_per_second"] for one in lines} == {4.0}
@@ -140,23 +130,80 @@ def test_tensorboard_that_is_not_installed_is_said_in_one_line(monkeypatch):
         tensorboard_writer()
 
 
-@pytest.mark.parametrize(("total", "count"), [(0, 3), (1, 3), (100, 2), (1000, 9), (15_640, 8), (5, 20)])
+@pytest.mark.parametrize(("total", "count"), [(0, 3), (100, 2), (1000, 9), (15_640, 8), (5, 20)])
 def test_snapshots_begin_at_the_start_and_end_at_the_end_and_are_closer_at_first(total, count):
     steps = snapshot_steps(total, count)
     assert (steps[0], steps[-1]) == (0, total)
     assert len(steps) == len(set(steps)) <= count
     gaps = [after - before for before, after in itertools.pairwise(steps)]
     assert all(later >= earlier - 1 for earlier, later in itertools.pairwise(gaps))  # but for rounding
+    assert (snapshot_steps(total, 0), snapshot_steps(total, 1)) == ([], [total])
 
 
-def test_no_snapshots_unless_asked():
-    assert snapshot_steps(100, 0) == []
-    assert snapshot_steps(100, 1) == [100]
+@pytest.mark.parametrize(("every", "steps"), [(2, [6, 12]), (3, [9]), (1, [3, 6, 9, 12]), (0, [])])
+def test_validation_comes_at_the_end_of_every_so_many_epochs(every, steps):
+    run, lines = run_at(0, val_every=every), []
+    run.objective, run.log = SimpleNamespace(validate=lambda run: {"val_loss": 0.5}), lines.append
+    for step in range(1, 13):
+        Validation().on_step(run, done_at(step, step / 3))
+    assert lines == [{"step": step, "epoch": step / 3, "val_loss": 0.5} for step in steps]
 
 
-@pytest.mark.parametrize(
-    ("total", "epochs", "every", "steps"),
-    [(12, 4, 2, {6, 12}), (12, 4, 3, {9}), (12, 4, 1, {3, 6, 9, 12}), (12, 4, 0, set())],
-)
-def test_validation_comes_at_the_end_of_every_so_many_epochs(total, epochs, every, steps):
-    assert validation_steps(total, epochs, every) == steps
+# --- progress: a bar on a terminal, plain lines elsewhere ------------------------------------------------------------
+
+LINE = re.compile(r"epoch (\d+)/(\d+)  loss (\d+\.\d{4})  [\d,]+ images/s  step (\d+)/(\d+)  [\d:]+ left")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Flushed(io.StringIO):
+    flushes = 0
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+def show(stream: io.StringIO, total: int = 10, epochs: int = 2, start: int = 0) -> str:
+    progress = Progress(total, epochs, start, stream)
+    for step in range(start + 1, total + 1):
+        progress.on_step(None, done_at(step, step * epochs / total, 1 / step))
+    progress.close()
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("start", [0, 7])
+def test_without_a_terminal_there_are_plain_lines_at_the_beginning_and_the_end(start):
+    stream = Flushed()
+    text = show(stream, start=start)
+    assert text.replace("\n", "").isprintable()  # no colours, no carriage returns
+    assert text.endswith("\n")
+    lines = [LINE.fullmatch(line) for line in text.splitlines()]
+    assert all(lines)
+    assert [int(line[4]) for line in lines] == [start + 1, 10]
+    assert [line[5] for line in lines] == ["10", "10"]
+    assert float(lines[-1][3]) == 0.1
+    assert stream.flushes == 2  # each line is there at once
+    assert show(io.StringIO(), start=10) == ""
+
+
+def test_without_a_terminal_there_is_a_line_whenever_the_time_has_come(monkeypatch):
+    monkeypatch.setattr(callbacks, "SECONDS_BETWEEN_LINES", -1)
+    lines = [LINE.fullmatch(line) for line in show(io.StringIO(), total=6, epochs=3).splitlines()]
+    assert [int(line[4]) for line in lines] == [1, 2, 3, 4, 5, 6]
+    epochs = [int(line[1]) for line in lines]
+    assert epochs == sorted(epochs)
+    assert (epochs[0], epochs[-1], {line[2] for line in lines}) == (1, 3, {"3"})  # never a fourth of three
+
+
+@pytest.mark.parametrize("start", [0, 7])
+def test_on_a_terminal_there_is_a_bar_that_stays_on_its_line(start):
+    text = show(Terminal(), start=start)
+    assert "\r" in text
+    assert text.count("\n") == 1  # only when it is closed
+    assert text.endswith("\n")
+    first, last = (re.findall(r"(\d+)/10 steps", text)[i] for i in (0, -1))
+    assert (int(first), int(last)) == (start, 10)
+    assert "epoch 2/2  loss 0.1000" in text.rpartition("\r")[2]

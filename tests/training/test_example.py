@@ -38,6 +38,7 @@ def _teach(monkeypatch):
     exec(entry, {"OBJECTIVES": OBJECTIVES, "ObjectiveInfo": ObjectiveInfo})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_teach")
 def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path, monkeypatch):
     config = tmp_path / "teach.yaml"

@@ -14,36 +14,25 @@ import torch
 from jsonargparse import ArgumentParser
 from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from tiny import CLASSES, TINY, dataset
 from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, load_model, save_model
 from vit.checkpoints.native import fingerprint, write_weights
-from vit.config import Config, ConfigError, DataConfig, ModelConfig, TrainConfig
-from vit.data import DataError, Dataset, ImageSet
+from vit.config import Config, ConfigError, DataConfig, TrainConfig
+from vit.data import DataError, Dataset
 from vit.data.augment import Normalization
-from vit.data.images import content_stamp
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.settings import config_parser, parse_config
 from vit.training.initial import initial_model
 
-TINY = ModelConfig(
-    image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2
-)
-NAMES = ("ape", "bee", "cat")
 THEIRS = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
 
 
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
-
-
-def dataset(names: tuple[str, ...] = NAMES) -> Dataset:
-    images = torch.randint(0, 256, (12, 3, 16, 16), dtype=torch.uint8)
-    labels = torch.arange(12) % len(names) if names else torch.full((12,), -1)
-    both = ImageSet(images, labels, names, content_stamp(images, labels))
-    return Dataset("Noise", "folder", both, both)
 
 
 def config(objective: str = "classify", init: Path | str = "", **model: object) -> Config:
@@ -59,11 +48,11 @@ def autoencoder(folder: Path, **settings: object) -> MaskedAutoencoder:
     model = replace(TINY, **settings)
     made = build_autoencoder(model.vit_config(), model.decoder_config(), True)
     redraw(made)
-    save_model(folder, made, THEIRS, NAMES, "Noise")
+    save_model(folder, made, THEIRS, CLASSES, "Noise")
     return made
 
 
-def classifier(folder: Path, names: tuple[str, ...] = NAMES) -> VisionTransformer:
+def classifier(folder: Path, names: tuple[str, ...] = CLASSES) -> VisionTransformer:
     made = VisionTransformer(TINY.vit_config(num_classes=len(names)))
     redraw(made)
     save_model(folder, made, THEIRS, names, "Noise")
@@ -84,20 +73,17 @@ def same_state(one: dict[str, Tensor], other: dict[str, Tensor], but: str = "-")
 # --- from nothing ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("objective", ["classify", "reconstruct"])
-def test_new_model_fits_the_data_and_measures_it(objective):
-    data = dataset()
-    model, normalize = begin(config(objective), data)
-    assert (normalize.mean, normalize.std) == vars_of(Normalization.of(data.train.images))
-    if objective == "classify":
-        assert model.head.weight.shape == (3, 16)
-    else:
-        assert isinstance(model, MaskedAutoencoder)
-        assert isinstance(model.encoder.head, nn.Identity)
-
-
-def vars_of(normalize: Normalization) -> tuple[list[float], list[float]]:
+def of(normalize: Normalization) -> tuple[list[float], list[float]]:
     return normalize.mean, normalize.std
+
+
+def test_new_model_fits_the_data_and_measures_it():
+    data = dataset()
+    for objective in ("classify", "reconstruct"):
+        model, normalize = begin(config(objective), data)
+        assert of(normalize) == of(Normalization.of(data.train.images))
+        assert isinstance(model, MaskedAutoencoder) == isinstance(model.encoder.head, nn.Identity)
+    assert begin(config())[0].head.weight.shape == (3, 16)
 
 
 @pytest.mark.parametrize("init", ["", "folder"])
@@ -105,9 +91,9 @@ def test_images_without_labels_cannot_be_classified(tmp_path, init):
     if init:
         autoencoder(tmp_path)
     with pytest.raises(DataError, match=r"^train\.objective: Noise has no labels[^\n]*$") as caught:
-        begin(config(init=tmp_path if init else ""), dataset(()))
+        begin(config(init=tmp_path if init else ""), dataset(class_names=()))
     assert caught.value.exit_code == 2
-    begin(config("reconstruct", init=tmp_path if init else ""), dataset(()))
+    begin(config("reconstruct", init=tmp_path if init else ""), dataset(class_names=()))
 
 
 # --- from a run ------------------------------------------------------------------------------------------------------
@@ -119,7 +105,7 @@ def test_classifier_takes_encoder_and_normalisation_of_a_pretraining(tmp_path):
     assert same_state(model.state_dict(), before.encoder.state_dict(), but="head.")
     assert model.head.weight.shape == (3, 16)
     assert model.head.weight.abs().max() < 0.2  # new, so that it says nearly nothing
-    assert vars_of(normalize) == vars_of(THEIRS)
+    assert of(normalize) == of(THEIRS)
     assert all(value.requires_grad for name, value in model.named_parameters() if name != "pos_embed")
 
 
@@ -127,10 +113,10 @@ def test_pretraining_goes_on_with_encoder_and_decoder(tmp_path):
     before = autoencoder(tmp_path)
     model, normalize = begin(config("reconstruct", tmp_path))
     assert same_state(model.state_dict(), before.state_dict())
-    assert vars_of(normalize) == vars_of(THEIRS)
+    assert of(normalize) == of(THEIRS)
 
 
-@pytest.mark.parametrize("decoder", [dict(decoder_dim=32), dict(decoder_depth=2), dict(decoder_heads=4)], ids=str)
+@pytest.mark.parametrize("decoder", [dict(decoder_dim=32), dict(decoder_heads=4)], ids=str)
 def test_decoder_of_another_shape_begins_anew(tmp_path, decoder):
     before = autoencoder(tmp_path)
     model, _ = begin(config("reconstruct", tmp_path, **decoder))
@@ -140,26 +126,19 @@ def test_decoder_of_another_shape_begins_anew(tmp_path, decoder):
     assert weight.shape != (64, 16) or not torch.equal(weight, before.decoder.blocks[0].mlp.fc1.weight)
 
 
-def test_head_is_kept_where_its_classes_are_the_same(tmp_path):
-    before = classifier(tmp_path)
-    model, _ = begin(config(init=tmp_path))
-    assert same_state(model.state_dict(), before.state_dict())
-
-
-@pytest.mark.parametrize("names", [("ape", "cat", "bee"), ("ape", "bee", "dog"), ("ape", "bee")], ids=str)
-def test_head_of_other_classes_begins_anew(tmp_path, names):
+@pytest.mark.parametrize(
+    ("names", "pool"),
+    [(CLASSES, "avg"), (("ape", "cat", "bee"), "avg"), (("ape", "bee", "dog"), "avg"), (("ape", "bee"), "avg"),
+     (CLASSES, "token")],
+    ids=["the same", "another order", "another class", "fewer", "reads something else"],
+)  # fmt: skip
+def test_head_is_kept_where_its_classes_and_what_it_reads_are_the_same(tmp_path, names, pool):
     before = classifier(tmp_path, names)
-    model, _ = begin(config(init=tmp_path))
+    model, _ = begin(config(init=tmp_path, global_pool=pool))
     assert same_state(model.state_dict(), before.state_dict(), but="head.")
     assert model.head.weight.shape == (3, 16)
-    assert names[2:] == () or not torch.equal(model.head.weight, before.head.weight)
-
-
-def test_head_that_read_something_else_begins_anew(tmp_path):
-    before = classifier(tmp_path)
-    model, _ = begin(config(init=tmp_path, global_pool="token"))
-    assert same_state(model.state_dict(), before.state_dict(), but="head.")
-    assert not torch.equal(model.head.weight, before.head.weight)
+    if names[2:]:
+        assert torch.equal(model.head.weight, before.head.weight) == ((names, pool) == (CLASSES, "avg"))
 
 
 def test_encoder_of_a_classifier_can_be_pretrained(tmp_path):
@@ -170,19 +149,14 @@ def test_encoder_of_a_classifier_can_be_pretrained(tmp_path):
 
 
 @pytest.mark.parametrize("objective", ["classify", "reconstruct"])
-def test_drop_path_and_pooling_are_the_settings(tmp_path, objective):
-    autoencoder(tmp_path)
-    model, _ = begin(config(objective, tmp_path, drop_path=0.3, global_pool="token"))
+def test_drop_path_pooling_and_image_size_are_the_settings(tmp_path, objective):
+    before = autoencoder(tmp_path)
+    model, _ = begin(config(objective, tmp_path, drop_path=0.3, global_pool="token", image_size=32))
     assert model.encoder.config.drop_path == model.encoder.blocks[-1].drop_path1.rate == 0.3
     assert model.encoder.config.global_pool == "token"
-
-
-def test_other_image_size_resizes_the_positions(tmp_path):
-    before = autoencoder(tmp_path)
-    model, _ = begin(config(init=tmp_path, image_size=32))
-    assert model.patch_embed.grid_size == (8, 8)
-    assert torch.equal(model.pos_embed, load_model(tmp_path, image_size=32).encoder.pos_embed)
-    assert torch.equal(model.patch_embed.proj.weight, before.encoder.patch_embed.proj.weight)
+    assert model.encoder.patch_embed.grid_size == (8, 8)
+    assert torch.equal(model.encoder.pos_embed, load_model(tmp_path, image_size=32).encoder.pos_embed)
+    assert torch.equal(model.encoder.patch_embed.proj.weight, before.encoder.patch_embed.proj.weight)
 
 
 # --- from others -----------------------------------------------------------------------------------------------------
@@ -191,9 +165,6 @@ def test_other_image_size_resizes_the_positions(tmp_path):
 @cache
 def parser() -> ArgumentParser:
     return config_parser("train.py", "", {})
-
-
-WIDE = replace(TINY, embed_dim=64, num_heads=1)
 
 
 def timm_file(folder: Path, **settings: object) -> tuple[TimmVisionTransformer, Path]:
@@ -207,38 +178,28 @@ def timm_file(folder: Path, **settings: object) -> tuple[TimmVisionTransformer, 
 @pytest.mark.parametrize(
     ("theirs", "asked"),
     [
-        (dict(), ["model.pos_embed"]),
-        (dict(reg_tokens=2), ["model.pos_embed", "model.registers"]),
-        (dict(init_values=0.1), ["model.pos_embed", "model.layer_scale"]),
+        (dict(reg_tokens=2, init_values=0.1), ["model.pos_embed", "model.registers", "model.layer_scale"]),
         (dict(depth=3, qkv_bias=False), ["model.pos_embed", "model.depth", "model.qkv_bias"]),
+        (dict(num_heads=4), ["model.pos_embed"]),  # which the file does not say: the settings do
     ],
     ids=str,
 )
 def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_path, theirs, asked):
     timms, path = timm_file(tmp_path, **theirs)
+    wide = replace(TINY, embed_dim=64, num_heads=theirs.get("num_heads", 1))
     with pytest.raises(ConfigError, match=r"^model\.init: [^\n]*$") as caught:
-        begin(Config(model=replace(WIDE, init=str(path)), train=TrainConfig(objective="classify")))
+        begin(Config(model=replace(wide, init=str(path)), train=TrainConfig(objective="classify")))
     assert caught.value.exit_code == 2
     options = shlex.split(str(caught.value).rpartition("; add ")[2])
     assert sorted(option.removeprefix("--") for option in options[::2]) == sorted(asked)
     given = ["--train.objective=classify", f"--model.init={path}"]
     for name in ("image_size", "patch_size", "embed_dim", "depth", "num_heads"):
-        given.append(f"--model.{name}={getattr(WIDE, name)}")
+        given.append(f"--model.{name}={getattr(wide, name)}")
     model, normalize = begin(parse_config(parser(), [*given, *options]))
     images = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         torch.testing.assert_close(model.eval()(images), timms.forward_features(images), rtol=1e-4, atol=1e-4)
-    assert vars_of(normalize) == vars_of(load_model(path).origin.normalize)
-
-
-def test_heads_are_the_settings_where_the_checkpoint_does_not_say(tmp_path):
-    """Its width alone would have one head guessed."""
-    timms, path = timm_file(tmp_path, num_heads=4)
-    settings = replace(WIDE, num_heads=4, pos_embed="learned", init=str(path))
-    model, _ = begin(Config(model=settings, train=TrainConfig(objective="classify")))
-    images = torch.randn(2, 3, 16, 16)
-    with torch.no_grad():
-        torch.testing.assert_close(model.eval()(images), timms.forward_features(images), rtol=1e-4, atol=1e-4)
+    assert of(normalize) == of(load_model(path).origin.normalize)
 
 
 def test_scale_that_the_checkpoint_lacks_is_to_be_left_out(tmp_path):
@@ -247,7 +208,7 @@ def test_scale_that_the_checkpoint_lacks_is_to_be_left_out(tmp_path):
         begin(config(init=tmp_path, layer_scale=0.1))
 
 
-@pytest.mark.parametrize("name", ["encoder.norm.weight", "encoder.blocks.1.attn.proj.bias", "decoder.mask_token"])
+@pytest.mark.parametrize("name", ["encoder.norm.weight", "decoder.mask_token"])
 def test_checkpoint_that_lacks_a_part_is_refused(tmp_path, name):
     autoencoder(tmp_path)
     state, settings = load_file(tmp_path / "model.safetensors"), json.loads((tmp_path / "config.json").read_text())
@@ -255,13 +216,6 @@ def test_checkpoint_that_lacks_a_part_is_refused(tmp_path, name):
     write_weights(tmp_path, state, settings)
     with pytest.raises(CheckpointError, match=re.escape(name)) as caught:
         begin(config("reconstruct", tmp_path))
-    assert "\n" not in str(caught.value)
-
-
-def test_missing_checkpoint_is_refused_in_one_line(tmp_path):
-    with pytest.raises(CheckpointError, match="nowhere") as caught:
-        begin(config(init=tmp_path / "nowhere"))
-    assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
 
 
@@ -278,7 +232,9 @@ def test_what_is_new_is_said(tmp_path):
     autoencoder(tmp_path / "mae")
     classifier(tmp_path / "same")
     classifier(tmp_path / "other", ("a", "b", "c"))
-    assert notes(config()) == ""
+    assert notes(config()) == initial_model(config(), dataset()).init == ""
+    began = initial_model(config(init=tmp_path / "mae"), dataset())
+    assert began.init == fingerprint(load_model(tmp_path / "mae", part="encoder"))
     for objective, init, said in (
         ("classify", "mae", "a new head"), ("classify", "other", "a new head"), ("classify", "same", "its head"),
         ("reconstruct", "mae", "its decoder"), ("reconstruct", "same", "a new decoder"),
@@ -291,8 +247,8 @@ def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(tmp_p
     aside = data.test.subset(torch.tensor([0, 1, 2]))  # another part of the training images is held out now
     now, whole = replace(data, test=aside, held_out=True), data
     model, warning = classifier(tmp_path / "unsaid"), "taught classes"
-    save_model(tmp_path / "same", model, THEIRS, NAMES, "Noise", data_stamp=now.stamp)
-    save_model(tmp_path / "other", model, THEIRS, NAMES, "Noise", data_stamp=whole.stamp)
+    save_model(tmp_path / "same", model, THEIRS, CLASSES, "Noise", data_stamp=now.stamp)
+    save_model(tmp_path / "other", model, THEIRS, CLASSES, "Noise", data_stamp=whole.stamp)
     autoencoder(tmp_path / "mae")
     found = {name: warning in notes(config(init=tmp_path / name), now) for name in ("unsaid", "same", "other", "mae")}
     assert found == {"unsaid": True, "same": False, "other": True, "mae": False}
@@ -300,10 +256,3 @@ def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(tmp_p
     few = replace(config(init=tmp_path / "other"), data=DataConfig(labels=0.5))
     assert warning in notes(few, replace(data, train=data.train.subset(torch.tensor([0, 1, 2, 3]))))
     assert warning not in notes(replace(few, model=replace(few.model, init=str(tmp_path / "mae"))), data)
-
-
-def test_a_run_remembers_what_it_began_with(tmp_path):
-    autoencoder(tmp_path / "mae")
-    found = initial_model(config(init=tmp_path / "mae"), dataset())
-    assert found.init == fingerprint(load_model(tmp_path / "mae", part="encoder"))
-    assert initial_model(config(), dataset()).init == ""

@@ -8,11 +8,11 @@ from importlib import import_module
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from tiny import TINY, image_set
 
 from vit.config import OBJECTIVES, Config, MaskConfig, ModelConfig, ReconstructConfig, TrainConfig
 from vit.config import ClassifyConfig as Classes
-from vit.data import Dataset, ImageSet
+from vit.data import Dataset
 from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step
 from vit.mae import masked_patch_loss
@@ -20,9 +20,6 @@ from vit.masking import Mask, mask_from_noise
 from vit.training.objectives import Objective, objective_class
 from vit.training.objectives.reconstruct import uniformity
 
-TINY = ModelConfig(
-    image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2
-)
 CLASSES = 5
 COUNT = 13  # images, batches of 8: two steps an epoch
 
@@ -35,7 +32,7 @@ def _seed():
 def objective_of(config: Config, classes: int = CLASSES) -> Objective:
     """An objective with a new model, on images of which the i-th has class i mod `classes` and shade i."""
     images = torch.arange(COUNT, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 16, 16)
-    both = ImageSet(images, torch.arange(COUNT) % classes, tuple(map(str, range(classes))), "stamp")
+    both = image_set(images, tuple(map(str, range(classes))))
     data, kind = Dataset("Shades", "folder", both, both), objective_class(config.train.objective)
     encoder = config.model.vit_config(**kind.encoder_settings(config, data))
     return kind(kind.build_model(config, encoder), config, data)
@@ -58,14 +55,6 @@ def reconstruction(model: ModelConfig = TINY, kind: str = "random", uniformity: 
 
 def draws_of(objective: Objective, step: int = 0) -> Draws:
     return draw_step(objective.config, step, COUNT, masked=objective.mask_ratio(step) > 0)
-
-
-def posed(objective: Objective, draws: Draws) -> tuple[Tensor, Tensor | None, Draws]:
-    """What the model is given of these rows, without normalisation."""
-    shades = draws.indices.to(torch.uint8)[:, None, None, None].expand(-1, 3, 16, 16)
-    inputs = augment(shades, draws, objective.config)
-    own = draws.rows(slice(len(inputs)))
-    return inputs, objective.targets(torch.arange(COUNT) % CLASSES, own), own.for_model(torch.device("cpu"))
 
 
 # --- the registry ----------------------------------------------------------------------------------------------------
@@ -101,39 +90,6 @@ def test_an_image_is_mixed_with_the_one_after_it_and_so_is_its_label(mixing):
     assert found <= {tuple(sorted(pair)) for pair in pairs}
     assert len(found) > 3
     assert not torch.allclose(inputs, shades.float(), atol=1)
-
-
-@pytest.mark.parametrize(
-    "objective",
-    [classification(), classification(mixup=0.8, cutmix=1.0, drop_patches=0.5), reconstruction(kind="block")],
-    ids=["plain", "all", "reconstruction"],
-)
-@pytest.mark.parametrize("count", [1, 2, 3, 8])
-def test_parts_of_a_batch_are_asked_what_the_whole_is(objective, count):
-    draws = draws_of(objective)
-    whole, parts = ([posed(objective, draws.shard(rank, n)) for rank in range(n)] for n in (1, count))
-    tensors = [[part[0], part[1], *part[2]] for part in parts]
-    for values, expected in zip(zip(*tensors, strict=True), [whole[0][0], whole[0][1], *whole[0][2]], strict=True):
-        assert (expected is None) == (values[0] is None)
-        assert expected is None or torch.equal(torch.cat(values), expected)
-
-
-def test_each_step_draws_anew():
-    objective = classification(mixup=0.8, drop_patches=0.5)
-    found = [posed(objective, draws_of(objective, step).shard(0, 1)) for step in (0, 0, 1)]
-    one, again, other = ([inputs, targets, draws.mask_noise[:5]] for inputs, targets, draws in found)
-    assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
-    assert not any(torch.equal(a[:5], b[:5]) for a, b in zip(one, other, strict=True))
-
-
-def test_single_image_of_a_batch_stays_what_it_is():
-    objective = classification(mixup=0.8, cutmix=1.0)
-    objective.config = replace(objective.config, train=replace(objective.config.train, batch_size=1))
-    draws = draws_of(objective)
-    inputs, targets, _ = posed(objective, draws.shard(0, 1))
-    image = (draws.indices / 255)[:, None, None, None].expand(-1, 3, 16, 16)
-    torch.testing.assert_close(inputs, image, rtol=0, atol=1e-6)
-    torch.testing.assert_close(targets, F.one_hot(draws.indices % CLASSES, CLASSES).float(), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("whole_epochs", "dropping"), [(0, 6), (1, 4), (1.5, 3), (2, 2)])

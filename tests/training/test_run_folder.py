@@ -12,9 +12,8 @@ import pytest
 from vit.errors import one_line
 from vit.training.run_folder import RunFolder, RunFolderError
 
-OURS = sorted(
-    path.name for path in vars(RunFolder(Path("run"))).values() if isinstance(path, Path) and path.name != "run"
-)
+PATHS = [path for path in vars(RunFolder(Path("runs") / "mine")).values() if isinstance(path, Path)]
+OURS = sorted(path.name for path in PATHS if path.name != "mine")
 
 
 def refusal(work, *arguments: object) -> str:
@@ -25,12 +24,18 @@ def refusal(work, *arguments: object) -> str:
     return str(caught.value)
 
 
+def test_all_files_of_a_run_stand_inside_its_folder():
+    assert {"config.yaml", "metrics.jsonl", "checkpoints", "summary.json", "model.safetensors"} < set(OURS)
+    folder = Path("runs") / "mine"
+    assert sorted(PATHS) == sorted([folder, *(folder / name for name in OURS)])
+
+
 @pytest.mark.parametrize("there", [[], ["notes.txt", "images/one.png"]])
 def test_folder_without_a_run_is_free(tmp_path, there):
     for name in there:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("mine")
-    for path in (tmp_path, tmp_path / "new", tmp_path / "new" / "er"):
+    for path in (tmp_path, tmp_path / "new" / "er"):
         folder = RunFolder(path)
         folder.refuse_if_taken()
         folder.begin("train: {}\n")
@@ -41,32 +46,13 @@ def test_folder_without_a_run_is_free(tmp_path, there):
 @pytest.mark.parametrize("name", OURS)
 def test_folder_that_holds_anything_of_a_run_is_refused(tmp_path, name):
     (tmp_path / name).write_text("of the run before")
+    RunFolder(tmp_path).begin(None)  # continued, it keeps what it has
     for work in (RunFolder(tmp_path).refuse_if_taken, lambda: RunFolder(tmp_path).begin("train: {}\n")):
         message = refusal(work)
-        assert str(tmp_path) in message
-        assert name in message
-        assert "--resume" in message
-        assert "--out" in message
+        for part in (str(tmp_path), name, "--resume", "--out"):
+            assert part in message
     assert (tmp_path / name).read_text() == "of the run before"
-    assert {path.name for path in tmp_path.iterdir()} <= {name, ".lock"}
-
-
-def test_every_file_of_a_run_is_named():
-    assert {"config.yaml", "metrics.jsonl", "checkpoints", "summary.json", "model.safetensors"} < set(OURS)
-
-
-def test_resumed_run_keeps_its_configuration(tmp_path):
-    (tmp_path / "config.yaml").write_text("as it began")
-    RunFolder(tmp_path).begin(None)
-    assert (tmp_path / "config.yaml").read_text() == "as it began"
-
-
-def test_second_process_is_refused_and_changes_nothing(tmp_path):
-    first = RunFolder(tmp_path)
-    first.begin("the first\n")
-    for config in ("the second\n", None):
-        assert "another process" in refusal(RunFolder(tmp_path).begin, config)
-    assert first.config.read_text() == "the first\n"
+    assert {path.name for path in tmp_path.iterdir()} == {name, ".lock"}
 
 
 HOLDER = """
@@ -80,11 +66,12 @@ time.sleep(600)
 """
 
 
-def test_lock_goes_with_the_process_that_holds_it(tmp_path):
+def test_second_process_is_refused_until_the_first_has_ended(tmp_path):
     child = subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout.readline() == "begun\n"
-        assert "another process" in refusal(RunFolder(tmp_path).begin, None)
+        for config in ("the second\n", None):
+            assert "another process" in refusal(RunFolder(tmp_path).begin, config)
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
@@ -101,16 +88,6 @@ def test_folder_that_cannot_be_is_refused(tmp_path, name):
     (tmp_path / "file").write_text("mine")
     folder = RunFolder(tmp_path / name)
     assert "--out" in refusal(folder.begin, "train: {}\n")
+    if not name.startswith("file"):
+        assert "--out" in refusal(folder.refuse_if_taken)  # before the data is loaded
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_long_name_is_refused_before_the_data_is_loaded(tmp_path):
-    assert "--out" in refusal(RunFolder(tmp_path / ("x" * 300)).refuse_if_taken)
-
-
-def test_all_stands_inside_the_folder():
-    folder = RunFolder(Path("runs") / "mine")
-    paths = [path for path in vars(folder).values() if isinstance(path, Path)]
-    assert len(paths) == len(OURS) + 1
-    assert all(path == folder.path or path.parent == folder.path for path in paths)
-    assert len(set(paths)) == len(paths)

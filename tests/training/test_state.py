@@ -6,6 +6,7 @@ import hashlib
 import io
 import pickle
 import random
+import resource
 import struct
 import subprocess
 import sys
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import assert_same
 
 from vit.training.state import StateError, load_latest_state, load_state, save_state, saved_states, state_path
 
 FLIPS = TRUNCATIONS = 200
+RLIMIT = resource.RLIMIT_FSIZE
 
 
 def small_state(step: int = 3) -> dict:
@@ -32,41 +35,10 @@ def trained_state() -> dict:
         model(torch.randn(6, 5)).square().sum().backward()
         optimizer.step()
     odd = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-45, 3.4e38])
-    return {
-        "step": 2**40,
-        "model": dict(model.state_dict()),
-        "optimizer": optimizer.state_dict(),
-        "odd": [
-            odd,
-            odd.bfloat16(),
-            odd.double(),
-            torch.tensor([2**63 - 1]),
-            torch.tensor([True, False]),
-            torch.ones(0),
-        ],
-        "seconds": 1 / 3,
-        "text": "Äpfel\n",
-        "none": None,
-        "flag": False,
-    }
-
-
-def assert_same(one: object, other: object) -> None:
-    """Equal to the bit, tensors included."""
-    assert type(one) is type(other)
-    if isinstance(one, torch.Tensor):
-        assert (one.dtype, one.shape) == (other.dtype, other.shape)
-        assert torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
-    elif isinstance(one, dict):
-        assert list(one) == list(other)
-        for key in one:
-            assert_same(one[key], other[key])
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other)
-        for a, b in zip(one, other, strict=True):
-            assert_same(a, b)
-    else:
-        assert one == other
+    whole = [torch.tensor([2**63 - 1]), torch.tensor([True, False]), torch.ones(0)]
+    plain = {"step": 2**40, "seconds": 1 / 3, "text": "Äpfel\n", "none": None, "flag": False}
+    tensors = [odd, odd.bfloat16(), odd.double(), *whole]
+    return plain | {"model": dict(model.state_dict()), "optimizer": optimizer.state_dict(), "odd": tensors}
 
 
 def steps(folder: Path) -> list[int]:
@@ -86,26 +58,17 @@ def with_tail(content: bytes) -> bytes:
 # --- save and load ---------------------------------------------------------------------------------------------------
 
 
-def test_state_comes_back_to_the_bit(tmp_path):
-    state = trained_state()
-    path = save_state(tmp_path / "checkpoints", 7, state)
-    assert path == state_path(tmp_path / "checkpoints", 7)
+def test_state_comes_back_to_the_bit_and_is_an_ordinary_torch_and_zip_file(tmp_path):
+    state, folder = trained_state(), tmp_path / "checkpoints"
+    path = save_state(folder, 7, state)
+    assert path == state_path(folder, 7)
     assert_same(load_state(path), state)
-    assert names(tmp_path / "checkpoints") == {path.name}
-
-
-def test_state_is_an_ordinary_torch_and_zip_file(tmp_path):
-    state = trained_state()
-    path = save_state(tmp_path, 7, state)
     assert_same(torch.load(path, weights_only=True), state)
+    assert names(folder) == {path.name}
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         assert any(name.endswith("data.pkl") for name in archive.namelist())
-
-
-def test_same_state_gives_the_same_content(tmp_path):
-    one, other = save_state(tmp_path / "one", 1, trained_state()), save_state(tmp_path / "other", 1, trained_state())
-    assert one.read_bytes() == other.read_bytes()
+    assert save_state(tmp_path / "other", 1, trained_state()).read_bytes() == path.read_bytes()
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
@@ -133,39 +96,27 @@ def test_every_damage_is_noticed(tmp_path):
     for length in {0, 1, len(whole) - 1, *draws.sample(range(2, len(whole) - 1), TRUNCATIONS - 3)}:
         noticed += notices(path, whole[:length])
     assert noticed == FLIPS + TRUNCATIONS
-
-
-@pytest.mark.parametrize("place", [0, 100, -1, -40, -75], ids=str)
-def test_other_content_of_the_same_length_is_noticed(tmp_path, place):
-    path = save_state(tmp_path, 3, small_state())
-    content = bytearray(path.read_bytes())
-    content[place] ^= 0xFF
-    path.write_bytes(content)
-    with pytest.raises(StateError, match="damaged"):
-        load_state(path)
-
-
-def test_added_bytes_are_noticed(tmp_path):
-    path = save_state(tmp_path, 3, small_state())
-    path.write_bytes(path.read_bytes() + b"x")
-    with pytest.raises(StateError, match="damaged"):
-        load_state(path)
+    assert notices(path, whole + b"x")
 
 
 def test_latest_state_is_the_newest_that_is_whole(tmp_path):
-    for step in (9, 10):
+    for folder in (tmp_path, tmp_path / "missing"):
+        assert saved_states(folder) == []
+        with pytest.raises(StateError, match="no usable state"):
+            load_latest_state(folder)
+    for step in (8, 9, 10):
         save_state(tmp_path, step, small_state(step))
-    state, notes = load_latest_state(tmp_path)
-    assert (state["step"], notes) == (10, [])
+    assert load_latest_state(tmp_path)[0]["step"] == 10
+    assert load_latest_state(tmp_path)[1] == []
 
-    newest = state_path(tmp_path, 10)
+    newest, oldest = state_path(tmp_path, 10), state_path(tmp_path, 9)
     newest.write_bytes(newest.read_bytes()[:-1])
+    state_path(tmp_path, 11).mkdir()  # cannot be read
     state, notes = load_latest_state(tmp_path)
     assert state["step"] == 9
-    assert len(notes) == 1
-    assert str(newest) in notes[0]
+    assert ["directory" in note for note in notes] == [True, False]
+    assert str(newest) in notes[1]
 
-    oldest = state_path(tmp_path, 9)
     oldest.write_bytes(b"")
     with pytest.raises(StateError) as caught:
         load_latest_state(tmp_path)
@@ -174,28 +125,18 @@ def test_latest_state_is_the_newest_that_is_whole(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_state_that_cannot_be_read_is_passed_over(tmp_path):
-    save_state(tmp_path, 1, small_state(1))
-    state_path(tmp_path, 2).mkdir()
-    state, notes = load_latest_state(tmp_path)
-    assert state["step"] == 1
-    assert "directory" in notes[0]
-
-
-def test_empty_or_missing_folder_holds_no_state(tmp_path):
-    assert saved_states(tmp_path) == saved_states(tmp_path / "missing") == []
-    with pytest.raises(StateError, match="no usable state"):
-        load_latest_state(tmp_path)
-
-
 # --- what is kept ----------------------------------------------------------------------------------------------------
 
 
-def test_last_two_are_kept(tmp_path):
+def test_last_two_are_kept_and_other_files_are_no_states_and_stay(tmp_path):
+    others = {"step-00000001.pt.bak", "step-1.pt", "mine-step-00000001.pt", ".step-00000009-abc.pt", "notes.txt"}
+    for name in others:
+        (tmp_path / name).write_text("mine")
     for step in range(1, 6):
-        save_state(tmp_path, step, small_state(step))
+        save_state(tmp_path, step, {"step": "old"})
+        save_state(tmp_path, step, small_state(step))  # takes the other's place
         assert steps(tmp_path) == [step - 1, step][-step:]
-    assert len(names(tmp_path)) == 2
+    assert names(tmp_path) == others | {state_path(tmp_path, step).name for step in (4, 5)}
 
 
 def test_order_is_that_of_the_steps_not_of_the_names(tmp_path):
@@ -203,23 +144,6 @@ def test_order_is_that_of_the_steps_not_of_the_names(tmp_path):
         save_state(tmp_path, step, small_state(step))
     assert steps(tmp_path) == [100_000_000, 100_000_001]
     assert load_latest_state(tmp_path)[0]["step"] == 100_000_001
-
-
-def test_other_files_are_no_states_and_stay(tmp_path):
-    others = {"step-00000001.pt.bak", "step-1.pt", "mine-step-00000001.pt", ".step-00000009-abc.pt", "notes.txt"}
-    for name in others:
-        (tmp_path / name).write_text("mine")
-    for step in range(1, 5):
-        save_state(tmp_path, step, small_state(step))
-    assert steps(tmp_path) == [3, 4]
-    assert names(tmp_path) > others
-
-
-def test_saving_the_same_step_again_replaces_it(tmp_path):
-    save_state(tmp_path, 1, small_state(1))
-    save_state(tmp_path, 2, {"step": "old"})
-    save_state(tmp_path, 2, small_state(2))
-    assert steps(tmp_path) == [1, 2]
 
 
 def test_state_just_saved_is_never_removed_for_damaged_later_ones(tmp_path):
@@ -232,9 +156,14 @@ def test_state_just_saved_is_never_removed_for_damaged_later_ones(tmp_path):
         assert load_state(state_path(tmp_path, step - 1))["step"] == step - 1
 
 
-def test_failing_deletion_costs_no_state(tmp_path, monkeypatch):
+# --- saving that fails -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failure", ["deletion", "full disk"])
+def test_saving_that_fails_costs_no_state(tmp_path, monkeypatch, failure):
     for step in (1, 2):
         save_state(tmp_path, step, small_state(step))
+    before, limits = {path: path.read_bytes() for path in saved_states(tmp_path)}, resource.getrlimit(RLIMIT)
     unlink = Path.unlink
 
     def failing(path: Path, missing_ok: bool = False) -> None:
@@ -242,44 +171,21 @@ def test_failing_deletion_costs_no_state(tmp_path, monkeypatch):
             raise PermissionError(1, "Operation not permitted", str(path))
         unlink(path, missing_ok=missing_ok)
 
-    monkeypatch.setattr(Path, "unlink", failing)
-    with pytest.raises(StateError, match="not permitted"):
-        save_state(tmp_path, 3, small_state(3))
-    assert steps(tmp_path) == [1, 2, 3]
+    if failure == "deletion":
+        monkeypatch.setattr(Path, "unlink", failing)
+    else:
+        resource.setrlimit(RLIMIT, (100_000, limits[1]))
+    try:
+        with pytest.raises(StateError, match=r"^cannot save the state of step 3 in [^\n]+$"):
+            save_state(tmp_path, 3, small_state(3) | {"model": torch.ones(1_000_000)})
+    finally:
+        resource.setrlimit(RLIMIT, limits)
+    assert {path: path.read_bytes() for path in before} == before
+    assert names(tmp_path) == {state_path(tmp_path, step).name for step in range(1, 4 if failure == "deletion" else 3)}
     monkeypatch.undo()
-    save_state(tmp_path, 4, small_state(4))
-    assert steps(tmp_path) == [3, 4]
-
-
-# --- saving that fails -----------------------------------------------------------------------------------------------
-
-FULL_DISK = """
-import resource, signal, sys
-from pathlib import Path
-import torch
-from vit.errors import exit_code_of
-from vit.training.state import save_state
-
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-folder = Path(sys.argv[1])
-def work():
-    save_state(folder, 2, {"step": 2, "model": torch.ones(1_000_000)})
-    return 0
-sys.exit(exit_code_of("child", work))
-"""
-
-
-@pytest.mark.slow
-def test_full_disk_leaves_the_previous_state_and_one_line(tmp_path):
-    save_state(tmp_path, 1, small_state(1))
-    before = state_path(tmp_path, 1).read_bytes()
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, tmp_path], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"child: error: cannot save the state of step 2 in {tmp_path}: ")
-    assert done.stderr.count("\n") == 1
-    assert names(tmp_path) == {state_path(tmp_path, 1).name}
-    assert state_path(tmp_path, 1).read_bytes() == before
+    for step in (4, 5):
+        save_state(tmp_path, step, small_state(step))
+    assert steps(tmp_path) == [4, 5]
 
 
 def test_folder_that_cannot_be_made_is_a_state_error(tmp_path):
@@ -344,7 +250,7 @@ def saved_by_torch(value: object, **options: object) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("form", ["zip", "legacy", "plain pickle"])
+@pytest.mark.parametrize("form", ["zip", "legacy", "plain pickle", "rubbish"])
 def test_malicious_state_is_refused_and_not_executed(tmp_path, form):
     executed = tmp_path / "executed"
     state = small_state() | {"model": Payload(executed)}
@@ -352,6 +258,7 @@ def test_malicious_state_is_refused_and_not_executed(tmp_path, form):
         "zip": lambda: saved_by_torch(state)[:-2],
         "legacy": lambda: saved_by_torch(state, _use_new_zipfile_serialization=False),
         "plain pickle": lambda: pickle.dumps(state, protocol=2),
+        "rubbish": lambda: b"PK\x05\x06" + bytes(18),
     }[form]()
     path = state_path(tmp_path, 3)
     path.write_bytes(with_tail(content))
@@ -361,17 +268,3 @@ def test_malicious_state_is_refused_and_not_executed(tmp_path, form):
     if form == "plain pickle":  # the payload is a live one
         pickle.loads(content)
         assert executed.exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04", b"PK\x05\x06" + bytes(18), bytes(1000)])
-def test_right_checksum_over_rubbish_is_no_state(tmp_path, content):
-    path = state_path(tmp_path, 3)
-    path.write_bytes(with_tail(content))
-    with pytest.raises(StateError, match="not a state"):
-        load_state(path)
-
-
-def test_object_that_is_no_plain_value_is_refused_when_it_is_read(tmp_path):
-    path = save_state(tmp_path, 1, small_state() | {"model": torch.nn.Linear(1, 1)})
-    with pytest.raises(StateError, match="not a state"):
-        load_state(path)

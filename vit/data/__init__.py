@@ -20,13 +20,13 @@ SCENES_SEED = 0  # the same pictures for every run, like any other data set
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a run trains on and is tested on."""
+    """The images that a run trains on and is tested on."""
 
     name: str  # what every output calls it
     source: Source
     train: ImageSet
     test: ImageSet
-    warning: str | None = None  # what the user must not overlook: the data is not what was asked for
+    warning: str | None = None  # for the user, where the data is not what was asked for
     held_out: bool = False  # whether `test` is a part of the training images, set aside to choose settings by
     whole_stamp: str = ""  # of both splits before images were held out and labels left aside; "" where none were
 
@@ -37,7 +37,7 @@ class Dataset:
 
     @property
     def tested_on(self) -> str:
-        """What `test` is, in words."""
+        """The kind of images in `test`, in words."""
         return "held-out training images" if self.held_out else "test images"
 
     @property
@@ -65,7 +65,7 @@ class Dataset:
 
 
 class DataSource(NamedTuple):
-    """Where images come from. Only a folder's are resized to the (H, W) asked for; the others have 32 x 32."""
+    """A source of images. Only a folder's are resized to the (H, W) asked for; the others have 32 x 32."""
 
     title: str  # what outputs call the data; "" for the name of its folder
     load: Callable[[DataConfig, tuple[int, int]], tuple[ImageSet, ImageSet]]

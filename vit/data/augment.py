@@ -1,6 +1,6 @@
 """Images on their way into the model: uint8 to float, augmented in whole batches, each image by its own draws.
 
-All of it runs on the device that the images are on, and nothing is random: what happens to which image stands in `Draws`.
+All of it runs on the device of the images, and nothing is random: `Draws` holds what happens to which image.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def mixed_labels(labels: Tensor, following: Tensor, share: Tensor, classes: int,
 
 
 def _inside(edges: Tensor, images: Tensor) -> Tensor:
-    """Which pixels lie within top, left, bottom, right (B, 4): bool (B, 1, H, W), on the device of the images."""
+    """Return the pixels within top, left, bottom, right (B, 4): bool (B, 1, H, W), on the device of the images."""
     top, left, bottom, right = to_device(edges, images.device).T[:, :, None]  # (B, 1) each
     rows, columns = (torch.arange(length, device=images.device) for length in images.shape[-2:])
     in_rows = (rows >= top) & (rows < bottom)  # (B, H)
@@ -167,7 +167,7 @@ def _inside(edges: Tensor, images: Tensor) -> Tensor:
 
 
 def to_float(images: Tensor, image_size: tuple[int, int], interpolation: str = "bicubic") -> Tensor:
-    """uint8 (B, C, h, w) -> float32 (B, C, H, W) from 0 to 1, cut to that shape and resized where the size differs.
+    """Turn uint8 (B, C, h, w) into float32 (B, C, H, W) from 0 to 1, cut to that shape and resized where the size differs.
 
     So every image of a data set is prepared, in training and wherever a model is measured. `interpolation` is "bicubic" or
     "bilinear", with antialiasing.
@@ -179,7 +179,7 @@ def to_float(images: Tensor, image_size: tuple[int, int], interpolation: str = "
 
 
 def cut_to_shape(images: Tensor, image_size: tuple[int, int]) -> Tensor:
-    """The largest centred part of images (..., h, w) that has the shape of `image_size`."""
+    """Return the largest centred part of images (..., h, w) that has the shape of `image_size`."""
     (height, width), (h, w) = image_size, images.shape[-2:]
     part = min(h / height, w / width)
     cut = max(1, round(height * part)), max(1, round(width * part))
@@ -187,10 +187,10 @@ def cut_to_shape(images: Tensor, image_size: tuple[int, int]) -> Tensor:
 
 
 class Normalization:
-    """The input's mean and deviation a channel: what the model is fed is (image - mean) / std.
+    """The mean and deviation of each channel: the model's input is (image - mean) / std.
 
     Args:
-        mean: one number a channel, images from 0 to 1.
+        mean: one number per channel, images from 0 to 1.
         std: likewise, positive.
     """
 
@@ -201,7 +201,7 @@ class Normalization:
 
     @classmethod
     def of(cls, images: Tensor, most: int = 10_000) -> Normalization:
-        """Measured on images uint8 (N, C, H, W), on at most `most` of them, spread evenly."""
+        """Measure it on images uint8 (N, C, H, W), on at most `most` of them, spread evenly."""
         counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)  # how often each channel has each value
         for part in evenly_spaced(len(images), most).split(256):
             for channel, values in enumerate(images[part].unbind(1)):
@@ -214,12 +214,12 @@ class Normalization:
         return cls(mean.flatten().tolist(), variance.sqrt().clamp(min=1e-3).flatten().tolist())
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Images from 0 to 1 (B, C, H, W) -> the model's input."""
+        """Turn images from 0 to 1 (B, C, H, W) into the model's input."""
         mean, std = self._statistics(images)
         return images.sub(mean).div_(std)
 
     def invert(self, inputs: Tensor) -> Tensor:
-        """The model's input (B, C, H, W) -> images, 0 to 1 where they came from images."""
+        """Turn the model's input (B, C, H, W) into images, 0 to 1 where they came from images."""
         mean, std = self._statistics(inputs)
         return inputs * std + mean
 

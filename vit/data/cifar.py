@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import http.client
 import logging
+import shutil
 import tempfile
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import torch
 from torchvision import datasets
@@ -26,9 +25,6 @@ They are PaddlePaddle's and BrainChip's, and are asked first. The checksum decid
 
 TIMEOUT = 30.0
 """Seconds that a host may stay silent."""
-
-MAX_BYTES = 2**28
-"""The archives have 170 MB; whatever sends more sends something else."""
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +48,17 @@ def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSe
         DataError: the folder or the archive is damaged, or `root` cannot be written to.
     """
     cifar = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
-    folder = root / cifar.base_folder
+    folder, archive = root / cifar.base_folder, root / cifar.filename
     try:
+        # The folder, from the archive, from a host
         if not folder.exists():
-            _unpack(_find_archive(cifar, root, download), folder)
+            if not archive.exists():
+                _download(cifar, archive, download)
+            if not check_integrity(archive, cifar.tgz_md5):
+                raise DataError(f"{archive}: damaged, its checksum is wrong; delete it, and it is downloaded again")
+            _unpack(archive, folder)
+
+        # Its files
         files = [*cifar.train_list, *cifar.test_list, (cifar.meta["filename"], cifar.meta["md5"])]
         for file, md5 in files:  # torchvision checks them too, but would not say which is wrong
             if not check_integrity(folder / file, md5):
@@ -65,61 +68,33 @@ def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSe
         raise DataError(f"{error.filename or root}: {error.strerror or error}; check data.root") from error
 
 
-def _find_archive(cifar: type[datasets.CIFAR10], root: Path, download: bool) -> Path:
-    """Return the archive in `root`, downloaded if it must and may be, its checksum right."""
-    archive = root / cifar.filename
-    if archive.exists():
-        if not check_integrity(archive, cifar.tgz_md5):
-            raise DataError(f"{archive}: damaged, its checksum is wrong; delete it, and it is downloaded again")
-        return archive
-    missing, by_hand = f"{cifar.__name__} is not in {root}", f"put {archive.name} there by hand"
-    if not download:
+def _download(cifar: type[datasets.CIFAR10], archive: Path, allowed: bool) -> None:
+    """Download the archive from the first host that sends the right bytes; it appears whole or not at all."""
+    missing, by_hand = f"{cifar.__name__} is not in {archive.parent}", f"put {archive.name} there by hand"
+    if not allowed:
         raise CifarUnavailable(f"{missing}: {by_hand}, or set data.download: true.")
-
-    # The first host that delivers the right bytes will do.
     failures = []
     mirrors = [f"{mirror.format(name=cifar.__name__.lower())}/{cifar.filename}" for mirror in MIRRORS]
-    for url in (*mirrors, cifar.url):
-        logger.warning("downloading %s, 170 MB", url)
-        try:
-            with replacing(archive) as partial:
-                with partial.open("wb") as file:
-                    file.writelines(_received(url))
-                if not check_integrity(partial, cifar.tgz_md5):
-                    raise _HostFailed("wrong content")
-            return archive
-        except _HostFailed as failure:
-            failures.append(f"{urlsplit(url).netloc}: {failure}")
+    with replacing(archive) as partial:
+        for url in (*mirrors, cifar.url):
+            logger.warning("downloading %s, 170 MB", url)
+            host = urlsplit(url).netloc
+            try:
+                request = Request(url, headers={"User-Agent": "vit-patch-trainer"})
+                with (
+                    urlopen(request, timeout=TIMEOUT) as response,
+                    partial.open("wb") as file,
+                    tqdm.wrapattr(file, "write", desc=host, total=response.length, disable=None) as out,
+                ):
+                    shutil.copyfileobj(response, out)
+                if check_integrity(partial, cifar.tgz_md5):
+                    return
+                failure = "wrong content"
+            except (OSError, http.client.HTTPException) as error:
+                failure = str(error) or type(error).__name__
+            failures.append(f"{host}: {failure}")
             logger.warning("%s: %s", url, failure)
-    raise CifarUnavailable(f"{missing} and could not be downloaded ({'; '.join(failures)}): {by_hand}.")
-
-
-class _HostFailed(Exception):  # noqa: N818 - a state, not a mistake
-    """One host did not deliver; the message says why in a few words."""
-
-
-def _received(url: str) -> Iterator[bytes]:
-    """Yield the bytes behind `url`, with a progress bar on a terminal. Whatever is the host's fault is a _HostFailed."""
-    request = urllib.request.Request(url, headers={"User-Agent": "vit-patch-trainer"})
-    received = 0
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
-            total = response.length
-            with tqdm(desc=urlsplit(url).netloc, total=total, unit="B", unit_scale=True, disable=None) as bar:
-                while chunk := response.read(2**18):
-                    received += len(chunk)
-                    if received > MAX_BYTES:
-                        raise _HostFailed("wrong content, far too long")
-                    bar.update(len(chunk))
-                    yield chunk
-    except urllib.error.HTTPError as error:
-        raise _HostFailed(f"HTTP {error.code}") from error
-    except (OSError, http.client.HTTPException) as error:
-        cause = error.reason if isinstance(error, urllib.error.URLError) else error
-        in_words = "no answer" if isinstance(cause, TimeoutError) else getattr(cause, "strerror", None)
-        raise _HostFailed(in_words or type(cause).__name__) from error
-    if total is not None and received < total:
-        raise _HostFailed(f"broke off after {received} of {total} bytes")
+        raise CifarUnavailable(f"{missing} and could not be downloaded ({'; '.join(failures)}): {by_hand}.")
 
 
 def _unpack(archive: Path, folder: Path) -> None:
@@ -128,8 +103,8 @@ def _unpack(archive: Path, folder: Path) -> None:
         extract_archive(archive, partial)
         try:
             (Path(partial) / folder.name).rename(folder)
-        except OSError:
-            if not folder.is_dir():  # else another process has unpacked it in the meantime
+        except OSError:  # another process may have unpacked it in the meantime
+            if not folder.is_dir():
                 raise
 
 

@@ -1,4 +1,4 @@
-"""From an image file to RGB pixels."""
+"""Read an image file as RGB pixels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
 
 
 def decode(path: str, image_size: tuple[int, int], interpolation: str = "bicubic") -> bytes | str:
-    """Return the pixels of an image file, uint8 (3, H, W) for `image_size` = (H, W), or in a few words why there are none.
+    """Return the pixels of an image file, uint8 (3, H, W) for `image_size` = (H, W), or a few words on why it has none.
 
     EXIF orientation is applied; transparency is laid on white; 16-bit grey is scaled to 8 bits; of an animation the
     first frame counts. The largest centred part with the shape of `image_size` is resized to it ("bicubic" or "bilinear",

@@ -1,4 +1,4 @@
-"""All chance of a training step, drawn in one place: a pure function of (seed, step), a row per image.
+"""Everything random of a training step, drawn in one place: a pure function of (seed, step), a row per image.
 
 Any step can be drawn without the ones before it, so a run continues from any step as if it had never stopped, and several
 processes draw the same batch and take their rows of it.
@@ -39,19 +39,17 @@ class Draws(NamedTuple):
     colour: Tensor | None = None  # float32 (B, C), of what is erased
     shuffle: Tensor | None = None  # float32 (B, L), noise whose order shuffles patches
     partner: Tensor | None = None  # int64 (B,), which image of the data set is mixed into each: the batch's next
-    share: Tensor | None = None  # float32 (B,), what an image keeps of itself in mixing
+    share: Tensor | None = None  # float32 (B,), the share that each image keeps of itself in mixing
     box: Tensor | None = None  # int64 (B, 4), the rectangle that comes from the partner, in pixels
     mask_noise: Tensor | None = None  # float32 (B, L); the patches with the smallest values are seen
-    drop_path: Tensor | None = (
-        None  # float32 (B, depth - 1, 2), from 0 to 1, of the branches of all blocks but the first
-    )
+    drop_path: Tensor | None = None  # float32 (B, depth - 1, 2), from 0 to 1; the first block's branches always stay
 
     def rows(self, rows: slice | Tensor) -> Draws:
-        """The draws of some of the images."""
+        """Return the draws of some of the images."""
         return Draws(*(None if values is None else values[rows] for values in self))  # type: ignore[arg-type]
 
     def shard(self, rank: int, count: int) -> Draws:
-        """The rows of process `rank` of `count`; their numbers differ by one at most.
+        """Return the rows of process `rank` of `count`; their numbers differ by one at most.
 
         With mixing, one more row follows: the image that is mixed into the last. A process always has an image, also where
         there are fewer images than processes.
@@ -63,7 +61,7 @@ class Draws(NamedTuple):
         return self.rows(torch.arange(rows.start, last) % batch)
 
     def for_model(self, device: torch.device) -> Draws:
-        """What the model reads, on `device`; all else is None."""
+        """Return what the model reads, on `device`; all else is None."""
         noise, chance = (None if x is None else to_device(x, device) for x in (self.mask_noise, self.drop_path))
         return Draws(mask_noise=noise, drop_path=chance)
 
@@ -119,7 +117,7 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
 def crop_boxes(
     batch: int, size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float], generator: Generator
 ) -> Tensor:
-    """Random boxes inside an image of (H, W), as in Inception's crop: area uniform in `scale`, aspect log-uniform in `ratio`.
+    """Draw boxes inside an image of (H, W), as Inception's crop does: area uniform in `scale`, aspect log-uniform in `ratio`.
 
     Returns:
         float32 (B, 4): top, left, height, width as fractions of the image. A side that would be longer than the image is
@@ -164,7 +162,7 @@ def draw_mixing(
         generator: the only source of chance.
 
     Returns:
-        share: float32 (B,), what an image keeps of itself: of its values, or of its area.
+        share: float32 (B,), the share that each image keeps of itself: of its values, or of its area.
         box: int64 (B, 4): top, left, bottom and right, in pixels, of the rectangle that comes from the next image; all 0
             where the two are blended instead.
     """
@@ -179,7 +177,7 @@ def draw_mixing(
 
 
 def beta(alpha: float, count: int, generator: Generator) -> Tensor:
-    """Draws from Beta(alpha, alpha): float32 (count,), all 1 where alpha is 0."""
+    """Draw from Beta(alpha, alpha): float32 (count,), all 1 where alpha is 0."""
     if not alpha:
         return torch.ones(count)
     # a ratio of gammas, as torch's own distribution takes no generator
@@ -188,7 +186,7 @@ def beta(alpha: float, count: int, generator: Generator) -> Tensor:
 
 
 def derive_seed(seed: int, purpose: str, number: int) -> int:
-    """A 63-bit seed for one purpose ("order", "augment", "mask", ...) at one step or epoch.
+    """Return a 63-bit seed for one purpose ("order", "augment", "mask", ...) at one step or epoch.
 
     A hash, so that neighbouring seeds, purposes and numbers share nothing.
     """
@@ -197,23 +195,23 @@ def derive_seed(seed: int, purpose: str, number: int) -> int:
 
 
 def make_generator(seed: int, purpose: str, number: int = 0) -> Generator:
-    """A generator of its own, on the CPU (so that every device gets the same draws); see `derive_seed`."""
+    """Return a generator for one purpose, on the CPU (so that every device gets the same draws); see `derive_seed`."""
     return Generator().manual_seed(derive_seed(seed, purpose, number))
 
 
 @lru_cache(maxsize=2)
 def epoch_order(seed: int, epoch: int, count: int) -> Tensor:
-    """The order in which epoch `epoch` (from 0) visits `count` images: int64 (count,), a permutation."""
+    """Return the order in which epoch `epoch` (from 0) visits `count` images: int64 (count,), a permutation."""
     return torch.randperm(count, generator=make_generator(seed, "order", epoch))
 
 
 def steps_per_epoch(count: int, batch_size: int) -> int:
-    """Steps that `count` images take; the last one may have fewer images than `batch_size`."""
+    """Return the steps that `count` images take; the last one may have fewer images than `batch_size`."""
     return -(-count // batch_size)
 
 
 def batch_indices(seed: int, step: int, count: int, batch_size: int) -> Tensor:
-    """Which images step `step` (from 0) is made of: int64 (B,).
+    """Return the images of step `step` (from 0): int64 (B,), indices into the data set.
 
     Every image comes exactly once an epoch. The last batch of an epoch holds what remains, from 1 to `batch_size` images;
     its loss is the mean over those, and its learning rate the schedule's, like any other step's.
@@ -223,5 +221,5 @@ def batch_indices(seed: int, step: int, count: int, batch_size: int) -> Tensor:
 
 
 def shard(count: int, rank: int, processes: int) -> slice:
-    """The rows of `count` that process `rank` of `processes` computes; may be empty."""
+    """Return the rows of `count` that process `rank` of `processes` computes; may be empty."""
     return slice(count * rank // processes, count * (rank + 1) // processes)

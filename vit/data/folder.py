@@ -24,11 +24,12 @@ from typing import IO, NamedTuple
 import numpy as np
 import torch
 from numpy.lib import format as npy
-from tqdm import tqdm
 
 from vit.atomic import replacing
 from vit.data import decode
 from vit.data.images import DataError, ImageSet, content_stamp, evenly_spaced
+from vit.errors import one_line
+from vit.progress import track
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Which files are images: torchvision's IMG_EXTENSIONS, in upper or lower case."""
@@ -109,7 +110,7 @@ def list_splits(root: Path) -> tuple[list[ImageFile], list[ImageFile]]:
     test = _list_images(root, present[1])
     unknown = sorted({file.class_name for file in test} - {file.class_name for file in train})
     if unknown:
-        what = f"a class folder {_printable(unknown[0])}" if unknown[0] else "no class folders"
+        what = f"a class folder {one_line(unknown[0])}" if unknown[0] else "no class folders"
         raise DataError(f"{root / present[1]}: has {what}, unlike {root / 'train'}; both need the same classes")
     return train, test
 
@@ -127,7 +128,7 @@ def _list_images(root: Path, split: str) -> list[ImageFile]:
             class_name, name = folders[0] if folders else "", path.relative_to(root).as_posix()
             found.append(ImageFile(class_name, name, info.st_size, info.st_mtime_ns))
     except OSError as error:
-        where = _printable(error.filename or start)
+        where = one_line(str(error.filename or start))
         raise DataError(f"{where}: {error.strerror or error}; make the folder readable") from error
     if not found:
         raise DataError(f"{start}: no images; looked in it and in the folders in it for {' '.join(EXTENSIONS)}")
@@ -152,7 +153,7 @@ def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEn
 
 @dataclass(frozen=True)
 class _Split:
-    """Which files become which images."""
+    """A split: its files, and what they become."""
 
     root: Path
     name: str
@@ -183,7 +184,7 @@ class _Split:
         if pixels.dtype != np.uint8 or pixels.shape != (len(labels), 3, *self.image_size):
             raise ValueError(f"{pixels.dtype} {pixels.shape}")
         images = torch.from_numpy(pixels)
-        paths = tuple(_printable(self.root / name) for name in skipped)
+        paths = tuple(one_line(str(self.root / name)) for name in skipped)
         return ImageSet(images, labels, self.class_names, stamp or content_stamp(images, labels), paths)
 
 
@@ -215,7 +216,7 @@ def _open_cache(path: Path, split: _Split) -> ImageSet | None:
     except FileNotFoundError:
         return None
     except Exception as error:  # on damaged bytes NumPy raises nearly anything; the cache is not the only copy
-        logger.warning("%s: this cache is damaged (%s) and is made anew", path, _printable(error))
+        logger.warning("%s: this cache is damaged (%s) and is made anew", path, one_line(str(error)))
         return None
 
 
@@ -238,12 +239,12 @@ def _make_cache(path: Path, split: _Split, on_bad_image: str) -> ImageSet:
     with replacing(path) as partial, partial.open("wb+") as out:
         npy.write_array_header_1_0(out, header)
         with closing(_decoded(split)) as decoded:
-            progress = tqdm(decoded, f"decoding {split.name}", len(split.files), unit=" images", disable=None)
+            progress = track(decoded, f"decoding {split.name}", len(split.files), " images")
             for file, pixels in zip(split.files, progress, strict=True):
                 if isinstance(pixels, bytes):
                     out.write(pixels)
                     continue
-                bad = f"{_printable(split.root / file.name)}: not a readable image ({_printable(pixels)})"
+                bad = one_line(f"{split.root / file.name}: not a readable image ({pixels})")
                 if on_bad_image == "stop":
                     raise DataError(f"{bad}; remove it, or leave out all such files: data.on_bad_image: skip")
                 logger.warning("%s, left out", bad)
@@ -282,8 +283,3 @@ def _decoded(split: _Split) -> Generator[bytes | str]:
                 yield from pool.map(lambda path: decode.decode(path, split.image_size), paths[start : start + 256])
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _printable(text: object) -> str:
-    """Escape everything but printable characters, so that a file's name cannot forge a line."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(text))

@@ -1,4 +1,4 @@
-"""The one shape in which every source hands over its images, and which of them are taken."""
+"""The one form in which every source returns its images, and how some of them are chosen."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def content_stamp(images: Tensor, labels: Tensor) -> str:
 
 
 def evenly_spaced(count: int, most: int) -> Tensor:
-    """Up to `most` of `count` indices, spread evenly: int64 (min(count, most),); all of them when `most` is 0."""
+    """Return up to `most` of `count` indices, spread evenly: int64 (min(count, most),); all of them when `most` is 0."""
     most = min(count, most) if most else count
     return torch.arange(most) * count // most
 
 
 def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> Tensor:
-    """Choose `count` of the images by chance, of each class its share.
+    """Choose `count` of the images at random, of each class its share.
 
     A larger count of the same seed and purpose holds all of a smaller one; two purposes of one seed draw independently.
 
@@ -82,7 +82,7 @@ def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> 
     """
     if not 0 <= count <= len(labels):
         raise ValueError(f"{count} of {len(labels)} images cannot be taken")
-    # Rank each image within its class by chance, as a share of the class: from 0 to below 1.
+    # Rank each image within its class at random, as a share of the class: from 0 to below 1.
     order = torch.randperm(len(labels), generator=make_generator(seed, purpose))
     rank = torch.empty(len(labels))  # of the images in that order
     for label in labels.unique():

@@ -44,14 +44,14 @@ class Callback:
         """Called with each line of metrics, which has a "step"."""
 
     def on_save(self) -> None:
-        """Called before a state is saved: what belongs to it must be on the disk."""
+        """Called before a state is saved: bring to disk what belongs to it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What it needs to go on in another process: tensors on the CPU and plain values."""
+        """Return what it needs to continue in another process: tensors on the CPU and plain values."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Go on from what `state_dict` gave; None where the run began without this callback."""
+        """Continue from what `state_dict` returned; None where the run began without this callback."""
 
     def close(self) -> None:
         """Called at the end, also of a run that fails."""
@@ -89,7 +89,7 @@ class MetricsFile(Callback):
 
 
 class TensorBoard(Callback):
-    """The same lines for TensorBoard.
+    """Writes the same lines for TensorBoard.
 
     Args:
         folder: for its event files.
@@ -109,7 +109,7 @@ class TensorBoard(Callback):
 
 
 def tensorboard_writer() -> type:
-    """torch's SummaryWriter.
+    """Return torch's SummaryWriter.
 
     Raises:
         ConfigError: TensorBoard is not installed.
@@ -126,13 +126,9 @@ class Validation(Callback):
     """Measures the model on the validation images after every `run.val_every`-th epoch."""
 
     def on_step(self, run: Run, done: Step) -> None:
-        if done.step in validation_steps(run.total_steps, run.config.train.epochs, run.config.run.val_every):
+        between = run.config.run.val_every * run.total_steps // run.config.train.epochs  # steps
+        if between and done.step % between == 0:
             run.log({"step": done.step, "epoch": done.epoch, **run.objective.validate(run)})
-
-
-def validation_steps(total: int, epochs: int, every: int) -> set[int]:
-    """The last step of every `every`-th of `epochs` epochs; none where `every` is 0."""
-    return {total // epochs * epoch for epoch in range(every, epochs + 1, every)} if every else set()
 
 
 class Snapshots(Callback):
@@ -159,7 +155,7 @@ class Snapshots(Callback):
 
 
 def snapshot_steps(total: int, count: int) -> list[int]:
-    """The steps at which weights are kept: `count` of them from 0 to `total`, closer at first, where most changes."""
+    """Return the steps at which weights are kept: `count` of them from 0 to `total`, closer at first, where most changes."""
     return sorted({round(total * (i / (count - 1)) ** 2) for i in range(count)}) if count > 1 else [total] * count
 
 

@@ -33,7 +33,7 @@ class PeerLostError(UserError):
 
 @dataclass(frozen=True)
 class Distributed:
-    """Which process of how many this is.
+    """The place of this process among all.
 
     Attributes:
         rank: from 0, over all machines.
@@ -50,24 +50,24 @@ class Distributed:
         return self.rank == 0
 
     def largest_shard(self, images: int) -> int:
-        """Images of a batch that the process with the most has."""
+        """Return how many of a batch's images the process with the most has."""
         return -(-images // self.world_size)
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """`values`, summed over all processes in place."""
+        """Sum `values` over all processes, in place."""
         if self.world_size > 1:
             dist.all_reduce(values)
         return values
 
     def all_reduce_max(self, here: int) -> int:
-        """The largest of the numbers that the processes give; on the CPU, so that no GPU waits."""
+        """Return the largest of the processes' numbers; on the CPU, so that no GPU waits."""
         number = torch.tensor(here)
         if self.world_size > 1:
             dist.all_reduce(number, dist.ReduceOp.MAX)
         return int(number)
 
     def broadcast_from_main(self, make: Callable[[], T]) -> T:
-        """What `make` returns in the main process, in all of them."""
+        """Return in every process what `make` returns in the main one."""
         if self.world_size == 1:
             return make()
         values = [make() if self.is_main else None]
@@ -76,7 +76,7 @@ class Distributed:
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """A block that one process of each machine runs alone, and the others after it: they find its cache."""
+        """Let one process of each machine run a block alone, and the others after it: they find its cache."""
         if self.world_size > 1 and self.local_rank:
             dist.barrier()
         yield
@@ -84,10 +84,10 @@ class Distributed:
             dist.barrier()
 
     def wrap(self, module: nn.Module, device: torch.device) -> nn.Module:
-        """`module` with its gradients averaged over the processes; itself where there is one."""
+        """Wrap `module` to average its gradients over the processes; return it as it is where there is one."""
         if self.world_size == 1:
             return module
-        # Of a process with a single image the class token's gradient is a view with other strides: of no consequence.
+        # In a process with a single image the class token's gradient is a view with other strides, which is harmless.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         devices = [torch.cuda.current_device()] if device.type == "cuda" else None
         return nn.parallel.DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
@@ -101,9 +101,9 @@ SINGLE = Distributed()
 
 @contextmanager
 def init_distributed(config: Config) -> Iterator[Distributed]:
-    """A block in which the processes that torchrun started are one group: gloo on the CPU, nccl between GPUs.
+    """Join the processes that torchrun started to one group for a block: gloo on the CPU, nccl between GPUs.
 
-    Without torchrun it is `SINGLE`.
+    Without torchrun, yield `SINGLE`.
 
     Raises:
         ConfigError: the device cannot be shared in this way.
@@ -138,8 +138,8 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
     except RuntimeError as error:  # gloo's; it has no type of its own
         if "onnection" not in str(error) or "peer" not in str(error):
             raise
-        time.sleep(2)  # the other one, which knows why, should be seen to have ended first
+        time.sleep(10)  # so that torchrun sees the other one, which knows the cause, end first
         ends = f"process {rank} of {count} ends, because another one has ended"
-        raise PeerLostError(f"{ends}; see what that one says") from error
+        raise PeerLostError(f"{ends}; see the message of that one") from error
     finally:
         dist.destroy_process_group()

@@ -6,7 +6,7 @@ import json
 import warnings
 from dataclasses import asdict, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from vit.checkpoints import CheckpointError, load_model
 from vit.checkpoints.native import fingerprint
@@ -22,7 +22,7 @@ FOREIGN = {"no_embed_class", "fc_norm", "qk_norm", "mlp", "norm_eps"}
 
 
 class InitialModel(NamedTuple):
-    """What a run begins with.
+    """The model that a run begins with, and what belongs to it.
 
     Attributes:
         model: the objective's; of a checkpoint it has the encoder, and what else fits (`Objective.take_over`).
@@ -46,7 +46,7 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
 
     Raises:
         CheckpointError: `model.init` cannot be loaded.
-        ConfigError: it is another model than the settings say.
+        ConfigError: its architecture differs from the settings.
         DataError: the data has not what the objective needs.
     """
     objective = objective_class(config.train.objective)
@@ -71,7 +71,7 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
     notes = [f"model.init: {note}" for note in origin.report.notes]
     notes.append(f"model.init: {objective.take_over(model, loaded, data)}")
 
-    # what it may know already
+    # whether the checkpoint has seen labels that this run holds back
     knows = "model.init: it has been taught classes, perhaps"
     taught = source.config.num_classes == len(data.train.class_names) > 0  # others are of other images
     if taught and data.held_out and not origin.was_tested_on(data.test.stamp):
@@ -81,22 +81,22 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
     return InitialModel(model, origin.normalize, notes, fingerprint(loaded))
 
 
-def _load(settings: ModelConfig, part: str | None) -> Model:
+def _load(settings: ModelConfig, part: Literal["encoder"] | None) -> Model:
     size, patch = settings.image_size_2d, settings.patch_size_2d
     load = partial(load_model, settings.init, part=part, channels=3, image_size=size, patch_size=patch)
     with warnings.catch_warnings(action="ignore"):  # a decoder or head that begins anew
         try:
-            return load(num_heads=settings.dimensions["num_heads"])  # which a bare file of weights does not say
+            return load(num_heads=settings.dimensions["num_heads"])  # a bare file of weights does not have the number
         except CheckpointError:
-            return load()  # it does say, and something else: all that differs is told together
+            return load()  # it has another number: `_agree` lists all differences at once
 
 
 def _agree(settings: ModelConfig, found: ViTConfig) -> None:
-    """Refuse settings that say another architecture than the checkpoint has: config.yaml is to tell the truth."""
-    said, there = asdict(settings.vit_config()), asdict(found)
-    if None not in (said["layer_scale"], there["layer_scale"]):  # its initial value is of no consequence
-        del there["layer_scale"]
-    differ = {key: value for key, value in there.items() if value != said[key] and key not in CHOSEN | FOREIGN}
+    """Refuse settings of another architecture than the checkpoint's, because config.yaml must describe the model."""
+    expected, loaded = asdict(settings.vit_config()), asdict(found)
+    if None not in (expected["layer_scale"], loaded["layer_scale"]):  # its initial value does not matter
+        del loaded["layer_scale"]
+    differ = {key: value for key, value in loaded.items() if value != expected[key] and key not in CHOSEN | FOREIGN}
     if differ:
         ways = " ".join(f"--model.{key} {json.dumps(value).strip(chr(34))}" for key, value in differ.items())
         raise ConfigError(f"model.init: {settings.init} is another model than the settings say; add {ways}")

@@ -71,7 +71,7 @@ class Step:
         return {"step": self.step, "epoch": self.epoch, **found, "lr": self.lr, "grad_norm": self.grad_norm}
 
     def check(self) -> None:
-        """Wait for the step, and see that all was finite so far.
+        """Wait for the step, and check that all was finite so far.
 
         Raises:
             NonFiniteError: it names the first step that was not; the weights are those before it.
@@ -90,7 +90,7 @@ def train_and_save(run: Run, checkpoints: Path, stopping: Callable[[], object] =
     Args:
         run: as set up, or restored.
         checkpoints: folder for the states.
-        stopping: asked after each step, in every process; the run ends there, with its state saved, if it says so.
+        stopping: called after each step, in every process; if true, the run ends there with its state saved.
 
     Raises:
         NonFiniteError: the states saved before are kept.
@@ -117,11 +117,11 @@ def train_steps(run: Run) -> Iterator[Step]:
     Every batch, its augmentation and its masks depend only on (seed, step): see `vit.data.draws`. Several processes draw the
     whole batch alike, and each computes its rows.
 
-    A GPU is never waited for within a step. Whether all was finite is kept on the device, which makes no update from the
-    first step on that was not; it is looked at every `run.log_every` steps (on a CPU, and with Muon, at each).
+    No step waits for a GPU. The device itself keeps whether all was finite, and makes no update from the first step on that
+    was not; this flag is read every `run.log_every` steps (on a CPU, and with Muon, at each).
 
     Raises:
-        NonFiniteError: the update that would have spoilt the weights was not made.
+        NonFiniteError: the loss or gradient of a step is not finite; its update was not made.
     """
     # 1. what stays the same for all steps
     config, objective, optimizer, dist = run.config, run.objective, run.optimizer, run.dist
@@ -177,7 +177,7 @@ def train_steps(run: Run) -> Iterator[Step]:
         if step + 1 == total or (step + 1) % config.run.log_every == 0:
             done.check()
 
-        # 5. the callbacks' and the caller's turn, which is no training time
+        # 5. the callbacks and the caller, whose time does not count
         run.step, run.seconds = step + 1, run.seconds + time.perf_counter() - since
         for callback in run.callbacks:
             callback.on_step(run, done)

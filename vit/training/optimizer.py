@@ -17,12 +17,12 @@ TOKENS_AND_POSITIONS = ("cls_token", "reg_token", "mask_token", "pos_embed")
 def parameter_groups(
     model: nn.Module, weight_decay: float, layer_decay: float = 1.0, muon: bool = False
 ) -> list[dict[str, Any]]:
-    """The parameters that learn, in groups of the same treatment.
+    """Return the parameters that learn, in groups of the same treatment.
 
     Matrices decay; norms, biases, scales, tokens and positions do not. With layer decay, a parameter's learning rate is to be
     multiplied by its group's "lr_scale": 1 for head, last norm and decoder, less for each block further from them, least for
     embedding, tokens and positions (Clark et al. 2020, ELECTRA; Bao et al. 2022, BEiT). With Muon, the matrices within
-    blocks, of encoder and decoder, have groups of their own, and all others say "use_fallback" (timm's word): AdamW.
+    blocks, of encoder and decoder, have groups of their own, and all others have "use_fallback" (timm's word): AdamW.
 
     Args:
         model: a `VisionTransformer`, or a model that holds one.
@@ -48,7 +48,7 @@ def parameter_groups(
 
 
 def _scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
-    """What the learning rate of each parameter is multiplied by."""
+    """Return the factor of each parameter's learning rate."""
     encoder: Any = model.encoder
     depth = len(encoder.blocks)
     scales = dict.fromkeys(model.parameters(), 1.0)
@@ -60,7 +60,7 @@ def _scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
 
 
 def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """AdamW or Muon over `parameter_groups`; its learning rate is set at every step by `set_learning_rate`.
+    """Build AdamW or Muon over `parameter_groups`; its learning rate is set at every step by `set_learning_rate`.
 
     Raises:
         ConfigError: every parameter is frozen.
@@ -78,7 +78,7 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimiz
 
 
 def make_ema(model: nn.Module, decay: float) -> AveragedModel:
-    """The exponential moving average of a model's weights over the steps (Polyak & Juditsky 1992), the start included.
+    """Build the exponential moving average of a model's weights over the steps (Polyak & Juditsky 1992), the start included.
 
     The decay is min(decay, (1 + step) / (10 + step)), because else the random start would weigh long.
     """
@@ -99,7 +99,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def learning_rate(step: int, total_steps: int, warmup_steps: int, peak: float, end: float = 0.0) -> float:
-    """The learning rate of step `step` (from 0): linear warm-up to `peak`, then half a cosine down to `end`.
+    """Return the learning rate of step `step` (from 0): linear warm-up to `peak`, then half a cosine down to `end`.
 
     The first step already moves: its rate is peak / warmup_steps. The last step's rate is the last above `end`.
     """

@@ -1,4 +1,4 @@
-"""What a run asks of its process: to end within a step when a signal comes, its state saved, and to keep freed memory."""
+"""The process of a run: a signal ends it after the step under way, with its state saved; and it keeps freed memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(BaseException):
-    """The user or the system asked the process to end. Not an Exception: nothing should catch it by the way.
+    """The user or the system asked the process to end. Not an Exception, so that no handler of errors catches it.
 
     Attributes:
-        exit_code: 128 + the signal's number, as shells say it.
+        exit_code: 128 + the signal's number, as in a shell.
     """
 
     def __init__(self, number: int):

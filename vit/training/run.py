@@ -1,4 +1,4 @@
-"""A run in memory: all that its next step depends on, how it is set up, saved, and restored."""
+"""A run in memory: all that its next step depends on, and how it is set up, saved and restored."""
 
 from __future__ import annotations
 
@@ -108,12 +108,12 @@ class Run:
 
     @property
     def caption(self) -> str:
-        """What all pictures of a run show, for under their titles."""
+        """The line below the titles of all pictures: data, images, epochs."""
         data = self.data
         return f"{data.name}, {data.tested_on} · {self.config.train.epochs} epochs on {len(data.train):,} images"
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Images uint8 (B, C, h, w) -> the model's input (B, C, H, W), for measuring: nothing is random."""
+        """Turn images uint8 (B, C, h, w) into the model's input (B, C, H, W), for measuring: nothing is random."""
         return self.normalize(to_float(images, self.config.model.image_size_2d))
 
     def evaluate(self, methods: Sequence[str], data: Dataset, options: Options) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class Run:
 
 
 def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict[str, Any] | None = None) -> Run:
-    """A run at its first step: everything random comes from `config.train.seed`.
+    """Build a run at its first step; everything random comes from `config.train.seed`.
 
     Args:
         config: all settings.
@@ -200,7 +200,7 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
 
 
 def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = SINGLE) -> dict[str, Any] | None:
-    """The newest whole state in `folder`, None where nothing has been saved yet; the main process reads it for all.
+    """Return the newest whole state in `folder`, None where nothing has been saved yet; the main process reads it for all.
 
     Raises:
         StateError: no saved state is whole, or it belongs to other data or settings.
@@ -220,9 +220,9 @@ def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = 
 
 
 def restore(run: Run, state: dict[str, Any]) -> None:
-    """Put a run, set up for `state` and with its callbacks, where the state was saved: it goes on as if it had never stopped.
+    """Bring a run, set up for `state` and with its callbacks, to the step where the state was saved.
 
-    On the same CPU that is to the bit.
+    It continues as if it had never stopped; on the same CPU, to the bit.
     """
     run.objective.load_state_dict(state["objective"], strict=False)
     run.optimizer.load_state_dict(state["optimizer"])

@@ -2,7 +2,8 @@
 
 A state is an ordinary torch file of tensors and plain values (read with `weights_only=True`). torch.load checks nothing:
 a flipped bit becomes a wrong weight. So the file's SHA-256 stands in its zip comment, where torch and zip readers pass
-over it, and is compared before anything is read.
+over it, and is compared before anything is read. (The checksums of zip itself leave out its directory, where a flipped bit
+moves a tensor.)
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def state_path(folder: Path, step: int) -> Path:
 
 
 def saved_states(folder: Path) -> list[Path]:
-    """The states in `folder`, the oldest first."""
+    """List the states in `folder`, the oldest first."""
     found = (path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d{8,}\.pt", path.name))
     return sorted(found, key=_step_of)
 
@@ -50,7 +51,7 @@ def save_state(folder: Path, step: int, state: dict[str, Any]) -> Path:
     A kill at any point leaves the earlier states and either no new one or a whole one.
 
     Raises:
-        StateError: it could not be written (a full disk, say); the earlier states are untouched.
+        StateError: it cannot be written (e.g. a full disk); the earlier states stay.
     """
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -70,13 +71,13 @@ def save_state(folder: Path, step: int, state: dict[str, Any]) -> Path:
 
 
 def _tail(content: bytes | memoryview) -> bytes:
-    """How a zip file ends: the comment's length, and the comment, which is the SHA-256 of all before."""
+    """Return the end of the zip file: the length of its comment, and the comment, the SHA-256 of all before."""
     comment = b"sha256:" + hashlib.sha256(content).hexdigest().encode()
     return struct.pack("<H", len(comment)) + comment
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Read a state onto the CPU, after checking that not a bit of it has changed.
+    """Read a state onto the CPU, after checking that no bit of it has changed.
 
     Raises:
         StateError: the file is damaged, or no state.
@@ -95,7 +96,7 @@ def load_state(path: Path) -> dict[str, Any]:
 
 
 def load_latest_state(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """The newest state in `folder` that is whole, and a line about each newer one that is not.
+    """Return the newest state in `folder` that is whole, and a line about each newer one that is not.
 
     Raises:
         StateError: there is none.

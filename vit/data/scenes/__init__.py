@@ -3,9 +3,9 @@
 A picture is a pure function of (seed, index): every random number is a hash of (seed, index, name of the draw), and
 only integers and correctly rounded float operations are used, so any batch on any machine gives the same picture.
 
-What occurs beside what is known (``PARTS_OF_CLASS``, ``MAY_TOUCH``), so that a study can ask whether attention and
+What occurs beside what is known (`PARTS_OF_CLASS`, `MAY_TOUCH`), so that a study can ask whether attention and
 embeddings pick it up: a wheel always comes with a road, a hull with water, a leg with grass. A part that several
-classes share looks the same in all of them. ``LOOK_ALIKES`` are the controls: the ball in the grass and the buoy in
+classes share looks the same in all of them. `LOOK_ALIKES` are the controls: the ball in the grass and the buoy in
 the water are drawn by the wheel's own code, in its colours and sizes, yet never in one picture with a wheel or a road.
 """
 
@@ -22,71 +22,81 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vit.data.images import ImageSet, content_stamp
+from vit.data.scenes import objects, scenery
 from vit.data.scenes.drawing import SAMPLES, Array, Canvas, Dice
-from vit.data.scenes.objects import (
-    airplane,
-    automobile,
-    flying_bird,
-    frog,
-    ship,
-    sitting,
-    standing,
-    standing_bird,
-    truck,
-)
-from vit.data.scenes.parts import (
-    CLASS_NAMES,
-    LOOK_ALIKES,
-    MAY_TOUCH,
-    PART_NAMES,
-    PARTS_OF_CLASS,
-    PARTS_OF_OBJECT,
-    PARTS_OF_SCENE,
-    SCENES_OF_CLASS,
-)
-from vit.data.scenes.scenery import (
-    LIGHT,
-    Ground,
-    air_scene,
-    foreground,
-    meadow_scene,
-    mood,
-    pond_scene,
-    sea_scene,
-    street_scene,
-)
+from vit.data.scenes.scenery import Ground
+from vit.progress import track
 
-__all__ = [
-    "CLASS_NAMES",
-    "LOOK_ALIKES",
-    "MAY_TOUCH",
-    "PARTS_OF_CLASS",
-    "PARTS_OF_OBJECT",
-    "PARTS_OF_SCENE",
-    "PART_NAMES",
-    "SCENES_OF_CLASS",
-    "draw_scenes",
-    "load_scenes",
-    "scene_indices",
-]
+# --- what Scenes are made of, and what may stand beside what: the known truth that studies measure against -------------
+
+CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+_BACKDROP = ("sky", "cloud", "sun", "hill")
+PARTS_OF_SCENE: dict[str, tuple[str, ...]] = {
+    "air": _BACKDROP,
+    "street": (*_BACKDROP, "grass", "crown", "trunk", "road", "marking"),
+    "meadow": (*_BACKDROP, "grass", "crown", "trunk", "flower", "ball"),
+    "sea": (*_BACKDROP, "water", "buoy"),
+    "pond": (*_BACKDROP, "grass", "crown", "trunk", "water", "leaf", "buoy"),
+}
+PARTS_OF_OBJECT: dict[str, tuple[str, ...]] = {
+    "airplane": ("fuselage", "wing", "fin", "engine", "window"),
+    "automobile": ("body", "window", "wheel", "lamp"),
+    "bird": ("plumage", "feather", "beak", "claw", "eye"),
+    "cat": ("torso", "head", "ear", "eye", "leg", "tail"),
+    "deer": ("torso", "head", "ear", "eye", "leg", "tail", "antler"),
+    "dog": ("torso", "head", "ear", "eye", "leg", "tail"),
+    "frog": ("skin", "eye"),
+    "horse": ("torso", "head", "ear", "eye", "leg", "tail", "mane"),
+    "ship": ("hull", "sail", "mast", "cabin", "funnel", "window"),
+    "truck": ("body", "window", "wheel", "lamp", "cargo"),
+}
+
+Painter = Callable[[Canvas, Dice, Ground], None]
+_SCENES: dict[str, Callable[[Canvas, Dice], Ground]] = {
+    "air": scenery.air_scene,
+    "street": scenery.street_scene,
+    "meadow": scenery.meadow_scene,
+    "sea": scenery.sea_scene,
+    "pond": scenery.pond_scene,
+}
+_RECIPES: dict[str, tuple[tuple[str, Painter], ...]] = {  # every picture of a class is one of these, equally often
+    "airplane": (("air", objects.airplane),),
+    "automobile": (("street", objects.automobile),),
+    "bird": (("air", objects.flying_bird), ("meadow", objects.standing_bird)),
+    "cat": (("meadow", partial(objects.standing, "cat")), ("meadow", partial(objects.sitting, "cat"))),
+    "deer": (("meadow", partial(objects.standing, "deer")),),
+    "dog": (("meadow", partial(objects.standing, "dog")), ("meadow", partial(objects.sitting, "dog"))),
+    "frog": (("pond", objects.frog), ("meadow", objects.frog)),
+    "horse": (("meadow", partial(objects.standing, "horse")),),
+    "ship": (("sea", objects.ship),),
+    "truck": (("street", objects.truck),),
+}
+SCENES_OF_CLASS = {name: tuple(dict.fromkeys(scene for scene, _ in recipes)) for name, recipes in _RECIPES.items()}
+
+PARTS_OF_CLASS: dict[str, frozenset[str]] = {
+    name: frozenset(PARTS_OF_OBJECT[name]).union(*(PARTS_OF_SCENE[scene] for scene in SCENES_OF_CLASS[name]))
+    for name in CLASS_NAMES
+}
+PART_NAMES = tuple(dict.fromkeys(p for table in (PARTS_OF_SCENE, PARTS_OF_OBJECT) for ps in table.values() for p in ps))
+
+# The four neighbours of a pixel of such a part are of the same part or of one of these.
+MAY_TOUCH: dict[str, frozenset[str]] = {
+    "wheel": frozenset({"road", "body", "cargo", "lamp"}),
+    "marking": frozenset({"road"}),
+    "wing": frozenset({*_BACKDROP, "fuselage", "fin", "engine", "window"}),
+    "hull": frozenset({*_BACKDROP, "water", "sail", "mast", "cabin", "window", "buoy"}),
+    "sail": frozenset({*_BACKDROP, "water", "hull", "mast"}),
+    "leg": frozenset({*_BACKDROP, "grass", "crown", "trunk", "flower", "ball", "torso", "head", "tail"}),
+    "ball": frozenset({"grass", "flower", "torso", "leg", "tail", "plumage", "claw", "skin"}),
+    "buoy": frozenset({"water", "hull", "leaf", "skin"}),
+}
+LOOK_ALIKES: dict[str, tuple[str, ...]] = {"wheel": ("ball", "buoy")}
+
+# --- from a painted canvas to a picture ---------------------------------------------------------------------------------
 
 _CHUNK = 128  # images painted at once: their samples stay in the processor's cache
 _FIRST_TEST_INDEX = 1 << 40
-
-_SCENES = {"air": air_scene, "street": street_scene, "meadow": meadow_scene, "sea": sea_scene, "pond": pond_scene}
-Painter = Callable[[Canvas, Dice, Ground], None]
-_RECIPES: dict[str, tuple[tuple[str, Painter], ...]] = {  # every picture of a class is one of these, equally often
-    "airplane": (("air", airplane),),
-    "automobile": (("street", automobile),),
-    "bird": (("air", flying_bird), ("meadow", standing_bird)),
-    "cat": (("meadow", partial(standing, "cat")), ("meadow", partial(sitting, "cat"))),
-    "deer": (("meadow", partial(standing, "deer")),),
-    "dog": (("meadow", partial(standing, "dog")), ("meadow", partial(sitting, "dog"))),
-    "frog": (("pond", frog), ("meadow", frog)),
-    "horse": (("meadow", partial(standing, "horse")),),
-    "ship": (("sea", ship),),
-    "truck": (("street", truck),),
-}
 
 _TEXTURE = {  # how much lightness varies in: fine grain, horizontal streaks, soft blotches
     "sky": (0.0, 0.01, 0.02), "cloud": (0.01, 0.02, 0.07), "hill": (0.05, 0.02, 0.08), "grass": (0.13, 0.04, 0.16),
@@ -108,7 +118,8 @@ def _stretch(lattice: Array) -> Array:
 def _develop(canvas: Canvas, dice: Dice) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Pictures (n, 3, size, size) and part maps (n, size, size): samples averaged, then texture, light and noise."""
     size, centre = canvas.size, slice(SAMPLES // 2, None, SAMPLES)
-    parts = np.array(canvas.parts, np.uint8)[canvas.top[:, centre, centre]]
+    numbers = np.array([PART_NAMES.index(part) for part in canvas.parts], np.uint8)
+    parts = numbers[canvas.top[:, centre, centre]]
 
     # Red, green and blue travel through one sum: nine samples of 0..255 fill 12 of the 16 bits each has.
     colours = np.clip(np.stack(canvas.colours, axis=1), 0, 255).astype(np.int64)  # (n, paints, 3)
@@ -127,24 +138,24 @@ def _develop(canvas: Canvas, dice: Dice) -> tuple[NDArray[np.uint8], NDArray[np.
     across = (np.arange(size, dtype=np.float32) * 2 + 1) / size - 1  # -1 at the left or upper border, 1 at the other
     light += (dice.uniform("side light", -0.14, 0.14) * across)[:, None, :]
     light += (dice.uniform("top light", -0.12, 0.06) * across)[:, :, None]
-    exposure = dice.uniform("exposure", 0.82, 1.14) * (mood(dice, LIGHT) / 255)  # (n, 3)
+    exposure = dice.uniform("exposure", 0.82, 1.14) * (scenery.mood(dice, scenery.LIGHT) / 255)  # (n, 3)
     noise = dice.noise("noise", 3, size, size) * dice.uniform("film", 2, 10)[..., None, None]
     picture = picture * (light + 1)[:, None] * exposure[:, :, None, None] + noise
     return (np.clip(picture, 0, 255) + np.float32(0.5)).astype(np.uint8), parts
 
 
 def _draw(seed: int, indices: NDArray[np.int64], scene: str, thing: Painter, size: int) -> tuple[NDArray, NDArray]:
-    """Pictures and part maps of images that all show the same ``thing`` in the same kind of scene."""
+    """Pictures and part maps of images that all show the same `thing` in the same kind of scene."""
     dice, canvas = Dice(seed, indices), Canvas(len(indices), size)
     with np.errstate(divide="ignore", invalid="ignore"):  # rows that an ellipse misses, edges that are level
         ground = _SCENES[scene](canvas, dice)
         thing(canvas, dice, ground)
-        foreground(canvas, dice, ground)
+        scenery.foreground(canvas, dice, ground)
     return _develop(canvas, dice)
 
 
 def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Tensor, Tensor]:
-    """Pictures ``indices`` of the endless series ``seed``; picture k is the same whichever batch it is drawn in.
+    """Pictures `indices` of the endless series `seed`; picture k is the same whichever batch it is drawn in.
 
     From every multiple of ten on, ten successive pictures show the ten classes once each, in changing order.
 
@@ -154,8 +165,8 @@ def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Ten
         size: side of the pictures in pixels, a positive multiple of 8; the objects grow with it.
 
     Returns:
-        images uint8 (n, 3, size, size), RGB; labels int64 (n,), indices into ``CLASS_NAMES``; parts uint8
-        (n, size, size), for every pixel an index into ``PART_NAMES``: what is painted at the pixel's centre.
+        images uint8 (n, 3, size, size), RGB; labels int64 (n,), indices into `CLASS_NAMES`; parts uint8
+        (n, size, size), for every pixel an index into `PART_NAMES`: what is painted at the pixel's centre.
 
     Raises:
         ValueError: indices that are not int64 (n,) or negative, a seed or a size out of range.
@@ -184,12 +195,12 @@ def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Ten
         images[rows], parts[rows] = _draw(seed, index[rows], scene, thing, size)
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # NumPy frees the interpreter while it computes
-        list(pool.map(draw, jobs))
+        list(track(pool.map(draw, jobs), "drawing Scenes", len(jobs)))
     return torch.from_numpy(images), torch.from_numpy(labels), torch.from_numpy(parts)
 
 
 def scene_indices(count: int, split: Literal["train", "test"]) -> Tensor:
-    """The indices int64 (count,) of a split's first ``count`` pictures; train and test never share one.
+    """The indices int64 (count,) of a split's first `count` pictures; train and test never share one.
 
     Raises:
         ValueError: a negative count, or a split that is neither "train" nor "test".
@@ -200,12 +211,12 @@ def scene_indices(count: int, split: Literal["train", "test"]) -> Tensor:
 
 
 def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> ImageSet:
-    """The first ``count`` pictures of a split, 32 x 32.
+    """The first `count` pictures of a split, 32 x 32.
 
-    Their part maps are ``draw_scenes(scene_indices(count, split), seed)[2]``.
+    Their part maps are `draw_scenes(scene_indices(count, split), seed)[2]`.
 
     Raises:
-        ValueError: as ``scene_indices`` and ``draw_scenes``.
+        ValueError: as `scene_indices` and `draw_scenes`.
     """
     images, labels, _ = draw_scenes(scene_indices(count, split), seed)
     return ImageSet(images, labels, CLASS_NAMES, content_stamp(images, labels))

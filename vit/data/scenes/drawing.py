@@ -7,8 +7,6 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from vit.data.scenes.parts import PART_NAMES
-
 Array = NDArray[np.floating]
 Mask = NDArray[np.bool_]
 Number = float | Array  # one for all images, or (n, 1)
@@ -59,7 +57,7 @@ class Dice:
         return (values.astype(np.float32) * np.float32(2 / 255) - 1).reshape(-1, *shape)  # (n, *shape) in -1..1
 
     def colour(self, name: str, palette: Array, vary: float = 0.15) -> Array:
-        """(n, 3): one of the palette's colours, lighter or darker by up to ``vary`` and a little off in hue."""
+        """(n, 3): one of the palette's colours, lighter or darker by up to `vary` and a little off in hue."""
         chosen = palette[self.choice(name, len(palette))] + 9 * self.noise(name + " hue", 3)
         return chosen * self.uniform(name + " light", 1 - vary, 1 + vary)
 
@@ -83,7 +81,7 @@ class Shape:
         return Shape(*((np.maximum(a, c), np.minimum(b, d)) for a, b in self.pieces for c, d in other.pieces))
 
     def where(self, present: Mask | bool) -> Shape:
-        """Only in the images where ``present`` (n, 1) is true."""
+        """Only in the images where `present` (n, 1) is true."""
         return Shape(*((left, np.where(present, right, np.float32(-np.inf))) for left, right in self.pieces))
 
 
@@ -98,10 +96,10 @@ class Canvas:
         self.up_to = np.tri(self.samples + 1, self.samples, -1, np.uint8) * np.uint8(255)  # row k covers k samples
         self.top = np.zeros((n, self.samples, self.samples), np.uint8)  # the number of the paint call that is seen
         self.colours: list[Array] = []
-        self.parts: list[int] = []
+        self.parts: list[str] = []
 
     def paint(self, shape: Shape, part: str, colour: Array, only: Mask | None = None) -> None:
-        """Colours (n, 3); ``only`` restricts the shape to some samples, broadcast to (n, rows, columns)."""
+        """Colours (n, 3); `only` restricts the shape to some samples, broadcast to (n, rows, columns)."""
         number = np.uint8(len(self.parts))
         for left, right in shape.pieces:
             first = np.clip(np.ceil(left / self.step - np.float32(0.5)), 0, self.samples)
@@ -114,10 +112,10 @@ class Canvas:
             # Later paint has the higher number, so the painter's algorithm is a maximum.
             np.maximum(self.top[:, rows], inside, out=self.top[:, rows])
         self.colours.append(np.broadcast_to(colour, (self.n, 3)))
-        self.parts.append(PART_NAMES.index(part))
+        self.parts.append(part)
 
     def below(self, height: Number, depth: Number = np.inf) -> Shape:
-        """The whole width of the picture, from ``height`` down to ``depth`` below it."""
+        """The whole width of the picture, from `height` down to `depth` below it."""
         left = np.where((self.y > height) & (self.y <= height + depth), np.float32(-np.inf), np.float32(np.inf))
         return Shape((left, np.full_like(left, np.inf)))
 
@@ -128,7 +126,7 @@ class Canvas:
 
 
 class Frame:
-    """An object's own coordinates: origin (x, y), ``scale`` pixels a unit, u forwards (``facing`` 1 or -1), v down."""
+    """An object's own coordinates: origin (x, y), `scale` pixels a unit, u forwards (`facing` 1 or -1), v down."""
 
     def __init__(
         self, canvas: Canvas, x: Number, y: Number, scale: Number = 1.0, facing: Number = 1.0, tilt: Number = 0.0
@@ -166,7 +164,7 @@ class Frame:
         return self.polygon((u0, v0), (u1, v0), (u1, v1), (u0, v1))
 
     def limb(self, start: Point, end: Point, width0: Number, width1: Number) -> Shape:
-        """A straight piece, ``width0`` to ``width1`` to either side of its axis."""
+        """A straight piece, `width0` to `width1` to either side of its axis."""
         du, dv = end[0] - start[0], end[1] - start[1]
         length = np.sqrt(np.float32(1) * (du * du + dv * dv))
         nu, nv = dv / length, -du / length

@@ -24,7 +24,7 @@ _HUB = rgb("96989e bebec0 707076")
 
 
 class Ground(NamedTuple):
-    """What the object stands on, and ``level`` (n, 1), where its feet, wheels or waterline are; in the air, its middle."""
+    """What the object stands on, and `level` (n, 1), where its feet, wheels or waterline are; in the air, its middle."""
 
     part: str
     colour: Array
@@ -32,7 +32,7 @@ class Ground(NamedTuple):
 
 
 def mood(dice: Dice, of: Array) -> Array:
-    """One of the moods of ``ZENITH``, ``HORIZON`` or ``LIGHT``, the same one for all three: (n, 3)."""
+    """One of the moods of `ZENITH`, `HORIZON` or `LIGHT`, the same one for all three: (n, 3)."""
     return of[dice.choice("mood", len(of))] + 8 * dice.noise("mood hue", 3)
 
 

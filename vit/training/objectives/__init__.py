@@ -75,11 +75,11 @@ class Objective(nn.Module):
     # --- the step ---
 
     def mask_ratio(self, step: int) -> float:
-        """The share of patches that the encoder does not see in this step; 0 where it sees all."""
+        """Return the share of patches that the encoder does not see in this step; 0 where it sees all."""
         return 0.0
 
     def targets(self, labels: Tensor, draws: Draws) -> Tensor | None:
-        """What `forward` compares with, on the CPU, from the labels of all images: (B, ...), or None."""
+        """Return what `forward` compares with, on the CPU, from the labels of all images: (B, ...), or None."""
         return None
 
     def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
@@ -113,12 +113,12 @@ class Objective(nn.Module):
 
     @staticmethod
     def learns(settings: Mapping[str, Any], init: str) -> str:
-        """What a run with these settings (by "section.key") learns, after "it learns"; `init` is what it begins with."""
+        """Return what a run with these settings (by "section.key") learns, to follow "it learns"; `init`: its checkpoint."""
         raise NotImplementedError
 
     @staticmethod
     def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
-        """The curves of a run beside learning rate and gradient norm.
+        """Return the curves of a run beside learning rate and gradient norm.
 
         Args:
             settings: by "section.key".
@@ -129,5 +129,5 @@ class Objective(nn.Module):
 
 
 def objective_class(name: str) -> type[Objective]:
-    """The class of an objective by its name in `vit.config.OBJECTIVES`."""
+    """Return the class of an objective by its name in `vit.config.OBJECTIVES`."""
     return import_module(f"vit.training.objectives.{name}").OBJECTIVE

@@ -50,7 +50,7 @@ class Reconstruct(Objective):
 
     @classmethod
     def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
-        """The decoder, where there is one of the same shape."""
+        """Copy the decoder where there is one of the same shape."""
         old, new = loaded.decoder, model.decoder
         if old is None or new is None or old.config != new.config:
             return "its encoder goes on, with a new decoder"
@@ -61,7 +61,7 @@ class Reconstruct(Objective):
         return self.config.mask.ratio
 
     def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss over the hidden patches; with uniformity, the weighted sum, and both."""
+        """Return the loss over the hidden patches; with uniformity, the weighted sum, and both."""
         assert draws.mask_noise is not None
         mask = mask_from_noise(draws.mask_noise, self.keep)
         loss, tokens = self.model.loss(images, mask, draws.drop_path)
@@ -74,7 +74,7 @@ class Reconstruct(Objective):
         return {"val_loss": self._evaluate(run, ["reconstruction"], run.data)["test_loss"]}
 
     def measure(self, run: Run) -> dict[str, Any]:
-        """The loss beside its baselines, and the nearest neighbours of the encoder's features where there are labels."""
+        """Measure the loss beside its baselines, and, with labels, the nearest neighbours of the encoder's features."""
         data, searched = run.data, self.config.run.knn_images
         methods = ["reconstruction", *(["knn"] if data.train.labelled and data.test.labelled else [])]
         if searched:  # the features of the others are not needed
@@ -85,7 +85,7 @@ class Reconstruct(Objective):
         return run.evaluate(methods, data, Options(masks=((self.config.mask.kind, self.config.mask.ratio),)))
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
-        """reconstructions: test images, what the model sees of them, and how it fills in the rest."""
+        """Draw reconstructions: test images, what the model sees of them, and how it fills in the rest."""
         from vit.figures import reconstruction_figure
 
         # fill some test images in
@@ -94,7 +94,7 @@ class Reconstruct(Objective):
         fixed = fixed_mask(mask.kind, 0, len(some), self.config.model.grid_size, mask.ratio)
         result = reconstruct(cast(MaskedAutoencoder, run.result), some.images, run.normalize, fixed, run.compute)
 
-        # say how
+        # the caption
         hidden, patches = int(fixed.mask[0].sum()), fixed.mask.shape[1]
         how = f"{run.caption} · {mask.kind} mask, {hidden} of {patches} patches hidden"
         if result.from_normalized:
@@ -111,7 +111,7 @@ class Reconstruct(Objective):
 
     @staticmethod
     def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
-        """The loss over the hidden patches, beside its baselines."""
+        """Return the loss over the hidden patches, beside its baselines."""
         from vit.figures import Curve
 
         lines = {}
@@ -127,7 +127,7 @@ class Reconstruct(Objective):
 
 
 def uniformity(features: Tensor) -> Tensor:
-    """How alike the images of a batch are: the mean squared cosine between any two, float32.
+    """Return the mean squared cosine between any two images of a batch, float32.
 
     Filling in patches alone lets all images share a few directions; a small weight on this spreads them out (U-MAE, Zhang et
     al. 2022, "How mask matters"). Unlike other losses it depends on which images are computed together.
