@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import timeit
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import torchvision
 from torch import Tensor, nn
 
+from vit import __version__
 from vit.config import ConfigError, RunConfig
 
 
@@ -135,3 +138,13 @@ def device_name(device: torch.device) -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0]} ({len(names)} cores)" if names else "CPU"
+
+
+def versions() -> dict[str, str]:
+    """Return what figures were computed with: this package, torch, torchvision, Python."""
+    return {
+        "vit-patch-trainer": __version__,
+        "torch": str(torch.__version__),
+        "torchvision": torchvision.__version__,
+        "python": sys.version.split()[0],
+    }

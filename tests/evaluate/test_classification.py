@@ -8,7 +8,7 @@ from vit.data.augment import to_float
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.evaluate.classification import (
-    NoClassifierError,
+    EvaluationError,
     accuracy,
     classification_metrics,
     confusion,
@@ -118,6 +118,6 @@ def test_what_logits_are_worth_by_its_definitions():
 def test_logits_that_are_not_finite_are_not_judged(bad):
     logits = torch.zeros(5, 2)
     logits[3, 1] = bad
-    with pytest.raises(NoClassifierError, match="nan or infinite") as caught:
+    with pytest.raises(EvaluationError, match="nan or infinite") as caught:
         classification_metrics(logits, torch.zeros(5, dtype=torch.long))
     assert "\n" not in str(caught.value)

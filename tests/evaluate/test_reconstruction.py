@@ -101,9 +101,9 @@ def test_estimated_statistics_by_loops_over_visible_patches():
 def test_predicting_the_target_scores_0_and_the_baselines_more(norm_pix_loss):
     oracle = Oracle(small_model(norm_pix_loss))
     scores = score_reconstruction(oracle, random_images(), prepare, "random", 0.75, CPU)
-    assert scores.model == 0
-    assert scores.mean_visible > 0.1
-    assert scores.nearest_visible > 0.1
+    assert scores["loss"] == 0
+    assert scores["mean_of_visible_patches"] > 0.1
+    assert scores["nearest_visible_patch"] > 0.1
 
 
 @pytest.mark.parametrize("batch_size", [2, 5, 256])
@@ -119,7 +119,9 @@ def test_scores_are_means_over_images_by_loops(batch_size):
             guesses = (model(inputs, mask), mean_visible(target, mask), nearest_visible(target, mask, GRID))
             losses.append([masked_patch_loss(guess, target, mask.mask).item() for guess in guesses])
     expected = [sum(column) / 5 for column in zip(*losses, strict=True)]
-    assert [scores.model, scores.mean_visible, scores.nearest_visible] == pytest.approx(expected, rel=1e-4)
+    assert [scores["loss"], scores["mean_of_visible_patches"], scores["nearest_visible_patch"]] == pytest.approx(
+        expected, rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("kind", NOISE)
@@ -198,4 +200,4 @@ def test_scores_compare_in_the_space_of_the_targets():
     targets = patch_targets(patchify(NORMALIZE(images.float() / 255), PATCH), norm_pix=True)
     mask = fixed_mask("random", 0, 5, GRID, 0.75)
     expected = masked_patch_loss(nearest_visible(targets, mask, GRID), targets, mask.mask).item()
-    assert scores.nearest_visible == pytest.approx(expected, rel=1e-5)
+    assert scores["nearest_visible_patch"] == pytest.approx(expected, rel=1e-5)

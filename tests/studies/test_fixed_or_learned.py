@@ -29,7 +29,7 @@ def test_the_mean_of_the_visible_is_scored_as_beside_a_model(learned):
     mask = learned.config.mask
     images, compute = learned.data.test.images, learned.compute
     scores = score_reconstruction(learned.model, images, learned.prepare, mask.kind, mask.ratio, compute)
-    assert loss_of_mean(learned) == pytest.approx(scores.mean_visible)
+    assert loss_of_mean(learned) == pytest.approx(scores["mean_of_visible_patches"])
 
 
 def test_the_answer_follows_the_figures():

@@ -208,7 +208,7 @@ def loss_of(learned: Learned) -> float:
     """Of the trained model, over the hidden patches of all test images."""
     kind, ratio = learned.config.mask.kind, learned.config.mask.ratio
     images, compute = learned.data.test.images, learned.compute
-    return score_reconstruction(learned.model, images, learned.prepare, kind, ratio, compute).model
+    return score_reconstruction(learned.model, images, learned.prepare, kind, ratio, compute)["loss"]
 
 
 def _layers(values: Tensor) -> Seeds:
