@@ -11,11 +11,6 @@ from vit.evaluate.features import standardised
 from vit.evaluate.probe import fit_probe, linear_probe
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def blobs(count: int, spread: float, classes: int = 4, dim: int = 6) -> tuple[Tensor, Tensor]:
     centres = torch.randn(classes, dim, generator=torch.Generator().manual_seed(1))
     labels = torch.arange(count) % classes
