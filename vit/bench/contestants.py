@@ -60,8 +60,9 @@ def build(job: Job) -> Contestant:
 
 def flops_per_image(job: Job) -> float:
     """Return the FLOPs of all matrix products of our step, forward and backward, per image; a multiply-add counts as two."""
-    how: dict[str, Any] = {"precision": "fp32", "compile": "off", "run": {"attention": "math", "grad_accum_steps": 1}}
-    ours = build(replace(job, contestant="ours", with_data=False, batch=2, images=2, **how))
+    how: dict[str, Any] = {"device": "cpu", "precision": "fp32", "compile": "off"}
+    run = {"attention": "math", "grad_accum_steps": 1}
+    ours = build(replace(job, contestant="ours", with_data=False, batch=2, images=2, run=run, **how))
     with FlopCounterMode(display=False) as counter:
         ours.step()
     return counter.get_total_flops() / 2

@@ -66,10 +66,10 @@ def scaling(job: Job, rounds: int, plot: Path | None) -> dict[str, Any]:
         spreads = [seconds_of(changed, rounds) for _, changed in track(points, axis)]
         seconds, expected = [spread.median for spread in spreads], slope(x, flops)
         measured = slope(x, seconds) if all(spread.quotable for spread in spreads) else None
-        for value, each, work in zip(x, seconds, flops, strict=True):
-            print(f"  {axis:14} {value:>10g} {each:>10.3f} {work / each / 1e9:>9.0f}")
         quoted = "too noisy to quote" if measured is None else f"{measured:.2f}"
-        print(f"  {'':46} {quoted} / {expected:.2f}")
+        columns = zip(x, seconds, flops, strict=True)
+        rows = [f"  {axis:14} {at:>10g} {each:>10.3f} {work / each / 1e9:>9.0f}" for at, each, work in columns]
+        print("\n".join(rows) + f"   {quoted} / {expected:.2f}")
         report[axis] = {"x": x, "seconds": seconds, "flops": flops, "slope": measured, "expected_slope": expected}
         if measured is None:
             report[axis]["reason"] = "the steps at a point differ too much"

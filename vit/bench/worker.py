@@ -62,9 +62,10 @@ class Worker:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._pipe.close()  # which ends a process that waits for its turn
+        self._process.join(timeout=2)
         self._process.kill()
         self._process.join()
-        self._pipe.close()
 
     def steps(self, number: int) -> dict[str, Any]:
         """Make so many steps: their "seconds", "peak_mb" of the process so far, and on a GPU "peak_gpu_mb"."""
