@@ -29,19 +29,7 @@ def head_logits(
     flip: bool = False,
     batch_size: int = 256,
 ) -> Tensor:
-    """Return the logits of a model's own head.
-
-    Args:
-        encoder: with a head, on the device of `compute`; put into eval mode and back.
-        images: uint8 (N, C, h, w).
-        prepare: for the encoder.
-        compute: device and precision.
-        flip: take the mean over each image and its mirror image.
-        batch_size: images at a time.
-
-    Returns:
-        float32 (N, classes) on the CPU.
-    """
+    """Return the logits of a model's own head; with `flip`, the mean over each image and its mirror image."""
     parts = []
     with eval_mode(encoder), compute.autocast():
         for inputs in batches(images, prepare, compute, "logits", batch_size):
@@ -53,7 +41,7 @@ def head_logits(
 
 
 def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Return accuracy, cross-entropy, expected calibration error and confusion of logits (N, classes), as plain values.
+    """Return accuracy, cross-entropy, expected calibration error and confusion, as plain values.
 
     Raises:
         EvaluationError: a logit is nan or infinite.
@@ -69,7 +57,7 @@ def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Return the top-1 accuracy of logits (N, classes) for labels (N,)."""
+    """Return the top-1 accuracy."""
     return float((logits.argmax(1) == labels).float().mean())
 
 
@@ -102,7 +90,7 @@ class Reliability:
 
 
 def reliability(logits: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
-    """Return confidence against accuracy of logits (N, classes), in bins of equal width from 0 to 1."""
+    """Return confidence against accuracy, in bins of equal width from 0 to 1."""
     confidence, predicted = logits.softmax(1).max(1)
     index = (confidence * bins).long().clamp(max=bins - 1)  # (N,)
     count = torch.bincount(index, minlength=bins)

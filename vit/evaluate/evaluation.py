@@ -88,13 +88,9 @@ def evaluate(
     """Measure a model on the test images of a data set.
 
     Args:
-        model: as everywhere in this room, on the device of `compute`, put into eval mode and back.
         data: with labels for knn, linear and head.
         methods: of METHODS: nearest neighbours, a linear probe, filling in hidden patches (of a model with a decoder), and
             the model's own head (of a classifier); see `obstacles`.
-        prepare: for the model.
-        compute: device and precision.
-        options: how to measure.
 
     Raises:
         EvaluationError: a logit is nan or infinite; nothing is held out to choose the probe, or everything.

@@ -19,7 +19,7 @@ Prepare = Callable[[Tensor], Tensor]
 
 
 def batches(images: Tensor, prepare: Prepare, compute: Compute, what: str, batch_size: int = 256) -> Iterator[Tensor]:
-    """Yield images uint8 (N, C, h, w) as a model's input (B, C, H, W) on its device, behind a progress bar."""
+    """Yield images as a model's input (B, C, H, W), behind a progress bar that says `what` is done."""
     for batch in track(images.split(batch_size), what):
         yield prepare(batch.to(compute.device))
 
@@ -38,15 +38,10 @@ def encoder_features(
     The class token is not used: masked reconstruction leaves it untrained.
 
     Args:
-        encoder: on the device of `compute`; put into eval mode and back.
-        images: uint8 (N, C, h, w).
-        prepare: for the encoder.
-        compute: device and precision.
         layers: numbers of the blocks, negative from the last; the last one's tokens go through the final norm.
-        batch_size: images at a time.
 
     Returns:
-        float32 (layers, N, D) on the CPU.
+        Features (layers, N, D).
     """
     last = len(encoder.blocks) - 1
     numbers = [layer % (last + 1) for layer in layers]

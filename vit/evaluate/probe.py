@@ -63,9 +63,8 @@ def fit_probe(features: Tensor, labels: Tensor, classes: int, strength: float, s
     are fitted in coordinates in which all directions are about as steep; the optimum is the same.
 
     Args:
-        features: float32 (N, D), standardised.
-        labels: int64 (N,).
-        classes: their number.
+        features: standardised.
+        labels: below `classes`.
         strength: factor of half the squared length of the weights, beside the mean cross-entropy.
         start: where to begin; None for zeros.
     """
@@ -116,9 +115,8 @@ def linear_probe(
     """Choose layer and strength on held-out training images, fit to all training images, and look at the test images once.
 
     Args:
-        train: float32 (layers, N, D), features of the training images.
-        labels: int64 (N,).
-        test: float32 (layers, M, D).
+        train, test: features of the training and the test images, (layers, N, D) and (layers, M, D).
+        labels: of the training images.
         held_out: bool (N,), training images that choose and do not fit at first.
         classes: their number; some may have no label here.
         strengths: to choose from, the strongest first; of equally good ones the strongest is taken, of equally good layers the

@@ -36,16 +36,8 @@ def score_reconstruction(
 ) -> dict[str, float]:
     """Return the losses over the hidden patches of test images, under the fixed test mask.
 
-    All are in the model's own target space, and so comparable with each other.
-
-    Args:
-        model: on the device of `compute`; put into eval mode and back.
-        images: uint8 (N, C, h, w).
-        prepare: for the model.
-        kind: of the mask.
-        mask_ratio: share of hidden patches.
-        compute: device and precision.
-        batch_size: images at a time; the mask of an image depends on it, so it is part of the protocol.
+    All are in the model's own target space, and so comparable with each other. The mask of an image depends on `batch_size`,
+    which is part of the protocol.
 
     Returns:
         "loss", the model's, and those of two baselines: "mean_of_visible_patches", of the image, and "nearest_visible_patch".
@@ -112,13 +104,6 @@ def reconstruct(
 
     A model that predicts normalised patches does not predict their brightness and contrast. Those of the true patch would
     be cheating; they are estimated from the visible patches, weighted by 1 / distance^2.
-
-    Args:
-        model: on the device of `compute`.
-        images: uint8 (B, C, h, w).
-        normalize: the input's normalisation.
-        mask: for these images.
-        compute: device and precision.
     """
     embed = model.encoder.patch_embed
     original = to_float(images.to(compute.device), embed.image_size)
@@ -137,16 +122,7 @@ def reconstruct(
 
 
 def estimate_statistics(patches: Tensor, mask: Mask, grid_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Estimate mean and deviation of every patch from the visible patches around it.
-
-    Args:
-        patches: (B, L, P); hidden ones are not looked at.
-        mask: for these images.
-        grid_size: (rows, columns).
-
-    Returns:
-        mean (B, L, 1) and deviation (B, L, 1).
-    """
+    """Estimate mean and deviation of every patch from the visible ones around it: (B, L, P) -> twice (B, L, 1)."""
     statistics = torch.stack([patches.mean(-1), patches.std(-1)], dim=-1)  # (B, L, 2)
     closeness = 1 / grid_distances(grid_size, patches.device).square().clamp(min=0.25)
     weights = closeness * (1 - mask.mask[:, None, :])  # (B, L, L)
