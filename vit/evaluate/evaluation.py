@@ -104,7 +104,7 @@ def evaluate(
         since = time.perf_counter()
         last = len(encoder.blocks) - 1
         layers = list(range(last + 1)) if options.every_layer else [last]
-        features = [encoder_features(encoder, part.images, prepare, compute, layers) for part in (train, test)]
+        known, queries = (encoder_features(encoder, part.images, prepare, compute, layers) for part in (train, test))
         evaluation.seconds["features"] = time.perf_counter() - since
         labelled = [torch.arange(len(train))] * len(options.seeds)
         if options.labels < 1:
@@ -119,11 +119,11 @@ def evaluate(
         if method == "knn":
             drawn = labelled if options.labels < 1 else labelled[:1]  # with all labels, every seed gives the same
             banks = [part[evenly_spaced(len(part), options.knn_images)] for part in drawn]
-            rows = [_knn(features[0][-1], features[1][-1], bank, data, options.raw_pixels) for bank in banks]
+            rows = [_knn(known[-1], queries[-1], bank, data, options.raw_pixels) for bank in banks]
             evaluation.figures["knn"] = over_seeds(rows, options.seeds)
         elif method == "linear":
             seeds = zip(labelled, options.seeds, strict=True)
-            probes = [_linear(*features, used, data, layers, seed, options) for used, seed in seeds]
+            probes = [_linear(known, queries, used, data, layers, seed, options) for used, seed in seeds]
             evaluation.figures["linear"] = over_seeds([row for row, _ in probes], options.seeds)
             evaluation.logits = torch.cat([logits for _, logits in probes])
             evaluation.classifier = "a linear probe of frozen features"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -79,7 +80,9 @@ def fit_probe(features: Tensor, labels: Tensor, classes: int, strength: float, s
     bias = torch.zeros(classes, dtype=torch.double) if start is None else start.bias.clone()
     parameters = [scaled.requires_grad_(), bias.requires_grad_()]
     steps = min(MOST_STEPS, 20)  # between two looks at the gradient of the weights themselves
-    settings = dict(tolerance_grad=0.0, tolerance_change=0.0, history_size=20, line_search_fn="strong_wolfe")
+    settings: dict[str, Any] = dict(
+        tolerance_grad=0.0, tolerance_change=0.0, history_size=20, line_search_fn="strong_wolfe"
+    )
     optimizer = torch.optim.LBFGS(parameters, max_iter=steps, max_eval=2 * steps, **settings)
 
     def loss() -> Tensor:
