@@ -73,13 +73,12 @@ class EvaluateOptions(Section):
         super().__post_init__()
         if len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"--seeds: {','.join(map(str, self.seeds))!r} cannot be used; each seed once")
-        for item in fields(self):
-            idle = item.name in OPTIONS_OF["all"] - OPTIONS_OF[self.method]
-            if item.name == "seeds" and self.tuning and len(self.seeds) == 1:  # of the images that are held out for it
+        default = {item.name: item.default for item in fields(self)} | {"seeds": (0,)}
+        for name in sorted(OPTIONS_OF["all"] - OPTIONS_OF[self.method]):
+            if name == "seeds" and self.tuning and len(self.seeds) == 1:  # of the images that are held out for it
                 continue
-            default = (0,) if item.name == "seeds" else item.default
-            if idle and getattr(self, item.name) != default:
-                option = f"--{item.name.replace('_', '-')}"
+            if getattr(self, name) != default[name]:
+                option = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{option}: means nothing for --method {self.method}; leave it out")
         if self.out is not None:
             require_folder(self.out)
@@ -169,21 +168,13 @@ def measure(
         raise EvaluationError(f"--flip: is about a model's own head; {reasons['head']}")
 
     # Measure
-    how = Options(
-        labels=options.labels,
-        seeds=tuple(options.seeds),
-        knn_images=options.bank,
-        every_layer=options.every_layer,
-        holdout=options.holdout,
-        flip=options.flip,
-    )
-    evaluation = evaluate(model.to(compute.device), data, methods, origin.inputs, compute, how)
+    asked = {name: getattr(options, name) for name in ("every_layer", "labels", "holdout", "bank", "seeds", "flip")}
+    evaluation = evaluate(model.to(compute.device), data, methods, origin.inputs, compute, Options(**asked))
     if "head" in evaluation.figures:
         evaluation.figures["head"]["classes_named"] = bool(origin.class_names)
 
     # The figures, and what they come from
     facts = ("name", "source", "train_images", "test_images", "tested_on", "stamp", "warning")
-    asked = ("every_layer", "labels", "holdout", "bank", "seeds", "flip", "device", "threads")
     note = "this model has been taught classes, perhaps by more labels: it does not show what these few give"
     results: dict[str, Any] = {
         "checkpoint": origin.source,
@@ -192,7 +183,9 @@ def measure(
         "data": {key: data.facts[key] for key in facts},
         "settings": {
             "methods": [] if options.method == "all" else [options.method],
-            **{name: getattr(options, name) for name in asked},
+            **asked,
+            "device": options.device,
+            "threads": options.threads,
         },
         "note": note if options.labels < 1 and taught else "",
         **evaluation.figures,

@@ -37,7 +37,7 @@ class Options:
         labels: share of the training images whose labels knn and linear may use, above 0 and at most 1.
         seeds: of that subset and of the held-out images; with several, figures are means over them. knn with all labels has
             one result.
-        knn_images: of the training images with labels, those that nearest neighbours search, evenly spaced; 0: all.
+        bank: number of the training images with labels that nearest neighbours search, evenly spaced; 0: all.
         raw_pixels: also search neighbours by raw pixels, the baseline.
         every_layer: probe every layer and choose the best on held-out training images; else only the last.
         holdout: training images that choose the probe's layer and regularisation; at most half of those with labels.
@@ -49,7 +49,7 @@ class Options:
 
     labels: float = 1.0
     seeds: tuple[int, ...] = (0,)
-    knn_images: int = 0
+    bank: int = 0
     raw_pixels: bool = True
     every_layer: bool = False
     holdout: int = 5000
@@ -118,7 +118,7 @@ def evaluate(
         since = time.perf_counter()
         if method == "knn":
             drawn = labelled if options.labels < 1 else labelled[:1]  # with all labels, every seed gives the same
-            banks = [part[evenly_spaced(len(part), options.knn_images)] for part in drawn]
+            banks = [part[evenly_spaced(len(part), options.bank)] for part in drawn]
             rows = [_knn(known[-1], queries[-1], bank, data, options.raw_pixels) for bank in banks]
             evaluation.figures["knn"] = over_seeds(rows, options.seeds)
         elif method == "linear":
