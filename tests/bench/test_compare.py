@@ -79,7 +79,7 @@ def test_peer_does_the_same_job(peer, package, near):
     pytest.importorskip(package, reason="comes with pip install -e '.[bench]'")
     with Worker(MICRO) as ours, Worker(replace(MICRO, contestant=peer)) as theirs:
         assert theirs.about["parameters"] == pytest.approx(ours.about["parameters"], rel=near)
-        assert len(theirs.steps(2)["seconds"]) == 2
+        assert theirs.step()["seconds"] > 0
 
 
 @pytest.mark.slow
@@ -94,4 +94,4 @@ def test_contestant_that_dies_is_one_line():
         worker._process.kill()
         worker._process.join()
         with pytest.raises(BenchError, match=r"^ours: its process ended: -9$"):
-            worker.steps(1)
+            worker.step()

@@ -75,13 +75,12 @@ class Result:
         return Spread.of([factor * a / b for a, b in pairs])
 
 
-def compare(jobs: Sequence[Job], rounds: int, steps: int = 1, profiled: bool = False) -> list[Result]:
+def compare(jobs: Sequence[Job], rounds: int, profiled: bool = False) -> list[Result]:
     """Time all of `jobs` in turn, round after round (A B C A B C ...), only one computing at any time.
 
     Args:
         jobs: contestants.
-        rounds: how often each has its turn.
-        steps: per turn.
+        rounds: how often each has its turn, a step.
         profiled: profile the first one afterwards.
 
     Raises:
@@ -92,10 +91,10 @@ def compare(jobs: Sequence[Job], rounds: int, steps: int = 1, profiled: bool = F
         results = [Result(worker.job, worker.about) for worker in workers]
         for number in track(range(rounds + 1), "rounds"):  # the first warms up
             for worker, result in zip(workers, results, strict=True):
-                answer = worker.steps(steps)
+                answer = worker.step()
                 result.peak_mb, result.peak_gpu_mb = answer["peak_mb"], answer.get("peak_gpu_mb")
                 if number:
-                    result.images_per_second.append(worker.job.batch * steps / sum(answer["seconds"]))
+                    result.images_per_second.append(worker.job.batch / answer["seconds"])
         if profiled:
             results[0].profile = workers[0].profile()
     return results

@@ -11,7 +11,7 @@ from typing import Any
 from vit.bench.compare import Spread
 from vit.bench.contestants import build, flops_per_image
 from vit.bench.job import Job
-from vit.bench.worker import seconds_of_steps
+from vit.bench.worker import seconds_of_step
 from vit.figures import save_figure, scaling_figure
 from vit.progress import track
 
@@ -45,8 +45,8 @@ def images_timed(job: Job) -> int:
 
 def seconds_of(job: Job, rounds: int) -> Spread:
     """Return the seconds of a step; of an epoch, by such steps, where the data set is part of the job."""
-    seconds = seconds_of_steps(build(job), rounds + 1)[1:]  # the first warms up
-    return Spread.of([images_timed(job) / job.batch * each for each in seconds])
+    contestant, steps = build(job), images_timed(job) / job.batch
+    return Spread.of([steps * seconds_of_step(contestant) for _ in range(rounds + 1)][1:])  # the first warms up
 
 
 def scaling(job: Job, rounds: int, plot: Path | None) -> dict[str, Any]:

@@ -67,18 +67,18 @@ class Worker:
         self._process.kill()
         self._process.join()
 
-    def steps(self, number: int) -> dict[str, Any]:
-        """Make so many steps: their "seconds", "peak_mb" of the process so far, and on a GPU "peak_gpu_mb"."""
-        return self._answer(number)
+    def step(self) -> dict[str, Any]:
+        """Make a step: its "seconds", "peak_mb" of the process so far, and on a GPU "peak_gpu_mb"."""
+        return self._answer("step")
 
     def profile(self) -> dict[str, float]:
         """Return the share of the time of each of GROUPS, and of "other"."""
         return self._answer("profile")
 
-    def _answer(self, *request: int | str) -> dict[str, Any]:
+    def _answer(self, request: str = "") -> dict[str, Any]:
         try:
-            for word in request:
-                self._pipe.send(word)
+            if request:
+                self._pipe.send(request)
             answer = self._pipe.recv()
         except (EOFError, ConnectionError) as error:
             self._process.join()
@@ -97,7 +97,7 @@ def _serve(job: Job, pipe: Connection) -> None:
     os.dup2(silence, 2)
     try:
         contestant = build(job)
-        (first,) = seconds_of_steps(contestant, 1)
+        first = seconds_of_step(contestant)
         pipe.send(
             {
                 "about": contestant.about,
@@ -109,11 +109,10 @@ def _serve(job: Job, pipe: Connection) -> None:
             }
         )
         while True:
-            request = pipe.recv()
-            if request == "profile":
+            if pipe.recv() == "profile":
                 pipe.send(_profile(contestant))
                 continue
-            answer: dict[str, Any] = {"seconds": seconds_of_steps(contestant, request), "peak_mb": peak_megabytes()}
+            answer: dict[str, Any] = {"seconds": seconds_of_step(contestant), "peak_mb": peak_megabytes()}
             if contestant.compute.device.type == "cuda":
                 answer["peak_gpu_mb"] = torch.cuda.max_memory_allocated() / 1e6
             pipe.send(answer)
@@ -125,23 +124,21 @@ def _serve(job: Job, pipe: Connection) -> None:
         pipe.send(f"{type(error).__name__}: {error}")
 
 
-def seconds_of_steps(contestant: Contestant, steps: int) -> list[float]:
-    """Return the seconds of each step. (torch.utils.benchmark.Timer makes two more steps each time, to warm up.)"""
-    seconds = []
-    for _ in range(steps):
-        begin = time.perf_counter()
-        contestant.step()
-        if contestant.compute.device.type != "cpu":
-            torch.accelerator.synchronize()
-        seconds.append(time.perf_counter() - begin)
-    return seconds
+def seconds_of_step(contestant: Contestant) -> float:
+    """Time a step. (torch.utils.benchmark.Timer makes two more each time, to warm up.)"""
+    begin = time.perf_counter()
+    contestant.step()
+    if contestant.compute.device.type != "cpu":
+        torch.accelerator.synchronize()
+    return time.perf_counter() - begin
 
 
 def _profile(contestant: Contestant) -> dict[str, float]:
     on_gpu = contestant.compute.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with profile(activities=activities) as profiler:
-        seconds_of_steps(contestant, 2)
+        seconds_of_step(contestant)
+        seconds_of_step(contestant)
     averages = profiler.key_averages()
     if not on_gpu:
         return shares({event.key: event.self_cpu_time_total for event in averages})
