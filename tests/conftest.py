@@ -1,9 +1,10 @@
-"""What tests of several rooms share: the processors, and a browser."""
+"""What tests of several rooms share: the processors, the seed, and a browser."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,13 @@ from selenium.webdriver.chrome.service import Service
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    """Let each test draw the same random numbers, whatever ran before it."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,6 @@ DIM, HEADS, TOKENS = 12, 3, 7
 HEAD = DIM // HEADS
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def random_attention(**settings) -> MultiHeadSelfAttention:
     layer = MultiHeadSelfAttention(ViTConfig(embed_dim=DIM, num_heads=HEADS, **settings))
     for parameter in layer.parameters():

@@ -49,10 +49,6 @@ def test_device_that_is_not_there_is_refused_in_one_line(machine, device, there)
         assert found in message
 
 
-def test_bf16_pays_says_yes_or_no():
-    assert bf16_pays(CPU) in (True, False)
-
-
 def test_bf16_never_pays_where_the_processor_does_not_have_it(monkeypatch):
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, name, lambda: False)
@@ -106,16 +102,19 @@ def test_device_has_a_name_on_one_line():
     assert "bf16" in str(Compute(CPU, "bf16"))
 
 
-@pytest.mark.parametrize(("steps", "choice", "compiled"), [(0, "auto", False), (10**6, "auto", False), (0, "on", True)])
-def test_on_a_cpu_nothing_is_compiled_unless_asked_for(machine, steps, choice, compiled):
-    machine()
-    assert choose_compute(RunConfig(compile=choice), "fp32", steps).compile == compiled
-
-
-def test_on_a_gpu_long_runs_are_compiled(machine):
+@pytest.mark.parametrize(
+    ("device", "steps", "choice", "compiled"),
+    [
+        ("cpu", 10**6, "auto", False),
+        ("cpu", 0, "on", True),
+        ("cuda", 4_999, "auto", False),
+        ("cuda", 5_000, "auto", True),
+        ("cuda", 10**6, "off", False),
+    ],
+)
+def test_compiled_when_asked_for_or_for_long_runs_on_a_gpu(machine, device, steps, choice, compiled):
     machine("cuda")
-    assert [choose_compute(RunConfig(), "fp32", steps).compile for steps in (0, 4_999, 5_000)] == [False, False, True]
-    assert not choose_compute(RunConfig(compile="off"), "fp32", 10**6).compile
+    assert choose_compute(RunConfig(device=device, compile=choice), "fp32", steps).compile == compiled
 
 
 def test_on_a_cpu_images_are_where_they_are():

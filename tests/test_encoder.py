@@ -42,11 +42,6 @@ CASES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def randomize(model: nn.Module) -> None:
     """Draw every parameter anew, norms, tokens and biases too, so that none can hide behind a 0 or a 1."""
     for name, parameter in model.named_parameters():

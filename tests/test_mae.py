@@ -34,11 +34,6 @@ RENAMED = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def theirs(**settings) -> ViTMAEForPreTraining:
     """Their model with every weight and table drawn anew, so that no zero bias or unit norm hides a mistake."""
     config = ViTMAEConfig(

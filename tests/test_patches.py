@@ -13,11 +13,6 @@ from vit.patches import PatchEmbed, patchify, position_table, sincos_positions, 
 SHAPES = [(3, (4, 4), (4, 4)), (1, (2, 5), (3, 3)), (4, (3, 2), (2, 5)), (2, (1, 6), (7, 1)), (5, (1, 1), (2, 3))]
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def random_images(channels: int, grid: tuple[int, int], patch: tuple[int, int], dtype=torch.float32) -> torch.Tensor:
     return torch.randn(2, channels, grid[0] * patch[0], grid[1] * patch[1], dtype=dtype)
 

@@ -90,14 +90,15 @@ class Section:
             value = getattr(self, item.name)
             allowed = "leave the key out to have its default"
             _require(value is not None or "None" in str(item.type), key, value, allowed)
-            for number in value if isinstance(value, tuple | list) else (value,):
+            numbers = value if isinstance(value, tuple | list) else () if value is None else (value,)
+            for number in numbers:
                 finite = not isinstance(number, float) or math.isfinite(number)
                 _require(finite, key, number, "a finite number is needed")
             hint = hints[item.name]
-            for part in (hint, *get_args(hint)):  # a type, or those of a union
+            for part in (hint, *get_args(hint)):  # a type, those of a union, or that of a list
                 for allowed_range in get_args(part)[1:]:
-                    if isinstance(allowed_range, Range) and value is not None:
-                        _require(allowed_range.holds(value), key, value, allowed_range.allowed)
+                    for number in numbers if isinstance(allowed_range, Range) else ():
+                        _require(allowed_range.holds(number), key, number, allowed_range.allowed)
 
 
 @dataclass(frozen=True)

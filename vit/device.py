@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import timeit
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import torchvision
 from torch import Tensor, nn
 
+from vit import __version__
 from vit.config import ConfigError, RunConfig
 
 
@@ -24,11 +27,11 @@ class Compute:
     compile: bool = False  # whether training steps are compiled
 
     def autocast(self) -> AbstractContextManager:
-        """A block in which matrix products are computed in `precision`."""
+        """Compute matrix products in `precision` within a block."""
         return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
     def compiled(self, module: nn.Module) -> nn.Module:
-        """`module` as a training step calls it: compiled where that is on. Its parameters stay the module's own.
+        """Return `module` as a training step calls it: compiled where that is on. Its parameters stay the module's own.
 
         On a GPU the kernels are also recorded as CUDA graphs (reduce-overhead): a small model is launched faster than it
         is computed only so. Not with several processes, whose averaging goes on during the backward pass.
@@ -40,7 +43,7 @@ class Compute:
         return torch.compile(module, dynamic=False, mode=mode)  # type: ignore[return-value]
 
     def only_compiled_for(self, usual: bool) -> AbstractContextManager:
-        """A block in which a batch of unusual size (the last of an epoch) does not have the model compiled once more."""
+        """Do not compile the model once more within a block for a batch of unusual size (the last of an epoch)."""
         return nullcontext() if usual or not self.compile else torch.compiler.set_stance("force_eager")
 
     def __str__(self) -> str:
@@ -53,15 +56,15 @@ COMPILE_FROM_STEPS = 5_000
 
 
 def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -> Compute:
-    """The device and the precision that are asked for, or the best there are; sets the number of threads.
+    """Return the device and the precision that are asked for, or the best there are; set the number of threads.
 
     Args:
         config: device, threads and compile are read.
         precision: "auto", "bf16" or "fp32".
-        steps: that are to be made; `compile: auto` compiles for many.
+        steps: to be made; `compile: auto` compiles for many.
 
     Raises:
-        ConfigError: a device, a precision or threads are asked for that this machine does not have.
+        ConfigError: this machine does not have what is asked for.
     """
     # device and threads
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
@@ -87,14 +90,14 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
 
 
 def cache_on_device(images: Tensor, device: torch.device) -> Tensor:
-    """All images on the GPU, where they take no more than a quarter of its free memory; else as they are."""
+    """Return all images on the GPU, where they take no more than a quarter of its free memory; else as they are."""
     if device.type == "cuda" and images.nbytes < torch.cuda.mem_get_info(device)[0] / 4:
         return images.to(device)
     return images
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """`values` on `device`, without waiting for what the device is doing."""
+    """Return `values` on `device`, without waiting for what the device is doing."""
     if device.type == "cuda" and not values.is_cuda:  # from pinned memory, else the copy waits
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)
@@ -124,7 +127,7 @@ def _has_bf16(device: torch.device) -> bool:
 
 
 def device_name(device: torch.device) -> str:
-    """What a person calls the device: the GPU's name, or the processor's."""
+    """Return what a person calls the device: the GPU's name, or the processor's."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type != "cpu":
@@ -135,3 +138,13 @@ def device_name(device: torch.device) -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0]} ({len(names)} cores)" if names else "CPU"
+
+
+def versions() -> dict[str, str]:
+    """Return what figures were computed with: this package, torch, torchvision, Python."""
+    return {
+        "vit-patch-trainer": __version__,
+        "torch": str(torch.__version__),
+        "torchvision": torchvision.__version__,
+        "python": sys.version.split()[0],
+    }

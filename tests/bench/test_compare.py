@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
-from vit.bench.compare import BenchError, Result, Spread, Worker, compare
+from vit.bench.compare import Result, Spread, compare
 from vit.bench.job import Job
-from vit.bench.worker import GROUPS, shares
+from vit.bench.worker import GROUPS, BenchError, Worker, shares
 
 MICRO = Job(
     preset="micro", depth=1, patch=8, batch=8, precision="fp32", decoder_dim=24, decoder_depth=1, decoder_heads=2,
-    images=64, run={"threads": 1, "device": "cpu"},
+    images=64, threads=1, device="cpu",
 )  # fmt: skip
 
 
@@ -54,11 +52,11 @@ def test_contestants_take_turns_and_switches_reach_them():
     jobs = [
         MICRO,
         replace(MICRO, with_data=True),
-        replace(MICRO, run={**MICRO.run, "grad_accum_steps": 4, "attention": "flash"}),
+        replace(MICRO, run={"grad_accum_steps": 4, "attention": "flash"}),
     ]
     results = compare(jobs, rounds=3, profiled=True)
-    assert [len(result.rates) for result in results] == [3, 3, 3]
-    assert all(rate > 0 for result in results for rate in result.rates)
+    assert [len(result.images_per_second) for result in results] == [3, 3, 3]
+    assert all(rate > 0 for result in results for rate in result.images_per_second)
     assert all(50 < result.peak_mb < 20_000 for result in results)
     assert [result.about["about"].partition(" parts")[0][-1] for result in results] == ["1", "1", "4"]
     assert ["attention flash" in result.about["about"] for result in results] == [False, False, True]
@@ -69,20 +67,19 @@ def test_contestants_take_turns_and_switches_reach_them():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("peer", ["transformers", "transformers eager"])
-def test_peer_does_the_same_job(peer):
-    """The same number of weights, but for the position table that theirs does not count alike."""
-    with Worker(MICRO) as ours, Worker(Job(**{**MICRO.to_dict(), "contestant": peer})) as theirs:
-        assert theirs.about["parameters"] == pytest.approx(ours.about["parameters"], rel=0.02)
-        assert len(theirs.steps(2)["seconds"]) == 2
-
-
-@pytest.mark.slow
-def test_vit_pytorch_does_the_same_job():
-    pytest.importorskip("vit_pytorch", reason="comes with pip install -e '.[bench]'")
-    with Worker(MICRO) as ours, Worker(Job(**{**MICRO.to_dict(), "contestant": "vit-pytorch"})) as theirs:
-        assert theirs.about["parameters"] == pytest.approx(ours.about["parameters"], rel=0.1)
-        assert len(theirs.steps(2)["seconds"]) == 2
+@pytest.mark.parametrize(
+    ("peer", "package", "near"),  # their position tables do not count alike
+    [
+        ("transformers", "transformers", 0.02),
+        ("transformers eager", "transformers", 0.02),
+        ("vit-pytorch", "vit_pytorch", 0.1),
+    ],
+)
+def test_peer_does_the_same_job(peer, package, near):
+    pytest.importorskip(package, reason="comes with pip install -e '.[bench]'")
+    with Worker(MICRO) as ours, Worker(replace(MICRO, contestant=peer)) as theirs:
+        assert theirs.about["parameters"] == pytest.approx(ours.about["parameters"], rel=near)
+        assert theirs.step()["seconds"] > 0
 
 
 @pytest.mark.slow
@@ -91,19 +88,10 @@ def test_contestant_that_cannot_be_built_is_one_line():
         Worker(Job(patch=5))
 
 
-def test_library_that_prints_much_does_not_stop_its_contestant(monkeypatch):
-    """More than a pipe holds, before the first answer."""
-    program = "import sys; input(); sys.stderr.write('w' * 1_000_000); print('{}', flush=True); input()"
-    start = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda _, **how: start([sys.executable, "-c", program], **how))
-    with Worker(MICRO) as worker:
-        assert worker.about == {}
-
-
 @pytest.mark.slow
 def test_contestant_that_dies_is_one_line():
     with Worker(MICRO) as worker:
         worker._process.kill()
-        worker._process.wait()
+        worker._process.join()
         with pytest.raises(BenchError, match=r"^ours: its process ended: -9$"):
-            worker.steps(1)
+            worker.step()

@@ -48,7 +48,7 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
         (["--patch", "5"], "model.patch_size"),
         (["--patch", "0"], "--patch: 0"),
         (["--rounds", "0"], "--rounds: 0"),
-        (["--mask-ratio", "1"], "mask.ratio"),
+        (["--mask-ratio", "1"], "--mask-ratio: 1.0"),
         (["--precision", "fp8"], "--precision"),
         (["--peers", "nobody"], "--peers"),
         (["--wrong"], "--wrong"),
@@ -58,6 +58,8 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
         (["--batch", "x"], "--batch"),
         (["--threads", "-1"], "--threads: -1"),
         (["--json", "/"], "is a folder"),
+        (["--objective", "classify", "--peers"], "--objective: classify is timed alone"),
+        (["--objective", "classify", "--scaling"], "--objective: classify is timed alone"),
         (["--scaling", "--image-size", "36", "--patch", "4"], "model.patch_size: 8"),
     ],
 )

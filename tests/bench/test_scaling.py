@@ -6,8 +6,9 @@ import pytest
 
 import vit.bench.scaling
 from vit.bench.compare import Spread
+from vit.bench.contestants import flops_per_image
 from vit.bench.job import Job
-from vit.bench.scaling import AXES, scaling, slope, variants
+from vit.bench.scaling import AXES, images_timed, scaling, slope, variants
 
 
 def test_slope_of_a_power_law_is_its_exponent():
@@ -19,9 +20,9 @@ def test_slope_of_a_power_law_is_its_exponent():
 @pytest.mark.parametrize(
     ("axis", "low", "high"),
     [
-        ("tokens", 1, 1.5),
+        pytest.param("tokens", 1, 1.5, marks=pytest.mark.slow),
         ("depth", 0.3, 1),
-        ("width", 1, 2),
+        pytest.param("width", 1, 2, marks=pytest.mark.slow),
         ("batch", 1, 1),
         ("images", 1, 1),
         ("visible share", 0.2, 1),
@@ -29,15 +30,16 @@ def test_slope_of_a_power_law_is_its_exponent():
 )
 def test_arithmetic_grows_as_it_must(axis, low, high):
     points = variants(Job(), axis)
-    expected = slope([point[0] for point in points], [point[2] for point in points])
+    flops = [flops_per_image(job) * images_timed(job) for _, job in points]
+    expected = slope([x for x, _ in points], flops)
     assert low - 1e-9 <= expected <= high + 1e-9
-    assert len({point[1] for point in [(0, str(job)) for _, job, _ in points]}) == len(AXES[axis][1])
+    assert len({repr(job) for _, job in points}) == len(AXES[axis][1])
 
 
 def test_slope_through_points_that_mean_nothing_is_not_quoted(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(vit.bench.scaling, "AXES", {"batch": ("batch", (2, 4))})
     monkeypatch.setattr(vit.bench.scaling, "seconds_of", lambda job, rounds: Spread.of([1.0, 2.0, 3.0]))
-    report = scaling(Job(), 3, tmp_path / "scaling.svg")
+    report = scaling(Job(preset="micro"), 3, tmp_path / "scaling.svg")
     assert report["batch"]["slope"] is None
     assert report["batch"]["reason"]
     assert "too noisy to quote / 1.00" in capsys.readouterr().out

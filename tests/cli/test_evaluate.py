@@ -61,18 +61,18 @@ def place(tmp_path_factory):
         ("classifier", VisionTransformer(ViTConfig(**SIZES, num_classes=3))),
         ("other", VisionTransformer(ViTConfig(**SIZES, num_classes=5))),
         ("strange", VisionTransformer(ViTConfig(**SIZES, num_classes=3))),
-        ("grey", VisionTransformer(ViTConfig(**SIZES | dict(channels=1)))),
     ):
         for parameter in model.parameters():
             if parameter.requires_grad:
                 nn.init.normal_(parameter, std=0.3)
         names = ("red", "green", "blue") if name == "strange" else ()
-        save_model(place / name, model, NORMALIZE if name != "grey" else Normalization([0.5], [0.2]), names)
+        save_model(place / name, model, NORMALIZE, names)
     return place
 
 
 @pytest.fixture
 def vit(place, tmp_path, monkeypatch, capsys):
+    """`vit(*argv)`: exit code, stdout and stderr of `vit evaluate argv`."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("HOME", str(tmp_path))  # the folder cache
 
@@ -84,22 +84,37 @@ def vit(place, tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.fixture
+def measured(vit, tmp_path):
+    """`measured(checkpoint, *options)`: results.json on the three classes of images, with what was printed as "said"."""
+
+    def run(checkpoint, *options):
+        code, said, error = vit(checkpoint, "--data", "images", *options, "--out", tmp_path / "out")
+        assert (code, error) == (0, "")
+        assert "nan" not in said
+        return json.loads((tmp_path / "out" / "results.json").read_text()) | {"said": said}
+
+    return run
+
+
 def images(place, split):
     return getattr(load_data(DataConfig(source="folder", root=str(place / "images")), (8, 8)), split)
 
 
-def test_all_that_applies_to_an_autoencoder(place, vit, tmp_path):
-    code, said, error = vit("mae", "--data", "images", "--holdout", 12, "--out", tmp_path / "out")
-    assert (code, error) == (0, "")
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
+def prepare(batch):
+    return NORMALIZE(to_float(batch, (8, 8)))
+
+
+def features(place, *parts):
+    encoder = load_model(place / "mae").encoder
+    return [encoder_features(encoder, part, prepare, CPU)[0] for part in parts]
+
+
+def test_all_that_applies_to_an_autoencoder(place, measured, tmp_path):
+    results = measured("mae", "--holdout", 12)
     assert results["command"].startswith("vit evaluate mae --data images --holdout 12")
     train, test = images(place, "train"), images(place, "test")
-    model = load_model(place / "mae")
-
-    def prepare(batch):
-        return NORMALIZE(to_float(batch, (8, 8)))
-
-    bank, queries = (encoder_features(model.encoder, part.images, prepare, CPU)[0] for part in (train, test))
+    bank, queries = features(place, train.images, test.images)
     assert results["knn"]["accuracy"] == knn_accuracy(bank, train.labels, queries, test.labels)
     pixels = [pixel_features(part.images) for part in (train, test)]
     assert results["knn"]["raw_pixel_accuracy"] == knn_accuracy(pixels[0], train.labels, pixels[1], test.labels)
@@ -111,51 +126,35 @@ def test_all_that_applies_to_an_autoencoder(place, vit, tmp_path):
     assert rows == {(kind, ratio) for kind in ("random", "block", "grid") for ratio in (0.5, 0.75)}  # of four patches
     assert results["linear"]["layer"] == 2
     row = next(row for row in results["reconstruction"] if (row["mask"], row["ratio"]) == ("random", 0.75))
-    scores = score_reconstruction(model, test.images, prepare, "random", 0.75, CPU)
-    assert (row["loss"], row["nearest_visible_patch"]) == (scores.model, scores.nearest_visible)
+    scores = score_reconstruction(load_model(place / "mae"), test.images, prepare, "random", 0.75, CPU)
+    assert row == {"mask": "random", "ratio": 0.75, **scores}
     assert "head" not in results
     for name in ("confusion", "reliability"):
         with Image.open(tmp_path / "out" / f"{name}.png") as picture:
             assert len(set(picture.convert("RGB").get_flattened_data())) > 20
     for part in ("nearest-neighbour accuracy", "linear probe", "hidden patches", "30 test images"):
-        assert part in said
+        assert part in results["said"]
 
 
-def test_the_models_own_head(place, vit, tmp_path):
-    assert vit("classifier", "--data", "images", "--method", "head", "--out", tmp_path)[0] == 0
-    results = json.loads((tmp_path / "results.json").read_text())
+def test_the_models_own_head_also_on_mirror_images(place, measured):
+    results = measured("classifier", "--method", "head", "--flip")
     model, test = load_model(place / "classifier"), images(place, "test")
     with torch.no_grad():
-        logits = model.forward_head(model(NORMALIZE(to_float(test.images, (8, 8)))))
-    assert results["head"]["accuracy"] == pytest.approx(float((logits.argmax(1) == test.labels).float().mean()))
-    assert {"knn", "linear", "reconstruction"}.isdisjoint(results)
-
-
-def test_the_head_also_on_mirror_images(place, vit, tmp_path):
-    code, said, _ = vit("classifier", "--data", "images", "--method", "head", "--flip", "--out", tmp_path)
-    assert code == 0
-    found = json.loads((tmp_path / "results.json").read_text())["head"]
-    model, test = load_model(place / "classifier"), images(place, "test")
-    inputs = NORMALIZE(to_float(test.images, (8, 8)))
-    with torch.no_grad():
-        logits = [model.forward_head(model(given)) for given in (inputs, inputs.flip(-1))]
+        logits = [model.forward_head(model(given)) for given in (prepare(test.images), prepare(test.images).flip(-1))]
     right = [float((given.argmax(1) == test.labels).float().mean()) for given in (logits[0], sum(logits))]
-    assert [found["accuracy"], found["accuracy_with_flip"]] == pytest.approx(right)
-    assert re.search(rf"with mirror images +{right[1]:.2%}", said)
+    assert [results["head"]["accuracy"], results["head"]["accuracy_with_flip"]] == pytest.approx(right)
+    assert re.search(rf"with mirror images +{right[1]:.2%}", results["said"])
+    assert {"knn", "linear", "reconstruction"}.isdisjoint(results)
+    assert "accuracy_with_flip" not in measured("classifier", "--method", "head")["head"]
 
 
-def test_settings_are_chosen_on_training_images_that_are_held_out(place, vit, tmp_path):
-    code, said, _ = vit("mae", "--data", "images", "--method", "knn", "--tuning", 12, "--seeds", 3, "--out", tmp_path)
-    assert code == 0
-    assert "60 training and 12 held-out training images" in said
-    results = json.loads((tmp_path / "results.json").read_text())
+def test_settings_are_chosen_on_training_images_that_are_held_out(place, measured):
+    results = measured("mae", "--method", "knn", "--tuning", 12, "--seeds", 3)
+    assert "60 training and 12 held-out training images" in results["said"]
     train = images(place, "train")
     aside = spread_over_classes(train.labels, 12, 3, "holdout")
-    bank, queries = (
-        encoder_features(load_model(place / "mae").encoder, train.images[part], lambda x: NORMALIZE(to_float(x, (8, 8))), CPU)
-        for part in (~aside, aside)
-    )  # fmt: skip
-    expected = knn_accuracy(bank[0], train.labels[~aside], queries[0], train.labels[aside])
+    bank, queries = features(place, train.images[~aside], train.images[aside])
+    expected = knn_accuracy(bank, train.labels[~aside], queries, train.labels[aside])
     assert results["knn"]["accuracy"] == expected
     assert results["data"]["stamp"] == f"{train.subset(~aside).stamp}-{train.subset(aside).stamp}"
 
@@ -168,66 +167,39 @@ def test_pictures_of_a_run_are_not_written_over(name, vit, tmp_path):
     assert str(tmp_path / "evaluation") in error
 
 
-def test_every_layer_and_few_labels(vit, tmp_path):
-    argv = ["mae", "--data", "images", "--method", "linear", "--every-layer", "--labels", 0.5, "--out", tmp_path]
-    assert vit(*argv)[0] == 0
-    found = json.loads((tmp_path / "results.json").read_text())["linear"]
+def test_every_layer_and_few_labels(measured):
+    found = measured("mae", "--method", "linear", "--every-layer", "--labels", 0.5)["linear"]
     assert (found["labels"], found["held_out"]) == (36, 18)  # half of the labels at most choose
     assert len(found["held_out_accuracy_by_layer"]) == 3
     best = found["held_out_accuracy_by_layer"]
     assert best[found["layer"]] == max(best)
 
 
-@pytest.mark.slow
-def test_the_same_again(vit, tmp_path):
-    def figures():
-        vit("mae", "--data", "images", "--method", "linear", "--labels", 0.3, "--seeds", 5, "--out", tmp_path)
-        results = json.loads((tmp_path / "results.json").read_text())
-        return results["linear"]
-
-    assert figures() == figures()
-
-
-def test_neighbours_search_the_labels_that_may_be_used(place, vit, tmp_path):
-    def found(*argv):
-        assert vit("mae", "--data", "images", "--method", "knn", "--out", tmp_path, *argv)[0] == 0
-        return json.loads((tmp_path / "results.json").read_text())["knn"]
-
-    whole, some, bank = found(), found("--labels", 0.25), found("--bank", 10)
-    assert (whole["bank"], some["bank"], bank["bank"]) == (72, 18, 10)
+def test_neighbours_search_the_labels_that_may_be_used(place, measured):
     train, test = images(place, "train"), images(place, "test")
-    model = load_model(place / "mae")
-    features, queries = (
-        encoder_features(model.encoder, part.images, lambda batch: NORMALIZE(to_float(batch, (8, 8))), CPU)[0]
-        for part in (train, test)
-    )
-    used = spread_over_classes(train.labels, 18, 0, "labels")
-    assert some["accuracy"] == knn_accuracy(features[used], train.labels[used], queries, test.labels)
-    chosen = evenly_spaced(72, 10)
-    assert bank["accuracy"] == knn_accuracy(features[chosen], train.labels[chosen], queries, test.labels)
-    other = found("--labels", 0.25, "--seeds", 1)
-    again = spread_over_classes(train.labels, 18, 1, "labels")
-    assert other["accuracy"] == knn_accuracy(features[again], train.labels[again], queries, test.labels)
-    assert not torch.equal(used, again)
+    bank, queries = features(place, train.images, test.images)
+    for options, used in (
+        (("--every-layer",), torch.arange(72)),  # neighbours are of the last layer all the same
+        (("--labels", 0.25), spread_over_classes(train.labels, 18, 0, "labels")),
+        (("--labels", 0.25, "--seeds", 1), spread_over_classes(train.labels, 18, 1, "labels")),
+        (("--bank", 10), evenly_spaced(72, 10)),
+    ):
+        found = measured("mae", *(() if "--every-layer" in options else ("--method", "knn")), *options)["knn"]
+        assert found["bank"] == len(train.labels[used])
+        assert found["accuracy"] == knn_accuracy(bank[used], train.labels[used], queries, test.labels)
 
 
 @pytest.mark.slow
-def test_several_seeds_have_a_mean_and_a_spread(vit, tmp_path):
-    argv = ["mae", "--data", "images", "--labels", 0.2, "--out", tmp_path]
-    alone = []
-    for seed in (0, 4, 5):
-        assert vit(*argv, "--seeds", seed)[0] == 0
-        alone.append(json.loads((tmp_path / "results.json").read_text()))
-    code, said, _ = vit(*argv, "--seeds", "0,4,5")
-    assert code == 0
-    results = json.loads((tmp_path / "results.json").read_text())
+def test_several_seeds_have_a_mean_and_a_spread(measured):
+    alone = [measured("mae", "--labels", 0.2, "--seeds", seed) for seed in (0, 4, 5)]
+    results = measured("mae", "--labels", 0.2, "--seeds", "0,4,5")
     for method in ("knn", "linear"):
         each = [result[method]["accuracy"] for result in alone]
         assert results[method]["accuracy_by_seed"] == each
         assert results[method]["accuracy"] == pytest.approx(np.mean(each))
         assert results[method]["spread"] == pytest.approx(np.std(each, ddof=1))
         assert results[method]["seeds"] == [0, 4, 5]
-    assert said.count("over 3 seeds") == 2
+    assert results["said"].count("over 3 seeds") == 2
     probes, several = [result["linear"] for result in alone], results["linear"]
     for figure in ("cross_entropy", "expected_calibration_error"):
         assert several[figure] == pytest.approx(np.mean([probe[figure] for probe in probes]))
@@ -239,23 +211,20 @@ def test_several_seeds_have_a_mean_and_a_spread(vit, tmp_path):
     assert results["knn"]["raw_pixel_accuracy"] == pytest.approx(np.mean(pixels))
 
 
-def test_neighbours_of_all_labels_have_no_spread(vit, tmp_path):
-    code, said, _ = vit("mae", "--data", "images", "--seeds", "0,1", "--holdout", 12, "--out", tmp_path)
-    assert code == 0
-    results = json.loads((tmp_path / "results.json").read_text())
+def test_neighbours_of_all_labels_have_no_spread(measured):
+    results = measured("mae", "--seeds", "0,1", "--holdout", 12)
     assert "spread" not in results["knn"]
     assert results["linear"]["seeds"] == [0, 1]  # of what is held out
-    assert said.count("over 2 seeds") == 1
+    assert results["said"].count("over 2 seeds") == 1
 
 
-def test_results_say_which_weights_were_measured(vit, place, tmp_path):
-    def measured(name, *options):
-        assert vit(place / name, "--data", "images", "--method", "knn", "--out", tmp_path, *options)[0] == 0
-        return json.loads((tmp_path / "results.json").read_text())["fingerprint"]
+def test_results_say_which_weights_were_measured(measured, place):
+    def mark(name, *options):
+        return measured(place / name, "--method", "knn", *options)["fingerprint"]
 
     own = fingerprint(load_model(place / "classifier"))
-    assert measured("mae") == fingerprint(load_model(place / "mae")) != own
-    assert measured("classifier") == own == measured("classifier", "--num-classes", 0)
+    assert mark("mae") == fingerprint(load_model(place / "mae")) != own
+    assert mark("classifier") == own == mark("classifier", "--num-classes", 0)
 
 
 def test_few_labels_of_a_model_that_was_taught_more_are_remarked(place, vit, tmp_path):
@@ -269,16 +238,15 @@ def test_few_labels_of_a_model_that_was_taught_more_are_remarked(place, vit, tmp
     assert vit("other", "--data", "images", "--method", "knn", "--tuning", 9)[0] == 0  # its classes are other ones
 
 
-def test_pictures_of_results_that_are_replaced_go_with_them(vit, tmp_path):
-    out = tmp_path / "measured"
-    argv = ["classifier", "--data", "images", "--out", out, "--method"]
-    assert vit(*argv, "head")[0] == 0
+def test_pictures_of_results_that_are_replaced_go_with_them(measured, tmp_path):
+    out = tmp_path / "out"
+    measured("classifier", "--method", "head")
     assert sorted(path.name for path in out.iterdir()) == ["confusion.png", "reliability.png", "results.json"]
-    assert vit(*argv, "knn")[0] == 0
+    measured("classifier", "--method", "knn")
     assert [path.name for path in out.iterdir()] == ["results.json"]
     (out / "results.json").unlink()
     (out / "confusion.png").write_text("somebody's own")
-    assert vit(*argv, "knn")[0] == 0
+    measured("classifier", "--method", "knn")
     assert (out / "confusion.png").read_text() == "somebody's own"
 
 
@@ -315,42 +283,27 @@ def test_a_run_and_vit_evaluate_measure_alike_at_any_size(size, task, vit, tmp_p
         assert results["knn"]["accuracy"] == run.objective.measure(run)["neighbours"]["encoder_accuracy"]
 
 
-@pytest.mark.slow
-def test_neighbours_are_of_the_last_layer_also_when_every_layer_is_probed(vit, tmp_path):
-    argv = ["mae", "--data", "images", "--out", tmp_path]
-    assert vit(*argv)[0] == 0
-    one = json.loads((tmp_path / "results.json").read_text())["knn"]
-    assert vit(*argv, "--every-layer")[0] == 0
-    assert json.loads((tmp_path / "results.json").read_text())["knn"] == one
+@pytest.mark.parametrize("options", ["--labels 0.03", "--limit 2", "--limit 3 --labels 0.7"])
+def test_hardly_any_labels(options, measured):
+    assert np.shape(measured("mae", *options.split())["linear"]["confusion"]) == (3, 3)
 
 
-@pytest.mark.parametrize("argv", [["--labels", "0.03"], ["--limit", "2"], ["--limit", "3", "--labels", "0.7"]], ids=str)
-def test_hardly_any_labels(argv, vit, tmp_path):
-    code, said, error = vit("mae", "--data", "images", "--out", tmp_path, *argv)
-    assert (code, error) == (0, "")
-    assert "nan" not in said
-    assert np.shape(json.loads((tmp_path / "results.json").read_text())["linear"]["confusion"]) == (3, 3)
-
-
-def test_a_grey_autoencoder_fills_in_grey(place, vit, tmp_path):
+def test_a_grey_model_sees_and_fills_in_grey(place, measured, tmp_path):
     model = build_autoencoder(ViTConfig(**SIZES | dict(channels=1)), DecoderConfig(dim=16, depth=1, num_heads=2), False)
     save_model(tmp_path / "grey", model, Normalization([0.5], [0.2]))
-    assert vit(tmp_path / "grey", "--data", "images", "--method", "reconstruction", "--out", tmp_path)[0] == 0
-    (row, *_) = json.loads((tmp_path / "results.json").read_text())["reconstruction"]
+    results = measured(tmp_path / "grey")
     origin = load_model(tmp_path / "grey").origin
-
-    def prepare(batch):
-        return origin.normalize(to_float(rgb_to_grayscale(batch), (8, 8)))
-
-    test = images(place, "test")
-    scores = score_reconstruction(load_model(tmp_path / "grey"), test.images, prepare, row["mask"], row["ratio"], CPU)
-    assert row["loss"] == scores.model
-
-
-def test_a_grey_model_sees_grey(vit):
-    code, said, _ = vit("grey", "--data", "images", "--method", "knn")
-    assert code == 0
-    assert "nearest-neighbour accuracy" in said
+    (row, *_), test = results["reconstruction"], images(place, "test")
+    scores = score_reconstruction(
+        load_model(tmp_path / "grey"),
+        test.images,
+        lambda batch: origin.normalize(to_float(rgb_to_grayscale(batch), (8, 8))),
+        row["mask"],
+        row["ratio"],
+        CPU,
+    )
+    assert row["loss"] == scores["loss"]
+    assert "nearest-neighbour accuracy" in results["said"]
 
 
 def test_scenes(vit):
@@ -359,62 +312,46 @@ def test_scenes(vit):
     assert "Scenes: 60 training and 60 test images" in said
 
 
+def test_data_is_needed(vit):
+    code, _, error = vit("mae")
+    assert code == 2
+    assert "--data: is needed" in error
+
+
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("line", "said"),  # with --data images, but for the last
     [
-        (["mae"], "arguments are required: --data"),
-        (["nowhere", "--data", "images"], "no checkpoint at nowhere"),
-        (["mae", "--data", "nothing"], "'nothing' is neither cifar10, cifar100, scenes nor a folder"),
-        (
-            ["mae", "--data", "images", "--method", "head"],
-            "--method head: this model has a head of 0 classes, images 3",
-        ),
-        (
-            ["strange", "--data", "images", "--method", "head"],
-            "the classes of this model (red, green, blue, ...) are not",
-        ),
-        (
-            ["classifier", "--data", "images", "--num-classes", "4"],
-            "parts of this model are untrained (head.weight, 2 in all)",
-        ),
-        (["other", "--data", "images", "--method", "head"], "this model has a head of 5 classes, images 3"),
-        (["classifier", "--data", "images", "--method", "reconstruction"], "this model has no decoder"),
-        (["mae", "--data", "images", "--labels", "0"], "--labels: '0' cannot be used"),
-        (["mae", "--data", "images", "--holdout", "-1"], "--holdout: '-1' cannot be used"),
-        (["mae", "--data", "images", "--bank", "x"], "--bank: 'x' cannot be used"),
-        (["mae", "--data", "images", "--out", "mae/config.json"], "is not a folder"),
-        (["mae", "--data", "images", "--method", "linear", "--labels", "0.01"], "of 1 training images are held out"),
-        (["mae", "--data", "images", "--threads", "100000000"], "run.threads: 100000000 cannot be used; at most"),
-        (["mae", "--data", "images", "--seeds", "9" * 30], "a number from 0 to below 10^18"),
-        (["mae", "--data", "images", "--out", ""], "--out: '' cannot be used"),
-        (["mae", "--data", "images", "--device", "mps"], "'mps' cannot be used"),
-        (["mae", "--data", "images", "--tuning", "-1"], "--tuning: '-1' cannot be used"),
-        (
-            ["mae", "--data", "images", "--tuning", "37"],
-            "--tuning: 37 images cannot be held out; at most half of the 72",
-        ),
-        (["mae", "--data", "images", "--method", "knn", "--flip"], "--flip: means nothing for --method knn"),
-        (
-            ["mae", "--data", "images", "--flip"],
-            "--flip: is about a model's own head; this model has a head of 0 classes",
-        ),
-        (["mae", "--data", "images", "--method", "reconstruction", "--seeds", "1"], "--seeds: means nothing for"),
-        (["mae", "--data", "images", "--method", "knn", "--every-layer"], "--every-layer: means nothing for"),
-        (
-            ["classifier", "--data", "images", "--method", "head", "--tuning", "9", "--seeds", "1,2"],
-            "--seeds: means nothing",
-        ),
-        (["mae", "--data", "images", "--seeds", "1,2,1"], "'1,2,1' cannot be used; each seed once"),
-        (
-            ["classifier", "--data", "images", "--tuning", "9", "--num-classes", "0"],
-            "may have been taught these 9 images'",
-        ),
-        (["classifier", "--data", "images", "--tuning", "9"], "may have been taught these 9 images' classes"),
+        ("nowhere", "no checkpoint at nowhere"),
+        ("mae --method head", "--method head: this model has a head of 0 classes, images 3"),
+        ("strange --method head", "the classes of this model (red, green, blue, ...) are not"),
+        ("classifier --num-classes 4", "parts of this model are untrained (head.weight, 2 in all)"),
+        ("other --method head", "this model has a head of 5 classes, images 3"),
+        ("classifier --method reconstruction", "this model has no decoder"),
+        ("mae --labels 0", "--labels: 0.0 cannot be used"),
+        ("mae --holdout -1", "--holdout: -1 cannot be used"),
+        ("mae --bank x", "--bank: 'x' cannot be used"),
+        ("mae --out mae/config.json", "is not a folder"),
+        ("mae --out=", "--out: '' cannot be used"),
+        ("mae --method linear --labels 0.01", "of 1 training images are held out"),
+        ("mae --threads 100000000", "run.threads: 100000000 cannot be used; at most"),
+        ("mae --device mps", "'mps' cannot be used"),
+        ("mae --tuning -1", "--tuning: -1 cannot be used"),
+        ("mae --tuning 37", "--tuning: 37 images cannot be held out; at most half of the 72"),
+        ("classifier --tuning 9", "may have been taught these 9 images' classes"),
+        ("classifier --tuning 9 --num-classes 0", "may have been taught these 9 images'"),
+        ("mae --method knn --flip", "--flip: means nothing for --method knn"),
+        ("mae --flip", "--flip: is about a model's own head; this model has a head of 0 classes"),
+        ("mae --method knn --every-layer", "--every-layer: means nothing for"),
+        ("mae --method reconstruction --seeds 1", "--seeds: means nothing for"),
+        ("classifier --method head --tuning 9 --seeds 1,2", "--seeds: means nothing"),
+        ("mae --seeds 1,2,1", "'1,2,1' cannot be used; each seed once"),
+        ("mae --seeds -1", "--seeds: -1 cannot be used"),
+        ("mae --data nothing", "'nothing' is neither cifar10, cifar100, scenes nor a folder"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_measured_is_one_line(argv, said, vit, tmp_path):
-    code, out, error = vit(*argv)
+def test_what_cannot_be_measured_is_one_line(line, said, vit):
+    name, *options = line.split()
+    code, out, error = vit(name, "--data", "images", *options)
     assert (code, out) == (2, "")
     assert said in error
     assert len(error.splitlines()) == 1

@@ -8,11 +8,6 @@ from torch import Tensor
 from vit.evaluate.knn import knn_accuracy
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def blobs(count: int, spread: float, classes: int = 5) -> tuple[Tensor, Tensor]:
     centres = torch.randn(classes, 16, generator=torch.Generator().manual_seed(7))
     labels = torch.arange(count) % classes
@@ -30,11 +25,6 @@ def naive_accuracy(bank, bank_labels, queries, labels, k, temperature):
             votes[bank_labels[index]] = votes.get(bank_labels[index], 0) + np.exp(cosines[index] / temperature)
         correct += max(votes, key=votes.get) == label
     return correct / len(labels)
-
-
-def test_separable_classes_are_all_found():
-    bank, queries = blobs(100, spread=0.1), blobs(40, spread=0.1)
-    assert knn_accuracy(*bank, *queries) == 1.0
 
 
 def test_shift_and_scale_of_a_dimension_change_nothing():
@@ -62,11 +52,6 @@ def test_accuracy_is_that_of_loops(k, temperature):
     accuracy = knn_accuracy(*bank, *queries, k=k, temperature=temperature)
     assert accuracy == pytest.approx(naive_accuracy(*bank, *queries, k, temperature))
     assert 0.2 < accuracy < 1  # a case in which something can go wrong
-
-
-def test_order_of_the_bank_does_not_matter():
-    (bank, bank_labels), queries, order = blobs(60, spread=1.5), blobs(50, spread=1.5), torch.randperm(60)
-    assert knn_accuracy(bank, bank_labels, *queries) == knn_accuracy(bank[order], bank_labels[order], *queries)
 
 
 def test_a_class_that_only_the_queries_have_is_missed():

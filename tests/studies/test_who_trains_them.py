@@ -20,4 +20,4 @@ def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(one_seed):
 
 
 def test_the_loss_is_that_of_the_model_s_scores(trained):
-    assert trained.reconstruction().model == pytest.approx(trained.scores["loss"])
+    assert trained.reconstruction()["loss"] == pytest.approx(trained.scores["loss"])

@@ -1,15 +1,20 @@
-"""Who is timed: our step, and the peers' exactly as they come, on the same job."""
+"""Who is timed: our step, its matrix products alone, and the peers' steps exactly as they come, on the same job."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
-from vit.bench.ceiling import product_step
-from vit.bench.job import CLASSES, Job
+from vit.bench.job import Job
 from vit.config import ConfigError
 from vit.data import Dataset, ImageSet
 from vit.data.draws import draw_step
@@ -19,6 +24,8 @@ from vit.training.optimizer import parameter_groups
 from vit.training.process import keep_freed_memory
 from vit.training.run import Run, setup
 
+CLASSES = 10
+
 
 @dataclass(frozen=True)
 class Contestant:
@@ -26,19 +33,21 @@ class Contestant:
 
     Attributes:
         step: makes one.
-        model: what it trains.
         compute: device and precision.
         about: how it computes, in a few words.
+        parameters: that it trains.
+        products: FLOPs of the ceiling's step; of the others 0.
     """
 
     step: Callable[[], object]
-    model: nn.Module
     compute: Compute
     about: str
+    parameters: int = 0
+    products: int = 0
 
 
 def build(job: Job) -> Contestant:
-    """The contestant of `job`, ready for its first step.
+    """Return the contestant of `job`, ready for its first step.
 
     Raises:
         ConfigError: a package is missing, or the job cannot be done.
@@ -46,17 +55,21 @@ def build(job: Job) -> Contestant:
     torch.manual_seed(0)
     if job.contestant == "ours":
         return _ours(job)
-    if job.contestant == "ceiling":
-        config = job.config()
-        run = run_of(job)
-        compute = run.compute
-        step = product_step(config, job.batch, run.grad_accum_steps, compute.precision, compute.device)
-        return Contestant(step, nn.Module(), compute, f"{compute.precision}, these layers' products")
-    return _peer(job)
+    return _ceiling(job) if job.contestant == "ceiling" else _peer(job)
+
+
+def flops_per_image(job: Job) -> float:
+    """Return the FLOPs of all matrix products of our step, forward and backward, per image; a multiply-add counts as two."""
+    how: dict[str, Any] = {"device": "cpu", "precision": "fp32", "compile": "off"}
+    run = {"attention": "math", "grad_accum_steps": 1}
+    ours = build(replace(job, contestant="ours", with_data=False, batch=2, images=2, run=run, **how))
+    with FlopCounterMode(display=False) as counter:
+        ours.step()
+    return counter.get_total_flops() / 2
 
 
 def run_of(job: Job) -> Run:
-    """The run that train.py would set up for this job, on random images."""
+    """Return the run that train.py would set up for this job, on random images."""
     shape = (max(job.images, job.batch), 3, job.image_size, job.image_size)
     images, labels = torch.randint(0, 256, shape, dtype=torch.uint8), torch.arange(shape[0]) % CLASSES
     split = ImageSet(images, labels, tuple(map(str, range(CLASSES))), stamp="")
@@ -64,17 +77,19 @@ def run_of(job: Job) -> Run:
 
 
 def _ours(job: Job) -> Contestant:
+    # the run, as it is or with a technique left out
     if job.allocator:
         keep_freed_memory()
     run = run_of(job)
     if not job.fused_adamw:
         run.optimizer = torch.optim.AdamW(parameter_groups(run.model, 0.05), lr=1e-4)
-    accum_steps, compute = run.grad_accum_steps, run.compute
-    compiled = ", compiled" if compute.compile else ""
-    about = f"{compute.precision}, attention {run.config.run.attention}, {accum_steps} parts{compiled}"
+    parts, compute = run.grad_accum_steps, run.compute
+    about = f"{compute.precision}, attention {run.config.run.attention}, {parts} parts"
+    about += ", compiled" if compute.compile else ""
+    parameters = sum(parameter.numel() for parameter in run.model.parameters())
     if job.with_data:
         steps = train_steps(run)
-        return Contestant(lambda: next(steps), run.model, compute, about)
+        return Contestant(lambda: next(steps), compute, about, parameters)
 
     # the step alone: the same batch again and again
     objective, device = run.objective.train(), compute.device
@@ -86,14 +101,57 @@ def _ours(job: Job) -> Contestant:
     for group in run.optimizer.param_groups:
         group["lr"] = 1e-4
 
-    def step() -> Tensor:
-        metrics = accumulate_gradient(forward, images, targets, draws, accum_steps, compute)
+    def step() -> None:
+        accumulate_gradient(forward, images, targets, draws, parts, compute)
         nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
         run.optimizer.step()
         run.optimizer.zero_grad(set_to_none=True)
-        return metrics["loss"]
 
-    return Contestant(step, run.model, compute, about)
+    return Contestant(step, compute, about, parameters)
+
+
+# --- the ceiling ---
+
+
+class RecordedProducts(TorchDispatchMode):
+    """Counts the products of two matrices within a block, by size, strides and type of both; those of attention are no such.
+
+    Attributes:
+        found: how often each occurs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[tuple[tuple[Any, ...], ...]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            self.found[tuple((tuple(x.shape), x.stride(), x.dtype) for x in args[-2:])] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _ceiling(job: Job) -> Contestant:
+    """Our step's own products with weights, forward and backward, and nothing between them.
+
+    A model cannot be faster than this unless it computes less.
+    """
+    ours = _ours(replace(job, compile="off"))
+    with RecordedProducts() as products:
+        ours.step()
+    device, work, flops = ours.compute.device, [], 0
+    for operands, count in products.found.items():
+        a, b = (torch.empty_strided(size, by, dtype=dtype, device=device).normal_() for size, by, dtype in operands)
+        work += [(a, b)] * count
+        flops += 2 * a.shape[0] * a.shape[1] * b.shape[1] * count
+
+    def step() -> None:
+        for a, b in work:
+            torch.mm(a, b)
+
+    return Contestant(step, ours.compute, f"{ours.compute.precision}, our step's products", products=flops)
+
+
+# --- the peers ---
 
 
 def _peer(job: Job) -> Contestant:
@@ -104,47 +162,64 @@ def _peer(job: Job) -> Contestant:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     inputs = torch.randn(job.batch, 3, job.image_size, job.image_size).to(compute.device)
 
-    def step() -> Tensor:
+    def step() -> None:
         with compute.autocast():
             loss = loss_of(inputs)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        return loss
 
-    return Contestant(step, model, compute, f"{compute.precision}, as it comes")
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Contestant(step, compute, f"{compute.precision}, as it comes", parameters)
 
 
 def _vit_pytorch(job: Job) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
-    try:
-        from vit_pytorch import MAE, ViT
-    except ImportError as error:
-        raise ConfigError(f"--peers: vit-pytorch cannot be imported ({error}); pip install -e '.[bench]'") from error
-    size = job.config().model.dimensions
-    vit = ViT(  # pool: with its default, "cls", MAE fails in 1.26 (its position table has lost a dimension)
-        pool="mean",
-        image_size=job.image_size, patch_size=job.patch, num_classes=10, dim=size["embed_dim"], depth=size["depth"],
-        heads=size["num_heads"], mlp_dim=4 * size["embed_dim"], dim_head=size["embed_dim"] // size["num_heads"],
-    )  # fmt: skip
-    model = MAE(
-        encoder=vit, masking_ratio=job.mask_ratio, decoder_dim=job.decoder_dim, decoder_depth=job.decoder_depth,
-        decoder_heads=job.decoder_heads, decoder_dim_head=job.decoder_dim // job.decoder_heads,
-    )  # fmt: skip
+    library, size = _library("vit_pytorch"), job.config().model.dimensions
+    vit = library.ViT(
+        pool="mean",  # with its default, "cls", MAE fails in 1.26 (its position table has lost a dimension)
+        image_size=job.image_size,
+        patch_size=job.patch,
+        num_classes=CLASSES,
+        dim=size["embed_dim"],
+        depth=size["depth"],
+        heads=size["num_heads"],
+        mlp_dim=4 * size["embed_dim"],
+        dim_head=size["embed_dim"] // size["num_heads"],
+    )
+    model = library.MAE(
+        encoder=vit,
+        masking_ratio=job.mask_ratio,
+        decoder_dim=job.decoder_dim,
+        decoder_depth=job.decoder_depth,
+        decoder_heads=job.decoder_heads,
+        decoder_dim_head=job.decoder_dim // job.decoder_heads,
+    )
     return model, model
 
 
 def _transformers(job: Job) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
-    try:
-        from transformers import ViTMAEConfig, ViTMAEForPreTraining
-    except ImportError as error:
-        raise ConfigError(f"--peers: transformers cannot be imported ({error}); pip install -e '.[bench]'") from error
-    size = job.config().model.dimensions
-    config = ViTMAEConfig(  # type: ignore[call-arg]
-        image_size=job.image_size, patch_size=job.patch, mask_ratio=job.mask_ratio, hidden_size=size["embed_dim"],
-        num_hidden_layers=size["depth"], num_attention_heads=size["num_heads"], intermediate_size=4 * size["embed_dim"],
-        decoder_hidden_size=job.decoder_dim, decoder_num_hidden_layers=job.decoder_depth,
-        decoder_num_attention_heads=job.decoder_heads, decoder_intermediate_size=4 * job.decoder_dim, norm_pix_loss=True,
+    library, size = _library("transformers"), job.config().model.dimensions
+    config = library.ViTMAEConfig(
+        image_size=job.image_size,
+        patch_size=job.patch,
+        mask_ratio=job.mask_ratio,
+        hidden_size=size["embed_dim"],
+        num_hidden_layers=size["depth"],
+        num_attention_heads=size["num_heads"],
+        intermediate_size=4 * size["embed_dim"],
+        decoder_hidden_size=job.decoder_dim,
+        decoder_num_hidden_layers=job.decoder_depth,
+        decoder_num_attention_heads=job.decoder_heads,
+        decoder_intermediate_size=4 * job.decoder_dim,
+        norm_pix_loss=True,
         attn_implementation="eager" if job.contestant.endswith("eager") else "sdpa",
-    )  # fmt: skip
-    model = ViTMAEForPreTraining(config)
+    )
+    model = library.ViTMAEForPreTraining(config)
     return model, lambda inputs: model(inputs).loss
+
+
+def _library(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigError(f"--peers: {name} cannot be imported ({error}); pip install -e '.[bench]'") from error

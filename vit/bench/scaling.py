@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Sequence
+import statistics
 from dataclasses import replace
+from math import log
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from vit.bench.compare import Spread
-from vit.bench.contestants import build
-from vit.bench.job import Job, flops_per_image
+from vit.bench.contestants import build, flops_per_image
+from vit.bench.job import Job
+from vit.bench.worker import seconds_of_step
 from vit.figures import save_figure, scaling_figure
+from vit.progress import track
 
 AXES: dict[str, tuple[str, tuple[Any, ...]]] = {
     "tokens": ("patch", (8, 4, 2, 1)),
@@ -26,46 +25,35 @@ AXES: dict[str, tuple[str, tuple[Any, ...]]] = {
 }
 
 
-def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """The exponent p of the power law y ~ x^p that fits best: least squares on the logarithms."""
-    xs, ys = [math.log(value) for value in x], [math.log(value) for value in y]
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    above = sum((a - mean_x) * (b - mean_y) for a, b in zip(xs, ys, strict=True))
-    return above / sum((a - mean_x) ** 2 for a in xs)
+def slope(x: list[float], y: list[float]) -> float:
+    """Return the exponent p of the power law y ~ x^p that fits best: least squares on the logarithms."""
+    return statistics.linear_regression([*map(log, x)], [*map(log, y)]).slope
 
 
-def variants(job: Job, axis: str) -> list[tuple[float, Job, float]]:
-    """Along `axis`: what it is there, the job, and the FLOPs of what is timed, which the expected slope follows from."""
+def variants(job: Job, axis: str) -> list[tuple[float, Job]]:
+    """Return the points along `axis`: what it is there, and the job."""
     key, values = AXES[axis]
-    found: list[tuple[float, Job, float]] = []
-    for value in values:
-        change: dict[str, Any] = {key: value}
-        changed = replace(job, **change, with_data=axis == "images")
-        flops = flops_per_image(changed.config()) * (changed.images if axis == "images" else changed.batch)
-        x = {"tokens": (job.image_size / value) ** 2, "visible share": 1 - value}.get(axis, value)
-        found.append((x, changed, flops))
-    return found
+    changes: list[dict[str, Any]] = [{key: value, "with_data": axis == "images"} for value in values]
+    to_x = {"tokens": lambda patch: (job.image_size / patch) ** 2, "visible share": lambda ratio: 1 - ratio}
+    return [(to_x.get(axis, float)(change[key]), replace(job, **change)) for change in changes]
+
+
+def images_timed(job: Job) -> int:
+    """Return the number of images in what is timed: a step, or an epoch where the data set is part of the job."""
+    return job.images if job.with_data else job.batch
 
 
 def seconds_of(job: Job, rounds: int) -> Spread:
-    """Seconds of a step; of an epoch, by such steps, where the data set is part of the job."""
-    contestant = build(job)
-    times = []
-    for _ in range(rounds + 1):
-        begin = time.perf_counter()
-        contestant.step()
-        if contestant.compute.device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-    steps = job.images / job.batch if job.with_data else 1
-    return Spread.of([seconds * steps for seconds in times[1:]])
+    """Return the seconds of a step; of an epoch, by such steps, where the data set is part of the job."""
+    contestant, steps = build(job), images_timed(job) / job.batch
+    return Spread.of([steps * seconds_of_step(contestant) for _ in range(rounds + 1)][1:])  # the first warms up
 
 
 def scaling(job: Job, rounds: int, plot: Path | None) -> dict[str, Any]:
     """Measure along every axis, print a table, and draw it where `plot` is given.
 
-    The batch is smaller along the axes that cost most, so that all of it takes minutes; a step's time is proportional to it.
-    A slope through a point whose steps differ too much is not quoted.
+    The batch is at most 32, so that all of it takes minutes; a step's time is proportional to it. A slope through a point whose
+    steps differ too much is not quoted.
     """
     job = replace(job, batch=min(job.batch, 32))
     report: dict[str, Any] = {}
@@ -73,21 +61,20 @@ def scaling(job: Job, rounds: int, plot: Path | None) -> dict[str, Any]:
     print(f"  {'':14} {'':>10} {'seconds':>10} {'GFLOP/s':>9}   slope measured / expected by arithmetic")
     for axis in AXES:
         points = variants(job, axis)
-        spreads = [seconds_of(changed, rounds) for _, changed, _ in points]
-        seconds = [spread.median for spread in spreads]
-        x, flops = [point[0] for point in points], [point[2] for point in points]
-        expected = slope(x, flops)
+        x = [value for value, _ in points]
+        flops = [flops_per_image(changed) * images_timed(changed) for _, changed in points]
+        spreads = [seconds_of(changed, rounds) for _, changed in track(points, axis)]
+        seconds, expected = [spread.median for spread in spreads], slope(x, flops)
         measured = slope(x, seconds) if all(spread.quotable for spread in spreads) else None
-        said = "too noisy to quote" if measured is None else f"{measured:.2f}"
-        for index, (value, _, work) in enumerate(points):
-            end = f"   {said} / {expected:.2f}" if index == len(points) - 1 else ""
-            print(f"  {axis:14} {value:>10g} {seconds[index]:>10.3f} {work / seconds[index] / 1e9:>9.0f}{end}")
+        quoted = "too noisy to quote" if measured is None else f"{measured:.2f}"
+        columns = zip(x, seconds, flops, strict=True)
+        rows = [f"  {axis:14} {at:>10g} {each:>10.3f} {work / each / 1e9:>9.0f}" for at, each, work in columns]
+        print("\n".join(rows) + f"   {quoted} / {expected:.2f}")
         report[axis] = {"x": x, "seconds": seconds, "flops": flops, "slope": measured, "expected_slope": expected}
         if measured is None:
             report[axis]["reason"] = "the steps at a point differ too much"
     if plot:
-        title = "How the time of a training step grows"
         about = f"ViT-{job.preset.capitalize()}, patch {job.patch} where not varied, batch {job.batch}"
-        save_figure(scaling_figure(report, title, about), plot)
+        save_figure(scaling_figure(report, "How the time of a training step grows", about), plot)
         print(f"\nplot: {plot}")
     return report

@@ -190,6 +190,8 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
         given[option.spelled] = [*given.get(option.spelled, []), *values] if option.many else values
     arranged = places
     for name, values in given.items():
+        if Path in options[name].types and "" in values:
+            raise ConfigError(f"{name}: '' cannot be used; name a file or a folder")
         pair = any(get_origin(kind) is tuple for kind in options[name].types)
         values = [f"[{value}]" if pair and re.fullmatch(r"\d+(,\d+)+", value) else value for value in values]
         arranged += [f"{name}={values[0]}"] if values and not options[name].many else [name, *values]

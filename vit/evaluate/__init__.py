@@ -1,5 +1,17 @@
-"""Measure what a model has learned: `evaluate(model, data, methods, prepare, compute)` -> figures."""
+"""Measure what a model has learned: `evaluate(model, data, methods, prepare, compute)` -> figures.
 
-from vit.evaluate.evaluation import METHODS, Evaluation, Options, as_summary, evaluate
+Everywhere in this room:
+    model, encoder  on the device of `compute`; put into eval mode and back
+    images          uint8 (N, C, h, w), of any size
+    prepare         uint8 (B, C, h, w) -> the model's input (B, C, H, W)
+    compute         device and precision
+    batch_size      images at a time
+    labels          int64 (N,)
+    features        float32 (N, D), or of several layers (layers, N, D), on the CPU
+    logits          float32 (N, classes), on the CPU
+"""
 
-__all__ = ["METHODS", "Evaluation", "Options", "as_summary", "evaluate"]
+from vit.evaluate.classification import EvaluationError
+from vit.evaluate.evaluation import METHODS, Evaluation, Options, as_summary, evaluate, obstacles
+
+__all__ = ["METHODS", "Evaluation", "EvaluationError", "Options", "as_summary", "evaluate", "obstacles"]

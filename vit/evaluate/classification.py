@@ -13,11 +13,11 @@ from torch import Tensor
 from vit.device import Compute
 from vit.encoder import VisionTransformer, eval_mode
 from vit.errors import UserError
-from vit.evaluate.features import Prepare
+from vit.evaluate.features import Prepare, batches
 
 
-class NoClassifierError(UserError):
-    """Logits that cannot be judged; the message is one line."""
+class EvaluationError(UserError):
+    """A model and data that cannot be measured so; the message is one line."""
 
 
 @torch.no_grad()
@@ -29,24 +29,11 @@ def head_logits(
     flip: bool = False,
     batch_size: int = 256,
 ) -> Tensor:
-    """Return the logits of a model's own head.
-
-    Args:
-        encoder: with a head, on the device of `compute`; put into eval mode and back.
-        images: uint8 (N, C, h, w).
-        prepare: for the encoder.
-        compute: device and precision.
-        flip: take the mean over each image and its mirror image.
-        batch_size: images at a time.
-
-    Returns:
-        float32 (N, classes) on the CPU.
-    """
+    """Return the logits of a model's own head; with `flip`, the mean over each image and its mirror image."""
     parts = []
     with eval_mode(encoder), compute.autocast():
-        for batch in images.split(batch_size):
-            inputs = prepare(batch.to(compute.device))
-            logits = encoder.forward_head(encoder(inputs)).float()
+        for inputs in batches(images, prepare, compute, "logits", batch_size):
+            logits = encoder.forward_head(encoder(inputs)).float()  # (B, classes)
             if flip:
                 logits = (logits + encoder.forward_head(encoder(inputs.flip(-1))).float()) / 2
             parts.append(logits.cpu())
@@ -54,19 +41,30 @@ def head_logits(
 
 
 def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Return accuracy, cross-entropy, expected calibration error and confusion of logits (N, classes), as plain values.
+    """Return accuracy, cross-entropy, expected calibration error and confusion, as plain values.
 
     Raises:
-        NoClassifierError: a logit is nan or infinite.
+        EvaluationError: a logit is nan or infinite.
     """
     if not bool(logits.isfinite().all()):
-        raise NoClassifierError("the logits of some images are nan or infinite: these weights cannot classify")
+        raise EvaluationError("the logits of some images are nan or infinite: these weights cannot classify")
     return {
         "accuracy": accuracy(logits, labels),
         "cross_entropy": float(F.cross_entropy(logits, labels)),
         "expected_calibration_error": reliability(logits, labels).error,
         "confusion": confusion(logits, labels).tolist(),
     }
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    """Return the top-1 accuracy."""
+    return float((logits.argmax(1) == labels).float().mean())
+
+
+def confusion(logits: Tensor, labels: Tensor) -> Tensor:
+    """Count how often each class (row) was taken for each (column): int64 (classes, classes)."""
+    classes = logits.shape[1]
+    return torch.bincount(labels * classes + logits.argmax(1), minlength=classes**2).view(classes, classes)
 
 
 @dataclass(frozen=True)
@@ -87,36 +85,16 @@ class Reliability:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the bins as plain values for JSON, None instead of nan."""
-        plain = {
-            name: [None if math.isnan(value) else value for value in values.tolist()]
-            for name, values in (("confidence", self.confidence), ("accuracy", self.accuracy))
-        }
-        return plain | {"count": self.count.tolist()}
-
-
-def accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Return the top-1 accuracy of logits (N, classes) for labels (N,)."""
-    return float((logits.argmax(1) == labels).float().mean())
-
-
-def confusion(logits: Tensor, labels: Tensor) -> Tensor:
-    """Count how often each class (row) was taken for each (column): int64 (classes, classes)."""
-    classes = logits.shape[1]
-    return torch.bincount(labels * classes + logits.argmax(1), minlength=classes**2).view(classes, classes)
+        bins = {"confidence": self.confidence, "accuracy": self.accuracy, "count": self.count}
+        return {key: [None if math.isnan(x) else x for x in values.tolist()] for key, values in bins.items()}
 
 
 def reliability(logits: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
-    """Return confidence against accuracy.
-
-    Args:
-        logits: (N, classes).
-        labels: int64 (N,).
-        bins: of equal width, from 0 to 1.
-    """
+    """Return confidence against accuracy, in bins of equal width from 0 to 1."""
     confidence, predicted = logits.softmax(1).max(1)
-    places = (confidence * bins).long().clamp(max=bins - 1)
-    count = torch.bincount(places, minlength=bins)
-    right = torch.bincount(places, weights=(predicted == labels).double(), minlength=bins) / count
-    mean_confidence = torch.bincount(places, weights=confidence.double(), minlength=bins) / count
+    index = (confidence * bins).long().clamp(max=bins - 1)  # (N,)
+    count = torch.bincount(index, minlength=bins)
+    right = torch.bincount(index, weights=(predicted == labels).double(), minlength=bins) / count
+    mean_confidence = torch.bincount(index, weights=confidence.double(), minlength=bins) / count
     error = ((right - mean_confidence).abs().nan_to_num() * count).sum() / len(labels)
     return Reliability(mean_confidence.float(), right.float(), count, float(error))

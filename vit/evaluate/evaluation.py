@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -36,7 +37,7 @@ class Options:
         labels: share of the training images whose labels knn and linear may use, above 0 and at most 1.
         seeds: of that subset and of the held-out images; with several, figures are means over them. knn with all labels has
             one result.
-        knn_images: of the training images with labels, those that nearest neighbours search, evenly spaced; 0: all.
+        bank: number of the training images with labels that nearest neighbours search, evenly spaced; 0: all.
         raw_pixels: also search neighbours by raw pixels, the baseline.
         every_layer: probe every layer and choose the best on held-out training images; else only the last.
         holdout: training images that choose the probe's layer and regularisation; at most half of those with labels.
@@ -48,7 +49,7 @@ class Options:
 
     labels: float = 1.0
     seeds: tuple[int, ...] = (0,)
-    knn_images: int = 0
+    bank: int = 0
     raw_pixels: bool = True
     every_layer: bool = False
     holdout: int = 5000
@@ -87,30 +88,29 @@ def evaluate(
     """Measure a model on the test images of a data set.
 
     Args:
-        model: on the device of `compute`; put into eval mode and back.
         data: with labels for knn, linear and head.
         methods: of METHODS: nearest neighbours, a linear probe, filling in hidden patches (of a model with a decoder), and
-            the model's own head (of a classifier).
-        prepare: for the model.
-        compute: device and precision.
-        options: how to measure.
+            the model's own head (of a classifier); see `obstacles`.
 
     Raises:
-        NoClassifierError: a logit is nan or infinite.
-        ProbeError: nothing is held out to choose the probe, or everything.
+        EvaluationError: a logit is nan or infinite; nothing is held out to choose the probe, or everything.
     """
     options = options or Options()
     encoder, train, test = model.encoder, data.train, data.test
     evaluation = Evaluation()
 
-    # Features of all images, once for both methods that use them.
+    # Features of all images, (layers, N, D), once for both methods that use them, and the images whose labels these use
     if "knn" in methods or "linear" in methods:
         since = time.perf_counter()
-        depth = len(encoder.blocks)
-        layers = list(range(depth)) if options.every_layer else [depth - 1]
-        features = [encoder_features(encoder, part.images, prepare, compute, layers) for part in (train, test)]
+        last = len(encoder.blocks) - 1
+        layers = list(range(last + 1)) if options.every_layer else [last]
+        known, queries = (encoder_features(encoder, part.images, prepare, compute, layers) for part in (train, test))
         evaluation.seconds["features"] = time.perf_counter() - since
-        labelled = _labelled(train.labels, options)
+        labelled = [torch.arange(len(train))] * len(options.seeds)
+        if options.labels < 1:
+            count = max(1, round(options.labels * len(train)))
+            chosen = (spread_over_classes(train.labels, count, seed, "labels") for seed in options.seeds)
+            labelled = [part.nonzero()[:, 0] for part in chosen]
 
     for method in METHODS:
         if method not in methods:
@@ -118,22 +118,21 @@ def evaluate(
         since = time.perf_counter()
         if method == "knn":
             drawn = labelled if options.labels < 1 else labelled[:1]  # with all labels, every seed gives the same
-            chosen = [part[evenly_spaced(len(part), options.knn_images)] for part in drawn]
-            rows = [_knn(features[0][-1], features[1][-1], part, data, options.raw_pixels) for part in chosen]
+            banks = [part[evenly_spaced(len(part), options.bank)] for part in drawn]
+            rows = [_knn(known[-1], queries[-1], bank, data, options.raw_pixels) for bank in banks]
             evaluation.figures["knn"] = over_seeds(rows, options.seeds)
         elif method == "linear":
-            probes = [
-                _linear(features[0], features[1], part, data, layers, seed, options)
-                for part, seed in zip(labelled, options.seeds, strict=True)
-            ]
+            seeds = zip(labelled, options.seeds, strict=True)
+            probes = [_linear(known, queries, used, data, layers, seed, options) for used, seed in seeds]
             evaluation.figures["linear"] = over_seeds([row for row, _ in probes], options.seeds)
             evaluation.logits = torch.cat([logits for _, logits in probes])
             evaluation.classifier = "a linear probe of frozen features"
         elif method == "reconstruction":
-            masks = options.masks or standard_masks(encoder.patch_embed.grid_size)
             autoencoder = cast(MaskedAutoencoder, model)
             evaluation.figures["reconstruction"] = [
-                _reconstruction(autoencoder, test.images, prepare, kind, ratio, compute) for kind, ratio in masks
+                {"mask": kind, "ratio": ratio}
+                | score_reconstruction(autoencoder, test.images, prepare, kind, ratio, compute)
+                for kind, ratio in options.masks or standard_masks(math.prod(encoder.patch_embed.grid_size))
             ]
         else:
             evaluation.logits = head_logits(encoder, test.images, prepare, compute)
@@ -149,9 +148,25 @@ def evaluate(
     return evaluation
 
 
-def standard_masks(grid_size: tuple[int, int]) -> list[tuple[str, float]]:
-    """Return every kind of mask with RATIOS; on a small grid, each number of hidden patches once, by its own share."""
-    patches = grid_size[0] * grid_size[1]
+def obstacles(model: Model, data: Dataset) -> dict[str, str]:
+    """Return why each of METHODS cannot measure a loaded model on this data; "" where it can."""
+    encoder, names, own_names = model.encoder, data.test.class_names, model.origin.class_names
+    classes, found = encoder.config.num_classes, dict.fromkeys(METHODS, "")
+    if not (data.train.labelled and data.test.labelled):
+        found["knn"] = found["linear"] = f"{data.name} has no labels"
+    if model.decoder is None:
+        found["reconstruction"] = "this model has no decoder"
+    elif math.prod(encoder.patch_embed.grid_size) < 2:
+        found["reconstruction"] = "this model has one patch: none to hide and one to see"
+    if not classes or classes != len(names):
+        found["head"] = f"this model has a head of {classes} classes, {data.name} {len(names)}"
+    elif own_names and own_names != names:
+        found["head"] = f"the classes of this model ({', '.join(own_names[:3])}, ...) are not those of {data.name}"
+    return found
+
+
+def standard_masks(patches: int) -> list[tuple[str, float]]:
+    """Return every kind of mask with RATIOS; of few patches, each number of hidden ones once, by its own share."""
     hidden = {patches - num_keep(patches, ratio) for ratio in RATIOS}
     return [(kind, ratio) for kind in NOISE for ratio in sorted(count / patches for count in hidden)]
 
@@ -171,18 +186,15 @@ def as_summary(figures: Mapping[str, Any]) -> dict[str, Any]:
             summary["test_accuracy_with_flip"] = head["accuracy_with_flip"]
     if rows := figures.get("reconstruction"):
         (row,) = rows
-        baselines = ("mean_of_visible_patches", "nearest_visible_patch")
         summary |= {
             "test_loss": row["loss"],
-            "test_loss_of_baselines": {key: row[key] for key in baselines},
+            "test_loss_of_baselines": {key: row[key] for key in ("mean_of_visible_patches", "nearest_visible_patch")},
             "test_mask": {"kind": row["mask"], "ratio": row["ratio"], "fixed": True},
             "neighbours": None,
         }
     if knn := figures.get("knn"):
-        summary["neighbours"] = {
-            "k": knn["k"], "bank": knn["bank"], "queries": knn["queries"], "encoder_accuracy": knn["accuracy"],
-            "raw_pixel_accuracy": knn["raw_pixel_accuracy"],
-        }  # fmt: skip
+        summary["neighbours"] = {key: knn[key] for key in ("k", "bank", "queries")}
+        summary["neighbours"] |= {"encoder_accuracy": knn["accuracy"], "raw_pixel_accuracy": knn["raw_pixel_accuracy"]}
     return summary
 
 
@@ -212,31 +224,23 @@ def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, An
             alike = all(value == values[0] for value in values) and not isinstance(values[0], list)
             combined[key] = values[0] if alike else values
     accuracies = [row["accuracy"] for row in rows]
-    return combined | {
-        "spread": statistics.stdev(accuracies), "accuracy_by_seed": accuracies, "seeds": list(seeds),
-    }  # fmt: skip
+    return combined | {"spread": statistics.stdev(accuracies), "accuracy_by_seed": accuracies, "seeds": list(seeds)}
 
 
-def _labelled(labels: Tensor, options: Options) -> list[Tensor]:
-    """The indices of the training images whose labels may be used, for each seed."""
-    if options.labels == 1:
-        return [torch.arange(len(labels))] * len(options.seeds)
-    count = max(1, round(options.labels * len(labels)))
-    return [spread_over_classes(labels, count, seed, "labels").nonzero()[:, 0] for seed in options.seeds]
-
-
-def _knn(train: Tensor, queries: Tensor, chosen: Tensor, data: Dataset, raw_pixels: bool) -> dict[str, Any]:
-    labels, truth = data.train.labels[chosen], data.test.labels
-    figures = {"accuracy": knn_accuracy(train[chosen], labels, queries, truth)}
+def _knn(train: Tensor, test: Tensor, bank: Tensor, data: Dataset, raw_pixels: bool) -> dict[str, Any]:
+    """Measure nearest neighbours among the training images `bank` (int64), by features (N, D) and by pixels."""
+    labels, truth = data.train.labels[bank], data.test.labels
+    figures = {"accuracy": knn_accuracy(train[bank], labels, test, truth)}
     if raw_pixels:
-        pixels = pixel_features(data.train.images, chosen), pixel_features(data.test.images)
+        pixels = pixel_features(data.train.images, bank), pixel_features(data.test.images)
         figures["raw_pixel_accuracy"] = knn_accuracy(pixels[0], labels, pixels[1], truth)
-    return figures | {"k": K, "temperature": TEMPERATURE, "bank": len(chosen), "queries": len(truth)}
+    return figures | {"k": K, "temperature": TEMPERATURE, "bank": len(bank), "queries": len(truth)}
 
 
 def _linear(
     train: Tensor, test: Tensor, used: Tensor, data: Dataset, layers: Sequence[int], seed: int, options: Options
 ) -> tuple[dict[str, Any], Tensor]:
+    """Fit a linear probe to the features (layers, N, D) of the training images `used`: its figures and test logits."""
     labels, classes = data.train.labels[used], len(data.train.class_names)
     if options.held_out is None:
         held_out = spread_over_classes(labels, min(options.holdout, len(used) // 2), seed, "holdout")
@@ -253,16 +257,3 @@ def _linear(
         "converged": probe.converged,
         "held_out_accuracy_by_layer": [accuracy for accuracy, _ in probe.held_out],
     }, probe.logits
-
-
-def _reconstruction(
-    model: MaskedAutoencoder, images: Tensor, prepare: Prepare, kind: str, ratio: float, compute: Compute
-) -> dict[str, Any]:
-    scores = score_reconstruction(model, images, prepare, kind, ratio, compute)
-    return {
-        "mask": kind,
-        "ratio": ratio,
-        "loss": scores.model,
-        "mean_of_visible_patches": scores.mean_visible,
-        "nearest_visible_patch": scores.nearest_visible,
-    }

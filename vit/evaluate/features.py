@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -12,9 +12,16 @@ from torch import Tensor, nn
 
 from vit.device import Compute
 from vit.encoder import VisionTransformer, eval_mode
+from vit.progress import track
 
 Prepare = Callable[[Tensor], Tensor]
 """uint8 (B, C, h, w) -> the model's input (B, C, H, W)."""
+
+
+def batches(images: Tensor, prepare: Prepare, compute: Compute, what: str, batch_size: int = 256) -> Iterator[Tensor]:
+    """Yield images as a model's input (B, C, H, W), behind a progress bar that says `what` is done."""
+    for batch in track(images.split(batch_size), what):
+        yield prepare(batch.to(compute.device))
 
 
 @torch.no_grad()
@@ -31,47 +38,36 @@ def encoder_features(
     The class token is not used: masked reconstruction leaves it untrained.
 
     Args:
-        encoder: on the device of `compute`; put into eval mode and back.
-        images: uint8 (N, C, h, w).
-        prepare: for the encoder.
-        compute: device and precision.
-        layers: numbers of the blocks, negative from the last; what the last one gives goes through the final norm.
-        batch_size: images at a time.
+        layers: numbers of the blocks, negative from the last; the last one's tokens go through the final norm.
 
     Returns:
-        float32 (layers, N, D) on the CPU.
+        Features (layers, N, D).
     """
-    depth = len(encoder.blocks)
-    numbers = [layer % depth for layer in layers]
-    found = torch.empty(
-        len(numbers), len(images), encoder.config.embed_dim
-    )  # whole at once: parts to be joined take it twice
+    last = len(encoder.blocks) - 1
+    numbers = [layer % (last + 1) for layer in layers]
+    # Allocated whole: joining parts at the end takes the memory twice.
+    features = torch.empty(len(numbers), len(images), encoder.config.embed_dim)
     done = 0
 
-    def keep(number: int, tokens: Tensor) -> None:
-        mean = tokens[:, encoder.num_prefix_tokens :].float().mean(dim=1)
-        for place in (place for place, wanted in enumerate(numbers) if wanted == number):
-            found[place, done : done + len(mean)] = mean
+    def keep(number: int, block: nn.Module | None, inputs: object, tokens: Tensor) -> None:
+        mean = tokens[:, encoder.num_prefix_tokens :].float().mean(dim=1)  # (B, N, D) -> (B, D)
+        for index, wanted in enumerate(numbers):
+            if wanted == number:
+                features[index, done : done + len(mean)] = mean
 
-    def hook(number: int, block: nn.Module, inputs: object, tokens: Tensor) -> None:
-        keep(number, tokens)
-
-    with eval_mode(encoder), ExitStack() as undo:
-        for number in set(numbers) - {depth - 1}:
-            undo.callback(encoder.blocks[number].register_forward_hook(partial(hook, number)).remove)
-        for batch in images.split(batch_size):
-            inputs = prepare(batch.to(compute.device))
-            with compute.autocast():
-                tokens = encoder(inputs)
-            keep(depth - 1, tokens)
-            done += len(batch)
-    return found
+    with eval_mode(encoder), compute.autocast(), ExitStack() as hooks:
+        for number in set(numbers) - {last}:
+            hooks.callback(encoder.blocks[number].register_forward_hook(partial(keep, number)).remove)
+        for inputs in batches(images, prepare, compute, "features", batch_size):
+            keep(last, None, inputs, encoder(inputs))
+            done += len(inputs)
+    return features
 
 
 def pixel_features(images: Tensor, chosen: Tensor | None = None) -> Tensor:
     """Return the pixels as features: uint8 (N, C, h, w) -> float32 (N, C h w).
 
-    Images larger than 32 x 32 are shrunk to it: that keeps the features small and helps the baseline.
+    Images larger than 32 x 32 are shrunk to it, whole: that keeps the features small and helps the baseline.
 
     Args:
         images: may be mapped from a disk: they are read in parts.
@@ -79,15 +75,13 @@ def pixel_features(images: Tensor, chosen: Tensor | None = None) -> Tensor:
     """
     size = (min(images.shape[-2], 32), min(images.shape[-1], 32))
     numbers = torch.arange(len(images)) if chosen is None else chosen
-    return torch.cat([_shrunk(images[part], size).flatten(1) for part in numbers.split(1024)])
-
-
-def _shrunk(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """All of each image, whatever its shape: nothing is cut off that a model sees."""
-    pixels = images.float() / 255
-    if pixels.shape[-2:] == size:
-        return pixels
-    return F.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
+    found = []
+    for part in numbers.split(1024):
+        pixels = images[part].float() / 255
+        if pixels.shape[-2:] != size:
+            pixels = F.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
+        found.append(pixels.flatten(1))
+    return torch.cat(found)
 
 
 def standardised(train: Tensor, *others: Tensor) -> tuple[Tensor, ...]:

@@ -23,15 +23,10 @@ def knn_accuracy(
     Every dimension is standardised first, see `vit.evaluate.features`.
 
     Args:
-        train_features: (N, D) float32.
-        train_labels: int64 (N,).
-        features: (M, D) float32, of the test images.
-        labels: int64 (M,), of the test images.
+        train_features, train_labels: to search.
+        features, labels: of the test images.
         k: neighbours; all training images where there are fewer.
         temperature: small ones let the nearest decide.
-
-    Returns:
-        Accuracy from 0 to 1.
     """
     train_features, features = standardised(train_features, features)
     for part in (train_features, features):  # in place: there may be many

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.errors import UserError
+from vit.evaluate.classification import EvaluationError, accuracy
 from vit.evaluate.features import standardised
+from vit.progress import track
 
 L2_GRID = tuple(10.0**power for power in range(-1, -6, -1))
 """L2 strengths that are tried, the strongest first: each fit starts where the one before ended."""
 MOST_STEPS, TOLERANCE = 1000, 1e-2
 """Of L-BFGS: steps, and the gradient's length where a fit counts as converged, as a share of the regularisation's own."""
-
-
-class ProbeError(UserError):
-    """Features or labels that cannot be probed; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +64,15 @@ def fit_probe(features: Tensor, labels: Tensor, classes: int, strength: float, s
     are fitted in coordinates in which all directions are about as steep; the optimum is the same.
 
     Args:
-        features: float32 (N, D), standardised.
-        labels: int64 (N,).
-        classes: their number.
+        features: standardised.
+        labels: below `classes`.
         strength: factor of half the squared length of the weights, beside the mean cross-entropy.
         start: where to begin; None for zeros.
     """
     features = features.double()  # in float32, rounding hides the slope near the optimum of a weak regularisation
     identity = torch.eye(features.shape[1], dtype=torch.double)
-    curvature = (
-        (classes - 1) / classes**2 * features.T @ features / len(features)
-    )  # of the cross-entropy, at zero weights
+    # Of the cross-entropy, at zero weights: (D, D)
+    curvature = (classes - 1) / classes**2 * features.T @ features / len(features)
     steepness = torch.linalg.cholesky(curvature + strength * identity)  # (D, D); scaled = weight @ steepness
     back = torch.linalg.solve_triangular(steepness, identity, upper=False)
     features = features @ back.T
@@ -84,10 +80,10 @@ def fit_probe(features: Tensor, labels: Tensor, classes: int, strength: float, s
     bias = torch.zeros(classes, dtype=torch.double) if start is None else start.bias.clone()
     parameters = [scaled.requires_grad_(), bias.requires_grad_()]
     steps = min(MOST_STEPS, 20)  # between two looks at the gradient of the weights themselves
-    optimizer = torch.optim.LBFGS(
-        parameters, max_iter=steps, max_eval=2 * steps, tolerance_grad=0.0, tolerance_change=0.0, history_size=20,
-        line_search_fn="strong_wolfe",
-    )  # fmt: skip
+    settings: dict[str, Any] = dict(
+        tolerance_grad=0.0, tolerance_change=0.0, history_size=20, line_search_fn="strong_wolfe"
+    )
+    optimizer = torch.optim.LBFGS(parameters, max_iter=steps, max_eval=2 * steps, **settings)
 
     def loss() -> Tensor:
         optimizer.zero_grad()
@@ -122,31 +118,31 @@ def linear_probe(
     """Choose layer and strength on held-out training images, fit to all training images, and look at the test images once.
 
     Args:
-        train: float32 (layers, N, D), features of the training images.
-        labels: int64 (N,).
-        test: float32 (layers, M, D).
+        train, test: features of the training and the test images, (layers, N, D) and (layers, M, D).
+        labels: of the training images.
         held_out: bool (N,), training images that choose and do not fit at first.
         classes: their number; some may have no label here.
         strengths: to choose from, the strongest first; of equally good ones the strongest is taken, of equally good layers the
             first.
 
     Raises:
-        ProbeError: there is nothing to fit or nothing held out.
+        EvaluationError: there is nothing to fit or nothing held out.
     """
-    fitted_on, chosen_on = ~held_out, held_out
-    if not bool(fitted_on.any()) or not bool(chosen_on.any()):
-        raise ProbeError(
-            f"{int(held_out.sum())} of {len(labels)} training images are held out; some must be, and not all"
-        )
+    if not bool(held_out.any()) or bool(held_out.all()):
+        held = f"{int(held_out.sum())} of {len(labels)} training images are held out"
+        raise EvaluationError(f"{held}; some must be, and not all")
+
+    # The best strength of each layer; of equally good ones, the strongest
     best: list[tuple[float, float]] = []
-    for features in train:
-        fitting, choosing = standardised(features[fitted_on], features[chosen_on])
+    for features in track(train, "layers"):
+        fitting, choosing = standardised(features[~held_out], features[held_out])
         probe, found = None, []
-        for strength in strengths:
-            probe = fit_probe(fitting, labels[fitted_on], classes, strength, probe)
-            accuracy = float((probe(choosing).argmax(1) == labels[chosen_on]).float().mean())
-            found.append((accuracy, strength))
-        best.append(max(found))  # of equal ones, the stronger regularisation
+        for strength in track(strengths, "probe"):
+            probe = fit_probe(fitting, labels[~held_out], classes, strength, probe)
+            found.append((accuracy(probe(choosing), labels[held_out]), strength))
+        best.append(max(found))
+
+    # The best layer, fitted to all training images
     layer = max(range(len(best)), key=lambda index: best[index][0])
     strength = best[layer][1]
     fitting, testing = standardised(train[layer], test[layer])

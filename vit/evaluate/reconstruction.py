@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +11,7 @@ from vit.data.augment import Normalization, to_float
 from vit.data.draws import make_generator
 from vit.device import Compute
 from vit.encoder import eval_mode
+from vit.evaluate.features import Prepare, batches
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, make_mask
 from vit.patches import patchify, unpatchify
@@ -24,55 +24,37 @@ def fixed_mask(kind: str, start: int, batch: int, grid_size: tuple[int, int], ma
     return make_mask(kind, batch, grid_size, mask_ratio, make_generator(TEST_SEED, "test mask", start))
 
 
-@dataclass(frozen=True)
-class ReconstructionScores:
-    """Losses over the hidden patches of a test set, in the model's own target space: comparable with each other.
-
-    Attributes:
-        model: the model's.
-        mean_visible: predicting, for every hidden patch, the mean of the image's visible targets.
-        nearest_visible: predicting the target of the nearest visible patch.
-    """
-
-    model: float
-    mean_visible: float
-    nearest_visible: float
-
-
 @torch.no_grad()
 def score_reconstruction(
     model: MaskedAutoencoder,
     images: Tensor,
-    prepare: Callable[[Tensor], Tensor],
+    prepare: Prepare,
     kind: str,
     mask_ratio: float,
     compute: Compute,
     batch_size: int = 256,
-) -> ReconstructionScores:
-    """Return the masked loss of `model` and of the baselines on test images, under the fixed test mask.
+) -> dict[str, float]:
+    """Return the losses over the hidden patches of test images, under the fixed test mask.
 
-    Args:
-        model: on the device of `compute`; put into eval mode and back.
-        images: uint8 (N, C, h, w).
-        prepare: uint8 (B, C, h, w) -> the model's input (B, C, H, W).
-        kind: of the mask.
-        mask_ratio: share of hidden patches.
-        compute: device and precision.
-        batch_size: images at a time; the mask of an image depends on it, so it is part of the protocol.
+    All are in the model's own target space, and so comparable with each other. The mask of an image depends on `batch_size`,
+    which is part of the protocol.
+
+    Returns:
+        "loss", the model's, and those of two baselines: "mean_of_visible_patches", of the image, and "nearest_visible_patch".
     """
-    embed = model.encoder.patch_embed
-    sums = torch.zeros(3, dtype=torch.float64)
-    for start in range(0, len(images), batch_size):
-        batch = images[start : start + batch_size].to(compute.device)
-        inputs = prepare(batch)
-        mask = fixed_mask(kind, start, len(batch), embed.grid_size, mask_ratio).to(compute.device)
+    grid_size = model.encoder.patch_embed.grid_size
+    sums, start = torch.zeros(3, dtype=torch.float64), 0
+    for inputs in batches(images, prepare, compute, f"{kind} masks, {mask_ratio:.0%} hidden", batch_size):
+        mask = fixed_mask(kind, start, len(inputs), grid_size, mask_ratio).to(compute.device)
         with eval_mode(model), compute.autocast():
-            prediction = model(inputs, mask)
+            prediction = model(inputs, mask)  # (B, L, P)
         targets = model.targets(inputs)
-        guesses = (prediction, mean_visible(targets, mask), nearest_visible(targets, mask, embed.grid_size))
+        guesses = (prediction, mean_visible(targets, mask), nearest_visible(targets, mask, grid_size))
         losses = [masked_patch_loss(guess, targets, mask.mask).item() for guess in guesses]
-        sums += torch.tensor(losses, dtype=torch.float64) * len(batch)
-    return ReconstructionScores(*(sums / len(images)).tolist())
+        sums += torch.tensor(losses, dtype=torch.float64) * len(inputs)
+        start += len(inputs)
+    names = ("loss", "mean_of_visible_patches", "nearest_visible_patch")
+    return dict(zip(names, (sums / len(images)).tolist(), strict=True))
 
 
 def mean_visible(targets: Tensor, mask: Mask) -> Tensor:
@@ -122,13 +104,6 @@ def reconstruct(
 
     A model that predicts normalised patches does not predict their brightness and contrast. Those of the true patch would
     be cheating; they are estimated from the visible patches, weighted by 1 / distance^2.
-
-    Args:
-        model: on the device of `compute`.
-        images: uint8 (B, C, h, w).
-        normalize: the input's normalisation.
-        mask: for these images.
-        compute: device and precision.
     """
     embed = model.encoder.patch_embed
     original = to_float(images.to(compute.device), embed.image_size)
@@ -147,16 +122,7 @@ def reconstruct(
 
 
 def estimate_statistics(patches: Tensor, mask: Mask, grid_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Estimate mean and deviation of every patch from the visible patches around it.
-
-    Args:
-        patches: (B, L, P); hidden ones are not looked at.
-        mask: for these images.
-        grid_size: (rows, columns).
-
-    Returns:
-        mean (B, L, 1) and deviation (B, L, 1).
-    """
+    """Estimate mean and deviation of every patch from the visible ones around it: (B, L, P) -> twice (B, L, 1)."""
     statistics = torch.stack([patches.mean(-1), patches.std(-1)], dim=-1)  # (B, L, 2)
     closeness = 1 / grid_distances(grid_size, patches.device).square().clamp(min=0.25)
     weights = closeness * (1 - mask.mask[:, None, :])  # (B, L, L)

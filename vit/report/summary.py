@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torchvision
 
-from vit import __version__
 from vit.checkpoints.native import fingerprint
-from vit.device import device_name
+from vit.device import device_name, versions
 from vit.training.run import Run
 
 
@@ -47,10 +44,5 @@ def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[
         "threads": torch.get_num_threads(),
         "processes": run.dist.world_size,
         "seed": config.train.seed,
-        "versions": {
-            "vit-patch-trainer": __version__,
-            "torch": torch.__version__,
-            "torchvision": torchvision.__version__,
-            "python": sys.version.split()[0],
-        },
+        "versions": versions(),
     }

@@ -27,7 +27,7 @@ from vit.data.images import evenly_spaced
 from vit.device import Compute, choose_compute
 from vit.evaluate import Options, evaluate
 from vit.evaluate.probe import L2_GRID
-from vit.evaluate.reconstruction import ReconstructionScores, fixed_mask, score_reconstruction
+from vit.evaluate.reconstruction import fixed_mask, score_reconstruction
 from vit.interpret import DynamicsRecorder
 from vit.mae import MaskedAutoencoder
 from vit.masking import Mask
@@ -168,7 +168,7 @@ class Trained:
         for number, batch in enumerate(inputs.split(size)):
             yield batch, fixed_mask(kind, number * size, len(batch), grid_size, ratio).to(inputs.device)
 
-    def reconstruction(self) -> ReconstructionScores:
+    def reconstruction(self) -> dict[str, float]:
         """Return the scores of the trained model's reconstruction of all test images, and of the baselines beside it."""
         mask, images = self.config.mask, self.data.test.images
         return score_reconstruction(self.model, images, self.prepare, mask.kind, mask.ratio, self.compute)

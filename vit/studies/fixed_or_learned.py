@@ -43,7 +43,7 @@ def study(experiment: Experiment) -> Results:
     whole, untrained = scores[USUAL], over_seeds([one.initial_scores for one in usual])
 
     # without any model
-    guess = usual[0].reconstruction().mean_visible
+    guess = usual[0].reconstruction()["mean_of_visible_patches"]
     bank, queries = (pixel_features(part.images) for part in (data.train, data.test))
     pixels = knn_accuracy(bank, data.train.labels, queries, data.test.labels)
 

@@ -62,7 +62,7 @@ def study(experiment: Experiment) -> Results:
     for mine, learned in zip(pull, pull_of(experiment.models("positions learned"), images), strict=True):
         mine["positions"] = learned["positions"]
 
-    losses = {arm: seeds([one.reconstruction().model for one in trained]) for arm, trained in models.items()}
+    losses = {arm: seeds([one.reconstruction()["loss"] for one in trained]) for arm, trained in models.items()}
     whole = losses[USUAL]
     frozen = Table(
         f"One of them frozen at its random start: {len(data.test):,} test images",

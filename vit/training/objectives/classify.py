@@ -95,7 +95,7 @@ class Classify(Objective):
         """Measure accuracy, calibration and confusion.
 
         Raises:
-            NoClassifierError: a logit is nan or infinite.
+            EvaluationError: a logit is nan or infinite.
         """
         return run.evaluate(["head"], run.data, Options(flip=self.config.run.test_flip))
 
