@@ -96,10 +96,10 @@ def test_lines_of_results_say_how():
 @pytest.fixture
 def folder(tmp_path) -> Path:
     (tmp_path / "config.yaml").write_text("# a comment\naugment: {flip: 0.25}\n")
-    (tmp_path / "summary.json").write_text(json.dumps(PRETRAINING | {"fingerprint": "own"}))
+    (tmp_path / "summary.json").write_text(json.dumps(PRETRAINING | {"content_hash": "own"}))
     for name, mark in (("b/deep", "own"), ("a", "own"), ("other", "another")):
         (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "results.json").write_text(json.dumps({"fingerprint": mark}))
+        (tmp_path / name / "results.json").write_text(json.dumps({"content_hash": mark}))
     return tmp_path
 
 

@@ -72,8 +72,18 @@ CONTENTS = {
 """What a person finds in the folder of a finished run."""
 
 
+OLD_KEYS = {
+    "fingerprint": "content_hash",
+    "init_fingerprint": "init_content_hash",
+    "data_stamp": "data_content_hash",
+    "stamp": "content_hash",
+    "whole_stamp": "whole_content_hash",
+}
+"""What hashes of content were called in the files of earlier versions."""
+
+
 def read_json(content: str) -> Any:
-    """Parse JSON without nan and infinity, which could not be written again.
+    """Parse JSON without nan and infinity, which could not be written again; OLD_KEYS get their new names.
 
     Raises:
         ValueError: it is not JSON, or holds one of these.
@@ -82,7 +92,13 @@ def read_json(content: str) -> Any:
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not a JSON number")
 
-    return json.loads(content, parse_constant=refuse)
+    def with_new_keys(values: dict[str, Any]) -> dict[str, Any]:
+        for old, new in OLD_KEYS.items():
+            if old in values and new not in values:
+                values[new] = values.pop(old)
+        return values
+
+    return json.loads(content, parse_constant=refuse, object_hook=with_new_keys)
 
 
 def read_mapping(path: Path, error: type[UserError] = RunError) -> dict[str, Any]:
@@ -147,7 +163,7 @@ def read_sample_images(path: Path) -> SampleImages:
 
     try:
         with safe_open(path, framework="pt") as file:
-            about, images = json.loads((file.metadata() or {})["showcase"]), file.get_tensor("images")
+            about, images = read_json((file.metadata() or {})["showcase"]), file.get_tensor("images")
         samples = SampleImages(images, about["labels"], about["class_names"], about["data"])
     except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {one_line(str(error))}; remove it to do without") from error
@@ -263,7 +279,7 @@ def settings_that_matter(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_about(summary: Mapping[str, Any], results: Mapping[str, Any]) -> bool:
     """Return whether results.json was measured on the weights of this summary.json; True if an old summary has no hash."""
-    return summary.get("fingerprint") in (None, results.get("fingerprint"))
+    return summary.get("content_hash") in (None, results.get("content_hash"))
 
 
 # In the section `data`, the settings that hold paths of the machine.

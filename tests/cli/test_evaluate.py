@@ -11,7 +11,7 @@ from torch import nn
 from torchvision.transforms.v2.functional import rgb_to_grayscale
 
 from vit.checkpoints import load_model, save_model
-from vit.checkpoints.native import fingerprint
+from vit.checkpoints.native import content_hash
 from vit.cli import main
 from vit.config import (
     Config,
@@ -157,7 +157,7 @@ def test_settings_are_chosen_on_training_images_that_are_held_out(place, vit, tm
     )  # fmt: skip
     expected = knn_accuracy(bank[0], train.labels[~aside], queries[0], train.labels[aside])
     assert results["knn"]["accuracy"] == expected
-    assert results["data"]["stamp"] == f"{train.subset(~aside).stamp}-{train.subset(aside).stamp}"
+    assert results["data"]["content_hash"] == f"{train.subset(~aside).content_hash}-{train.subset(aside).content_hash}"
 
 
 @pytest.mark.parametrize("name", ["summary.json", "config.yaml"])  # of a finished run, of one that is training
@@ -251,16 +251,18 @@ def test_neighbours_of_all_labels_have_no_spread(vit, tmp_path):
 def test_results_say_which_weights_were_measured(vit, place, tmp_path):
     def measured(name, *options):
         assert vit(place / name, "--data", "images", "--method", "knn", "--out", tmp_path, *options)[0] == 0
-        return json.loads((tmp_path / "results.json").read_text())["fingerprint"]
+        return json.loads((tmp_path / "results.json").read_text())["content_hash"]
 
-    own = fingerprint(load_model(place / "classifier"))
-    assert measured("mae") == fingerprint(load_model(place / "mae")) != own
+    own = content_hash(load_model(place / "classifier"))
+    assert measured("mae") == content_hash(load_model(place / "mae")) != own
     assert measured("classifier") == own == measured("classifier", "--num-classes", 0)
 
 
 def test_few_labels_of_a_model_that_was_taught_more_are_remarked(place, vit, tmp_path):
-    stamp = f"{images(place, 'train').stamp}-{images(place, 'test').stamp}"
-    save_model(tmp_path / "all", VisionTransformer(ViTConfig(**SIZES, num_classes=3)), NORMALIZE, data_stamp=stamp)
+    whole = f"{images(place, 'train').content_hash}-{images(place, 'test').content_hash}"
+    save_model(
+        tmp_path / "all", VisionTransformer(ViTConfig(**SIZES, num_classes=3)), NORMALIZE, data_content_hash=whole
+    )
     few = ["--data", "images", "--labels", 0.5, "--method", "knn"]
     for name, remarked in (("classifier", True), (tmp_path / "all", True), ("mae", False), ("other", False)):
         assert ("taught classes" in vit(name, *few)[1]) == remarked

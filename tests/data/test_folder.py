@@ -24,7 +24,7 @@ from PIL import Image
 
 from vit.data import decode, folder
 from vit.data.folder import load_folder
-from vit.data.images import DataError, ImageSet, content_stamp
+from vit.data.images import DataError, ImageSet, content_hash
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 
@@ -71,15 +71,15 @@ def test_train_and_test_folders(root: Path) -> None:
     assert train.class_names == test.class_names == ("ape", "bee", "cat")
     assert colours(train.images) == [(9, number, 200) for number in range(12)]
     assert colours(test.images) == [(9, number, 200) for number in range(12, 18)]
-    assert train.stamp == content_stamp(train.images, train.labels)
-    assert test.stamp == content_stamp(test.images, test.labels)
+    assert train.content_hash == content_hash(train.images, train.labels)
+    assert test.content_hash == content_hash(test.images, test.labels)
     assert train.skipped == test.skipped == ()
 
 
 def test_val_counts_where_there_is_no_test(root: Path) -> None:
     _, test = load(root)
     (root / "test").rename(root / "val")
-    assert load(root)[1].stamp == test.stamp
+    assert load(root)[1].content_hash == test.content_hash
     plain(root / "test" / "bee" / "0.png", BLUE)
     _, test = load(root)
     assert colours(test.images) == [BLUE]
@@ -306,7 +306,11 @@ def test_second_start_decodes_nothing(root: Path, decoded: list[str]) -> None:
     for one, other in zip(first, second, strict=True):
         assert torch.equal(one.images, other.images)
         assert torch.equal(one.labels, other.labels)
-        assert (one.class_names, one.stamp, one.skipped) == (other.class_names, other.stamp, other.skipped)
+        assert (one.class_names, one.content_hash, one.skipped) == (
+            other.class_names,
+            other.content_hash,
+            other.skipped,
+        )
     assert sorted(path.name[:13] for path in (root.parent / "cache").iterdir()) == ["root-test-4x4", "root-train-4x"]
 
 
@@ -372,7 +376,7 @@ def test_cache_is_a_plain_npy_file_with_a_record_behind_it(root: Path) -> None:
     path = cache_of(root, "train")
     np.testing.assert_array_equal(np.load(path), train.images.numpy())
     record = json.loads(path.read_bytes()[128 + train.images.numel() :])
-    assert (record["stamp"], record["skipped"]) == (train.stamp, ["train/bee/bad.png"])
+    assert (record["content_hash"], record["skipped"]) == (train.content_hash, ["train/bee/bad.png"])
 
 
 def test_images_are_mapped_and_writes_stay_private(root: Path) -> None:
@@ -411,7 +415,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "header length": lambda content: content[:8] + b"\xff\xff" + content[10:],
     "header no Python": lambda content: content[:10] + b"x" + content[11:],
     "record a list": lambda content: content[: HEADER + 12 * 48] + b"[1]",
-    "no stamp": lambda content: content.replace(b'"stamp"', b'"stomp"'),
+    "no hash": lambda content: content.replace(b'"content_hash"', b'"content_mash"'),
     "more skipped": lambda content: content.replace(b"[]", b'["train/ape/0.png"]'),
     "shape": lambda content: content.replace(b"(12, 3, 4, 4)", b"(12, 3, 2, 8)"),
     "huge": lambda content: content.replace(b"(12, 3, 4, 4)", b"(99999999, 3, 99999, 99999)"),
@@ -426,14 +430,14 @@ def test_damaged_cache_is_made_anew(
     root: Path, decoded: list[str], caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
 ) -> None:
     first, _ = load(root)
-    path, stamp = cache_of(root, "train"), first.stamp
+    path, before = cache_of(root, "train"), first.content_hash
     whole = path.read_bytes()
     path.unlink()  # the first map keeps the old file
     path.write_bytes(damage(whole))
     decoded.clear()
     train, _ = load(root)
     assert len(decoded) == 12
-    assert train.stamp == stamp
+    assert train.content_hash == before
     assert [f"{path}: this cache is damaged" in record.getMessage() for record in caplog.records] == [True]
     assert path.read_bytes() == whole
 
@@ -538,7 +542,7 @@ def slow(path, image_size):
     return original(path, image_size)
 decode.decode = slow
 train, _ = load_folder(Path({root!r}), (4, 4), "stop", Path({root!r}).parent / "cache")
-print(train.stamp)
+print(train.content_hash)
 """
 
 
@@ -558,7 +562,7 @@ def test_a_program_without_a_main_guard_or_a_file(root: Path) -> None:
     answers = [process.stdout.read().split()[-1] for process in (one, two) if process.stdout]  # type: ignore[union-attr]
     assert (one.wait(), two.wait()) == (0, 0)
     train, _ = load(root)
-    assert answers == [train.stamp, train.stamp]
+    assert answers == [train.content_hash, train.content_hash]
     assert colours(train.images) == [(9, number, 200) for number in range(12)]
     assert len(list((root.parent / "cache").iterdir())) == 2
 

@@ -16,7 +16,7 @@ def finished(
     folder: Path,
     accuracy: float,
     linear: float | None = None,
-    stamp: str = "a",
+    content_hash: str = "a",
     run: RunConfig | None = None,
     **train: object,
 ) -> Path:
@@ -25,15 +25,21 @@ def finished(
     config = Config(train=TrainConfig(**train), run=run or RunConfig())
     (folder / "config.yaml").write_text("# a comment\n" + yaml.safe_dump(config.to_dict()))
     summary = {
-        "data": {"name": "Noise", "stamp": stamp, "train_images": 1000, "test_images": 100, "tested_on": "test images"},
+        "data": {
+            "name": "Noise",
+            "content_hash": content_hash,
+            "train_images": 1000,
+            "test_images": 100,
+            "tested_on": "test images",
+        },
         "test_accuracy": accuracy,
-        "fingerprint": "own",
+        "content_hash": "own",
         "seconds": 60.0,
     }
     (folder / "summary.json").write_text(json.dumps(summary))
     if linear is not None:
         (folder / "probe").mkdir()
-        results = {"linear": {"accuracy": linear}, "data": {"stamp": stamp}, "fingerprint": "own",
+        results = {"linear": {"accuracy": linear}, "data": {"content_hash": content_hash}, "content_hash": "own",
                    "settings": {"labels": 1.0, "every_layer": False}}  # fmt: skip
         (folder / "probe" / "results.json").write_text(json.dumps(results))
     return folder
@@ -47,7 +53,7 @@ def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
             tmp_path / "three", 0.7, seed=2, run=RunConfig(log_every=3, threads=1)
         ),  # how it was watched and computed
         finished(tmp_path / "longer", 0.8, epochs=200),
-        finished(tmp_path / "other data", 0.9, stamp="b"),
+        finished(tmp_path / "other data", 0.9, content_hash="b"),
     ]
     rows = compare_runs([read_finished(folder) for folder in folders])
     assert [[Path(name).name for name in row["run"].split(", ")] for row in rows] == [
@@ -115,7 +121,7 @@ def changed(folder: Path, file: str, **values: object) -> Path:
 
 def test_a_probe_of_other_weights_is_not_shown_and_one_of_every_layer_stands_apart(tmp_path):
     one, other = (finished(tmp_path / name, 0.5, linear=0.6, epochs=n) for n, name in enumerate(("a", "b"), 1))
-    changed(one, "probe/results.json", fingerprint="another")
+    changed(one, "probe/results.json", content_hash="another")
     changed(other, "probe/results.json", settings={"labels": 1.0, "every_layer": True})
     rows = compare_runs([read_finished(one), read_finished(other)])
     assert "linear probe" not in rows[0]
@@ -124,7 +130,7 @@ def test_a_probe_of_other_weights_is_not_shown_and_one_of_every_layer_stands_apa
 
 def test_rows_are_shared_by_what_a_run_began_with_not_by_where_it_lay(tmp_path):
     def run(name: str, begun_with: str, seed: int) -> Path:
-        folder = changed(finished(tmp_path / name, 0.5, seed=seed), "summary.json", init_fingerprint=begun_with)
+        folder = changed(finished(tmp_path / name, 0.5, seed=seed), "summary.json", init_content_hash=begun_with)
         settings = yaml.safe_load((folder / "config.yaml").read_text())
         settings["model"]["init"] = f"runs/{name}"
         (folder / "config.yaml").write_text(yaml.safe_dump(settings))
@@ -144,16 +150,16 @@ def test_rows_are_shared_by_what_a_run_began_with_not_by_where_it_lay(tmp_path):
 
 
 def test_runs_of_an_earlier_version_are_compared_as_they_were(tmp_path):
-    """Without objective, fingerprints and a stamp of the whole."""
+    """Without objective, a hash of the weights, and one of all images."""
     folders = []
     for seed in (0, 1):
-        folder = finished(tmp_path / str(seed), 0.5, linear=0.6, stamp=f"{seed}-test")
+        folder = finished(tmp_path / str(seed), 0.5, linear=0.6, content_hash=f"{seed}-test")
         settings = yaml.safe_load((folder / "config.yaml").read_text())
         settings["data"] |= {"labels": 0.5, "subset_seed": seed}
         del settings["train"]["objective"]
         (folder / "config.yaml").write_text(yaml.safe_dump(settings))
         summary = json.loads((folder / "summary.json").read_text())
-        del summary["fingerprint"]
+        del summary["content_hash"]
         (folder / "summary.json").write_text(json.dumps(summary))
         folders.append(folder)
     (row,) = compare_runs([read_finished(folder) for folder in folders])
@@ -173,12 +179,12 @@ def test_neighbours_of_another_bank_stand_apart(tmp_path):
 def test_subset_seeds_share_a_row_where_subsets_are_drawn(part, rows, tmp_path):
     runs = []
     for seed in (0, 1):
-        folder = finished(tmp_path / str(seed), 0.5 + 0.1 * seed, stamp=f"drawn by {seed}")
+        folder = finished(tmp_path / str(seed), 0.5 + 0.1 * seed, content_hash=f"drawn by {seed}")
         settings = yaml.safe_load((folder / "config.yaml").read_text())
         settings["data"] |= {**part, "subset_seed": seed}
         (folder / "config.yaml").write_text(yaml.safe_dump(settings))
         data = json.loads((folder / "summary.json").read_text())["data"]
-        runs.append(read_finished(changed(folder, "summary.json", data=data | {"whole_stamp": "the same"})))
+        runs.append(read_finished(changed(folder, "summary.json", data=data | {"whole_content_hash": "the same"})))
     found = compare_runs(runs)
     assert len(found) == rows
     assert found[0]["seeds"] == ("0, 0 (subset 1)" if rows == 1 else "0")
@@ -257,6 +263,6 @@ def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(tmp_path, capsy
 def test_a_probe_of_other_images_is_not_shown(tmp_path):
     folder = finished(tmp_path / "run", 0.5, linear=0.6)
     summary = json.loads((folder / "summary.json").read_text())
-    summary["data"]["stamp"] = "another"
+    summary["data"]["content_hash"] = "another"
     (folder / "summary.json").write_text(json.dumps(summary))
     assert "linear probe" not in compare_runs([read_finished(folder)])[0]

@@ -132,7 +132,7 @@ def test_figures_are_those_of_the_summary(pretrained):
     ):
         assert text in page.text
     for text in (
-        summary["data"]["stamp"],
+        summary["data"]["content_hash"],
         f"{summary['parameters']:,}",
         summary["device"],
         summary["versions"]["torch"],
@@ -258,14 +258,14 @@ def test_dynamics_are_drawn_for_both_themes_where_they_were_recorded(recorded, t
 
 def own_results(folder: Path) -> dict[str, Any]:
     """RESULTS, as measured on the weights of the run in `folder`."""
-    return RESULTS | {"fingerprint": json.loads((folder / "summary.json").read_text())["fingerprint"]}
+    return RESULTS | {"content_hash": json.loads((folder / "summary.json").read_text())["content_hash"]}
 
 
 def test_evaluations_below_the_run_are_taken_in_and_damaged_ones_told_of(copied):
     mine = own_results(copied)
     for name, text in {
         "evaluation": json.dumps(mine), "deep/er": json.dumps({**mine, "knn": None}), "cut": "{",
-        "odd": json.dumps({"data": 3, "fingerprint": mine["fingerprint"]}),
+        "odd": json.dumps({"data": 3, "content_hash": mine["content_hash"]}),
         "other": json.dumps({**mine, "linear": {"accuracy": "high"}}), "elsewhere": json.dumps(RESULTS),
     }.items():  # fmt: skip
         (copied / name).mkdir(parents=True)

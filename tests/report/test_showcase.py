@@ -16,7 +16,7 @@ def dataset(count: int) -> Dataset:
     images = torch.randint(0, 256, (count, 3, 6, 4), dtype=torch.uint8)
     labels = torch.arange(count) % 3
     return Dataset(
-        "a \u202e name", "folder", *(ImageSet(images, labels, NAMES, "stamp", ("bad.png",)),) * 2, warning="w"
+        "a \u202e name", "folder", *(ImageSet(images, labels, NAMES, "hash", ("bad.png",)),) * 2, warning="w"
     )
 
 

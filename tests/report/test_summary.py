@@ -10,7 +10,7 @@ import torch
 from vit.config import ClassifyConfig, Config, ModelConfig, OptimConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
 from vit.data.augment import to_float
-from vit.data.images import content_stamp
+from vit.data.images import content_hash
 from vit.evaluate import evaluate
 from vit.report.summary import summarize
 from vit.training.loop import train_steps
@@ -20,7 +20,7 @@ from vit.training.run import Run, setup
 def image_set(count: int, seed: int) -> ImageSet:
     images = torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
     labels = torch.arange(count) % 3
-    return ImageSet(images, labels, ("a", "b", "c"), content_stamp(images, labels))
+    return ImageSet(images, labels, ("a", "b", "c"), content_hash(images, labels))
 
 
 def trained(task: str, ema: float) -> Run:

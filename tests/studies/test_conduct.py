@@ -64,7 +64,7 @@ def test_all_answers_stand_on_one_page(out, plan, quick):
 def test_what_was_measured_on_what_is_written_down(out, plan):
     conduct("embedding-or-not", replace(plan, seeds=(0,)), out, "vit study embedding-or-not")
     found = json.loads((out / "embedding-or-not" / "results.json").read_text())
-    assert found["data"] == [{"name": "Scenes", "stamp": found["data"][0]["stamp"], "train_images": 256}]
+    assert found["data"] == [{"name": "Scenes", "content_hash": found["data"][0]["content_hash"], "train_images": 256}]
     assert found["training_seconds"] > 0
     assert found["measuring_seconds"] > 0
     assert found["settings"]["model.depth"] == 2

@@ -27,7 +27,7 @@ from vit.config import (
 )
 from vit.data import Dataset, ImageSet
 from vit.data.draws import shard
-from vit.data.images import content_stamp
+from vit.data.images import content_hash
 from vit.interpret import DynamicsRecorder, read_dynamics
 from vit.interpret.dynamics import QUANTITIES
 from vit.training.distributed import SINGLE, Distributed, init_distributed
@@ -162,7 +162,7 @@ def learn_classes(place: str, *rank_and_count: str) -> None:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count)
     draws = torch.Generator().manual_seed(0)
     images, labels = torch.randint(0, 256, (7, 3, 16, 16), dtype=torch.uint8, generator=draws), torch.arange(7) % 3
-    both = ImageSet(images, labels, ("ape", "bee", "cat"), content_stamp(images, labels))
+    both = ImageSet(images, labels, ("ape", "bee", "cat"), content_hash(images, labels))
     data = Dataset("Noise", "folder", both, both)
     run = setup(CLASSIFY, data, Distributed(rank, count, rank))
     recorder = DynamicsRecorder(

@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
-from vit.checkpoints import CheckpointError, load_model, save_model
-from vit.checkpoints.native import fingerprint, write_weights
+from vit.checkpoints import CheckpointError, load_model, native, save_model
+from vit.checkpoints.native import write_weights
 from vit.config import Config, ConfigError, DataConfig, ModelConfig, TrainConfig
 from vit.data import DataError, Dataset, ImageSet
 from vit.data.augment import Normalization
-from vit.data.images import content_stamp
+from vit.data.images import content_hash
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.settings import config_parser, parse_config
@@ -42,7 +42,7 @@ def _seed():
 def dataset(names: tuple[str, ...] = NAMES) -> Dataset:
     images = torch.randint(0, 256, (12, 3, 16, 16), dtype=torch.uint8)
     labels = torch.arange(12) % len(names) if names else torch.full((12,), -1)
-    both = ImageSet(images, labels, names, content_stamp(images, labels))
+    both = ImageSet(images, labels, names, content_hash(images, labels))
     return Dataset("Noise", "folder", both, both)
 
 
@@ -291,8 +291,8 @@ def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(tmp_p
     aside = data.test.subset(torch.tensor([0, 1, 2]))  # another part of the training images is held out now
     now, whole = replace(data, test=aside, held_out=True), data
     model, warning = classifier(tmp_path / "unsaid"), "taught classes"
-    save_model(tmp_path / "same", model, THEIRS, NAMES, "Noise", data_stamp=now.stamp)
-    save_model(tmp_path / "other", model, THEIRS, NAMES, "Noise", data_stamp=whole.stamp)
+    save_model(tmp_path / "same", model, THEIRS, NAMES, "Noise", data_content_hash=now.content_hash)
+    save_model(tmp_path / "other", model, THEIRS, NAMES, "Noise", data_content_hash=whole.content_hash)
     autoencoder(tmp_path / "mae")
     found = {name: warning in notes(config(init=tmp_path / name), now) for name in ("unsaid", "same", "other", "mae")}
     assert found == {"unsaid": True, "same": False, "other": True, "mae": False}
@@ -305,5 +305,5 @@ def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(tmp_p
 def test_a_run_remembers_what_it_began_with(tmp_path):
     autoencoder(tmp_path / "mae")
     found = initial_model(config(init=tmp_path / "mae"), dataset())
-    assert found.init == fingerprint(load_model(tmp_path / "mae", part="encoder"))
+    assert found.init == native.content_hash(load_model(tmp_path / "mae", part="encoder"))
     assert initial_model(config(), dataset()).init == ""

@@ -68,7 +68,7 @@ def noise(count: int, seed: int = 0) -> Tensor:
 def start(settings: Config, images: Tensor | None = None, dist: Distributed = SINGLE) -> Run:
     """A run on 20 images, the last batch of an epoch having 4 of them."""
     images = noise(20) if images is None else images
-    both = ImageSet(images, torch.arange(len(images)) % 3, ("ape", "bee", "cat"), "stamp")
+    both = ImageSet(images, torch.arange(len(images)) % 3, ("ape", "bee", "cat"), "hash")
     return setup(settings, Dataset("Noise", "folder", both, both), dist)
 
 

@@ -35,7 +35,7 @@ def _seed():
 def objective_of(config: Config, classes: int = CLASSES) -> Objective:
     """An objective with a new model, on images of which the i-th has class i mod `classes` and shade i."""
     images = torch.arange(COUNT, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 16, 16)
-    both = ImageSet(images, torch.arange(COUNT) % classes, tuple(map(str, range(classes))), "stamp")
+    both = ImageSet(images, torch.arange(COUNT) % classes, tuple(map(str, range(classes))), "hash")
     data, kind = Dataset("Shades", "folder", both, both), objective_class(config.train.objective)
     encoder = config.model.vit_config(**kind.encoder_settings(config, data))
     return kind(kind.build_model(config, encoder), config, data)

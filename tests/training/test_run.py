@@ -28,7 +28,7 @@ from vit.config import (
     TrainConfig,
 )
 from vit.data import Dataset, ImageSet
-from vit.data.images import content_stamp
+from vit.data.images import content_hash
 from vit.interpret import DynamicsRecorder
 from vit.runs import read_metrics
 from vit.training.callbacks import Callback, MetricsFile
@@ -72,7 +72,7 @@ def image_set(count: int, seed: int) -> ImageSet:
     draws = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=draws)
     labels = torch.randint(0, 2, (count,), generator=draws)
-    return ImageSet(images, labels, ("one", "other"), content_stamp(images, labels))
+    return ImageSet(images, labels, ("one", "other"), content_hash(images, labels))
 
 
 def dataset(seed: int = 0) -> Dataset:
@@ -374,8 +374,8 @@ def test_other_data_is_refused(tmp_path):
     ):
         with pytest.raises(StateError, match="data has changed") as caught:
             begin(CONFIG, tmp_path, data)
-        assert one.stamp in str(caught.value)
-        assert data.stamp in str(caught.value)
+        assert one.content_hash in str(caught.value)
+        assert data.content_hash in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def measure(options: argparse.Namespace, config: DataConfig) -> tuple[Evaluation
 
     from vit import __version__
     from vit.checkpoints import load_trained
-    from vit.checkpoints.native import fingerprint
+    from vit.checkpoints.native import content_hash
     from vit.config import RunConfig
     from vit.data import load_data
     from vit.device import choose_compute, device_name
@@ -170,10 +170,11 @@ def measure(options: argparse.Namespace, config: DataConfig) -> tuple[Evaluation
     asked = ("every_layer", "labels", "holdout", "bank", "seeds", "flip", "device", "threads")
     results: dict[str, Any] = {
         "checkpoint": origin.source,
-        "fingerprint": fingerprint(model),
+        "content_hash": content_hash(model),
         "trained_on": origin.data,
         "data": {"name": data.name, "source": data.source, "train_images": len(data.train),
-                 "test_images": len(data.test), "tested_on": data.tested_on, "stamp": data.stamp, "warning": data.warning},
+                 "test_images": len(data.test), "tested_on": data.tested_on, "content_hash": data.content_hash,
+                 "warning": data.warning},
         "settings": {"methods": [] if options.method == "all" else [options.method],
                      **{name: getattr(options, name) for name in asked}},
         "note": note,
@@ -199,7 +200,7 @@ def applicable(model: Model, data: Dataset, asked: Sequence[str], flip: bool) ->
 
     encoder, names = model.encoder, data.test.class_names
     classes, own_names = encoder.config.num_classes, model.origin.class_names
-    if data.held_out and _knows_classes(model, data) and not model.origin.was_tested_on(data.test.stamp):
+    if data.held_out and _knows_classes(model, data) and not model.origin.was_tested_on(data.test.content_hash):
         ways = "train it with data.val_size, as many and with the same data.subset_seed"
         raise EvaluationError(f"this model may have been taught these {len(data.test):,} images' classes; {ways}")
 
@@ -241,7 +242,7 @@ def describe(results: dict[str, Any]) -> list[str]:
     """Return results in lines for a terminal."""
     data = results["data"]
     count = f"{data['train_images']:,} training and {data['test_images']:,} {data['tested_on']}"
-    lines = [f"{one_line(data['name'])}: {count}, stamp {data['stamp']}"]
+    lines = [f"{one_line(data['name'])}: {count}, content hash {data['content_hash']}"]
     if data["warning"]:
         lines.append(f"WARNING: {one_line(data['warning'])}")
     if results["note"]:

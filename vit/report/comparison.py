@@ -68,7 +68,7 @@ def compare_runs(runs: Sequence[RunRecord]) -> list[dict[str, str]]:
     begun_with: dict[str, set[str]] = {}
     for run in runs:
         marks = begun_with.setdefault(run.settings["model.init"], set())
-        marks |= {mark for mark in [run.summary.get("init_fingerprint")] if mark}
+        marks |= {mark for mark in [run.summary.get("init_content_hash")] if mark}
     if any(len(marks) > 1 for marks in begun_with.values()) and "model.init" not in different:
         different.insert(0, "model.init")  # one name, other weights
     rows = []
@@ -76,7 +76,7 @@ def compare_runs(runs: Sequence[RunRecord]) -> list[dict[str, str]]:
         row = {"run": ", ".join(one_line(str(run.files.path)) for run in alike)}
         row |= {key: _plain(alike[0].settings.get(key)) for key in different}
         if len(begun_with[init := alike[0].settings["model.init"]]) > 1:
-            row["model.init"] = f"{_plain(init)} ({alike[0].summary.get('init_fingerprint') or 'unknown weights'})"
+            row["model.init"] = f"{_plain(init)} ({alike[0].summary.get('init_content_hash') or 'unknown weights'})"
         data = alike[0].summary["data"]
         row |= {"images": f"{data['train_images']:,}", "measured on": f"{data['test_images']:,} {data['tested_on']}"}
         row["seeds"] = ", ".join(_seeds(run) for run in alike)
@@ -174,7 +174,7 @@ def _probe(run: RunRecord, every_layer: bool) -> float | None:
         float(found[method][key])
         for found in run.results.values()
         if method in found
-        and found["data"]["stamp"] == run.summary["data"]["stamp"]
+        and found["data"]["content_hash"] == run.summary["data"]["content_hash"]
         and (found["settings"]["labels"], found["settings"]["every_layer"]) == (1, every_layer)
     ]
     return accuracies[0] if accuracies else None
@@ -183,13 +183,17 @@ def _probe(run: RunRecord, every_layer: bool) -> float | None:
 def _key(run: RunRecord) -> str:
     """Equal for runs that differ in their seeds alone."""
     data, what = run.summary["data"], _what(run)
-    if begun_with := run.summary.get("init_fingerprint"):  # the same weights, wherever they lie
+    if begun_with := run.summary.get("init_content_hash"):  # the same weights, wherever they lie
         what["model.init"] = begun_with
-    stamp = data.get("whole_stamp")  # of all images: another seed, other labels and held-out images
-    if stamp is None:  # an earlier version's
-        stamp = data["stamp"].rpartition("-")[2] if run.settings.get("data.labels", 1) < 1 else data["stamp"]
+    images = data.get("whole_content_hash")  # of all images: another seed, other labels and held-out images
+    if images is None:  # an earlier version's
+        images = (
+            data["content_hash"].rpartition("-")[2] if run.settings.get("data.labels", 1) < 1 else data["content_hash"]
+        )
     bank = (run.summary.get("neighbours") or {}).get("bank")
-    return json.dumps([what, data["train_images"], data["test_images"], data["tested_on"], stamp, bank], sort_keys=True)
+    return json.dumps(
+        [what, data["train_images"], data["test_images"], data["tested_on"], images, bank], sort_keys=True
+    )
 
 
 def _seeds(run: RunRecord) -> str:

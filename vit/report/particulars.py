@@ -21,11 +21,11 @@ def data(record: RunRecord) -> Section | None:
         ("source", known["source"]),
         ("training images", f"{known['train_images']:,}"),
         (known["tested_on"], f"{known['test_images']:,}"),
-        ("stamp", known["stamp"]),
+        ("content hash", known["content_hash"]),
     ]
     if known["skipped"]:
         rows.append(("left out", f"{plural(known['skipped'], 'file')} that could not be read"))
-    lede = "The stamp is a fingerprint of all pixels and labels: runs with the same one saw the same images."
+    lede = "The content hash covers all pixels and labels: runs with the same one saw the same images."
     return section("data", "Data", lede, paragraph(known["warning"], "warning"), facts(rows))
 
 

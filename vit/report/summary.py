@@ -10,7 +10,7 @@ import torch
 import torchvision
 
 from vit import __version__
-from vit.checkpoints.native import fingerprint
+from vit.checkpoints.native import content_hash
 from vit.device import device_name
 from vit.training.run import Run
 
@@ -31,8 +31,8 @@ def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[
     return {
         "objective": config.train.objective,
         "init": config.model.init,
-        "init_fingerprint": run.init,
-        "fingerprint": fingerprint(run.result),
+        "init_content_hash": run.init,
+        "content_hash": content_hash(run.result),
         "data": data.facts,
         "steps": run.step,
         "epochs": config.train.epochs,

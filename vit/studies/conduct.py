@@ -49,7 +49,10 @@ def conduct(name: str, plan: Plan, out: Path, command: str, tell: Callable[[str]
     about: dict[str, Any] = {
         "study": name,
         **settings,
-        "data": [{"name": data.name, "stamp": data.stamp, "train_images": len(data.train)} for data in laboratory.used],
+        "data": [
+            {"name": data.name, "content_hash": data.content_hash, "train_images": len(data.train)}
+            for data in laboratory.used
+        ],
         "training_seconds": laboratory.training_seconds,
         "measuring_seconds": time.perf_counter() - since - laboratory.waited,
         "device": device_name(choose_compute(config.run, "fp32").device),

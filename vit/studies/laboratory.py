@@ -169,7 +169,7 @@ class Laboratory:
         """
         config = replace(config, train=replace(config.train, seed=seed))
         data = self.data(config)
-        mark = json.dumps([name, config.deciding(), data.stamp])
+        mark = json.dumps([name, config.deciding(), data.content_hash])
         place = self.folder / f"{name.replace(' ', '-')}-{hashlib.sha256(mark.encode()).hexdigest()[:8]}-seed{seed}"
         if not (place / "learned.json").exists():
             self.tell(f"training: {name}, seed {seed}, {data.name}")
@@ -190,7 +190,7 @@ class Laboratory:
                 torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
                 model, normalize, *_ = initial_model(config, data)
                 start(cast(MaskedAutoencoder, model))
-                save_model(initial, model, normalize, data_stamp=data.stamp)
+                save_model(initial, model, normalize, data_content_hash=data.content_hash)
             config = replace(config, model=replace(config.model, init=str(initial)))
         folder.begin(None if folder.begun else json.dumps(config.to_dict(), indent=2) + "\n")  # JSON is YAML too
 
