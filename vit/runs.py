@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from vit.atomic import replacing
 from vit.config import Config, flat_settings
 from vit.errors import UserError, one_line
 
@@ -150,6 +151,14 @@ class SampleImages:
     labels: list[str]
     class_names: list[str]
     data: dict[str, Any]
+
+    def save(self, path: Path) -> None:
+        """Write showcase.safetensors, whole or not at all."""
+        from safetensors.torch import save
+
+        about = json.dumps({"labels": self.labels, "class_names": self.class_names, "data": self.data})
+        with replacing(path) as temporary:
+            temporary.write_bytes(save({"images": self.images.contiguous()}, metadata={"showcase": about}))
 
 
 def read_sample_images(path: Path) -> SampleImages:

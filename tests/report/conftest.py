@@ -16,8 +16,7 @@ from vit.data.images import content_hash
 from vit.figures import save_figure
 from vit.interpret import DynamicsRecorder
 from vit.report.pictures import draw_attention
-from vit.report.showcase import save_showcase, showcase_of
-from vit.report.summary import summarize
+from vit.report.summary import sample_images, summarize
 from vit.runs import read_metrics
 from vit.settings import to_yaml
 from vit.training.callbacks import MetricsFile
@@ -67,7 +66,7 @@ def make_run() -> MakeRun:
         place, run = RunFolder(folder), setup(config, images)
         folder.mkdir(parents=True)
         place.config.write_text(f"# a comment\n{to_yaml(config)}", encoding="utf-8")
-        save_showcase(showcase_of(images), place.showcase)
+        sample_images(images).save(place.showcase)
 
         def save(where: Path, dtype: torch.dtype) -> None:
             save_model(

@@ -1,4 +1,4 @@
-"""summary.json: what a run came to, and all that is needed to compare it with another."""
+"""What a run leaves behind beside its model: a summary, to compare it with another, and a few images to show it at work."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ import torchvision
 
 from vit import __version__
 from vit.checkpoints.native import content_hash
+from vit.data import Dataset
 from vit.device import device_name
+from vit.runs import SampleImages
 from vit.training.run import Run
+
+SAMPLES = 10
+"""How many images a run keeps; of CIFAR-10, one of each class."""
 
 
 def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,3 +59,9 @@ def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[
             "python": sys.version.split()[0],
         },
     }
+
+
+def sample_images(data: Dataset) -> SampleImages:
+    """Return some test images, spread evenly over the classes: those that a run keeps, and its pictures show."""
+    some = data.test.subset(data.test.showcase(SAMPLES))
+    return SampleImages(some.images, some.label_names, list(some.class_names), data.facts)
