@@ -17,7 +17,7 @@ from vit.data import Dataset, load_data
 from vit.errors import one_line
 from vit.interpret import DynamicsRecorder
 from vit.report.summary import sample_images, summarize
-from vit.runs import CONTENTS, read_metrics, summary_text
+from vit.runs import CONTENTS, aligned, read_metrics, summary_lines
 from vit.settings import TrainCommand, to_yaml
 from vit.training.callbacks import MetricsFile, Progress, Snapshots, TensorBoard, Validation, tensorboard_writer
 from vit.training.distributed import Distributed, init_distributed
@@ -118,7 +118,7 @@ def finish(run: Run, folder: RunFolder) -> None:
     print(f"\n{one_line(run.data.name)}: {speed}")
     print(f"measured on {len(run.data.test):,} {run.data.tested_on}:")
     files = (f"  {name:<20} {what}" for name, what in CONTENTS.items() if (folder.path / name).exists())
-    for line in (*summary_text(measured), "", f"In {folder.path}:", *files):
+    for line in (*aligned(summary_lines(measured)), "", f"In {folder.path}:", *files):
         print(line, flush=True)
 
 
