@@ -50,11 +50,8 @@ def template(tmp_path):
 @pytest.mark.parametrize("name", HOSTILE)
 def test_text_and_attributes_come_back_as_they_were(name, template):
     macro = "{% macro bold(text) %}<b>{{ text }}</b>{% endmacro %}"
-    read = Read(
-        render_page(
-            template(macro + '<p title="{{ name }}">{{ name }}{{ bold(name) }}{{ none }}</p>'), name=name, none=None
-        )
-    )
+    page = template(macro + '<p title="{{ name }}">{{ name }}{{ bold(name) }}{{ nothing }}</p>')
+    read = Read(render_page(page, name=name, nothing=None))
     assert read.tags == ["p", "b"]
     assert read.attributes == [("title", name)]
     assert read.text == 2 * name
