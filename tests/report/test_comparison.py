@@ -122,15 +122,31 @@ def test_a_probe_of_every_layer_stands_apart(tmp_path):
     assert row["linear probe, best layer"] == "60.00%"
 
 
-def test_rows_are_shared_by_what_a_run_began_with_not_by_where_it_lay(tmp_path):
-    def run(name: str, init: str, weights: str, seed: int) -> Path:
-        folder = changed(finished(tmp_path / name, 0.5, seed=seed), "summary.json", init_content_hash=weights)
-        return changed(folder, "config.yaml", **{"model.init": init})
-
-    rows = compared(run("a", "runs/a", "x", 0), run("b", "runs/b", "x", 1), run("c", "runs/c", "y", 2))
-    assert [row["seeds"] for row in rows] == ["0, 1", "2"]
-    rows = compared(run("d", "runs/same", "x", 0), run("e", "runs/same", "y", 0))
-    assert [row["model.init"] for row in rows] == ["runs/same (x)", "runs/same (y)"]
+@pytest.mark.parametrize(
+    ("settings", "summary", "rows"),
+    [
+        ({"data.subset_seed": (0, 1), "data.val_size": (20, 20)}, {"data.content_hash": ("x", "y")}, 1),
+        ({"data.subset_seed": (0, 1), "data.labels": (0.5, 0.5)}, {"data.content_hash": ("x", "y")}, 1),
+        ({"data.subset_seed": (0, 1)}, {"data.content_hash": ("x", "y")}, 2),  # it draws nothing: they have the seed 0 twice
+        ({"train.seed": (0, 1)}, {"neighbours": ({"bank": 10}, {"bank": 50})}, 2),
+        ({"train.seed": (0, 1), "model.init": ("runs/a", "runs/b")}, {"init_content_hash": ("x", "x")}, 1),
+        ({"train.seed": (0, 1), "model.init": ("runs/a", "runs/b")}, {"init_content_hash": ("x", "y")}, 2),
+        ({"model.init": ("runs/a", "runs/a")}, {"init_content_hash": ("x", "y")}, 2),
+    ],
+)  # fmt: skip
+def test_runs_that_differ_in_the_seed_alone_share_a_row(settings, summary, rows, tmp_path):
+    folders = []
+    for number in (0, 1):
+        folder = finished(tmp_path / str(number), 0.5)
+        changed(folder, "config.yaml", **{key: pair[number] for key, pair in settings.items()})
+        values = {"data.whole_content_hash": "same"} | {key: pair[number] for key, pair in summary.items()}
+        folders.append(changed(folder, "summary.json", **values))
+    found = compared(*folders)
+    assert len(found) == rows
+    if "data.subset_seed" in settings:
+        assert found[0]["seeds"] == ("0, 0 (subset 1)" if rows == 1 else "0")
+    if "model.init" in settings and rows == 2:
+        assert [row["model.init"] for row in found] == [f"{settings['model.init'][n]} ({'xy'[n]})" for n in (0, 1)]
 
 
 def test_runs_of_an_earlier_version_are_compared_as_they_were(tmp_path):
@@ -149,29 +165,6 @@ def test_runs_of_an_earlier_version_are_compared_as_they_were(tmp_path):
         folders.append(folder)
     (row,) = compared(*folders)
     assert row["linear probe"] == "60.00% ± 0.00%"
-
-
-def test_neighbours_of_another_bank_stand_apart(tmp_path):
-    runs = [
-        changed(finished(tmp_path / str(bank), 0.5, seed=bank), "summary.json",
-                neighbours={"encoder_accuracy": 0.5, "bank": bank})
-        for bank in (10, 50)
-    ]  # fmt: skip
-    assert len(compared(*runs)) == 2
-
-
-@pytest.mark.parametrize(("part", "rows"), [({"val_size": 20}, 1), ({"labels": 0.5}, 1), ({}, 2)], ids=str)
-def test_subset_seeds_share_a_row_where_subsets_are_drawn(part, rows, tmp_path):
-    runs = []
-    for seed in (0, 1):
-        folder = finished(tmp_path / str(seed), 0.5 + 0.1 * seed, content_hash=f"drawn by {seed}")
-        settings = {f"data.{key}": value for key, value in {**part, "subset_seed": seed}.items()}
-        runs.append(
-            changed(changed(folder, "config.yaml", **settings), "summary.json", **{"data.whole_content_hash": "same"})
-        )
-    found = compared(*runs)
-    assert len(found) == rows
-    assert found[0]["seeds"] == ("0, 0 (subset 1)" if rows == 1 else "0")
 
 
 # ---- The picture -----------------------------------------------------------------------------------------------------

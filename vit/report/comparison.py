@@ -26,19 +26,12 @@ class ComparisonError(UserError):
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run, as it is compared.
-
-    Attributes:
-        record: of its folder.
-        identity: what runs that differ in the seed alone have in common: settings, data, what it began with.
-        seeds: as text.
-        figures: what it measured, by column.
-    """
+    """A finished run, as it is compared."""
 
     record: RunRecord
-    identity: dict[str, Any]
+    identity: dict[str, Any]  # settings, data and first weights: the same for runs that differ in the seed alone
     seeds: str
-    figures: dict[str, float]
+    figures: dict[str, float]  # what it measured, by column
 
 
 def read_finished(folder: Path) -> FinishedRun:
@@ -100,11 +93,9 @@ def group_by_seed(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
 
 
 def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
-    """Return a row per run; those that differ in the seed alone share one, with mean and standard deviation.
+    """Return a row per run, with the same columns; those that differ in the seed alone share one, with mean and deviation.
 
-    Returns:
-        Rows with the same columns, as text: the run, the settings that are not the same everywhere, the seeds, what was
-        measured on, and the figures that a run has.
+    The columns: run, settings that are not the same everywhere, images, what was measured on, seeds, figures that a run has.
     """
     keys = dict.fromkeys(key for run in runs for key in run.identity if key in run.record.settings)
     different = [key for key in keys if len({json.dumps(run.identity.get(key)) for run in runs}) > 1]
@@ -142,31 +133,24 @@ def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[
 def draw_runs(runs: Sequence[FinishedRun], path: Path) -> None:
     """Draw how they went: a line per run while it trained, a mark for what was measured at the end, a colour per row.
 
-    A run that was measured on held-out images while it trained is drawn by these, others by what they measured on their own
-    augmented images.
-
-    Args:
-        runs: as for `compare_runs`.
-        path: .png, .svg or .pdf.
+    A run that was measured on held-out images while it trained is drawn by these, others by their own augmented images.
 
     Raises:
         ComparisonError: there are more rows than can be told apart, or a run's files lack what is drawn.
         RunError: a metrics.jsonl is damaged.
     """
     groups = group_by_seed(runs)
-    if len(groups) > len(SERIES):
-        most = f"give at most {len(SERIES)}"
-        raise ComparisonError(f"{len(groups)} kinds of runs cannot be told apart in one picture; {most}")
+    if len(groups) > (most := len(SERIES)):
+        raise ComparisonError(f"{len(groups)} kinds of runs cannot be told apart in one picture; give at most {most}")
     panels: dict[str, list[RunLine]] = {}
     for series, alike in enumerate(groups):
         names = ", ".join(run.record.files.path.resolve().name for run in alike)
         drawn = [_lines(run.record, series) for run in alike]
         for title in drawn[0]:
             first, *others = (lines[title] for lines in drawn)
-            ends = _mean(
-                [line.end[1] for line in (first, *others) if line.end], ".2%" if title == "accuracy" else ".4f"
-            )
-            panels.setdefault(title, []).extend([replace(first, label=f"{ends}  {names}"), *others])
+            ends = [line.end[1] for line in (first, *others) if line.end]
+            label = f"{_mean(ends, '.2%' if title == 'accuracy' else '.4f')}  {names}"
+            panels.setdefault(title, []).extend([replace(first, label=label), *others])
     tested = dict.fromkeys(f"{run.record.tested} of {one_line(run.record.data['name'])}" for run in runs)
     about = (
         "lines: while training, on varied images (a running mean) or held-out ones · marks and figures: in the end, on "
