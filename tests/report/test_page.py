@@ -29,7 +29,7 @@ from vit.figures.strip import GAP
 from vit.figures.style import DARK, LIGHT, printable
 from vit.interpret import DynamicsError, read_dynamics
 from vit.report.page import bars, commands_of, duration, is_report, report_page, spelled, write_report
-from vit.report.pictures import WIDE_DPI, figure_of_dynamics, movement
+from vit.report.pictures import WIDE_DPI, dynamics_picture, figure_of_dynamics
 from vit.runs import FIGURES, flat_settings, read_run, read_sample_images
 from vit.settings import parse_train_command
 
@@ -216,14 +216,14 @@ def recorded(make_run, tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_dynamics_are_drawn_for_both_themes_where_they_were_recorded(recorded, tmp_path):
     run = shutil.copytree(recorded, tmp_path / "run")
-    found = movement(read_run(run))
+    found = dynamics_picture(read_run(run))
     light, dark = (base64.b64decode(found[theme].partition(",")[2]) for theme in ("light", "dark"))
     assert png_of(figure_of_dynamics(read_dynamics(run / "dynamics.safetensors")), WIDE_DPI) == light != dark
     (run / "dynamics.safetensors").write_bytes(b"cut")
     with pytest.raises(DynamicsError, match=r"dynamics\.safetensors"):
-        movement(read_run(run))
+        dynamics_picture(read_run(run))
     (run / "dynamics.safetensors").unlink()
-    assert movement(read_run(run)) is None
+    assert dynamics_picture(read_run(run)) is None
 
 
 def own_results(folder: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from vit.figures import confusion_figure, reliability_figure
 from vit.figures.document import data_uri, render_page
 from vit.interpret.viewing import short_name
 from vit.report.moments import moments_of_run
-from vit.report.pictures import attention, course, filling, in_both_themes, movement
+from vit.report.pictures import attention_rows, curve_pictures, dynamics_picture, in_both_themes, reconstruction_rows
 from vit.runs import FIGURES, Figure, RunRecord, baselines, flat_settings, read_run, results_lines, summary_values
 from vit.training.objectives import objective_class
 
@@ -95,14 +95,14 @@ def report_page(record: RunRecord) -> str:
         size={key: sizes[key] if (value := settings[f"model.{key}"]) is None else value for key in sizes},
         patch=patch if isinstance(patch, list) else [patch, patch],
         key_figures=key_figures(record),
-        outcome=outcome(record),
-        course=course(record),
+        measured=measured(record),
+        curves=curve_pictures(record),
         labels=record.samples.labels if record.samples else [],
         smooth=bool(moments) and max(moments[-1].images.shape[-2:]) > PIXELATED,
-        filling=filling(moments),
-        attention=attention(moments),
+        reconstructions=reconstruction_rows(moments),
+        attention=attention_rows(moments),
         pictures_left={path.stem: data_uri(path.read_bytes()) for path in left if path.exists()},
-        movement=movement(record),
+        dynamics=dynamics_picture(record),
         evaluations=evaluated,
         settings=[(key, spelled(value)) for key, value in settings.items()],
         changed=[
@@ -147,7 +147,7 @@ def key_figures(record: RunRecord) -> list[tuple[str, str, str]]:
     return [*figures, (duration(summary["seconds"]), "of training", speed)]
 
 
-def outcome(record: RunRecord) -> dict[str, Any] | None:
+def measured(record: RunRecord) -> dict[str, Any] | None:
     """Return what a finished run measured beside what needs no model, by the keys of FIGURES; or a classifier's mistakes."""
     summary, values = record.summary, summary_values(record.summary)
     if not summary:
@@ -216,7 +216,7 @@ def evaluations(record: RunRecord) -> tuple[list[dict[str, Any]], list[str]]:
         try:
             data = results["data"]
             about = f"{data['name']}: {data['train_images']:,} training images, measured on"
-            measured = {
+            shown = {
                 "name": name,
                 "about": f"{about} {data['test_images']:,} {data['tested_on']}.",
                 "warnings": [data.get("warning"), results.get("note")],
@@ -234,7 +234,7 @@ def evaluations(record: RunRecord) -> tuple[list[dict[str, Any]], list[str]]:
                 ],
                 "command": results.get("command"),
             }
-            found.append(measured)
+            found.append(shown)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             notes.append(f"{name}/results.json is not as vit evaluate writes it: {type(error).__name__}: {error}")
     return found, notes

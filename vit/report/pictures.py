@@ -106,7 +106,7 @@ def in_both_themes(figure: Callable[[bool], Figure], alt: str, dpi: int = DPI) -
     return {"light": light, "dark": dark, "alt": alt}
 
 
-def course(record: RunRecord) -> list[dict[str, str]]:
+def curve_pictures(record: RunRecord) -> list[dict[str, str]]:
     """Return the objective's curves, the learning rate and the gradient norm."""
     if not record.metrics:
         return []
@@ -127,7 +127,7 @@ def course(record: RunRecord) -> list[dict[str, str]]:
     return pictures
 
 
-def filling(moments: Sequence[Moment]) -> dict[str, Any] | None:
+def reconstruction_rows(moments: Sequence[Moment]) -> dict[str, Any] | None:
     """Return the reconstructions of each moment, as rows of images."""
     found = [(moment.name, moment.reconstruction) for moment in moments if moment.reconstruction]
     if not found:
@@ -142,7 +142,7 @@ def filling(moments: Sequence[Moment]) -> dict[str, Any] | None:
     }
 
 
-def attention(moments: Sequence[Moment]) -> dict[str, Any] | None:
+def attention_rows(moments: Sequence[Moment]) -> dict[str, Any] | None:
     """Return where the last layer looks, as rows of maps: now, head by head, and the mean of the heads at each moment."""
     if not moments:
         return None
@@ -171,7 +171,7 @@ def attention(moments: Sequence[Moment]) -> dict[str, Any] | None:
     }
 
 
-def movement(record: RunRecord) -> dict[str, str] | None:
+def dynamics_picture(record: RunRecord) -> dict[str, str] | None:
     """Return how the weights moved, if the run recorded it.
 
     Raises:
