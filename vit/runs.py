@@ -23,6 +23,9 @@ class RunError(UserError):
     """A run folder, or a file in it, that cannot be read; the message is one line."""
 
 
+WRONG_VALUES = (LookupError, TypeError, ValueError, AttributeError)
+"""What is raised by a file's values that are missing or of a wrong kind."""
+
 # ---- Files -----------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from vit.errors import UserError, one_line
 from vit.figures import RunLine, RunPanel, compared_figure, save_figure
 from vit.figures.measures import SERIES
 from vit.report.pictures import curves_of
-from vit.runs import FIGURES, RunRecord, read_run, settings_that_matter
+from vit.runs import FIGURES, WRONG_VALUES, RunRecord, read_run, settings_that_matter
 
 SEEDS = ("train.seed", "data.subset_seed")
 LINEAR = FIGURES["linear_probe"]
@@ -57,7 +57,7 @@ def read_finished(folder: Path) -> FinishedRun:
         if settings["data.subset_seed"] and (settings["data.labels"] < 1 or settings["data.val_size"]):
             seeds += f" (subset {settings['data.subset_seed']})"
         return FinishedRun(record, identity, seeds, _figures(record))
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except WRONG_VALUES as error:
         raise ComparisonError(f"{folder} cannot be read: {type(error).__name__}: {one_line(str(error))}") from error
 
 

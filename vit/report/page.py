@@ -24,7 +24,17 @@ from vit.figures.document import data_uri, render_page
 from vit.interpret.viewing import short_name
 from vit.report.moments import moments_of_run
 from vit.report.pictures import attention_rows, curve_pictures, dynamics_picture, in_both_themes, reconstruction_rows
-from vit.runs import FIGURES, Figure, RunRecord, baselines, flat_settings, read_run, results_lines, summary_values
+from vit.runs import (
+    FIGURES,
+    WRONG_VALUES,
+    Figure,
+    RunRecord,
+    baselines,
+    flat_settings,
+    read_run,
+    results_lines,
+    summary_values,
+)
 from vit.training.objectives import objective_class
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -53,13 +63,7 @@ def write_report(path: Path, out: Path) -> int:
         raise ReportError(f"{out} is no report of vit and is left as it is; name another file with --out")
     try:
         page = report_page(record)
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        UndefinedError,
-    ) as error:  # another version's, or edited
+    except (*WRONG_VALUES, UndefinedError) as error:  # another version's, or edited
         found = f"{type(error).__name__}: {one_line(str(error))}"
         raise ReportError(f"{path}: its files are not as this version writes them ({found})") from error
     write_text(out, page)
@@ -235,7 +239,7 @@ def evaluations(record: RunRecord) -> tuple[list[dict[str, Any]], list[str]]:
                 "command": results.get("command"),
             }
             found.append(shown)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except WRONG_VALUES as error:
             notes.append(f"{name}/results.json is not as vit evaluate writes it: {type(error).__name__}: {error}")
     return found, notes
 
