@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vit.attention import MultiHeadSelfAttention
 from vit.encoder import eval_mode
-from vit.interpret.layers import AttentionError, stepping_in
+from vit.interpret.layers import AttentionError, intercept_attention
 from vit.interpret.measures import attention_entropy
 
 HEAD_MEASURES = ("sharpness", "on other tokens", "strongest weight", "what it writes")
@@ -51,6 +51,6 @@ def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
         counts[layer] = counts.get(layer, 0) + len(weights)
         return mixed
 
-    with eval_mode(model), stepping_in(model, look) as layers:
+    with eval_mode(model), intercept_attention(model, look) as layers:
         run()
     return torch.cat([sums[layer] / counts[layer] for layer in sorted(sums)])

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from vit.checkpoints import CheckpointError, load_trained
 from vit.data.augment import to_float
+from vit.device import Compute
 from vit.encoder import VisionTransformer, eval_mode
 from vit.evaluate.reconstruction import Reconstruction, fixed_mask, reconstruct
-from vit.interpret import AttentionMaps
-from vit.interpret.viewing import CPU, middle, moments_of
+from vit.interpret import AttentionMaps, geometry_of
 from vit.runs import RunFiles, RunRecord
 from vit.training.state import saved_states
 
@@ -62,7 +62,7 @@ def last_attention(encoder: VisionTransformer, inputs: Tensor) -> LastAttention:
         encoder: any.
         inputs: normalised (B, C, H, W), on the encoder's device. What is returned is on the CPU.
     """
-    row, column = middle(encoder.patch_embed.grid_size)
+    row, column = geometry_of(encoder).middle
     query: str | tuple[int, int] = (row, column)
     title = f"the patch in row {row}, column {column} looks"
     if encoder.config.num_classes and encoder.config.global_pool == "avg":
@@ -96,15 +96,14 @@ def moments_of_run(record: RunRecord) -> tuple[list[Moment], list[str]]:
         images, reconstruction = to_float(kept, embed.image_size), None
         if model.decoder is not None:
             mask = fixed_mask(settings["mask.kind"], 0, len(kept), embed.grid_size, settings["mask.ratio"])
-            reconstruction = reconstruct(model, kept, normalize, mask, CPU)
+            reconstruction = reconstruct(model, kept, normalize, mask, Compute(torch.device("cpu")))
         moments.append(Moment(name, images, last_attention(model.encoder, normalize(images)), reconstruction))
     return moments, notes
 
 
 def _weights(files: RunFiles) -> list[tuple[str, Path]]:
     """The weights to show: a name for each, and where it is."""
-    if any(files.snapshots.glob("step-*/model.safetensors")):
-        kept = moments_of(str(files.path))
+    if kept := list(files.saved_snapshots().items()):
         last, most = len(kept) - 1, min(len(kept), MOST_MOMENTS) - 1
         return [kept[round(i * last / max(most, 1))] for i in range(most + 1)]
     if files.model.exists():

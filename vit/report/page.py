@@ -21,7 +21,7 @@ from vit.config import OBJECTIVES, PRESETS, Config
 from vit.errors import UserError, one_line
 from vit.figures import confusion_figure, reliability_figure
 from vit.figures.document import data_uri, render_page
-from vit.interpret.viewing import short_name
+from vit.interpret.inputs import short_name
 from vit.report.moments import moments_of_run
 from vit.report.pictures import attention_rows, curve_pictures, dynamics_picture, in_both_themes, reconstruction_rows
 from vit.runs import (
