@@ -14,17 +14,10 @@ from vit.masking import Mask
 
 
 def masked_gradients(model: MaskedAutoencoder, images: Tensor, mask: Mask) -> dict[str, list[Tensor]]:
-    """The gradient of the masked loss in every matrix of the encoder, of all at once: one backward pass has them all.
+    """The gradient of the masked loss in every matrix of the encoder: one backward pass has them all, as `weights_by_name`.
 
-    What was frozen in training, or is fixed, has its gradient here too: how it would be pulled if it learned.
-
-    Args:
-        model: left as it is.
-        images: (B, C, H, W), normalised.
-        mask: for these images.
-
-    Returns:
-        As `weights_by_name`.
+    What was frozen in training, or is fixed, has its gradient here too: how it would be pulled if it learned. The images
+    are normalised; the model is left as it is.
     """
     model = deepcopy(model).requires_grad_(True)
     parameters = list(model.parameters())
@@ -37,15 +30,10 @@ def masked_gradients(model: MaskedAutoencoder, images: Tensor, mask: Mask) -> di
 def weights_by_name(
     encoder: VisionTransformer, of: Callable[[Tensor], Tensor] = Tensor.detach
 ) -> dict[str, list[Tensor]]:
-    """The matrices of an encoder by name, and the biases of queries, keys and values, layer by layer.
+    """The matrices of an encoder by name, and the biases of queries, keys and values, layer by layer, as flat tensors.
 
-    Args:
-        encoder: whose.
-        of: what is wanted of a parameter: its values, its gradient.
-
-    Returns:
-        Flat tensors: one a layer of "W_Q", "W_K", "W_V" and "b_Q", "b_K", "b_V" (where there are such), "W_O", and "MLP" with
-        its two matrices; one in all of "W_E" and "positions".
+    One a layer of "W_Q", "W_K", "W_V" and "b_Q", "b_K", "b_V" (where there are such), "W_O", and "MLP" with its two
+    matrices; one in all of "W_E" and "positions". `of` says what is wanted of a parameter: its values, its gradient.
     """
     blocks = [block for block in encoder.blocks if isinstance(block, Block)]
     found = {"W_E": [of(encoder.patch_embed.proj.weight).flatten()], "positions": [of(encoder.pos_embed).flatten()]}

@@ -1,22 +1,26 @@
 """What a hidden patch rests on: what is taken away is what was named, and nothing changes where nothing can."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from vit.config import DecoderConfig, ViTConfig
-from vit.interpret import AttentionMaps
-from vit.interpret.causes import (
-    ATTENTION,
-    GRADIENT,
-    REMOVALS,
-    attended_patches,
-    hide_one_more,
-    removal_effects,
-)
+from vit.encoder import VisionTransformer
+from vit.interpret import AttentionError, AttentionMaps
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.masking import Mask, make_mask
 from vit.patches import patchify, unpatchify
+from vit.studies.analysis.causes import (
+    ATTENTION,
+    GRADIENT,
+    HEAD_MEASURES,
+    attended_patches,
+    head_measures,
+    hide_one_more,
+    removal_effects,
+)
 
 GRID = (3, 4)
 
@@ -48,14 +52,9 @@ def test_one_more_is_hidden_and_no_other(mask):
         assert torch.equal(more.mask, expected)
         kept = [i for i in range(6) if i != number]
         assert torch.equal(more.ids_keep, mask.ids_keep[:, kept])  # in the same order
-    for number in (-1, 6):
-        with pytest.raises(ValueError, match="visible patch"):
-            hide_one_more(mask, number)
-    with pytest.raises(ValueError, match="one must stay visible"):
-        hide_one_more(make_mask("random", 2, GRID, 0.9, torch.Generator()), 0)
 
 
-@pytest.mark.parametrize("how", REMOVALS)
+@pytest.mark.parametrize("how", ["left out", "mean patch"])
 def test_effects_by_their_definition(mask, inputs, how):
     model = model_of()
     found = removal_effects(model, inputs, mask, how)
@@ -78,18 +77,10 @@ def test_without_attention_no_patch_rests_on_another(mask, inputs):
     for part in (*model.encoder.blocks, *model.decoder.blocks):
         nn.init.zeros_(part.attn.proj.weight)
     hidden = mask.mask > 0
-    for how in REMOVALS:
+    for how in ("left out", "mean patch"):
         change = removal_effects(model, inputs, mask, how).change
         assert change[hidden].max() < 1e-10
         assert change[~hidden].max() > 1e-3  # but each on itself
-
-
-def test_a_patch_that_is_the_mean_already_is_replaced_by_itself(mask):
-    even = torch.randn(5, 3, 1, 1).expand(-1, -1, 6, 8)
-    assert removal_effects(model_of(), even, mask, "mean patch").change.max() < 1e-9
-    assert removal_effects(model_of(), even, mask).change.max() > 1e-4
-    with pytest.raises(ValueError, match="left out or mean patch"):
-        removal_effects(model_of(), even, mask, "burnt")
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -117,3 +108,47 @@ def test_weights_on_values_that_are_nothing_have_no_gradient(mask, inputs):
     found = attended_patches(model, inputs, mask, mask.mask.topk(2).indices)
     assert found[GRADIENT].abs().max() == 0
     assert found[ATTENTION].max() > 0
+
+
+# --- heads
+
+
+def encoder_of() -> VisionTransformer:
+    torch.manual_seed(0)
+    model = VisionTransformer(ViTConfig((8, 8), (4, 4), embed_dim=16, depth=2, num_heads=2))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model.eval()
+
+
+def test_a_head_without_queries_is_even_and_one_without_output_writes_nothing():
+    model = encoder_of()
+    model.attention(0).qkv.weight.data[8:16] = 0  # W_Q of the second head
+    model.attention(0).qkv.bias.data[8:16] = 0
+    model.attention(1).W_O.data[:8] = 0  # the first head's rows
+    found = head_measures(model, lambda: model(torch.randn(3, 3, 8, 8)))
+    assert found.shape == (4, len(HEAD_MEASURES))
+    assert found[1, :3].tolist() == pytest.approx([0, 1 - 1 / 5, 1 / 5], abs=1e-5)  # of five tokens
+    assert found[0, 0] > 0.01
+    assert found[2, 3] == 0
+    assert found[3, 3] > 0.1
+
+
+def test_sharp_attention_to_oneself():
+    torch.manual_seed(0)
+    model = VisionTransformer(ViTConfig((8, 8), (4, 4), embed_dim=16, depth=1, num_heads=1)).eval()
+    for name in ("W_Q", "W_K"):  # tokens leave the norm at one length, so that nothing is as like a token as itself
+        getattr(model.attention(0), name).data.copy_(30 * torch.eye(16))
+    found = head_measures(model, lambda: model(torch.randn(3, 3, 8, 8)))
+    assert found[0, :3].tolist() == pytest.approx([math.log2(5), 0, 1], abs=0.01)
+
+
+def test_the_mean_is_over_all_images_and_what_is_not_ours_is_refused():
+    model = encoder_of()
+    images = torch.randn(5, 3, 8, 8)
+    whole = head_measures(model, lambda: model(images))
+    parts = head_measures(model, lambda: [model(part) for part in images.split(2)])
+    torch.testing.assert_close(whole, parts)
+    other = nn.TransformerEncoderLayer(16, 2, batch_first=True)
+    with pytest.raises(AttentionError, match="does not say"):
+        head_measures(other, lambda: other(torch.randn(1, 4, 16)))

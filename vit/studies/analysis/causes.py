@@ -1,24 +1,28 @@
 """What the filling in of a hidden patch rests on: by attention, and by taking visible patches away, one after the other.
 
+And what the attention of each head is like, to hold beside what is lost without it.
+
 Letters: B batch, L patches, K visible patches, J hidden patches that are asked about, N tokens (prefix + L or K).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from vit.attention import MultiHeadSelfAttention
 from vit.encoder import eval_mode
 from vit.interpret.capture import AttentionMaps
-from vit.interpret.measures import attention_rollout, relevance
+from vit.interpret.layers import AttentionError, intercept_attention
+from vit.interpret.measures import attention_entropy, attention_rollout, relevance
 from vit.mae import MaskedAutoencoder
 from vit.masking import Mask, mask_from_noise
 from vit.patches import patchify, unpatchify
-
-REMOVALS = ("left out", "mean patch")
 
 
 class Effects(NamedTuple):
@@ -34,18 +38,14 @@ class Effects(NamedTuple):
 
 
 @torch.no_grad()
-def removal_effects(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, how: str = "left out") -> Effects:
-    """Take away each visible patch in turn, and see what becomes of the reconstruction.
+def removal_effects(
+    model: MaskedAutoencoder, inputs: Tensor, mask: Mask, how: Literal["left out", "mean patch"] = "left out"
+) -> Effects:
+    """Take away each visible patch in turn, and see what becomes of the reconstruction of images (B, C, H, W), normalised.
 
-    Args:
-        model: put into eval mode and back.
-        inputs: (B, C, H, W), normalised.
-        mask: for these images, which leaves two patches visible at least.
-        how: "left out": the patch is hidden from the encoder like the others; "mean patch": the mean of the image's visible
-            patches stands in its place, and no token goes missing.
+    "left out": the patch is hidden from the encoder like the others; "mean patch": the mean of the image's visible patches
+    stands in its place, and no token goes missing. The mask leaves two patches visible at least.
     """
-    if how not in REMOVALS:
-        raise ValueError(f"a patch is removed by {' or '.join(REMOVALS)}, got {how!r}")
     embed, targets = model.encoder.patch_embed, model.targets(inputs)
     patches = patchify(inputs, embed.patch_size)  # (B, L, P)
     visible = 1 - mask.mask[:, :, None]
@@ -65,14 +65,8 @@ def removal_effects(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, how: s
 
 
 def hide_one_more(mask: Mask, number: int) -> Mask:
-    """The mask that hides a visible patch as well: the one that stands at `number` of 0 to K - 1 in `ids_keep`.
-
-    Raises:
-        ValueError: it is the only one, or there is none at that number.
-    """
+    """Return the mask that hides a visible patch as well: the one at `number`, 0 to K - 1, of `ids_keep`; K is 2 or more."""
     visible = mask.ids_keep.shape[1]
-    if not 0 <= number < visible or visible < 2:
-        raise ValueError(f"cannot hide visible patch {number} of {visible}: one must stay visible")
     noise = mask.ids_restore.float()
     return mask_from_noise(noise.masked_fill(noise == number, visible - 0.5), visible - 1)
 
@@ -81,18 +75,11 @@ ATTENTION, GRADIENT = "attention, last decoder layer", "gradient × attention, d
 
 
 def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidden: Tensor) -> dict[str, Tensor]:
-    """How much of each visible patch goes into filling in hidden ones, as attention has it.
+    """How much of each visible patch goes into filling in hidden patches (B, J), as attention has it: (B, J, K), by name.
 
-    Args:
-        model: encoder and decoder; left as it was.
-        inputs: (B, C, H, W), normalised.
-        mask: for these images.
-        hidden: int64 (B, J), numbers of hidden patches.
-
-    Returns:
-        By name, (B, J, K), visible patches in the mask's order. `ATTENTION`: the weights of the last decoder layer, mean over
-        heads. The rollout through decoder and encoder. `GRADIENT`: relevance through the decoder (Chefer, Gur and Wolf 2021)
-        for how right the patch is filled in. Where the decoder has several layers, also their mean, and its own rollout.
+    `ATTENTION`: the weights of the last decoder layer, mean over heads. The rollout through decoder and encoder.
+    `GRADIENT`: relevance through the decoder (Chefer, Gur and Wolf 2021) for how right the patch is filled in. Where the
+    decoder has several layers, also their mean, and its own rollout. Visible patches are in the mask's order.
     """
     prefix, depth = model.encoder.num_prefix_tokens, len(model.encoder.blocks)
     every = torch.arange(len(inputs), device=inputs.device)
@@ -120,3 +107,38 @@ def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidde
 def _right_at(filled: Tensor, targets: Tensor, patch: Tensor) -> Tensor:
     """How right the reconstruction (B, L, P) is at one patch of each image: minus its squared error, (B,)."""
     return -(filled - targets).square().mean(-1)[torch.arange(len(filled), device=filled.device), patch]
+
+
+HEAD_MEASURES = ("sharpness", "on other tokens", "strongest weight", "what it writes")
+
+
+@torch.no_grad()
+def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
+    """Return `HEAD_MEASURES` of all heads of a model of ours: (heads, 4), means over what `run` shows it.
+
+    How far the entropy of a token's weights is below that of even ones, in bits; the share of its attention that goes to
+    other tokens; its largest weight; the length of the vector that the head adds to it. An AttentionError refuses other
+    models' attention.
+    """
+    sums: dict[int, Tensor] = {}
+    counts: dict[int, int] = {}
+
+    def look(layer: int, weights: Tensor, values: Tensor) -> Tensor:
+        name, attention = layers[layer]
+        if not isinstance(attention, MultiHeadSelfAttention):
+            raise AttentionError(f"{name} ({type(attention).__name__}) does not say what its heads write")
+        mixed = weights @ values  # (B, h, N, d)
+        written = mixed @ attention.W_O.unflatten(0, (weights.shape[1], -1))  # (B, h, N, D)
+        found = (
+            math.log2(weights.shape[-1]) - attention_entropy(weights),
+            1 - weights.diagonal(dim1=-2, dim2=-1).mean(-1),
+            weights.amax(-1).mean(-1),
+            written.norm(dim=-1).mean(-1),
+        )
+        sums[layer] = sums.get(layer, 0) + torch.stack(found, -1).sum(0)  # (h, 4)
+        counts[layer] = counts.get(layer, 0) + len(weights)
+        return mixed
+
+    with eval_mode(model), intercept_attention(model, look) as layers:
+        run()
+    return torch.cat([sums[layer] / counts[layer] for layer in sorted(sums)])

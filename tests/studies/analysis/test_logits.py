@@ -7,7 +7,15 @@ from torch import nn
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.interpret import AttentionMaps
-from vit.interpret.logits import asking, split_first_logits, split_keys, variance_parts
+from vit.studies.analysis.logits import (
+    asking,
+    correlation_with_cosine,
+    self_share,
+    split_first_logits,
+    split_keys,
+    symmetry,
+    variance_parts,
+)
 
 KINDS = [
     {},
@@ -104,3 +112,72 @@ def test_keys_without_content_are_their_place_and_keys_without_place_are_not():
     nn.init.zeros_(encoder.pos_embed)
     found = split_keys(encoder, images(64), images(256, seed=2))
     assert (found[0, :, 0] / found[0].sum(-1)).abs().max() < 0.05
+
+
+# --- logits and similarity
+
+
+@pytest.fixture
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.mark.usefixtures("_seed")
+def test_identity_is_self_similarity():
+    encoder = VisionTransformer(ViTConfig((16, 16), (4, 4), embed_dim=24, depth=3, num_heads=3, qkv="identity"))
+    for layer in asking(encoder, torch.randn(2, 3, 16, 16)):
+        tokens, logits = layer.tokens, layer.logits
+        heads = tokens.unflatten(-1, (3, 8))  # (B, N, h, d)
+        expected = torch.einsum("bnhd,bmhd->bhnm", heads, heads) / 8**0.5
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(symmetry(logits), torch.ones(2, 3))
+        # tokens are of equal length, so all heads together are the cosine, but for a factor
+        together = correlation_with_cosine(logits.mean(1, keepdim=True), tokens)
+        torch.testing.assert_close(together, torch.ones(2, 1), rtol=0, atol=1e-4)
+
+
+@pytest.mark.usefixtures("_seed")
+def test_a_head_that_prefers_the_unlike_is_found():
+    tokens = torch.randn(2, 30, 16)
+    cosines = torch.nn.functional.cosine_similarity(tokens[:, :, None], tokens[:, None], dim=-1)
+    liking = torch.stack([5 * cosines, -2 * cosines, cosines.transpose(-2, -1) + torch.randn(2, 30, 1)], dim=1)
+    expected = torch.tensor([[1.0, -1.0, 1.0]]).expand(2, 3)
+    torch.testing.assert_close(correlation_with_cosine(liking, tokens), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.usefixtures("_seed")
+def test_likeness_is_told_from_what_is_held_constant():
+    tokens, near = torch.randn(4, 40, 16), 20 * torch.randn(40, 40)
+    cosines = torch.nn.functional.cosine_similarity(tokens[:, :, None], tokens[:, None], dim=-1)
+    logits = torch.stack([cosines + near, near.expand(4, 40, 40)], dim=1)
+    assert correlation_with_cosine(logits, tokens).abs().max() < 0.15  # hidden by what varies more
+    found = correlation_with_cosine(logits, tokens, near)
+    torch.testing.assert_close(found[:, 0], torch.ones(4), rtol=0, atol=1e-3)
+    torch.testing.assert_close(found[:, 1], torch.zeros(4), rtol=0, atol=0.1)
+
+
+@pytest.mark.usefixtures("_seed")
+def test_unrelated_logits_give_nothing():
+    tokens, logits = torch.randn(8, 60, 32), torch.randn(8, 4, 60, 60)
+    assert correlation_with_cosine(logits, tokens).abs().max() < 0.08
+    assert symmetry(logits).abs().max() < 0.12
+    assert (correlation_with_cosine(torch.zeros(8, 4, 60, 60), tokens) == 0).all()
+
+
+@pytest.mark.usefixtures("_seed")
+def test_symmetry_of_its_extremes_and_without_what_is_common():
+    pairs = torch.randn(3, 2, 9, 9)
+    torch.testing.assert_close(symmetry(pairs + pairs.mT), torch.ones(3, 2))
+    torch.testing.assert_close(symmetry(pairs - pairs.mT), -torch.ones(3, 2))
+    popular = pairs + 100 * torch.randn(3, 2, 1, 9) + 100 * torch.randn(3, 2, 9, 1)
+    torch.testing.assert_close(symmetry(popular), symmetry(pairs), rtol=0, atol=1e-3)
+
+
+@pytest.mark.usefixtures("_seed")
+def test_the_share_of_the_diagonal():
+    even = torch.full((1, 2, 5, 5), 0.2)
+    torch.testing.assert_close(self_share(even), torch.full((1, 2), 0.2))
+    torch.testing.assert_close(self_share(torch.eye(5).expand(1, 2, 5, 5)), torch.ones(1, 2))
+    one_of_five = torch.diag(torch.tensor([1.0, 0, 0, 0, 0])).expand(1, 2, 5, 5)
+    assert (self_share(one_of_five) == 0.2).all()
+    assert (self_share(one_of_five, num_prefix_tokens=1) == 0).all()

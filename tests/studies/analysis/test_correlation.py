@@ -1,4 +1,6 @@
-"""Rank correlations of relations, against scipy's, and their p, against what it must be."""
+"""Correlations, against scipy's and their definitions, and where the answer is known."""
+
+import math
 
 import numpy as np
 import pytest
@@ -6,7 +8,49 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from vit.interpret.association import association
+from vit.studies.analysis.correlation import association, correlation, partial_correlation, ranks, top_overlap
+
+
+def test_correlation_is_torch_s_own():
+    torch.manual_seed(0)
+    a, b = torch.randn(3, 20), torch.randn(3, 20)
+    expected = [float(torch.corrcoef(torch.stack(pair))[0, 1]) for pair in zip(a, b, strict=True)]
+    assert correlation(a, b).tolist() == pytest.approx(expected, abs=1e-6)
+    assert correlation(a, 3 * a + 1000).tolist() == pytest.approx([1] * 3, abs=1e-4)
+    assert correlation(a[:, None], b).shape == (3, 3)
+
+
+def test_what_does_not_vary_goes_with_nothing():
+    assert float(correlation(torch.full((6,), 0.1), torch.arange(6.0))) == 0
+    assert float(correlation(torch.full((65,), 1e3) / 3, torch.arange(65.0))) == 0  # but for rounding
+
+
+def test_partial_correlation_by_its_formula():
+    torch.manual_seed(0)
+    a, b, c = torch.randn(3, 30).double()
+    ab, ac, bc = (float(correlation(*pair)) for pair in ((a, b), (a, c), (b, c)))
+    expected = (ab - ac * bc) / math.sqrt((1 - ac**2) * (1 - bc**2))
+    assert float(partial_correlation(a, b, c)) == pytest.approx(expected)
+    assert float(partial_correlation(a, b, a)) == 0  # nothing is left
+
+
+def test_ranks_share_ties_and_know_no_scale():
+    assert ranks(torch.tensor([3.0, 1.0, 2.0, 1.0])).tolist() == [3, 0.5, 2, 0.5]
+    assert ranks(torch.zeros(2, 3)).tolist() == [[1, 1, 1]] * 2
+    values = torch.randn(4, 9)
+    assert torch.equal(ranks(values), ranks(values.exp()))
+
+
+def test_the_highest_that_are_shared():
+    a = torch.tensor([[5.0, 4, 3, 2, 1, 0]])
+    assert float(top_overlap(a, a, 3)) == 1
+    assert float(top_overlap(a, -a, 3)) == 0
+    assert float(top_overlap(a, torch.tensor([[5.0, 0, 1, 4, 3, 2]]), 3)) == pytest.approx(1 / 3)
+    torch.manual_seed(0)
+    assert float(top_overlap(torch.rand(4000, 16), torch.rand(4000, 16), 3).mean()) == pytest.approx(3 / 16, abs=0.01)
+
+
+# --- relations
 
 UPPER = torch.triu_indices(12, 12, 1)
 
@@ -56,15 +100,6 @@ def test_a_planted_relation_is_found_and_its_absence_is_not():
     assert found.p == pytest.approx(1 / 1000)
     of_nothing = [association(relation(seed), relation(seed + 50), permutations=199).p for seed in range(40)]
     assert 2 <= sum(p <= 0.25 for p in of_nothing) <= 20  # of 40, 10 are expected
-
-
-def test_what_the_given_relation_explains_is_gone():
-    points = torch.randn(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
-    cause = -torch.cdist(points, points)
-    noise = [torch.randn(30, 30, generator=torch.Generator().manual_seed(seed), dtype=torch.double) for seed in (1, 2)]
-    one, other = (cause + 0.4 * (values + values.T) for values in noise)
-    assert association(one, other).correlation > 0.6
-    assert abs(association(one, other, [cause]).correlation) < 0.2
 
 
 def test_two_relations_without_a_difference_have_no_correlation():

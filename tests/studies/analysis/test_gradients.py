@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from vit.config import DecoderConfig, ViTConfig
-from vit.interpret.gradients import drift, masked_gradients, sizes, weights_by_name
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
+from vit.studies.analysis.gradients import drift, masked_gradients, sizes
 
 ENCODER = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=24, depth=3, num_heads=3, pos_embed="sincos")
 
@@ -42,8 +42,11 @@ def test_they_are_the_slopes_of_the_loss(images, mask):
     found = masked_gradients(model, images, mask)
     block = model.encoder.blocks[1]
     places = {
-        "W_Q": block.attn.W_Q.T, "W_K": block.attn.W_K.T, "W_V": block.attn.W_V.T, "W_O": block.attn.proj.weight,
-    }  # fmt: skip
+        "W_Q": block.attn.W_Q.T,
+        "W_K": block.attn.W_K.T,
+        "W_V": block.attn.W_V.T,
+        "W_O": block.attn.proj.weight,
+    }
     for name, weight in places.items():
         direction = torch.randn(weight.shape, dtype=torch.double)
         losses = []
@@ -61,8 +64,17 @@ def test_one_pass_has_every_matrix_of_every_layer_and_nothing_of_the_model_chang
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = masked_gradients(model, images, mask)
     assert {name: len(of) for name, of in found.items()} == {
-        "W_E": 1, "positions": 1, "W_Q": 3, "b_Q": 3, "W_K": 3, "b_K": 3, "W_V": 3, "b_V": 3, "W_O": 3, "MLP": 3,
-    }  # fmt: skip
+        "W_E": 1,
+        "positions": 1,
+        "W_Q": 3,
+        "b_Q": 3,
+        "W_K": 3,
+        "b_K": 3,
+        "W_V": 3,
+        "b_V": 3,
+        "W_O": 3,
+        "MLP": 3,
+    }
     for name in found.keys() - {"b_K"}:
         assert (sizes(found[name]) > 1e-6).all(), name
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -91,10 +103,3 @@ def test_sizes_and_drift():
     before = [torch.tensor([3.0, 4.0]), torch.tensor([1.0, 0.0])]
     after = [torch.tensor([3.0, 4.0]), torch.tensor([1.0, 2.0])]
     assert drift(before, after).tolist() == [0, 2]
-
-
-def test_weights_are_views_by_name():
-    encoder = model_of().encoder
-    found = weights_by_name(encoder)
-    assert torch.equal(found["W_K"][2], encoder.attention(2).W_K.T.flatten())
-    assert len(found["MLP"][0]) == 2 * 24 * 96

@@ -1,6 +1,8 @@
-"""What the logits of attention are made of: exact parts in the first layer, and shares of variance in all of them.
+"""What the logits of attention are made of, and whether they follow how similar the tokens are.
 
-A softmax over keys ignores what is the same for all keys of a query, so that variance is over the keys of each query.
+A softmax over keys ignores what is the same for all keys of a query, so that variance and correlation are over the keys of
+each query. With W_Q = W_K = W_V = I (`model.qkv: identity`) a head's logits are X X^T / sqrt(d) of its slice of X: symmetric,
+and large where tokens are alike, above all between a token and itself. Learned matrices may make anything of them.
 
 Letters: B batch, h heads, d = D / h, L patches, N tokens (prefix + L).
 """
@@ -10,12 +12,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
 from vit.encoder import Block, VisionTransformer
-from vit.interpret.circuits import require_bilinear
 from vit.patches import patchify, unpatchify
+from vit.studies.analysis.circuits import require_bilinear
+from vit.studies.analysis.correlation import correlation, partial_correlation
 
 
 class Asking(NamedTuple):
@@ -46,23 +50,13 @@ def asking(encoder: VisionTransformer, images: Tensor) -> list[Asking]:
 
 @torch.no_grad()
 def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
-    """The logits of the first layer as a sum: what of the query meets what of the key.
+    """The logits of the first layer as a sum: what of the query meets what of the key, (3, 3, B, h, N, N).
 
-    A token is content + position + rest: of a patch, its pixels times W_E, its row of the position table, and the bias of the
-    embedding; of the class token, itself, its row, nothing. The norm's centring is linear and its divisor, one number a
-    token, is applied to all three alike, so that the split is exact. The norm's bias goes to the rest of queries and keys, as
-    do their own.
-
-    Args:
-        encoder: its first layer is looked at.
-        images: (B, C, H, W), normalised.
-
-    Returns:
-        (3, 3, B, h, N, N): part of the query, part of the key, batch, head, query, key, the parts in that
-        order; their sum over the first two is what `attention_weights` takes the softmax of.
-
-    Raises:
-        AttentionError: as `pixel_forms`.
+    A token is content + position + rest: of a patch, its pixels times W_E, its row of the position table, and the bias of
+    the embedding; of the class token, itself, its row, nothing. The norm's centring is linear and its divisor, one number a
+    token, is applied to all three alike, so that the split is exact: the sum over the first two dimensions, part of the
+    query and part of the key, is what the softmax is taken of. The norm's bias goes to the rest of queries and keys, as do
+    their own. An AttentionError refuses what `pixel_forms` does.
     """
     block = encoder.blocks[0]
     assert isinstance(block, Block)
@@ -88,21 +82,17 @@ def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
 
 
 def variance_parts(terms: Tensor) -> Tensor:
-    """The variance over keys of a sum, divided among its terms: each gets its covariance with the sum.
+    """The variance over keys of a sum of terms (terms, B, h, queries, keys), divided among them: (h, terms).
 
-    Args:
-        terms: (terms, B, h, queries, keys).
-
-    Returns:
-        (h, terms), summed over images and queries; their sum over terms is the variance of the whole. A term that works
-        against the others has a negative part.
+    Each gets its covariance with the sum, summed over images and queries; a term that works against the others has a
+    negative part.
     """
     terms = terms - terms.mean(-1, keepdim=True)
     return (terms * terms.sum(0)).mean(-1).sum((1, 3)).T
 
 
 @torch.no_grad()
-def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, contexts: int = 1, seed: int = 0) -> Tensor:
+def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, seed: int = 0) -> Tensor:
     """What tells the keys of a query apart, in every layer: the key's position, its own patch, or what it has taken in.
 
     A patch of an image is put, at its place, into other images, and what its key is there on average is what its patch says.
@@ -111,13 +101,12 @@ def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, conte
         q . key = q . (key at that place)  +  q . (key of that patch - key at that place)  +  q . (key - key of that patch)
 
     and the three share the variance of the logits over the keys of each query. Which other images a patch is put into has
-    nothing to do with its own, so that averaging over few of them, or taking one, leaves the shares unbiased.
+    nothing to do with its own, so that taking one leaves the shares unbiased.
 
     Args:
         encoder: any; patches ask patches, prefix tokens are left out.
         images: (B, C, H, W), normalised.
         others: (A, C, H, W), other images.
-        contexts: into how many of the others each patch is put, one patch at a time: with it, nothing of its image.
         seed: of the draws.
 
     Returns:
@@ -131,16 +120,52 @@ def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, conte
     alone = [torch.zeros_like(layer.keys[:, :, prefix:]) for layer in own]  # (B, h, L, d) each
     patches, hosts = patchify(images, embed.patch_size), patchify(others, embed.patch_size)
     for place in range(patches.shape[1]):
-        for _ in range(contexts):
-            mixed = hosts[torch.randint(len(hosts), (len(images),), generator=generator)]
-            mixed[:, place] = patches[:, place]
-            for sums, layer in zip(
-                alone, asking(encoder, unpatchify(mixed, embed.patch_size, embed.grid_size)), strict=True
-            ):
-                sums[:, :, place] += layer.keys[:, :, prefix + place] / contexts
+        mixed = hosts[torch.randint(len(hosts), (len(images),), generator=generator)]
+        mixed[:, place] = patches[:, place]
+        elsewhere = asking(encoder, unpatchify(mixed, embed.patch_size, embed.grid_size))
+        for keys, layer in zip(alone, elsewhere, strict=True):
+            keys[:, :, place] = layer.keys[:, :, prefix + place]
     found = []
     for layer, position, patch in zip(own, average, alone, strict=True):
         queries, keys = layer.queries[:, :, prefix:], layer.keys[:, :, prefix:]
         parts = torch.stack([position.expand_as(keys), patch - position, keys - patch])  # (3, B, h, L, d)
         found.append(variance_parts(queries @ parts.mT * queries.shape[-1] ** -0.5))
     return torch.stack(found)
+
+
+def self_share(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
+    """The share of its attention (B, h, N, N) that a token gives to itself, mean over tokens but the prefix: (B, h)."""
+    return weights.diagonal(dim1=-2, dim2=-1)[..., num_prefix_tokens:].mean(-1)
+
+
+def correlation_with_cosine(logits: Tensor, vectors: Tensor, given: Tensor | None = None) -> Tensor:
+    """How a query's logits (B, h, N, N) correlate with how similar the keys are to it, mean over queries: (B, h).
+
+    For each query it is taken over all other tokens: with itself, of cosine 1, there would always be some. Softmax loses a
+    number that is the same for all keys of a query; so does the correlation: it is that of the logarithm of the weights
+    too. `vectors` (B, N, D) are the tokens that the logits were made of, or others that may be alike; `given` (N, N) is
+    held constant.
+    """
+    unit = F.normalize(vectors, dim=-1)
+    asked, cosines = _others(logits), _others(unit @ unit.mT)[:, None]  # (B, h or 1, N, N - 1)
+    found = correlation(asked, cosines) if given is None else partial_correlation(asked, cosines, _others(given))
+    return found.mean(-1)
+
+
+def _others(square: Tensor) -> Tensor:
+    """(..., N, N) -> (..., N, N - 1): rows without what each has for itself."""
+    size = square.shape[-1]
+    after = square.flatten(-2)[..., 1:].unflatten(-1, (size - 1, size + 1))  # each begins after one of the diagonal
+    return after[..., :-1].reshape(*square.shape[:-1], size - 1)
+
+
+def symmetry(logits: Tensor) -> Tensor:
+    """Whether two tokens ask each other alike, by logits (B, h, N, N): (B, h).
+
+    That is (|S|^2 - |A|^2) / (|S|^2 + |A|^2) of the symmetric and antisymmetric parts. What a token has with all others, as
+    a query and as a key, is taken away first: pairs are left. 1 where a logit is the same both ways, 0 where one way says
+    nothing of the other, -1 where it is the opposite.
+    """
+    pairs = logits - logits.mean(-1, keepdim=True) - logits.mean(-2, keepdim=True) + logits.mean((-2, -1), keepdim=True)
+    # |S|^2 - |A|^2 of S, A = (Z +- Z^T) / 2 is the sum of Z times Z^T, |S|^2 + |A|^2 that of Z squared.
+    return (pairs * pairs.transpose(-2, -1)).sum((-2, -1)) / pairs.square().sum((-2, -1)).clamp(min=1e-20)

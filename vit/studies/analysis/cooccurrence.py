@@ -10,15 +10,9 @@ from torch import Tensor
 
 
 def patch_labels(labels: Tensor, grid_size: tuple[int, int], share: float = 0.0) -> Tensor:
-    """The label that most of a patch's pixels have, the lowest of several.
+    """The label that most of a patch's pixels have, the lowest of several: integers (n, H, W) -> int64 (n, L).
 
-    Args:
-        labels: integers from 0 (n, H, W), one a pixel; H and W are multiples of the grid's.
-        grid_size: (rows, columns) of patches.
-        share: of a patch's pixels that must have it; a patch without such a label gets -1.
-
-    Returns:
-        int64 (n, L).
+    A patch of which no label has at least this `share` of the pixels gets -1.
     """
     (rows, columns), (height, width) = grid_size, labels.shape[1:]
     patches = labels.long().view(-1, rows, height // rows, columns, width // columns)
@@ -29,14 +23,9 @@ def patch_labels(labels: Tensor, grid_size: tuple[int, int], share: float = 0.0)
 
 
 def together_in_images(labels: Tensor, count: int) -> Tensor:
-    """How much more often two labels are in one image than if each came by itself.
+    """How much more often two labels are in one image than if each came by itself: `information` (K, K) of (n, L).
 
-    Args:
-        labels: int64 (n, L), -1 for none.
-        count: K.
-
-    Returns:
-        float64 (K, K), see `information`; images are what is counted, so the diagonal says nothing.
+    A label of -1 is none.
     """
     there = torch.stack([(labels == label).any(1) for label in range(count)], dim=1).double()  # (n, K)
     images = there.sum(0)
@@ -44,15 +33,9 @@ def together_in_images(labels: Tensor, count: int) -> Tensor:
 
 
 def side_by_side(labels: Tensor, grid_size: tuple[int, int], count: int) -> Tensor:
-    """How much more often two labels touch, left and right or one above the other, than if they were strewn at random.
+    """How much more often two labels touch than if they were strewn at random: `information` (K, K) of (n, L).
 
-    Args:
-        labels: int64 (n, L), -1 for none.
-        grid_size: (rows, columns) of patches.
-        count: K.
-
-    Returns:
-        float64 (K, K), see `information`.
+    They touch left and right, or one above the other, on the grid of patches; a label of -1 is none.
     """
     grid = labels.unflatten(1, grid_size)
     pairs = [(grid[:, 1:], grid[:, :-1]), (grid[:, :, 1:], grid[:, :, :-1])]
@@ -68,9 +51,5 @@ def information(met: Tensor, expected: Tensor) -> Tensor:
     """Pointwise mutual information in bits (Church and Hanks 1990), drawn towards 0 where few meetings are expected.
 
     That is log2 of (met + 1) / (expected + 1): two rare things that never met may have had no occasion.
-
-    Args:
-        met: how often two things met.
-        expected: how often they would have, independent of each other; of the same shape.
     """
     return ((met + 1) / (expected + 1)).log2()
