@@ -6,7 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from vit.data import Dataset, ImageSet
+from vit.errors import one_line
+from vit.report.summary import SAMPLES, sample_images
 from vit.runs import (
     FIGURES,
     RunError,
@@ -18,6 +23,7 @@ from vit.runs import (
     read_mapping,
     read_metrics,
     read_run,
+    read_sample_images,
     results_lines,
     summary_lines,
 )
@@ -50,7 +56,7 @@ def test_every_figure_has_a_place_and_its_value_is_found_there():
             rows = RESULTS[method] if isinstance(RESULTS[method], list) else [RESULTS[method]]
             assert all(key in row for row in rows), figure.key
             assert found in ([], [rows[0][key]]), figure.key
-        assert figure.is_share == figure.write(0.5).endswith("%") == figure.write_brief(0.5).endswith("%")
+        assert figure.write(0.5).endswith("%") == figure.write_brief(0.5).endswith("%")
 
 
 def test_names_tell_figures_apart():
@@ -96,10 +102,10 @@ def test_lines_of_results_say_how():
 @pytest.fixture
 def folder(tmp_path) -> Path:
     (tmp_path / "config.yaml").write_text("# a comment\naugment: {flip: 0.25}\n")
-    (tmp_path / "summary.json").write_text(json.dumps(PRETRAINING | {"fingerprint": "own"}))
+    (tmp_path / "summary.json").write_text(json.dumps(PRETRAINING | {"content_hash": "own"}))
     for name, mark in (("b/deep", "own"), ("a", "own"), ("other", "another")):
         (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "results.json").write_text(json.dumps({"fingerprint": mark}))
+        (tmp_path / name / "results.json").write_text(json.dumps({"content_hash": mark}))
     return tmp_path
 
 
@@ -120,6 +126,15 @@ def test_a_record_has_all_of_a_folder(folder):
 def test_an_old_summary_without_a_hash_takes_all_results(folder):
     (folder / "summary.json").write_text("{}")
     assert list(read_run(folder).results) == ["a", "b/deep", "other"]
+
+
+def test_hashes_of_content_are_found_by_their_old_names(folder):
+    (folder / "summary.json").write_text(
+        json.dumps({"fingerprint": "own", "data": {"stamp": "1-2", "whole_stamp": "3-4"}})
+    )
+    record = read_run(folder)
+    assert list(record.results) == ["a", "b/deep"]
+    assert record.summary == {"content_hash": "own", "data": {"content_hash": "1-2", "whole_content_hash": "3-4"}}
 
 
 @pytest.mark.parametrize(
@@ -155,3 +170,47 @@ def test_all_files_stand_in_the_folder():
     files = RunFiles(Path("run"))
     assert {path.parent for path in files.all} == {Path("run")}
     assert len(set(files.all)) == len(files.all) == 17
+
+
+# ---- The images that a run keeps -------------------------------------------------------------------------------------
+
+NAMES = ("cat", "<b>", "\udcff\u202e")
+
+
+def dataset(count: int) -> Dataset:
+    images, labels = torch.randint(0, 256, (count, 3, 6, 4), dtype=torch.uint8), torch.arange(count) % 3
+    split = ImageSet(images, labels, NAMES, "hash", ("bad.png",))
+    return Dataset("a \u202e name", "folder", split, split, warning="w")
+
+
+@pytest.mark.parametrize("count", [1, SAMPLES - 1, 50])
+def test_sample_images_come_back_as_they_were(tmp_path, count):
+    data = dataset(count)
+    sample_images(data).save(tmp_path / "one")
+    sample_images(data).save(tmp_path / "two")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    found, chosen = read_sample_images(tmp_path / "one"), data.test.showcase(SAMPLES)
+    assert torch.equal(found.images, data.test.images[chosen])
+    assert found.labels == [data.test.label_names[place] for place in chosen.tolist()]
+    assert found.class_names == list(NAMES)
+    assert found.data == data.facts
+    assert (found.data["test_images"], found.data["skipped"], found.data["warning"]) == (count, 2, "w")
+
+
+@pytest.mark.parametrize(
+    ("images", "about"),
+    [(None, ""), (torch.zeros(1, 3, 2, 2), {"labels": [""], "class_names": [], "data": {}}),
+     (torch.zeros(1, 3, 2, 2).byte(), {"labels": [], "class_names": [], "data": {}}), (torch.zeros(1, 3, 2, 2).byte(), [])],
+    ids=["cut short", "floats", "another count", "no mapping"],
+)  # fmt: skip
+def test_another_file_is_refused_in_one_line(tmp_path, images, about):
+    path = tmp_path / "showcase.safetensors"
+    sample_images(dataset(3)).save(path)
+    if images is None:
+        path.write_bytes(path.read_bytes()[:-7])
+    else:
+        save_file({"images": images}, path, {"showcase": json.dumps(about)})
+    with pytest.raises(RunError) as refusal:
+        read_sample_images(path)
+    assert str(refusal.value) == one_line(str(refusal.value))
+    assert str(path) in str(refusal.value)

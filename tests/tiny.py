@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vit.config import AugmentConfig, ClassifyConfig, Config, ModelConfig, OptimConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
-from vit.data.images import content_stamp
+from vit.data.images import content_hash
 
 TINY = ModelConfig(
     image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2
@@ -49,7 +49,7 @@ def noise(count: int, seed: int = 0, size: tuple[int, int] = (16, 16)) -> Tensor
 def image_set(images: Tensor, class_names: tuple[str, ...] = CLASSES) -> ImageSet:
     """Images whose classes take turns; without names they have no labels."""
     labels = torch.arange(len(images)) % len(class_names) if class_names else torch.full((len(images),), -1)
-    return ImageSet(images, labels, class_names, content_stamp(images, labels))
+    return ImageSet(images, labels, class_names, content_hash(images, labels))
 
 
 def dataset(train: int = 20, test: int = 4, seed: int = 0, class_names: tuple[str, ...] = CLASSES) -> Dataset:

@@ -1,9 +1,9 @@
-"""A run folder: the names of its files, the one reader of them, and the one table of the figures that are measured."""
+"""A run folder: its files, the one reader of them, and the one table of the figures that are measured."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from vit.atomic import replacing
 from vit.config import Config, flat_settings
 from vit.errors import UserError, one_line
 
@@ -22,15 +23,14 @@ class RunError(UserError):
     """A run folder, or a file in it, that cannot be read; the message is one line."""
 
 
+WRONG_VALUES = (LookupError, TypeError, ValueError, AttributeError)
+"""What is raised by a file's values that are missing or of a wrong kind."""
+
 # ---- Files -----------------------------------------------------------------------------------------------------------
 
 
 class RunFiles:
-    """The paths of everything in a run folder.
-
-    Args:
-        path: the folder.
-    """
+    """The paths of everything in the run folder `path`."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -77,9 +77,18 @@ CONTENTS = {
 }
 """What a person finds in the folder of a finished run."""
 
+OLD_KEYS = {
+    "fingerprint": "content_hash",
+    "init_fingerprint": "init_content_hash",
+    "data_stamp": "data_content_hash",
+    "stamp": "content_hash",
+    "whole_stamp": "whole_content_hash",
+}
+"""Keys in the JSON files of earlier versions, and what they are called now."""
+
 
 def read_json(content: str) -> Any:
-    """Parse JSON without nan and infinity, which could not be written again.
+    """Parse JSON without nan and infinity, which could not be written again; OLD_KEYS get their new names.
 
     Raises:
         ValueError: it is not JSON, or holds one of these.
@@ -88,16 +97,17 @@ def read_json(content: str) -> Any:
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not a JSON number")
 
-    return json.loads(content, parse_constant=refuse)
+    def rename(values: dict[str, Any]) -> dict[str, Any]:
+        for old, new in OLD_KEYS.items():
+            if old in values and new not in values:
+                values[new] = values.pop(old)
+        return values
+
+    return json.loads(content, parse_constant=refuse, object_hook=rename)
 
 
 def read_mapping(path: Path, error: type[UserError] = RunError) -> dict[str, Any]:
-    """Return the mapping in a JSON or YAML file, empty if there is no file.
-
-    Args:
-        path: YAML if it ends in .yaml, else JSON.
-        error: the type to raise if the file is damaged.
-    """
+    """Return the mapping in a YAML (.yaml) or JSON file, empty if there is no file; raise `error` if it is damaged."""
     if not path.is_file():
         return {}
     try:
@@ -141,6 +151,14 @@ class SampleImages:
     class_names: list[str]
     data: dict[str, Any]
 
+    def save(self, path: Path) -> None:
+        """Write showcase.safetensors, whole or not at all."""
+        from safetensors.torch import save
+
+        about = json.dumps({"labels": self.labels, "class_names": self.class_names, "data": self.data})
+        with replacing(path) as temporary:
+            temporary.write_bytes(save({"images": self.images.contiguous()}, metadata={"showcase": about}))
+
 
 def read_sample_images(path: Path) -> SampleImages:
     """Read showcase.safetensors.
@@ -153,7 +171,7 @@ def read_sample_images(path: Path) -> SampleImages:
 
     try:
         with safe_open(path, framework="pt") as file:
-            about, images = json.loads((file.metadata() or {})["showcase"]), file.get_tensor("images")
+            about, images = read_json((file.metadata() or {})["showcase"]), file.get_tensor("images")
         samples = SampleImages(images, about["labels"], about["class_names"], about["data"])
     except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {one_line(str(error))}; remove it to do without") from error
@@ -230,8 +248,7 @@ def read_run(path: Path) -> RunRecord:
     Raises:
         RunError: there is no run, or its config.yaml or summary.json is damaged.
     """
-    files = RunFiles(path)
-    if not files.config.is_file():
+    if not RunFiles(path).config.is_file():
         raise RunError(f"{path} is not a run: it has no config.yaml; name the folder of a run, e.g. runs/quickstart")
     record = read_folder(path)
     for place in sorted(path.rglob("results.json")):
@@ -269,11 +286,11 @@ def settings_that_matter(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_about(summary: Mapping[str, Any], results: Mapping[str, Any]) -> bool:
     """Return whether results.json was measured on the weights of this summary.json; True if an old summary has no hash."""
-    return summary.get("fingerprint") in (None, results.get("fingerprint"))
+    return summary.get("content_hash") in (None, results.get("content_hash"))
 
 
-# In the section `data`, the settings that hold paths of the machine.
 PATHS = ("root", "cache", "warning")
+"""In the section `data`, the settings that hold paths of the machine."""
 
 
 def without_paths(values: dict[str, Any]) -> dict[str, Any]:
@@ -298,6 +315,9 @@ def last_part(value: Any) -> Any:
 
 # ---- Figures ---------------------------------------------------------------------------------------------------------
 
+FORMS = {"accuracy": (".2%", ".1%"), "error": (".2%", ".1%"), "loss": (".4f", ".3f"), "time": (",.0f", ",.0f")}
+"""How each kind of figure is written: in full, and with fewer digits. Of accuracy, more is better; of the others, less."""
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -305,31 +325,31 @@ class Figure:
 
     Attributes:
         key: its name in code.
+        kind: of FORMS.
         label: its name in full.
         short: its name in a column head.
         in_summary: its place in summary.json, with dots; "" if it is not there.
         in_results: the method and the key in results.json; "" if it is not there.
-        form, brief: its format, and with fewer digits.
-        higher_is_better: False for losses, errors and seconds.
         baseline_of: the key of the figure that it is compared with; "" if it is not a baseline.
-        of_classifier: True for a figure of classifiers, False for one of pretraining, None where the place tells.
+        of_classifier: True for a figure of classifiers, False for one of pretraining, None if its place tells.
     """
 
     key: str
+    kind: str
     label: str
     short: str
     in_summary: str = ""
     in_results: tuple[str, str] = ("", "")
-    form: str = ".2%"
-    brief: str = ".1%"
-    higher_is_better: bool = True
     baseline_of: str = ""
     of_classifier: bool | None = None
 
     @property
-    def is_share(self) -> bool:
-        """Whether it goes from 0 to 1 and is written in percent."""
-        return self.form.endswith("%")
+    def form(self) -> str:
+        return FORMS[self.kind][0]
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.kind == "accuracy"
 
     def of_summary(self, summary: Mapping[str, Any]) -> float | None:
         """Return its value in summary.json, or None."""
@@ -346,48 +366,37 @@ class Figure:
 
     def write_brief(self, value: float) -> str:
         """Return the value as text, with fewer digits."""
-        return format(value, self.brief)
+        return format(value, FORMS[self.kind][1])
 
 
-def _loss(
-    key: str, label: str, short: str, in_summary: str, in_results: tuple[str, str],
-    baseline_of: str = "", of_classifier: bool | None = None,
-) -> Figure:  # fmt: skip
-    return Figure(key, label, short, in_summary, in_results, ".4f", ".3f", False, baseline_of, of_classifier)
-
-
+_BASELINES = "test_loss_of_baselines"
 FIGURES = {figure.key: figure for figure in (
-    _loss("masked_loss", "loss on hidden patches", "loss",
-          "test_loss", ("reconstruction", "loss"), of_classifier=False),
-    _loss("mean_visible", "guessing the mean of the visible patches", "visible mean",
-          "test_loss_of_baselines.mean_of_visible_patches", ("reconstruction", "mean_of_visible_patches"), "masked_loss"),
-    _loss("nearest_visible", "copying the nearest visible patch", "nearest visible",
-          "test_loss_of_baselines.nearest_visible_patch", ("reconstruction", "nearest_visible_patch"), "masked_loss"),
-    Figure("accuracy", "classifier accuracy", "accuracy", "test_accuracy", ("head", "accuracy")),
-    Figure("accuracy_with_flip", "classifier accuracy with mirror images", "with mirror images",
+    Figure("masked_loss", "loss", "loss on hidden patches", "loss",
+           "test_loss", ("reconstruction", "loss"), of_classifier=False),
+    Figure("mean_visible", "loss", "guessing the mean of the visible patches", "visible mean",
+           f"{_BASELINES}.mean_of_visible_patches", ("reconstruction", "mean_of_visible_patches"), "masked_loss"),
+    Figure("nearest_visible", "loss", "copying the nearest visible patch", "nearest visible",
+           f"{_BASELINES}.nearest_visible_patch", ("reconstruction", "nearest_visible_patch"), "masked_loss"),
+    Figure("accuracy", "accuracy", "classifier accuracy", "accuracy", "test_accuracy", ("head", "accuracy")),
+    Figure("accuracy_with_flip", "accuracy", "classifier accuracy with mirror images", "with mirror images",
            "test_accuracy_with_flip", ("head", "accuracy_with_flip")),
-    Figure("calibration_error", "expected calibration error", "calibration error",
-           "test_calibration_error", ("head", "expected_calibration_error"), higher_is_better=False),
-    _loss("cross_entropy", "cross-entropy", "cross-entropy", "test_loss", ("head", "cross_entropy"), of_classifier=True),
-    Figure("knn_accuracy", "nearest-neighbour accuracy", "neighbours",
+    Figure("calibration_error", "error", "expected calibration error", "calibration error",
+           "test_calibration_error", ("head", "expected_calibration_error")),
+    Figure("cross_entropy", "loss", "cross-entropy", "cross-entropy",
+           "test_loss", ("head", "cross_entropy"), of_classifier=True),
+    Figure("knn_accuracy", "accuracy", "nearest-neighbour accuracy", "neighbours",
            "neighbours.encoder_accuracy", ("knn", "accuracy")),
-    Figure("pixel_knn_accuracy", "by raw pixels", "by raw pixels",
-           "neighbours.raw_pixel_accuracy", ("knn", "raw_pixel_accuracy"), baseline_of="knn_accuracy"),
-    Figure("linear_probe", "linear probe of frozen features", "linear probe", "", ("linear", "accuracy")),
-    Figure("seconds", "seconds of training", "seconds", "seconds", ("", ""), ",.0f", ",.0f", False),
+    Figure("pixel_knn_accuracy", "accuracy", "by raw pixels", "by raw pixels",
+           "neighbours.raw_pixel_accuracy", ("knn", "raw_pixel_accuracy"), "knn_accuracy"),
+    Figure("linear_probe", "accuracy", "linear probe of frozen features", "linear probe", "", ("linear", "accuracy")),
+    Figure("seconds", "time", "seconds of training", "seconds", "seconds"),
 )}  # fmt: skip
 """Everything that is measured, by key, in the order in which it is shown."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A figure as people read it.
-
-    Attributes:
-        figure: which.
-        value: as text.
-        how: how it was measured; may be "".
-    """
+    """A figure as people read it: its value as text, and how it was measured, which may be ""."""
 
     figure: Figure
     value: str
@@ -418,19 +427,38 @@ def summary_lines(summary: Mapping[str, Any]) -> list[Line]:
 
 def results_lines(results: Mapping[str, Any]) -> list[Line]:
     """Return what `vit evaluate` measured; baselines stand in `how`."""
-    return [
-        Line(figure, figure.write(row[key]) + _spread(row, key), _how(figure, row))
-        for figure in FIGURES.values()
-        if not figure.baseline_of
-        for method, key in [figure.in_results]
-        for row in _rows(results.get(method))
-        if key in row
-    ]
+    lines = []
+    for figure in FIGURES.values():
+        method, key = figure.in_results
+        found = results.get(method) or []  # reconstruction has a row per mask
+        for row in found if isinstance(found, list) else [found]:
+            if key in row and not figure.baseline_of:
+                value, how = figure.write(row[key]), _protocol(method, key, row)
+                if key == "accuracy" and "spread" in row:
+                    value += f" ± {row['spread']:.2%} over {len(row['seeds'])} seeds"
+                how += [f"{other.short} {other.write(row[other.in_results[1]])}" for other in baselines(figure.key)]
+                lines.append(Line(figure, value, "; ".join(how)))
+    return lines
 
 
-def summary_text(summary: Mapping[str, Any]) -> list[str]:
-    """Return what a run measured at its end, in lines for a terminal."""
-    return aligned(summary_lines(summary))
+def _protocol(method: str, key: str, row: Mapping[str, Any]) -> list[str]:
+    """How a figure of results.json was measured."""
+
+    def by_seed(value: Any, form: str = "") -> str:
+        return ", ".join(format(choice, form) for choice in value) if isinstance(value, list) else format(value, form)
+
+    if method == "knn":
+        return [f"k {row['k']}, {row['bank']:,} training images"]
+    if method == "reconstruction":
+        return [f"{row['mask']} mask, {row['ratio']:.0%} hidden"]
+    if method == "linear":
+        how = [f"{row['labels']:,} labels, layer {by_seed(row['layer'])}"]
+        if "strength" in row:
+            chosen = f"chosen on {row['held_out']:,} held-out training images"
+            how.append(f"L2 {by_seed(row['strength'], '.0e')}, {chosen}")
+        return how + ([] if row.get("converged", True) else ["the fit has not converged"])
+    unnamed = key == "accuracy" and not row.get("classes_named", True)
+    return ["its classes have no names: taken in the data's order"] if unnamed else []
 
 
 def aligned(lines: Sequence[Line]) -> list[str]:
@@ -441,41 +469,3 @@ def aligned(lines: Sequence[Line]) -> list[str]:
         f"{label:<{wide}}  {line.value:<{value}}  {f'({line.how})' if line.how else ''}".rstrip()
         for label, line in zip(labels, lines, strict=True)
     ]
-
-
-def _rows(found: Any) -> list[dict[str, Any]]:
-    """The rows of a method in results.json: one, several of reconstruction, or none."""
-    return found if isinstance(found, list) else [found] if found else []
-
-
-def _spread(row: Mapping[str, Any], key: str) -> str:
-    """The standard deviation of an accuracy over several seeds."""
-    return f" ± {row['spread']:.2%} over {len(row['seeds'])} seeds" if key == "accuracy" and "spread" in row else ""
-
-
-def _how(figure: Figure, row: Mapping[str, Any]) -> str:
-    """How a figure of results.json was measured, and its baselines."""
-
-    def parts() -> Iterator[str]:
-        method, key = figure.in_results
-        if method == "knn":
-            yield f"k {row['k']}, {row['bank']:,} training images"
-        elif method == "linear":
-            yield f"{row['labels']:,} labels, layer {_by_seed(row['layer'])}"
-            if "strength" in row:
-                yield f"L2 {_by_seed(row['strength'], '.0e')}, chosen on {row['held_out']:,} held-out training images"
-            if not row.get("converged", True):
-                yield "the fit has not converged"
-        elif method == "reconstruction":
-            yield f"{row['mask']} mask, {row['ratio']:.0%} hidden"
-        elif key == "accuracy" and not row.get("classes_named", True):
-            yield "its classes have no names: taken in the data's order"
-        for baseline in baselines(figure.key):
-            yield f"{baseline.short} {baseline.write(row[baseline.in_results[1]])}"
-
-    return "; ".join(parts())
-
-
-def _by_seed(value: Any, form: str = "") -> str:
-    """A choice of `vit evaluate` as text: one value, or a list with one for each seed."""
-    return ", ".join(format(one, form) for one in value) if isinstance(value, list) else format(value, form)

@@ -16,9 +16,8 @@ from vit.atomic import write_json
 from vit.data import Dataset, load_data
 from vit.errors import one_line
 from vit.interpret import DynamicsRecorder
-from vit.report.showcase import save_showcase, showcase_of
-from vit.report.summary import summarize
-from vit.runs import CONTENTS, read_metrics, summary_text
+from vit.report.summary import sample_images, summarize
+from vit.runs import CONTENTS, aligned, read_metrics, summary_lines
 from vit.settings import TrainCommand, to_yaml
 from vit.training.callbacks import MetricsFile, Progress, Snapshots, TensorBoard, Validation, tensorboard_writer
 from vit.training.distributed import Distributed, init_distributed
@@ -78,7 +77,7 @@ def set_up(command: TrainCommand, folder: RunFolder, dist: Distributed) -> Run:
     # the folder, and what goes into it at every step
     if not command.resume:
         folder.begin(f"# trained on {one_line(data.description)}\n{to_yaml(config)}")
-    save_showcase(showcase_of(data), folder.showcase)
+    sample_images(data).save(folder.showcase)
     announce(run, folder)
     run.callbacks += [Progress(run.total_steps, config.train.epochs, run.step), MetricsFile(folder.metrics, run)]
     if config.run.tensorboard:
@@ -119,7 +118,7 @@ def finish(run: Run, folder: RunFolder) -> None:
     print(f"\n{one_line(run.data.name)}: {speed}")
     print(f"measured on {len(run.data.test):,} {run.data.tested_on}:")
     files = (f"  {name:<20} {what}" for name, what in CONTENTS.items() if (folder.path / name).exists())
-    for line in (*summary_text(measured), "", f"In {folder.path}:", *files):
+    for line in (*aligned(summary_lines(measured)), "", f"In {folder.path}:", *files):
         print(line, flush=True)
 
 

@@ -17,7 +17,7 @@ from vit.cli import main
 from vit.config import ClassifyConfig, Config, DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
 from vit.data.augment import Normalization
-from vit.data.images import content_stamp
+from vit.data.images import content_hash
 from vit.encoder import VisionTransformer
 from vit.report.summary import summarize
 from vit.runs import RunFiles, RunRecord, without_paths
@@ -48,7 +48,7 @@ def image_set(count: int, seed: int) -> ImageSet:
     draws = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=draws)
     labels = torch.arange(count) % 2
-    return ImageSet(images, labels, ("one", "other"), content_stamp(images, labels))
+    return ImageSet(images, labels, ("one", "other"), content_hash(images, labels))
 
 
 DATA = Dataset("Noise (JPEG q75)", "folder", image_set(24, 0), image_set(12, 1))
@@ -70,7 +70,13 @@ def runs(tmp_path_factory):
     finish(place / "pre", CONFIG)
     init = str(place / "pre")
     finish(place / "fine", dataclasses.replace(FINE, model=dataclasses.replace(MODEL, init=init)))
-    data = {"name": "Noise (JPEG q75)", "test_images": 12, "tested_on": "test images", "stamp": "1-2", "warning": HOME}
+    data = {
+        "name": "Noise (JPEG q75)",
+        "test_images": 12,
+        "tested_on": "test images",
+        "content_hash": "1-2",
+        "warning": HOME,
+    }
     knn = {"accuracy": 0.5, "raw_pixel_accuracy": 0.25, "k": 20, "temperature": 0.07, "bank": 24}
     linear = {
         "accuracy": 0.625,
@@ -85,12 +91,12 @@ def runs(tmp_path_factory):
     ]
     command = f"vit evaluate {HOME}/pre --data={HOME}/images --root ~/data --method all --out ../measured"
     found = {"checkpoint": f"{HOME}/pre", "data": data, "knn": knn, "linear": linear, "reconstruction": rows}
-    mark = {name: json.loads((place / name / "summary.json").read_text())["fingerprint"] for name in ("pre", "fine")}
-    write_json(place / "of pre" / "results.json", found | {"command": command, "fingerprint": mark["pre"]})
+    mark = {name: json.loads((place / name / "summary.json").read_text())["content_hash"] for name in ("pre", "fine")}
+    write_json(place / "of pre" / "results.json", found | {"command": command, "content_hash": mark["pre"]})
     head = {"accuracy": 0.9375, "expected_calibration_error": 0.0312, "accuracy_with_flip": 0.9444, "confusion": [[1]]}
     write_json(
         place / "of fine" / "results.json",
-        {"data": data, "head": head, "command": "vit evaluate fine", "fingerprint": mark["fine"]},
+        {"data": data, "head": head, "command": "vit evaluate fine", "content_hash": mark["fine"]},
     )
     return place
 
@@ -115,7 +121,7 @@ def test_a_pretraining_is_told_with_its_figures_and_how_to_make_it_again(runs, t
     for part in (
         "# tiny\n", 'load_model("tiny")', "vit attention tiny photo.jpg", "width 16, 2 blocks, 2 heads",
         "stored in half precision", "those of the last step", "Trained on Noise (JPEG q75). " + note + ". ",
-        "24 training and 12 test images", DATA.stamp, "Classes: one, other",
+        "24 training and 12 test images", DATA.content_hash, "Classes: one, other",
         "python train.py --config config.yaml --data.root IMAGES\n",
         "On test images, at the end of the run:",
         f"| loss on hidden patches (random mask, 75% hidden) | {summary['test_loss']:.4f} |",
@@ -150,7 +156,7 @@ def test_results_of_a_run_that_does_not_name_its_weights_are_taken(runs, tmp_pat
     for name in ("model.safetensors", "config.json", "config.yaml"):
         (run / name).write_bytes((runs / "pre" / name).read_bytes())
     summary = json.loads((runs / "pre" / "summary.json").read_text())
-    del summary["fingerprint"]
+    del summary["content_hash"]
     write_json(run / "summary.json", summary)
     assert vit(run, "--to", "safetensors", "--card", "--results", runs / "of pre", "--out", tmp_path / "out") == 0
     assert "62.50%" in (tmp_path / "out" / "README.md").read_text()
@@ -238,9 +244,9 @@ def test_damaged_files_make_no_card(file, content, runs, tmp_path, capsys):
     for name in ("model.safetensors", "config.json", "config.yaml", "summary.json"):
         (run / name).write_bytes((runs / "pre" / name).read_bytes())
     (run / "results.json").write_bytes((runs / "of pre" / "results.json").read_bytes())
-    mark = json.loads((run / "summary.json").read_text())["fingerprint"]
+    mark = json.loads((run / "summary.json").read_text())["content_hash"]
     if file.endswith(".json"):  # still about the same weights
-        content = content.replace("{", f'{{"fingerprint": "{mark}", ', 1)
+        content = content.replace("{", f'{{"content_hash": "{mark}", ', 1)
     (run / file).write_text(content)
     assert vit(run, "--to", "safetensors", "--card", "--results", run, "--out", tmp_path / "out") == 2
     error = capsys.readouterr().err
@@ -258,11 +264,11 @@ def test_odd_names_stay_text(tmp_path):
     settings = {"data": {"source": "folder", "name": ODD}, "model": {"init": ODD}, "train": {ODD: [ODD]}}
     summary = {
         "objective": "classify", "test_accuracy": 0.5, "device": ODD, "seed": ODD, "weights": ODD, "versions": {ODD: ODD},
-        "data": {"train_images": 1, "test_images": 1, "tested_on": ODD, "stamp": ODD},
+        "data": {"train_images": 1, "test_images": 1, "tested_on": ODD, "content_hash": ODD},
     }  # fmt: skip
     found = {
         "command": f"vit evaluate {shlex.quote(ODD)}",
-        "data": {"name": ODD, "test_images": 1, "tested_on": ODD, "stamp": ODD},
+        "data": {"name": ODD, "test_images": 1, "tested_on": ODD, "content_hash": ODD},
     }
     run = RunRecord(RunFiles(tmp_path), settings, summary, {"": found})
     card = card_of(json.loads(json.dumps(config)), run, ODD.replace("/", ""), note=ODD)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from vit.checkpoints import CheckpointError, load_model, save_model
-from vit.checkpoints.native import CONFIG, WEIGHTS, fingerprint
+from vit.checkpoints.native import CONFIG, WEIGHTS, content_hash
 from vit.config import ModelConfig
 from vit.data.augment import Normalization
 from vit.mae import MaskedAutoencoder, build_autoencoder
@@ -82,16 +82,16 @@ def test_what_travels_with_the_weights_arrives(tmp_path):
     assert not any(module.training for module in loaded.modules())
 
 
-def test_fingerprint_tells_weights_apart_and_not_their_precision_on_disk(tmp_path):
+def test_content_hash_tells_weights_apart_and_not_their_precision_on_disk(tmp_path):
     model = save_small(tmp_path / "first")
     for name, dtype in (("whole", torch.float32), ("half", torch.float16)):
         save_model(tmp_path / name, model, NORMALIZE, dtype=dtype)
-    marks = {fingerprint(model), *(fingerprint(load_model(tmp_path / name)) for name in ("whole", "half"))}
+    marks = {content_hash(model), *(content_hash(load_model(tmp_path / name)) for name in ("whole", "half"))}
     assert len(marks) == 1
     with torch.no_grad():
         model.encoder.blocks[0].attn.qkv.bias[3] += 0.01
-    assert fingerprint(model) not in marks
-    assert fingerprint(model.encoder) != fingerprint(model)
+    assert content_hash(model) not in marks
+    assert content_hash(model.encoder) != content_hash(model)
 
 
 def test_saving_again_replaces_both_files(tmp_path):

@@ -11,7 +11,7 @@ from torch import nn
 from torchvision.transforms.v2.functional import rgb_to_grayscale
 
 from vit.checkpoints import load_model, save_model
-from vit.checkpoints.native import fingerprint
+from vit.checkpoints.native import content_hash
 from vit.cli import main
 from vit.config import (
     Config,
@@ -156,7 +156,7 @@ def test_settings_are_chosen_on_training_images_that_are_held_out(place, measure
     bank, queries = features(place, train.images[~aside], train.images[aside])
     expected = knn_accuracy(bank, train.labels[~aside], queries, train.labels[aside])
     assert results["knn"]["accuracy"] == expected
-    assert results["data"]["stamp"] == f"{train.subset(~aside).stamp}-{train.subset(aside).stamp}"
+    assert results["data"]["content_hash"] == f"{train.subset(~aside).content_hash}-{train.subset(aside).content_hash}"
 
 
 @pytest.mark.parametrize("name", ["summary.json", "config.yaml"])  # of a finished run, of one that is training
@@ -220,16 +220,18 @@ def test_neighbours_of_all_labels_have_no_spread(measured):
 
 def test_results_say_which_weights_were_measured(measured, place):
     def mark(name, *options):
-        return measured(place / name, "--method", "knn", *options)["fingerprint"]
+        return measured(place / name, "--method", "knn", *options)["content_hash"]
 
-    own = fingerprint(load_model(place / "classifier"))
-    assert mark("mae") == fingerprint(load_model(place / "mae")) != own
+    own = content_hash(load_model(place / "classifier"))
+    assert mark("mae") == content_hash(load_model(place / "mae")) != own
     assert mark("classifier") == own == mark("classifier", "--num-classes", 0)
 
 
 def test_few_labels_of_a_model_that_was_taught_more_are_remarked(place, vit, tmp_path):
-    stamp = f"{images(place, 'train').stamp}-{images(place, 'test').stamp}"
-    save_model(tmp_path / "all", VisionTransformer(ViTConfig(**SIZES, num_classes=3)), NORMALIZE, data_stamp=stamp)
+    whole = f"{images(place, 'train').content_hash}-{images(place, 'test').content_hash}"
+    save_model(
+        tmp_path / "all", VisionTransformer(ViTConfig(**SIZES, num_classes=3)), NORMALIZE, data_content_hash=whole
+    )
     few = ["--data", "images", "--labels", 0.5, "--method", "knn"]
     for name, remarked in (("classifier", True), (tmp_path / "all", True), ("mae", False), ("other", False)):
         assert ("taught classes" in vit(name, *few)[1]) == remarked

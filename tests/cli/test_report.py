@@ -21,10 +21,8 @@ def begun(tmp_path) -> Path:
 
 
 def test_page_stands_in_the_run_or_where_it_is_asked_for(begun, capsys):
-    for argv, out in (
-        ([], begun / "report.html"),
-        (["--out", str(begun / "new" / "page.html")], begun / "new" / "page.html"),
-    ):
+    page = begun / "new" / "page.html"
+    for argv, out in (([], begun / "report.html"), (["--out", str(page)], page)):
         assert main(["report", str(begun), *argv]) == 0
         assert capsys.readouterr().out == f"report: {out}, {out.stat().st_size:,} bytes\n"
         assert "<h1" in out.read_text(encoding="utf-8")
@@ -34,13 +32,10 @@ def test_page_stands_in_the_run_or_where_it_is_asked_for(begun, capsys):
     ("argv", "said"),
     [
         (["nowhere"], "nowhere is not a run"),
-        (["a run/config.yaml"], "is not a run"),
         (["x" * 300], "name too long"),
         (["a run", "--out", "page.txt"], "page.txt"),
-        (["a run", "--out", "a run"], "a run"),
         (["a run", "--out", "a run/config.yaml/page.html"], "is not a folder"),
         (["a run", "--out", "mine.html"], "mine.html is no report"),
-        (["a run", "--out", ""], "--out"),
         (["a run", "another"], "another"),
         ([], "RUN"),
     ],

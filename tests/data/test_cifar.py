@@ -19,7 +19,7 @@ from torchvision.datasets.utils import extract_archive
 
 from vit.data import cifar
 from vit.data.cifar import CifarUnavailable, load_cifar
-from vit.data.images import DataError, content_stamp
+from vit.data.images import DataError, content_hash
 
 ARCHIVE = "cifar-10-python.tar.gz"
 BOTH = {ARCHIVE, "cifar-10-batches-py"}
@@ -149,7 +149,7 @@ def test_archive_beside_is_unpacked_and_read(name: str, tmp_path: Path, monkeypa
     assert train.labels.tolist() == tiny.labels
     assert test.labels.tolist() == tiny.labels[:4]
     assert train.class_names == test.class_names == tuple(CLASSES[name])
-    assert train.stamp == content_stamp(train.images, train.labels) != test.stamp
+    assert train.content_hash == content_hash(train.images, train.labels) != test.content_hash
     assert names(tmp_path) == {dataset.filename, dataset.base_folder}
     assert names(tmp_path / dataset.base_folder) == set(tiny.files)
 

@@ -24,7 +24,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from vit.data import decode, folder
 from vit.data.folder import load_folder
-from vit.data.images import DataError, ImageSet, content_stamp
+from vit.data.images import DataError, ImageSet, content_hash
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 
@@ -94,7 +94,7 @@ def test_layouts(tmp_path: Path, layout: str) -> None:
         folders = [Path(file).parts[-4 if "deep" in file else -2] if classes else "" for file in files]
         assert found.label_names == folders[first : first + count]
         assert (found.class_names, found.labelled) == (classes, bool(classes))
-        assert found.stamp == content_stamp(found.images, found.labels)
+        assert found.content_hash == content_hash(found.images, found.labels)
         assert found.skipped == ()
 
 
@@ -326,7 +326,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "cut in the header": lambda content: content[:50],
     "cut in the images": lambda content: content[: HEADER + 400],
     "one byte more": lambda content: content + b"x",
-    "no stamp": lambda content: content.replace(b'"stamp"', b'"stomp"'),
+    "no hash": lambda content: content.replace(b'"content_hash"', b'"content_mash"'),
     "more skipped": lambda content: content.replace(b"[]", b'["train/ape/0.png"]'),
     "shape": lambda content: content.replace(b"(12, 3, 4, 4)", b"(12, 3, 2, 8)"),
     "type": lambda content: content.replace(b"|u1", b"|i1"),
@@ -340,14 +340,14 @@ def test_damaged_cache_is_made_anew(
     root: Path, decoded: list[str], caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
 ) -> None:
     first, _ = load(root)
-    path, stamp = cache_of(root, "train"), first.stamp
+    path, before = cache_of(root, "train"), first.content_hash
     whole = path.read_bytes()
     path.unlink()  # the first map keeps the old file
     path.write_bytes(damage(whole))
     decoded.clear()
     train, _ = load(root)
     assert len(decoded) == 12
-    assert train.stamp == stamp
+    assert train.content_hash == before
     assert [f"{path}: this cache is damaged" in record.getMessage() for record in caplog.records] == [True]
     assert path.read_bytes() == whole
 

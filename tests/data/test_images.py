@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import seeded
 
-from vit.data.images import ImageSet, content_stamp, spread_over_classes
+from vit.data.images import ImageSet, content_hash, spread_over_classes
 
 LABELS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100, generator=seeded())]
 
@@ -12,7 +12,7 @@ LABELS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100, genera
 def image_set(labels: list[int], class_names: tuple[str, ...]) -> ImageSet:
     images = torch.arange(len(labels), dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 2, 2)
     targets = torch.tensor(labels)
-    return ImageSet(images, targets, class_names, content_stamp(images, targets))
+    return ImageSet(images, targets, class_names, content_hash(images, targets))
 
 
 def test_showcase_shows_every_class_even_when_they_are_not_quite_equal():
@@ -26,22 +26,22 @@ def test_showcase_shows_every_class_even_when_they_are_not_quite_equal():
     assert sorted(some.showcase(1000).tolist()) == list(range(300))
 
 
-def test_stamp_knows_pixels_labels_and_shape():
+def test_content_hash_knows_pixels_labels_and_shape():
     some = image_set([0, 1, 1], ("a", "b"))
     images, labels = some.images.clone(), some.labels.clone()
-    assert content_stamp(images, labels) == some.stamp
-    assert content_stamp(images.view(3, 3, 4, 1), labels) != some.stamp
-    assert content_stamp(images, 1 - labels) != some.stamp
+    assert content_hash(images, labels) == some.content_hash
+    assert content_hash(images.view(3, 3, 4, 1), labels) != some.content_hash
+    assert content_hash(images, 1 - labels) != some.content_hash
     images[2, 0, 1, 1] += 1
-    assert content_stamp(images, labels) != some.stamp
+    assert content_hash(images, labels) != some.content_hash
 
 
-def test_subset_has_a_stamp_of_its_own_and_names_its_labels():
+def test_subset_has_a_hash_of_its_own_and_names_its_labels():
     some = image_set([0, -1, 1], ("a", "b"))
     part = some.subset(torch.tensor([2, 1]))
     assert part.label_names == ["b", ""]
     assert part.images[:, 0, 0, 0].tolist() == [2, 1]
-    assert part.stamp == content_stamp(part.images, part.labels) != some.stamp
+    assert part.content_hash == content_hash(part.images, part.labels) != some.content_hash
 
 
 @pytest.mark.parametrize("count", [0, 1, 10, 37, 99, 100])

@@ -59,7 +59,7 @@ def test_held_out_images_are_not_trained_on_and_the_test_images_are_not_there(ro
         assert abs(found - count * whole / 60) <= 1
     assert (data.held_out, data.tested_on) == (True, "held-out training images")
     assert "held-out" in data.description
-    assert data.stamp != load(root).stamp
+    assert data.content_hash != load(root).content_hash
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.9])
@@ -70,10 +70,10 @@ def test_a_share_of_the_labels_is_a_share_of_the_training_images(root, share):
     assert numbers(data.train) < numbers(whole.train)
     for found, of_class in zip(classes(data.train), COUNTS.values(), strict=True):
         assert abs(found - count * of_class / 60) <= 1
-    assert data.test.stamp == whole.test.stamp
+    assert data.test.content_hash == whole.test.content_hash
     assert data.train.class_names == ("ape", "bee", "cat")  # also of a class that has no image left
     both, aside = load(root, val_size=20, labels=share), load(root, val_size=20)  # of what is not held out
-    assert both.test.stamp == aside.test.stamp
+    assert both.test.content_hash == aside.test.content_hash
     assert numbers(both.train) < numbers(aside.train)
     assert len(both.train) == max(1, round(share * 40))
 
@@ -81,8 +81,8 @@ def test_a_share_of_the_labels_is_a_share_of_the_training_images(root, share):
 @pytest.mark.parametrize("settings", [dict(val_size=20), dict(labels=0.5)], ids=str)
 def test_subset_seed_draws_which(root, settings):
     one, again, other = (load(root, subset_seed=seed, **settings) for seed in (0, 0, 1))
-    assert one.stamp == again.stamp != other.stamp
-    assert one.facts["whole_stamp"] == other.facts["whole_stamp"] == load(root).stamp
+    assert one.content_hash == again.content_hash != other.content_hash
+    assert one.facts["whole_content_hash"] == other.facts["whole_content_hash"] == load(root).content_hash
     assert classes(one.train) == classes(other.train)
 
 
@@ -102,6 +102,6 @@ def test_scenes_stand_in_for_a_cifar_that_cannot_be_had(tmp_path):
         load_data(DataConfig(**settings), (32, 32))
     data = load_data(DataConfig(**settings, fallback="scenes"), (32, 32))
     scenes = load_data(DataConfig(source="scenes", limit=20), (32, 32))
-    assert (data.name, data.source, data.stamp) == ("Scenes", "scenes", scenes.stamp)
+    assert (data.name, data.source, data.content_hash) == ("Scenes", "scenes", scenes.content_hash)
     assert data.warning.startswith("CIFAR-10 could not be had, so this run uses the built-in Scenes images instead. ")
     assert scenes.warning is None

@@ -53,7 +53,7 @@ def test_a_picture_is_the_same_in_any_batch_and_order(train):
 
 def test_a_picture_is_the_same_on_any_machine():
     # Written down once. A changed drawing changes it, and is then another data set: say so in the commit.
-    assert load_scenes(500, SEED, "train").stamp == "c48305aa80563681"
+    assert load_scenes(500, SEED, "train").content_hash == "c48305aa80563681"
 
 
 def test_seeds_and_indices_give_different_pictures(train, test):
@@ -70,7 +70,7 @@ def test_a_split_is_an_image_set_and_shares_no_picture_with_the_other(test):
     assert torch.equal(split.images, test[0][:100])
     assert torch.equal(split.labels, test[1][:100])
     assert split.class_names == CLASS_NAMES
-    assert split.stamp != load_scenes(100, SEED + 1, "test").stamp
+    assert split.content_hash != load_scenes(100, SEED + 1, "test").content_hash
     assert len(load_scenes(0, SEED, "train")) == 0
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from vit.checkpoints import load_model, save_model
 from vit.config import Config, ModelConfig, OptimConfig, ReconstructConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
-from vit.data.images import content_stamp
+from vit.data.images import content_hash
 from vit.encoder import VisionTransformer
 from vit.interpret import Dynamics, DynamicsRecorder, Matrix, read_dynamics
 from vit.interpret.recorder import is_recorded
@@ -46,7 +46,7 @@ def dataset() -> Dataset:
     draws = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (20, 3, 16, 16), dtype=torch.uint8, generator=draws)
     labels = torch.arange(20) % 3
-    both = ImageSet(images, labels, ("ape", "bee", "cat"), content_stamp(images, labels))
+    both = ImageSet(images, labels, ("ape", "bee", "cat"), content_hash(images, labels))
     return Dataset("Noise", "folder", both, both)
 
 

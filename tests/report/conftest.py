@@ -12,12 +12,11 @@ from vit.atomic import write_json
 from vit.checkpoints import save_model
 from vit.config import Config, DataConfig, ModelConfig, OptimConfig, ReconstructConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
-from vit.data.images import content_stamp
+from vit.data.images import content_hash
 from vit.figures import save_figure
 from vit.interpret import DynamicsRecorder
 from vit.report.pictures import draw_attention
-from vit.report.showcase import save_showcase, showcase_of
-from vit.report.summary import summarize
+from vit.report.summary import sample_images, summarize
 from vit.runs import read_metrics
 from vit.settings import to_yaml
 from vit.training.callbacks import MetricsFile
@@ -31,7 +30,7 @@ MakeRun = Callable[..., Path]
 def image_set(count: int, seed: int, names: Sequence[str]) -> ImageSet:
     images = torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
     labels = torch.arange(count) % len(names)
-    return ImageSet(images, labels, tuple(names), content_stamp(images, labels))
+    return ImageSet(images, labels, tuple(names), content_hash(images, labels))
 
 
 @pytest.fixture(scope="session")
@@ -67,10 +66,12 @@ def make_run() -> MakeRun:
         place, run = RunFolder(folder), setup(config, images)
         folder.mkdir(parents=True)
         place.config.write_text(f"# a comment\n{to_yaml(config)}", encoding="utf-8")
-        save_showcase(showcase_of(images), place.showcase)
+        sample_images(images).save(place.showcase)
 
         def save(where: Path, dtype: torch.dtype) -> None:
-            save_model(where, run.result, run.normalize, names, data, data_stamp=images.stamp, dtype=dtype)
+            save_model(
+                where, run.result, run.normalize, names, data, data_content_hash=images.content_hash, dtype=dtype
+            )
 
         run.callbacks = [MetricsFile(place.metrics, run)]
         if dynamics_every:

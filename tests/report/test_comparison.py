@@ -1,7 +1,10 @@
 """Runs side by side: who shares a row, what is shown of each, and what is refused."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -9,47 +12,60 @@ import yaml
 from vit.cli import main
 from vit.config import Config, RunConfig, TrainConfig
 from vit.report.comparison import ComparisonError, as_table, compare_runs, read_finished
-from vit.runs import RunError
+
+
+def changed(folder: Path, file: str, **values: Any) -> Path:
+    """`folder` with other values in a file of it; those of a section by "section.key"."""
+    read, write = (yaml.safe_load, yaml.safe_dump) if file.endswith(".yaml") else (json.loads, json.dumps)
+    content = read((folder / file).read_text())
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        if name:
+            content[section][name] = value
+        else:
+            content[section] = value
+    (folder / file).write_text(write(content))
+    return folder
 
 
 def finished(
-    folder: Path,
-    accuracy: float,
-    linear: float | None = None,
-    stamp: str = "a",
-    run: RunConfig | None = None,
+    folder: Path, accuracy: float, linear: float | None = None, content_hash: str = "a", run: RunConfig | None = None,
     **train: object,
-) -> Path:
+) -> Path:  # fmt: skip
     """A run folder as train.py leaves it, without what is not compared."""
     folder.mkdir(parents=True)
     config = Config(train=TrainConfig(**train), run=run or RunConfig())
     (folder / "config.yaml").write_text("# a comment\n" + yaml.safe_dump(config.to_dict()))
+    data = {"name": "Noise", "train_images": 1000, "test_images": 100, "tested_on": "test images"}
     summary = {
-        "data": {"name": "Noise", "stamp": stamp, "train_images": 1000, "test_images": 100, "tested_on": "test images"},
+        "data": data | {"content_hash": content_hash},
         "test_accuracy": accuracy,
-        "fingerprint": "own",
+        "content_hash": "own",
         "seconds": 60.0,
     }
     (folder / "summary.json").write_text(json.dumps(summary))
     if linear is not None:
         (folder / "probe").mkdir()
-        results = {"linear": {"accuracy": linear}, "data": {"stamp": stamp}, "fingerprint": "own",
+        results = {"linear": {"accuracy": linear}, "data": {"content_hash": content_hash}, "content_hash": "own",
                    "settings": {"labels": 1.0, "every_layer": False}}  # fmt: skip
         (folder / "probe" / "results.json").write_text(json.dumps(results))
     return folder
 
 
+def compared(*folders: Path) -> list[dict[str, str]]:
+    return compare_runs([read_finished(folder) for folder in folders])
+
+
 def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
-    folders = [
+    rows = compared(
         finished(tmp_path / "one", 0.5, seed=0),
         finished(tmp_path / "two", 0.6, seed=1),
         finished(
             tmp_path / "three", 0.7, seed=2, run=RunConfig(log_every=3, threads=1)
         ),  # how it was watched and computed
         finished(tmp_path / "longer", 0.8, epochs=200),
-        finished(tmp_path / "other data", 0.9, stamp="b"),
-    ]
-    rows = compare_runs([read_finished(folder) for folder in folders])
+        finished(tmp_path / "other data", 0.9, content_hash="b"),
+    )
     assert [[Path(name).name for name in row["run"].split(", ")] for row in rows] == [
         ["one", "two", "three"], ["longer"], ["other data"],
     ]  # fmt: skip
@@ -60,8 +76,7 @@ def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
 
 
 def test_columns_that_nobody_fills_are_left_out_and_a_probe_is_found(tmp_path):
-    runs = [finished(tmp_path / "probed", 0.5, linear=0.61), finished(tmp_path / "not", 0.4, epochs=3)]
-    rows = compare_runs([read_finished(folder) for folder in runs])
+    rows = compared(finished(tmp_path / "probed", 0.5, linear=0.61), finished(tmp_path / "not", 0.4, epochs=3))
     assert [row["linear probe"] for row in rows] == ["61.00%", ""]
     assert "neighbours" not in rows[0]
     assert "loss" not in rows[0]
@@ -72,21 +87,6 @@ def test_tables_are_aligned_and_markdown_cells_stay_cells():
     text = as_table(rows)
     assert {line.index(value) for line, value in zip(text, ("x", "1", "22"), strict=True)} == {13}
     assert as_table(rows, markdown=True)[2] == "| a\\|b | 1 |"
-
-
-@pytest.mark.parametrize("spoil", ["summary.json", "config.yaml"])
-@pytest.mark.parametrize("content", [None, "{", "[1]", ""])
-def test_what_is_no_finished_run_is_one_line(tmp_path, spoil, content, capsys):
-    folder = finished(tmp_path / "run", 0.5)
-    (folder / spoil).unlink()
-    if content is not None:
-        (folder / spoil).write_text(content)
-    with pytest.raises((ComparisonError, RunError), match="run"):
-        read_finished(folder)
-    assert main(["compare", str(folder)]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert len(said.err.strip().splitlines()) == 1
 
 
 def test_command_prints_a_row_a_run(tmp_path, capsys):
@@ -100,103 +100,80 @@ def test_command_prints_a_row_a_run(tmp_path, capsys):
 
 def test_a_run_twice_is_refused_and_a_seed_twice_is_no_spread(tmp_path):
     one, again = (finished(tmp_path / name, value) for name, value in (("one", 0.5), ("again", 0.6)))
-    rows = compare_runs([read_finished(one), read_finished(again)])
-    assert [row["accuracy"] for row in rows] == ["50.00%", "60.00%"]
+    assert [row["accuracy"] for row in compared(one, again)] == ["50.00%", "60.00%"]
     with pytest.raises(ComparisonError, match="twice"):
-        compare_runs([read_finished(one), read_finished(tmp_path / "again" / ".." / "one")])
+        compared(one, tmp_path / "again" / ".." / "one")
 
 
-def changed(folder: Path, file: str, **values: object) -> Path:
-    """With other values in its summary.json or results.json."""
-    path = folder / file
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-    return folder
+@pytest.mark.parametrize(
+    ("file", "values"),
+    [("probe/results.json", {"content_hash": "another"}), ("summary.json", {"data.content_hash": "another"}),
+     ("probe/results.json", {"settings.labels": 0.5})],
+    ids=["weights", "images", "labels"],
+)  # fmt: skip
+def test_a_probe_of_others_is_not_shown(file, values, tmp_path):
+    assert "linear probe" not in compared(changed(finished(tmp_path / "a", 0.5, linear=0.6), file, **values))[0]
 
 
-def test_a_probe_of_other_weights_is_not_shown_and_one_of_every_layer_stands_apart(tmp_path):
-    one, other = (finished(tmp_path / name, 0.5, linear=0.6, epochs=n) for n, name in enumerate(("a", "b"), 1))
-    changed(one, "probe/results.json", fingerprint="another")
-    changed(other, "probe/results.json", settings={"labels": 1.0, "every_layer": True})
-    rows = compare_runs([read_finished(one), read_finished(other)])
-    assert "linear probe" not in rows[0]
-    assert [row["linear probe, best layer"] for row in rows] == ["", "60.00%"]
+def test_a_probe_of_every_layer_stands_apart(tmp_path):
+    run = changed(finished(tmp_path / "a", 0.5, linear=0.6), "probe/results.json", **{"settings.every_layer": True})
+    (row,) = compared(run)
+    assert "linear probe" not in row
+    assert row["linear probe, best layer"] == "60.00%"
 
 
-def test_rows_are_shared_by_what_a_run_began_with_not_by_where_it_lay(tmp_path):
-    def run(name: str, begun_with: str, seed: int) -> Path:
-        folder = changed(finished(tmp_path / name, 0.5, seed=seed), "summary.json", init_fingerprint=begun_with)
-        settings = yaml.safe_load((folder / "config.yaml").read_text())
-        settings["model"]["init"] = f"runs/{name}"
-        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
-        return folder
-
-    rows = compare_runs([read_finished(run(*about)) for about in (("a", "x", 0), ("b", "x", 1), ("c", "y", 2))])
-    assert [row["seeds"] for row in rows] == ["0, 1", "2"]
-    both = [run("same/1", "x", 0), run("same/2", "y", 0)]
-    for folder in both:  # one name, other weights
-        settings = yaml.safe_load((folder / "config.yaml").read_text())
-        settings["model"]["init"] = "runs/same"
-        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
-    assert [row["model.init"] for row in compare_runs([read_finished(one) for one in both])] == [
-        "runs/same (x)",
-        "runs/same (y)",
-    ]
+@pytest.mark.parametrize(
+    ("settings", "summary", "rows"),
+    [
+        ({"data.subset_seed": (0, 1), "data.val_size": (20, 20)}, {"data.content_hash": ("x", "y")}, 1),
+        ({"data.subset_seed": (0, 1), "data.labels": (0.5, 0.5)}, {"data.content_hash": ("x", "y")}, 1),
+        ({"data.subset_seed": (0, 1)}, {"data.content_hash": ("x", "y")}, 2),  # it draws nothing: they have the seed 0 twice
+        ({"train.seed": (0, 1)}, {"neighbours": ({"bank": 10}, {"bank": 50})}, 2),
+        ({"train.seed": (0, 1), "model.init": ("runs/a", "runs/b")}, {"init_content_hash": ("x", "x")}, 1),
+        ({"train.seed": (0, 1), "model.init": ("runs/a", "runs/b")}, {"init_content_hash": ("x", "y")}, 2),
+        ({"model.init": ("runs/a", "runs/a")}, {"init_content_hash": ("x", "y")}, 2),
+    ],
+)  # fmt: skip
+def test_runs_that_differ_in_the_seed_alone_share_a_row(settings, summary, rows, tmp_path):
+    folders = []
+    for number in (0, 1):
+        folder = finished(tmp_path / str(number), 0.5)
+        changed(folder, "config.yaml", **{key: pair[number] for key, pair in settings.items()})
+        values = {"data.whole_content_hash": "same"} | {key: pair[number] for key, pair in summary.items()}
+        folders.append(changed(folder, "summary.json", **values))
+    found = compared(*folders)
+    assert len(found) == rows
+    if "data.subset_seed" in settings:
+        assert found[0]["seeds"] == ("0, 0 (subset 1)" if rows == 1 else "0")
+    if "model.init" in settings and rows == 2:
+        assert [row["model.init"] for row in found] == [f"{settings['model.init'][n]} ({'xy'[n]})" for n in (0, 1)]
 
 
 def test_runs_of_an_earlier_version_are_compared_as_they_were(tmp_path):
-    """Without objective, fingerprints and a stamp of the whole."""
+    """Without objective, and with hashes of content by the names that they had."""
     folders = []
     for seed in (0, 1):
-        folder = finished(tmp_path / str(seed), 0.5, linear=0.6, stamp=f"{seed}-test")
+        folder = finished(tmp_path / str(seed), 0.5, linear=0.6, seed=seed)
         settings = yaml.safe_load((folder / "config.yaml").read_text())
-        settings["data"] |= {"labels": 0.5, "subset_seed": seed}
         del settings["train"]["objective"]
         (folder / "config.yaml").write_text(yaml.safe_dump(settings))
-        summary = json.loads((folder / "summary.json").read_text())
-        del summary["fingerprint"]
-        (folder / "summary.json").write_text(json.dumps(summary))
+        for file in ("summary.json", "probe/results.json"):
+            content = json.loads((folder / file).read_text())
+            content["data"]["stamp"] = content["data"].pop("content_hash")
+            content["fingerprint"] = content.pop("content_hash")
+            (folder / file).write_text(json.dumps(content))
         folders.append(folder)
-    (row,) = compare_runs([read_finished(folder) for folder in folders])
+    (row,) = compared(*folders)
     assert row["linear probe"] == "60.00% ± 0.00%"
 
 
-def test_neighbours_of_another_bank_stand_apart(tmp_path):
-    runs = [
-        changed(finished(tmp_path / str(bank), 0.5, seed=bank), "summary.json",
-                neighbours={"encoder_accuracy": 0.5, "bank": bank})
-        for bank in (10, 50)
-    ]  # fmt: skip
-    assert len(compare_runs([read_finished(run) for run in runs])) == 2
-
-
-@pytest.mark.parametrize(("part", "rows"), [({"val_size": 20}, 1), ({"labels": 0.5}, 1), ({}, 2)], ids=str)
-def test_subset_seeds_share_a_row_where_subsets_are_drawn(part, rows, tmp_path):
-    runs = []
-    for seed in (0, 1):
-        folder = finished(tmp_path / str(seed), 0.5 + 0.1 * seed, stamp=f"drawn by {seed}")
-        settings = yaml.safe_load((folder / "config.yaml").read_text())
-        settings["data"] |= {**part, "subset_seed": seed}
-        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
-        data = json.loads((folder / "summary.json").read_text())["data"]
-        runs.append(read_finished(changed(folder, "summary.json", data=data | {"whole_stamp": "the same"})))
-    found = compare_runs(runs)
-    assert len(found) == rows
-    assert found[0]["seeds"] == ("0, 0 (subset 1)" if rows == 1 else "0")
-
-
-def drawn_by(monkeypatch, tmp_path, *options: object) -> list:
-    """The axes that `vit compare --plot` draws of these runs."""
-    figures = []
-    monkeypatch.setattr("vit.report.comparison.save_figure", lambda figure, path: figures.append(figure))
-    assert main(["compare", *map(str, options), "--plot", str(tmp_path / "runs.png")]) == 0
-    return figures[0].axes
+# ---- The picture -----------------------------------------------------------------------------------------------------
 
 
 def classified(folder: Path, values: list[float], accuracy: float, held_out: bool = False, **train: object) -> Path:
     """A finished classifier with a line of metrics an epoch."""
     finished(folder, accuracy, objective="classify", **train)
-    summary = json.loads((folder / "summary.json").read_text()) | {"test_loss": 1 - accuracy, "epochs": 4}
-    (folder / "summary.json").write_text(json.dumps(summary))
+    changed(folder, "summary.json", test_loss=1 - accuracy, epochs=4)
     lines = [{"step": n, "epoch": n / 1, "loss": 1 - v, "train_accuracy": v} for n, v in enumerate(values, 1)]
     if held_out:
         lines += [{"step": 2, "epoch": 2.0, "val_loss": 0.9, "val_accuracy": 0.1}]
@@ -205,6 +182,8 @@ def classified(folder: Path, values: list[float], accuracy: float, held_out: boo
 
 
 def test_picture_has_a_line_a_run_a_colour_a_row_and_the_end_of_each(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr("vit.report.comparison.save_figure", lambda figure, path: figures.append(figure))
     values = [0.1, 0.2, 0.4]
     runs = [
         classified(tmp_path / "one", values, 0.5, seed=0),
@@ -212,51 +191,51 @@ def test_picture_has_a_line_a_run_a_colour_a_row_and_the_end_of_each(tmp_path, m
         classified(tmp_path / "other", values, 0.25, batch_size=3),
         classified(tmp_path / "watched", values, 0.3, held_out=True, batch_size=4),
     ]
-    loss, accuracy = drawn_by(monkeypatch, tmp_path, *runs)
+    assert main(["compare", *map(str, runs), "--plot", str(tmp_path / "runs.png")]) == 0
+    loss, accuracy = figures[0].axes
     courses = [line for line in accuracy.lines if len(line.get_xdata()) == 3]
     assert [line.get_xdata().tolist() for line in courses] == [[1, 2, 3]] * 3
     assert courses[0].get_color() == courses[1].get_color() != courses[2].get_color()
     held_out = next(line for line in accuracy.lines if list(line.get_ydata()) == [0.1])
     assert list(held_out.get_xdata()) == [2]  # not what it measured on its own images
-    ends = [
-        (float(line.get_xdata()[0]), float(line.get_ydata()[0]))
-        for line in accuracy.lines
-        if line.get_markersize() == 8
-    ]
+    marks = [line for line in accuracy.lines if line.get_markersize() == 8]
+    ends = [(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in marks]
     assert ends == [(4, 0.5), (4, 0.7), (4, 0.25), (4, 0.3)]
     assert [line.get_label() for line in loss.lines if not line.get_label().startswith("_")] == [
         "0.4000 ± 0.1414  one, two", "0.7500  other", "0.7000  watched",
     ]  # fmt: skip
 
 
+def refusal(capsys, *argv: object) -> str:
+    """The one line of a command that does not do what it is asked for."""
+    assert main(["compare", *map(str, argv)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.strip().splitlines()) == 1
+    return captured.err
+
+
+@pytest.mark.parametrize("file", ["summary.json", "config.yaml"])
+@pytest.mark.parametrize("content", [None, "{", "[1]", ""])
+def test_what_is_no_finished_run_is_one_line(tmp_path, file, content, capsys):
+    folder = finished(tmp_path / "run", 0.5)
+    (folder / file).unlink()
+    if content is not None:
+        (folder / file).write_text(content)
+    assert "run" in refusal(capsys, folder)
+
+
 def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(tmp_path, capsys):
-    runs = [str(classified(tmp_path / str(n), [0.1, 0.2], 0.5, batch_size=n)) for n in range(1, 7)]
-    for arguments, says in (
-        ([*runs, "--plot", str(tmp_path / "a.png")], "6 kinds of runs"),
-        ([runs[0], "--plot", str(tmp_path / "a.jpg")], "--plot"),
-        ([runs[0], "--plot", str(tmp_path / "1" / "config.yaml" / "a.png")], "is not a folder"),
-    ):
-        assert main(["compare", *arguments]) == 2
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert says in said.err
-        assert len(said.err.strip().splitlines()) == 1
-    summary = (tmp_path / "3" / "summary.json").read_text()
-    (tmp_path / "3" / "summary.json").write_text(summary.replace("test_loss", "another"))
-    assert main(["compare", runs[2], "--plot", str(tmp_path / "a.png")]) == 2
-    assert "cannot be drawn" in capsys.readouterr().err
-    (tmp_path / "3" / "summary.json").write_text(summary)
-    (tmp_path / "2" / "metrics.jsonl").write_text("{\n{}\n")
-    assert main(["compare", runs[1], "--plot", str(tmp_path / "a.png")]) == 2
-    assert "metrics.jsonl" in capsys.readouterr().err
+    runs = [classified(tmp_path / str(n), [0.1, 0.2], 0.5, batch_size=n) for n in range(1, 7)]
+    out = tmp_path / "a.png"
+    assert "6 kinds of runs" in refusal(capsys, *runs, "--plot", out)
+    assert "--plot" in refusal(capsys, runs[0], "--plot", tmp_path / "a.jpg")
+    assert "is not a folder" in refusal(capsys, runs[0], "--plot", tmp_path / "1" / "config.yaml" / "a.png")
+    summary = (runs[2] / "summary.json").read_text()
+    (runs[2] / "summary.json").write_text(summary.replace("test_loss", "another"))
+    assert "cannot be drawn" in refusal(capsys, runs[2], "--plot", out)
+    (runs[1] / "metrics.jsonl").write_text("{\n{}\n")
+    assert "metrics.jsonl" in refusal(capsys, runs[1], "--plot", out)
     assert not list(tmp_path.glob("a.*"))
-    assert main(["compare", runs[0], runs[2], "--plot", str(tmp_path / "a.png")]) == 0
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_probe_of_other_images_is_not_shown(tmp_path):
-    folder = finished(tmp_path / "run", 0.5, linear=0.6)
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["data"]["stamp"] = "another"
-    (folder / "summary.json").write_text(json.dumps(summary))
-    assert "linear probe" not in compare_runs([read_finished(folder)])[0]
+    assert main(["compare", str(runs[0]), "--plot", str(out)]) == 0
+    assert out.read_bytes().startswith(b"\x89PNG")

@@ -101,7 +101,7 @@ def test_every_study_measures_what_its_tables_say(one_seed, tmp_path, monkeypatc
     pictures = re.findall(r"\]\((\w+\.png)\)", (tmp_path / name / "tables.md").read_text())
     assert {path.name for path in (tmp_path / name).iterdir()} == {"tables.md", "results.json", *pictures}
     # what was measured on what
-    assert found["data"] == [{"name": "Scenes", "stamp": found["data"][0]["stamp"], "train_images": 256}]
+    assert found["data"] == [{"name": "Scenes", "content_hash": found["data"][0]["content_hash"], "train_images": 256}]
     assert found["training_seconds"] > 0
     assert found["measuring_seconds"] > 0
     assert found["settings"]["model.depth"] == 2

@@ -18,7 +18,7 @@ from tiny import CLASSES, TINY, dataset
 from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, load_model, save_model
-from vit.checkpoints.native import fingerprint, write_weights
+from vit.checkpoints.native import content_hash, write_weights
 from vit.config import Config, ConfigError, DataConfig, TrainConfig
 from vit.data import DataError, Dataset
 from vit.data.augment import Normalization
@@ -234,7 +234,7 @@ def test_what_is_new_is_said(tmp_path):
     classifier(tmp_path / "other", ("a", "b", "c"))
     assert notes(config()) == initial_model(config(), dataset()).init == ""
     began = initial_model(config(init=tmp_path / "mae"), dataset())
-    assert began.init == fingerprint(load_model(tmp_path / "mae", part="encoder"))
+    assert began.init == content_hash(load_model(tmp_path / "mae", part="encoder"))
     for objective, init, said in (
         ("classify", "mae", "a new head"), ("classify", "other", "a new head"), ("classify", "same", "its head"),
         ("reconstruct", "mae", "its decoder"), ("reconstruct", "same", "a new decoder"),
@@ -247,8 +247,8 @@ def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(tmp_p
     aside = data.test.subset(torch.tensor([0, 1, 2]))  # another part of the training images is held out now
     now, whole = replace(data, test=aside, held_out=True), data
     model, warning = classifier(tmp_path / "unsaid"), "taught classes"
-    save_model(tmp_path / "same", model, THEIRS, CLASSES, "Noise", data_stamp=now.stamp)
-    save_model(tmp_path / "other", model, THEIRS, CLASSES, "Noise", data_stamp=whole.stamp)
+    save_model(tmp_path / "same", model, THEIRS, CLASSES, "Noise", data_content_hash=now.content_hash)
+    save_model(tmp_path / "other", model, THEIRS, CLASSES, "Noise", data_content_hash=whole.content_hash)
     autoencoder(tmp_path / "mae")
     found = {name: warning in notes(config(init=tmp_path / name), now) for name in ("unsaid", "same", "other", "mae")}
     assert found == {"unsaid": True, "same": False, "other": True, "mae": False}

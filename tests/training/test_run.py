@@ -301,8 +301,8 @@ def test_other_data_is_refused(saved):
     ):
         with pytest.raises(StateError, match="data has changed") as caught:
             begin(CONFIG, saved, data)
-        assert one.stamp in str(caught.value)
-        assert data.stamp in str(caught.value)
+        assert one.content_hash in str(caught.value)
+        assert data.content_hash in str(caught.value)
 
 
 @pytest.mark.parametrize(

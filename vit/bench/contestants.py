@@ -72,7 +72,7 @@ def run_of(job: Job) -> Run:
     """Return the run that train.py would set up for this job, on random images."""
     shape = (max(job.images, job.batch), 3, job.image_size, job.image_size)
     images, labels = torch.randint(0, 256, shape, dtype=torch.uint8), torch.arange(shape[0]) % CLASSES
-    split = ImageSet(images, labels, tuple(map(str, range(CLASSES))), stamp="")
+    split = ImageSet(images, labels, tuple(map(str, range(CLASSES))), content_hash="")
     return setup(job.config(), Dataset("random images", "scenes", split, split))
 
 

@@ -33,7 +33,7 @@ from vit.runs import (
 KEPT = (
     "objective", "init", "test_loss", "test_loss_of_baselines", "test_mask", "neighbours", "test_accuracy",
     "test_accuracy_with_flip", "test_calibration_error", "epochs", "steps", "weights", "seed", "seconds", "device",
-    "precision", "versions", "fingerprint",
+    "precision", "versions", "content_hash",
 )  # fmt: skip
 METHODS = ("knn", "linear", "head", "reconstruction")
 LARGE = ("confusion", "reliability")
@@ -132,17 +132,20 @@ def figures_of(run: RunRecord) -> dict[str, Any]:
     """Return what a run measured, in plain values for config.json, by the names of summary.json and results.json.
 
     Returns:
-        Those of KEPT that are known; train_images, test_images, tested_on and stamp of the data; measured, of each of
+        Those of KEPT that are known; train_images, test_images, tested_on and data_content_hash; measured, of each of
         `run.results` the name of its data, what was tested on, the command, and METHODS without LARGE.
     """
     data = run.summary.get("data") or {}
     known = {key: run.summary[key] for key in KEPT if run.summary.get(key) not in (None, "")}
-    known |= {key: data[key] for key in ("train_images", "test_images", "tested_on", "stamp") if key in data}
+    known |= {key: data[key] for key in ("train_images", "test_images", "tested_on") if key in data}
+    if "content_hash" in data:
+        known["data_content_hash"] = data["content_hash"]
     measured = [
         {
             "command": _command(found),
             "data": found["data"]["name"],
-            **{key: found["data"][key] for key in ("test_images", "tested_on", "stamp")},
+            **{key: found["data"][key] for key in ("test_images", "tested_on")},
+            "data_content_hash": found["data"]["content_hash"],
             **{method: _without_large(found[method]) for method in METHODS if method in found},
         }
         for found in run.results.values()
@@ -191,8 +194,8 @@ def _data(config: dict[str, Any], run: RunRecord, note: str) -> Iterator[str]:
     if data := run.summary.get("data"):
         tested = data.get("tested_on", "test images")
         yield f"{data['train_images']:,} training and {data['test_images']:,} {_text(tested)}."
-        if data.get("stamp"):
-            yield f"Exactly these images have the stamp {_text(data['stamp'])}."
+        if data.get("content_hash"):
+            yield f"Exactly these images have the content hash {_text(data['content_hash'])}."
     if config.get("class_names"):
         yield f"Classes: {_text(', '.join(config['class_names']))}."
 

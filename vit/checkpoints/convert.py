@@ -78,7 +78,7 @@ def _write_own(model: Model, origin: Origin, out: Path, half: bool, run: RunReco
     """The project's own format, with what was asked for beside it."""
     notes = [f"rounded to half precision, no value by more than {_rounding(model):.1e}"] if half else []
     known = (origin.normalize, origin.class_names, origin.data)
-    more: dict[str, Any] = {"interpolation": origin.interpolation, "data_stamp": origin.data_stamp}
+    more: dict[str, Any] = {"interpolation": origin.interpolation, "data_content_hash": origin.data_content_hash}
     if run is None:
         save_model(out, model, *known, **more, dtype=torch.float16 if half else torch.float32)
         return notes

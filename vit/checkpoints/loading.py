@@ -229,6 +229,7 @@ def plan_origin(plan: Plan) -> Origin:
         )
         interpolation = format.interpolation
     details: dict[str, Any] = plan.source.config
+    hashed = plan.source.other | details  # data_stamp: in saved states, and in config.json before
     return Origin(
         source=str(plan.source.path),
         format=format.name,
@@ -238,7 +239,7 @@ def plan_origin(plan: Plan) -> Origin:
         channels=channels,
         class_names=hints.class_names if plan.encoder.num_classes in (0, len(hints.class_names)) else (),
         data=str(details.get("data") or plan.source.other.get("data", "")),
-        data_stamp=str(details.get("data_stamp") or plan.source.other.get("data_stamp", "")),
+        data_content_hash=str(hashed.get("data_content_hash") or hashed.get("data_stamp", "")),
         report=report,
         details=details,
     )

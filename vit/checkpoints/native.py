@@ -27,7 +27,7 @@ def save_model(
     data: str = "",
     *,
     interpolation: str = "bicubic",
-    data_stamp: str = "",
+    data_content_hash: str = "",
     dtype: torch.dtype = torch.float32,
     figures: dict[str, Any] | None = None,
 ) -> None:
@@ -40,18 +40,23 @@ def save_model(
         class_names: of the head, or of the training data.
         data: what the training data is called.
         interpolation: of resizing images to the model's size.
-        data_stamp: of the training data's images (`vit.data.Dataset.stamp`).
+        data_content_hash: of the training data's images (`vit.data.Dataset.content_hash`).
         dtype: of the weights on disk; they are loaded as float32 whatever it is.
         figures: what was measured (see `vit.checkpoints.card.figures_of`), for config.json.
     """
     tensors = {name: value.detach().cpu().to(dtype).contiguous() for name, value in model.state_dict().items()}
-    details = settings_of(model, normalize, class_names, data, interpolation, data_stamp)
-    details["fingerprint"] = fingerprint(model)
+    details = settings_of(model, normalize, class_names, data, interpolation, data_content_hash)
+    details["content_hash"] = content_hash(model)
     write_weights(folder, tensors, details | ({"figures": figures} if figures else {}))
 
 
 def settings_of(
-    model: Model, normalize: Normalization, class_names: tuple[str, ...], data: str, interpolation: str, data_stamp: str
+    model: Model,
+    normalize: Normalization,
+    class_names: tuple[str, ...],
+    data: str,
+    interpolation: str,
+    data_content_hash: str,
 ) -> dict[str, Any]:
     """What config.json says of a model, as `save_model` takes it."""
     return {
@@ -62,7 +67,7 @@ def settings_of(
         "interpolation": interpolation,
         "class_names": class_names,
         "data": data,
-        "data_stamp": data_stamp,
+        "data_content_hash": data_content_hash,
     }
 
 
@@ -75,13 +80,13 @@ def architecture(model: Model) -> dict[str, Any]:
     }
 
 
-def fingerprint(model: Model) -> str:
+def content_hash(model: Model) -> str:
     """16 hexadecimal digits that identify a model's weights; a copy in half precision has the same.
 
     A loaded model has that of its checkpoint, where config.json says it: also one that was resized, or left its head behind.
     """
-    origin = getattr(model, "origin", None)
-    if origin is not None and isinstance(said := origin.details.get("fingerprint"), str):
+    details = getattr(getattr(model, "origin", None), "details", {})  # fingerprint: its name before
+    if isinstance(said := details.get("content_hash", details.get("fingerprint")), str):
         return said
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):

@@ -69,7 +69,7 @@ class Origin:
         channels: C that it takes.
         class_names: of the head, or of the training data; empty where nothing names them.
         data: what the training data is called; "" where nothing says so.
-        data_stamp: of the training and the test images, as `vit.data.Dataset.stamp` has it; likewise.
+        data_content_hash: of the training and the test images, as `vit.data.Dataset.content_hash` has it; likewise.
         report: what became of each tensor.
         details: the checkpoint's config.json, all of it.
     """
@@ -82,13 +82,13 @@ class Origin:
     channels: int
     class_names: tuple[str, ...]
     data: str
-    data_stamp: str
+    data_content_hash: str
     report: Report
     details: dict[str, Any]
 
-    def was_tested_on(self, stamp: str) -> bool:
-        """Whether images with this stamp (of `vit.data.ImageSet`) are those that its training set aside."""
-        return self.data_stamp.rpartition("-")[2] == stamp
+    def was_tested_on(self, content_hash: str) -> bool:
+        """Whether images with this content hash (of `vit.data.ImageSet`) are those that its training set aside."""
+        return self.data_content_hash.rpartition("-")[2] == content_hash
 
     def read_images(self, paths: Sequence[str | Path]) -> Tensor:
         """Image files as the model takes them, but for `normalize`: cut to its shape, resized its way, in its channels.

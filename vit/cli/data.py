@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from jsonargparse import ArgumentParser
 
-from vit.cli.old_options import picture_path
+from vit.cli.options import picture_path
 from vit.config import ConfigError
 from vit.errors import one_line
 from vit.settings import config_parser, parse_config, take_options
 
 
 def data_parser() -> ArgumentParser:
-    """The options of `vit data`: the settings, and a name for the sheet."""
+    """Return the parser of the settings, and of a name for the sheet."""
     what = "Load the data of a configuration, say what it is, and draw a sheet of it."
     return config_parser("vit data", what, {"--out SHEET.png": "picture to write: .png, .svg or .pdf"})
 
@@ -30,6 +30,7 @@ def run(argv: Sequence[str]) -> int:
     from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
     from vit.figures import save_figure, sheet_figure
 
+    # Some of the training images, as many of each class
     data = load_data(config.data, config.model.image_size_2d)
     columns = 5 if data.source == "scenes" else 10
     chosen = data.train.showcase(10 * columns)  # ten rows; with ten classes, a row a class
@@ -38,6 +39,8 @@ def run(argv: Sequence[str]) -> int:
     if data.source == "scenes":
         parts = draw_scenes(scene_indices(len(data.train), "train")[chosen], SCENES_SEED)[2]
         subtitle += " · right: the part each pixel belongs to"
+
+    # What they are, and the sheet
     lines = [data.description, *([data.warning] if data.warning else [])]
     lines += [f"left out, unreadable: {path}" for path in data.train.skipped + data.test.skipped]
     figure = sheet_figure(some.images, some.label_names, data.name, subtitle, columns, parts, PART_NAMES)

@@ -139,7 +139,7 @@ def measure(
     import torch
 
     from vit.checkpoints import load_trained
-    from vit.checkpoints.native import fingerprint
+    from vit.checkpoints.native import content_hash
     from vit.data import load_data
     from vit.device import choose_compute, device_name, versions
     from vit.evaluate import EvaluationError, Options, evaluate, obstacles
@@ -153,7 +153,7 @@ def measure(
     except ConfigError as error:
         raise EvaluationError(str(error).replace("data.val_size", "--tuning")) from error
     taught = knows_classes(model, data)
-    if data.held_out and taught and not origin.was_tested_on(data.test.stamp):
+    if data.held_out and taught and not origin.was_tested_on(data.test.content_hash):
         ways = "train it with data.val_size, as many and with the same data.subset_seed"
         raise EvaluationError(f"this model may have been taught these {len(data.test):,} images' classes; {ways}")
 
@@ -174,11 +174,11 @@ def measure(
         evaluation.figures["head"]["classes_named"] = bool(origin.class_names)
 
     # The figures, and what they come from
-    facts = ("name", "source", "train_images", "test_images", "tested_on", "stamp", "warning")
+    facts = ("name", "source", "train_images", "test_images", "tested_on", "content_hash", "warning")
     note = "this model has been taught classes, perhaps by more labels: it does not show what these few give"
     results: dict[str, Any] = {
         "checkpoint": origin.source,
-        "fingerprint": fingerprint(model),
+        "content_hash": content_hash(model),
         "trained_on": origin.data,
         "data": {key: data.facts[key] for key in facts},
         "settings": {

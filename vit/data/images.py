@@ -23,7 +23,7 @@ class ImageSet:
     images: Tensor  # uint8 (N, C, H, W), RGB
     labels: Tensor  # int64 (N,), an index into `class_names`; -1 where there is no label
     class_names: tuple[str, ...]  # empty for images without labels
-    stamp: str  # 16 hexadecimal digits that identify exactly these images and labels: `content_stamp`
+    content_hash: str  # 16 hexadecimal digits that identify exactly these images and labels: `content_hash` below
     skipped: tuple[str, ...] = ()  # paths of files that could not be read and were left out on request
 
     def __len__(self) -> int:
@@ -47,12 +47,12 @@ class ImageSet:
         return self.labels.argsort(stable=True)[middles]
 
     def subset(self, indices: Tensor) -> ImageSet:
-        """Return the images at `indices` (int64 (M,), or bool (N,)) as a set with a stamp of its own."""
+        """Return the images at `indices` (int64 (M,), or bool (N,)) as a set with a content hash of its own."""
         images, labels = self.images[indices], self.labels[indices]
-        return ImageSet(images, labels, self.class_names, content_stamp(images, labels), self.skipped)
+        return ImageSet(images, labels, self.class_names, content_hash(images, labels), self.skipped)
 
 
-def content_stamp(images: Tensor, labels: Tensor) -> str:
+def content_hash(images: Tensor, labels: Tensor) -> str:
     """Return 16 hexadecimal digits of the SHA-256 over shape, pixels and labels: equal exactly when the content is."""
     digest = hashlib.sha256(repr(tuple(images.shape)).encode())
     for chunk in images.split(4096):  # a memory-mapped set need not fit in memory

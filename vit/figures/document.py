@@ -1,65 +1,56 @@
-"""Pages that open from disk and ask for nothing: what is written in them stays text, and only what is their own runs."""
+"""Pages that open from disk and ask for nothing: a jinja2 template, its style and perhaps its script, in one file."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import html
-import re
-from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from vit.figures.style import printable
 
 
-class Markup(str):
-    """HTML that may stand in a page as it is; any other text is as_text by `element`."""
+def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
+    """Render a template under a policy that lets in its own style and script, by their hashes, and nothing from elsewhere.
 
-
-def element(name: str, *children: str | None, **attributes: str | None) -> Markup:
-    """An element of HTML. Children that are no `Markup`, and all attributes, are text, whatever they hold.
+    All values are text, whatever they hold: tags are escaped, and what controls lines or direction becomes U+FFFD.
 
     Args:
-        name: of the tag.
-        children: None is left out.
-        attributes: `class_` is class and `aria_label` aria-label; None is left out.
-    """
-    spelled = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(printable(value))}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
-    inner = "".join(child if isinstance(child, Markup) else as_text(child) for child in children if child is not None)
-    return Markup(f"<{name}{spelled}>" if name in ("img", "source") else f"<{name}{spelled}>{inner}</{name}>")
-
-
-def as_text(text: str) -> Markup:
-    """Any text as a page shows it: no tag, and on its line; what controls lines or direction becomes U+FFFD."""
-    return Markup(html.escape(printable(text)))
-
-
-def data_uri(content: bytes, kind: str = "image/png") -> str:
-    """A file as an address that holds it."""
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def sealed_page(template: str, parts: Mapping[str, str], style: str, script: str = "", pictures: bool = False) -> str:
-    """A page under a policy that lets this style and this script in, by their hashes, and nothing else from anywhere.
-
-    Args:
-        template: HTML with places {{policy}}, {{style}}, those of `parts`, and {{script}} where there is one.
-        parts: HTML for the other places.
-        style: CSS.
-        script: JavaScript; empty for a page without.
+        template: of jinja2, with places for `policy`, `style` and `script`; the style lies beside it as .css, a script as .js.
         pictures: whether `data_uri`s may be shown.
+        values: what else the template names. `markupsafe.Markup` is taken as it is.
+
+    Raises:
+        jinja2.UndefinedError: the template names what is not there.
     """
+    style, script = (
+        path.read_text(encoding="utf-8") if (path := template.with_suffix(suffix)).exists() else ""
+        for suffix in (".css", ".js")
+    )
     rules = ["default-src 'none'", f"style-src '{_hash(style)}'", "base-uri 'none'", "form-action 'none'"]
     if pictures:
         rules.append("img-src data:")
     if script:
         rules += [f"script-src '{_hash(script)}'", "require-trusted-types-for 'script'", "trusted-types 'none'"]
-    filled = {**parts, "policy": html.escape("; ".join(rules), quote=False), "style": style, "script": script}
-    # In one pass: a name that reads like a place to fill stays a name.
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: filled[place[1]], template)
+    environment = Environment(
+        loader=FileSystemLoader(template.parent), autoescape=True, undefined=StrictUndefined, finalize=_shown,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    own = {"policy": "; ".join(rules), "style": Markup(style), "script": Markup(script)}
+    return environment.get_template(template.name).render(own | values)
+
+
+def data_uri(content: bytes, kind: str = "image/png") -> str:
+    """Return a file as an address that holds it."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _shown(value: Any) -> Any:
+    """What a page shows of a value: nothing of None, and of text what can be printed."""
+    return "" if value is None else printable(value) if type(value) is str else value
 
 
 def _hash(source: str) -> str:

@@ -16,16 +16,17 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 import torch
+from markupsafe import Markup
 from torch import Tensor
 
 from vit.errors import UserError
-from vit.figures.document import as_text, element, sealed_page
+from vit.figures.document import render_page
 from vit.figures.style import COLOURS, printable
 
 SCALE = 255  # the code of a weight of 1
@@ -276,21 +277,11 @@ def _colours() -> str:
 
 
 def _assembled(title: str, facts: Sequence[tuple[str, str]], description: Mapping[str, Any], data: str) -> str:
-    folder = files("vit.figures")
-    template, style, script = (
-        folder.joinpath(f"explore.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
-    )
     described = json.dumps(description, separators=(",", ":"))  # ASCII, so line separators are escaped too
     for sign in "<>&":  # within a script element only these could end it
         described = described.replace(sign, f"\\u{ord(sign):04x}")
-    rows = [element("div", element("dt", what), element("dd", fact, dir="auto")) for what, fact in facts]
-    parts = {
-        "title": as_text(title),
-        "facts": element("dl", *rows) if rows else "",
-        "description": described,
-        "data": data,
-    }
-    return sealed_page(template, parts, style, script)
+    template = Path(__file__).with_name("explore.html")
+    return render_page(template, title=title, facts=facts, description=Markup(described), data=data)
 
 
 def _too_large(moments: Sequence[Moment], size: int, limit: int) -> str:

@@ -1,25 +1,47 @@
-"""`vit report`: one page about a run that opens from disk, without a server, a network or a script."""
+"""`vit report`: one page about a run that opens from disk, without a server, a network or a script.
+
+Here is gathered what it says, in `vit.report.pictures` what it shows; report.html, a jinja2 template, is the page.
+"""
 
 from __future__ import annotations
 
-from importlib.resources import files
+import json
+import operator
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import UndefinedError
 
 from vit import __version__
 from vit.atomic import write_text
+from vit.config import OBJECTIVES, PRESETS, Config
 from vit.errors import UserError, one_line
-from vit.figures.document import Markup, as_text, element, sealed_page
-from vit.report.course import attention, course, dynamics, filling, pictures_left
-from vit.report.development import Development, development_of
-from vit.report.headline import introduction, key_figures
-from vit.report.outcome import evaluation, outcome
-from vit.report.particulars import data, machine, remarks, repeating, settings
-from vit.report.pieces import paragraph
-from vit.runs import RunRecord, read_run
+from vit.figures import confusion_figure, reliability_figure
+from vit.figures.document import data_uri, render_page
+from vit.interpret.inputs import short_name
+from vit.report.moments import moments_of_run
+from vit.report.pictures import attention_rows, curve_pictures, dynamics_picture, in_both_themes, reconstruction_rows
+from vit.runs import (
+    FIGURES,
+    WRONG_VALUES,
+    Figure,
+    RunRecord,
+    baselines,
+    flat_settings,
+    read_run,
+    results_lines,
+    summary_values,
+)
 from vit.training.objectives import objective_class
 
+TEMPLATE = Path(__file__).with_name("report.html")
 SIGNATURE = '<meta name="generator" content="vit report">'
-"""What tells such a page from other files; stands in report.html."""
+"""What tells such a page from other files; stands in the template."""
+PIXELATED = 64  # pixels a side up to which an image is enlarged with its pixels as squares
+MIXED_UP = 5  # pairs of classes that are named as those most mixed up
 
 
 class ReportError(UserError):
@@ -27,7 +49,7 @@ class ReportError(UserError):
 
 
 def write_report(path: Path, out: Path) -> int:
-    """Write the page about the run in the folder `path`, finished or not; a page of before is replaced.
+    """Write the page about the run in the folder `path`, finished or not; an earlier page is replaced.
 
     Returns:
         Its size in bytes.
@@ -41,7 +63,7 @@ def write_report(path: Path, out: Path) -> int:
         raise ReportError(f"{out} is no report of vit and is left as it is; name another file with --out")
     try:
         page = report_page(record)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:  # another version's, or changed by hand
+    except (*WRONG_VALUES, UndefinedError) as error:  # another version's, or edited
         found = f"{type(error).__name__}: {one_line(str(error))}"
         raise ReportError(f"{path}: its files are not as this version writes them ({found})") from error
     write_text(out, page)
@@ -57,39 +79,219 @@ def is_report(path: Path) -> bool:
 
 
 def report_page(record: RunRecord) -> str:
-    """The page: equal folders give equal text."""
-    shown = Development([], [])
-    if record.samples is not None:
-        shown = development_of(record.files, record.samples.images, record.settings)
-    measured, unread = evaluation(record)
-    notes = [*record.notes, *shown.notes, *unread]
-    parts = [
-        outcome(record), course(record), filling(record, shown), attention(record, shown),
-        pictures_left(record) if record.samples is None else None, dynamics(record), measured, data(record),
-        settings(record), machine(record), repeating(record), remarks(notes),
-    ]  # fmt: skip
-    sections = [part for part in parts if part is not None]
-    folder = files("vit.report")
-    template, style = (folder.joinpath(f"report.{kind}").read_text(encoding="utf-8") for kind in ("html", "css"))
-    filled = {
-        "title": as_text(f"{record.name}: report of a run"),
-        "header": _header(record),
-        "links": Markup("").join(element("a", part.title, href=f"#{part.place}") for part in sections),
-        "main": "\n".join(part.content for part in sections),
-        "version": as_text(__version__),
+    """Return the page: equal folders give equal text."""
+    settings, files = record.settings, record.files
+    objective = objective_class(settings["train.objective"])
+    moments, unseen = moments_of_run(record)
+    evaluated, unread = evaluations(record)
+    left = () if record.samples else (files.reconstructions, files.attention)  # to draw anew, images are needed
+    patch, sizes = settings["model.patch_size"], PRESETS[settings["model.preset"]]
+    defaults, absent = flat_settings(Config().to_dict()), object()
+    return render_page(
+        TEMPLATE,
+        pictures=True,
+        version=__version__,
+        duration=duration,
+        plural=plural,
+        run=record,
+        kind=objective.kind,
+        learns=objective.learns(settings, short_name(init) if (init := settings["model.init"]) else ""),
+        size={key: sizes[key] if (value := settings[f"model.{key}"]) is None else value for key in sizes},
+        patch=patch if isinstance(patch, list) else [patch, patch],
+        key_figures=key_figures(record),
+        measured=measured(record),
+        curves=curve_pictures(record),
+        labels=record.samples.labels if record.samples else [],
+        smooth=bool(moments) and max(moments[-1].images.shape[-2:]) > PIXELATED,
+        reconstructions=reconstruction_rows(moments),
+        attention=attention_rows(moments),
+        pictures_left={path.stem: data_uri(path.read_bytes()) for path in left if path.exists()},
+        dynamics=dynamics_picture(record),
+        evaluations=evaluated,
+        settings=[(key, spelled(value)) for key, value in settings.items()],
+        changed=[
+            (key, spelled(value), spelled(defaults[key]) if key in defaults else "")
+            for key, value in settings.items()
+            if value != defaults.get(key, absent)
+        ],
+        commands=commands_of(record),
+        notes=[*record.notes, *unseen, *unread],
+    )
+
+
+# ---- What came out ---------------------------------------------------------------------------------------------------
+
+
+def key_figures(record: RunRecord) -> list[tuple[str, str, str]]:
+    """Return the three most telling figures: the number, its name, and what it means."""
+    summary = record.summary
+    if not summary:
+        last = next((line for line in reversed(record.metrics) if "loss" in line), None)
+        if last is None:
+            return []
+        epochs = record.settings["train.epochs"]
+        return [
+            (f"{last['epoch'] / epochs:.0%}", "of the run", f"epoch {last['epoch']:.1f} of {epochs}"),
+            (f"{last['loss']:.3f}", "training loss", f"at step {last['step']:,}, on varied images"),
+            (f"{last['images_per_second']:,.0f}", "images a second", "as it is training"),
+        ]
+    values, figures = summary_values(summary), []
+    for key, name, meaning in (
+        ("accuracy", FIGURES["accuracy"].short, f"of {record.tested} are named right"),
+        ("calibration_error", "", "how far its confidence is from how often it is right, on average"),
+        ("masked_loss", FIGURES["masked_loss"].short, f"on hidden patches of {record.tested_on}"),
+        ("knn_accuracy", "", "without a label in training"),
+    ):
+        if key in values:
+            for baseline in baselines(key)[:1]:  # one is enough here
+                if baseline.key in values:
+                    meaning += f"; {baseline.label}: {baseline.write_brief(values[baseline.key])}"
+            figures.append((FIGURES[key].write_brief(values[key]), name or FIGURES[key].label, meaning))
+    speed = f"{summary['images_per_second']:,.0f} images a second"
+    return [*figures, (duration(summary["seconds"]), "of training", speed)]
+
+
+def measured(record: RunRecord) -> dict[str, Any] | None:
+    """Return what a finished run measured beside what needs no model, by the keys of FIGURES; or a classifier's mistakes."""
+    summary, values = record.summary, summary_values(record.summary)
+    if not summary:
+        return None
+    if "test_confusion" in summary:
+        return mistakes(record, values)
+    found = {}
+    for key, name in (("masked_loss", "the model"), ("knn_accuracy", "by the model's features")):
+        if key in values:
+            beside = [(other.label, values[other.key]) for other in baselines(key) if other.key in values]
+            better = operator.gt if FIGURES[key].higher_is_better else operator.lt
+            rows = bars([(name, values[key]), *beside], FIGURES[key])
+            found[key] = {"bars": rows, "wins": all(better(values[key], value) for _, value in beside)}
+    return found
+
+
+def mistakes(record: RunRecord, values: dict[str, float]) -> dict[str, Any]:
+    """Return a classifier's accuracy beside a constant guess, the classes that it mixes up, and how right its confidence is."""
+    summary, counts = record.summary, torch.tensor(record.summary["test_confusion"])  # (classes, classes)
+    names = record.samples.class_names if record.samples else [f"class {i}" for i in range(len(counts))]
+    models = {"accuracy": "the model", "accuracy_with_flip": "the model, with mirror images"}
+    rows = [(name, values[key]) for key, name in models.items() if key in values]
+    rows.append(("always naming the commonest class", float(counts.sum(1).max() / counts.sum())))
+
+    # The pairs of classes with the most mistakes
+    shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
+    wrong = shares.clone().fill_diagonal_(0).flatten()
+    pairs = [divmod(place, len(counts)) for place in wrong.argsort(descending=True)[:MIXED_UP].tolist() if wrong[place]]
+
+    # Pictures; a run of an earlier version has no bins of confidence
+    found = {
+        "bars": bars(rows, FIGURES["accuracy"]),
+        **{key: FIGURES[key].write(values[key]) for key in ("cross_entropy", "calibration_error")},
+        "mixed_up": [(names[label], names[taken], f"{shares[label, taken]:.1%}") for label, taken in pairs],
+        "confusion": in_both_themes(
+            lambda dark: confusion_figure(counts, names, "", "", dark),
+            f"Which of {len(names)} classes is taken for which, in percent; the diagonal is right.",
+        ),
+        "reliability": None,
     }
-    return sealed_page(template, filled, style, pictures=True)
+    if bins := summary.get("test_reliability"):
+        error, count = values["calibration_error"], torch.tensor(bins["count"])
+        confidence, accuracy = (
+            torch.tensor([float("nan") if value is None else value for value in bins[key]])
+            for key in ("confidence", "accuracy")
+        )
+        found["reliability"] = in_both_themes(
+            lambda dark: reliability_figure(confidence, accuracy, count, error, "", "", dark),
+            f"How often it is right against how sure it is; calibration error {error:.1%}.",
+        )
+    return found
 
 
-def _header(record: RunRecord) -> Markup:
-    kind = objective_class(record.settings["train.objective"]).kind
-    figures = [
-        element("div", element("dt", name), element("dd", element("strong", number), element("span", meaning)))
-        for number, name, meaning in key_figures(record)
-    ]
-    unfinished = "This run is not finished: what is here is what it has come to so far."
-    return element(
-        "header", element("p", f"Report of a {kind}", class_="overline"), element("h1", record.name, dir="auto"),
-        paragraph(introduction(record), "told"), None if record.summary else paragraph(unfinished, "notice"),
-        paragraph(record.data.get("warning"), "warning"), element("dl", *figures, class_="key") if figures else None,
-    )  # fmt: skip
+def bars(rows: Sequence[tuple[str, float]], figure: Figure) -> list[tuple[str, str, str]]:
+    """Return rows of a bar chart: a name, the length of the bar in percent of the longest, and the value as text."""
+    most = max([value for _, value in rows if value > 0], default=1.0)
+    return [(name, f"{100 * max(value, 0) / most:.2f}", figure.write(value)) for name, value in rows]
+
+
+def evaluations(record: RunRecord) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return what each `vit evaluate` measured, and notes on what cannot be read."""
+    found, notes = [], []
+    loss = FIGURES["masked_loss"]
+    columns = [loss, *baselines(loss.key)]
+    for name, results in record.results.items():
+        try:
+            data = results["data"]
+            about = f"{data['name']}: {data['train_images']:,} training images, measured on"
+            shown = {
+                "name": name,
+                "about": f"{about} {data['test_images']:,} {data['tested_on']}.",
+                "warnings": [data.get("warning"), results.get("note")],
+                "figures": [
+                    (line.figure.label, line.value, line.how) for line in results_lines(results) if line.figure != loss
+                ],
+                "head": ["mask", "hidden", *(column.short for column in columns)],
+                "losses": [
+                    (
+                        row["mask"],
+                        f"{row['ratio']:.0%}",
+                        *(column.write(row[column.in_results[1]]) for column in columns),
+                    )
+                    for row in results.get("reconstruction") or []
+                ],
+                "command": results.get("command"),
+            }
+            found.append(shown)
+        except WRONG_VALUES as error:
+            notes.append(f"{name}/results.json is not as vit evaluate writes it: {type(error).__name__}: {error}")
+    return found, notes
+
+
+# ---- How to repeat it ------------------------------------------------------------------------------------------------
+
+
+def commands_of(record: RunRecord) -> list[tuple[str, str]]:
+    """Return the commands that make the run again, look at it and measure it: what each does, and the line for a shell."""
+    settings, train, run = record.settings, ["python", "train.py"], str(record.files.path)
+    beside = str(record.files.path.parent / f"{record.name}-again")
+    again = [*train, "--config", str(record.files.config), "--out", beside]
+    if not record.summary:
+        lines = {"Go on from where it stopped": [*train, "--out", run, "--resume"], "Begin it again": again}
+        return [(what, shlex.join(line)) for what, line in lines.items()]
+    source, root = settings["data.source"], settings["data.root"]
+    shown = [run, "--data", root if source == "folder" else source]
+    if source.startswith("cifar") and root != "data":
+        shown += ["--root", root]
+    hidden = [] if OBJECTIVES[settings["train.objective"]].labels else ["--mask", str(settings["mask.ratio"])]
+    film = ["--film"] if settings["run.snapshots"] > 1 else []
+    same = {"--name": settings["data.name"], "--limit": settings["data.limit"], "--tuning": settings["data.val_size"]}
+    of_the_same = [str(part) for option, value in same.items() if value for part in (option, value)]
+    page, look = ["--count", "4", *hidden, "--out", f"{run}/explore.html"], ["--out", f"{run}/look", *film]
+    lines = {
+        "Train it again": again,
+        "Draw where it looks, from any layer, head or patch": ["vit", "attention", *shown, *look],
+        "A page to look around in its attention": ["vit", "explore", *shown, *page],
+        "Measure its features": ["vit", "evaluate", *shown, *of_the_same, "--out", f"{run}/evaluation"],
+        "Write this page anew, with what was measured since": ["vit", "report", run],
+    }
+    return [(what, shlex.join(line)) for what, line in lines.items()]
+
+
+# ---- Text ------------------------------------------------------------------------------------------------------------
+
+
+def spelled(value: Any) -> str:
+    """Return a setting as one writes it."""
+    return value if isinstance(value, str) and value else json.dumps(value)
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in its two largest units: 2 h 5 min."""
+    whole = max(round(seconds), 0)
+    for unit, length, below, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= length:
+            rest = whole % length // part
+            return f"{whole // length} {unit}" + (f" {rest} {below}" if rest else "")
+    return f"{whole} s"
+
+
+def plural(count: int, what: str) -> str:
+    """Return "1 head", "3 heads", "50,000 images"."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -1,113 +1,187 @@
-"""The pictures that a run ends with."""
+"""The pictures of a run: those in its folder when it ends, and those on its page, for a light and for a dark screen."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from vit import figures as draw
 from vit.data.augment import to_float
-from vit.encoder import eval_mode
-from vit.figures import (
-    Curve,
-    attention_figure,
-    curves_figure,
-    dynamics_figure,
-    save_figure,
-)
+from vit.figures import Curve, Scale, save_figure
+from vit.figures.document import data_uri
 from vit.figures.style import Figure
-from vit.interpret import AttentionMaps, Dynamics, read_dynamics
+from vit.interpret import Dynamics, read_dynamics
 from vit.interpret.dynamics import QUANTITIES
-from vit.report.development import who_asks
-from vit.runs import RunFiles, flat_settings, read_metrics
+from vit.report.moments import Moment, last_attention
+from vit.runs import RunFiles, RunRecord, flat_settings, read_metrics
 from vit.training.objectives import objective_class
 from vit.training.run import Run
 
-LOOKED_AT = 6  # test images in attention.png
+SHOWN = 6  # test images in attention.png
 OF_A_LAYER = ("W_Q", "W_K", "W_V", "W_O", "fc1", "fc2")  # columns of dynamics.png
+DPI, WIDE_DPI = 200, 130  # of a figure on the page; of one as wide as the page
+
+
+# ---- In the run's folder ---------------------------------------------------------------------------------------------
 
 
 def draw_pictures(run: Run, files: RunFiles, measured: dict[str, Any]) -> None:
-    """Draw the objective's figures, attention, curves, and dynamics where they were recorded, into a run's folder."""
+    """Draw the objective's figures, attention, curves, and dynamics if they were recorded, into a run's folder."""
     for stem, figure in run.objective.figures(run, measured).items():
         save_figure(figure, files.path / f"{stem}.png")
     draw_attention(run, files)
-    draw_curves(run, files, measured)
-    if files.dynamics.exists():
-        draw_dynamics(run, files)
-
-
-def draw_attention(run: Run, folder: RunFiles) -> None:
-    """attention.png: where the last layer looks in some test images, head by head."""
-    config, test, encoder = run.config, run.data.test, run.result.encoder
-    some = test.subset(test.showcase(LOOKED_AT))
-    images = to_float(some.images, config.model.image_size_2d)
-    with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as attention:
-        encoder(run.normalize(images).to(run.compute.device))
-    asks = who_asks(encoder)
-    maps, prefix_mass = (part.float().cpu() for part in attention.to_grid(query=asks.query))
-    heads = maps.shape[1]
-    # The mean stands first: it is what the heads amount to.
-    maps, prefix_mass = (torch.cat([part.mean(dim=1, keepdim=True), part], dim=1) for part in (maps, prefix_mass))
-    title = f"Where {asks.who}{' (outlined)' if asks.patch else ''} {asks.looks}"
-    last = len(encoder.blocks) - 1
-    figure = attention_figure(
-        images, maps, ["mean of heads", *(f"head {head}" for head in range(heads))], some.label_names,
-        title, f"{run.caption} · layer {last} of 0 to {last}, whole images",
-        masses=prefix_mass, query=asks.patch,
-    )  # fmt: skip
-    save_figure(figure, folder.attention)
-
-
-def draw_curves(run: Run, files: RunFiles, measured: Mapping[str, Any]) -> None:
-    """curves.png: how the run went, from metrics.jsonl and what was measured in the end."""
     curves = curves_of(flat_settings(run.config.to_dict()), run.data.tested_on, measured)
     about = f"{run.caption} · seed {run.config.train.seed}"
-    save_figure(curves_figure(read_metrics(files.metrics), curves, "How the run went", about), files.curves)
+    save_figure(draw.curves_figure(read_metrics(files.metrics), curves, "How the run went", about), files.curves)
+    if files.dynamics.exists():
+        epochs = f"{run.config.train.epochs} epochs on {len(run.data.train):,} images"
+        about = f"{run.data.name} · {epochs} · seed {run.config.train.seed} · "
+        save_figure(figure_of_dynamics(read_dynamics(files.dynamics), about), files.dynamics_picture)
+
+
+def draw_attention(run: Run, files: RunFiles) -> None:
+    """Draw attention.png: where the last layer looks in some test images, head by head."""
+    test, encoder = run.data.test, run.result.encoder
+    some = test.subset(test.showcase(SHOWN))
+    images = to_float(some.images, run.config.model.image_size_2d)
+    query, looking, *found = last_attention(encoder, run.normalize(images).to(run.compute.device))
+    names = ["mean of heads", *(f"head {head}" for head in range(found[0].shape[1]))]
+    # The mean stands first: it is what the heads amount to.
+    maps, prefix_mass = (torch.cat([part.mean(dim=1, keepdim=True), part], dim=1) for part in found)
+    patch = query if isinstance(query, tuple) else None
+    title = f"Where {looking}" if patch is None else f"Where {looking.removesuffix(' looks')} (outlined) looks"
+    last = len(encoder.blocks) - 1
+    about = f"{run.caption} · layer {last} of 0 to {last}, whole images"
+    figure = draw.attention_figure(images, maps, names, some.label_names, title, about, masses=prefix_mass, query=patch)
+    save_figure(figure, files.attention)
 
 
 def curves_of(settings: dict[str, Any], tested_on: str, measured: Mapping[str, Any]) -> list[Curve]:
-    """The curves of a run beside learning rate and gradient norm.
+    """Return the curves of a run beside learning rate and gradient norm.
 
     Args:
         settings: by "section.key".
         tested_on: what `measured` was measured on, `Dataset.tested_on`.
-        measured: of the objective, or summary.json; empty for a run that is not finished.
+        measured: by the objective, or summary.json; empty for a run that is not finished.
     """
     end = f"{tested_on.replace('training ', '')} at the end"
     return objective_class(settings["train.objective"]).curves(settings, end, measured)
 
 
-def draw_dynamics(run: Run, folder: RunFiles) -> None:
-    """dynamics.png: how strongly each matrix was trained and how far it moved, from dynamics.safetensors."""
-    config, data = run.config, run.data
-    about = f"{data.name} · {config.train.epochs} epochs on {len(data.train):,} images · seed {config.train.seed} · "
-    save_figure(figure_of_dynamics(read_dynamics(folder.dynamics), about), folder.dynamics_picture)
-
-
 def figure_of_dynamics(dynamics: Dynamics, about: str = "", dark: bool = False) -> Figure:
-    """What was recorded of a training, as a figure.
+    """Draw how strongly each matrix was trained and how far it moved; `about` says which run, in the subtitle."""
 
-    Args:
-        dynamics: of a run.
-        about: which run, for its subtitle.
-        dark: for a dark page.
-    """
-    recorded = dynamics.recorded
+    def recorded(names: Sequence[str], part: str) -> dict[str, dict[str, Tensor]]:
+        """Of those of `names` that the part has: name -> quantity -> (records, layers)."""
+        there = [name for name in names if name in dynamics.names(part)]
+        return {name: {quantity: dynamics.of(quantity, name, part) for quantity in QUANTITIES} for name in there}
+
+    others = recorded(("W_E", "pos_embed", "head"), "encoder") | recorded(("embed", "pred"), "decoder")
     biases = None
-    if "encoder.bias_norms" in recorded:
-        biases = recorded["encoder.bias_gradients"], recorded["encoder.bias_norms"]
-    return dynamics_figure(
-        dynamics.steps, _courses(dynamics, OF_A_LAYER, "encoder"), _courses(dynamics, OF_A_LAYER, "decoder"),
-        _courses(dynamics, ("W_E", "pos_embed", "head"), "encoder") | _courses(dynamics, ("embed", "pred"), "decoder"),
-        recorded.get("encoder.products"), biases, "How strongly each matrix is trained, and how far it moves",
-        f"{about}W0: the weights that training began with · all numbers: dynamics.safetensors", dark=dark,
-    )  # fmt: skip
+    if "encoder.bias_norms" in dynamics.recorded:
+        biases = dynamics.recorded["encoder.bias_gradients"], dynamics.recorded["encoder.bias_norms"]
+    return draw.dynamics_figure(
+        dynamics.steps,
+        recorded(OF_A_LAYER, "encoder"),
+        recorded(OF_A_LAYER, "decoder"),
+        others,
+        dynamics.recorded.get("encoder.products"),
+        biases,
+        "How strongly each matrix is trained, and how far it moves",
+        f"{about}W0: the weights that training began with · all numbers: dynamics.safetensors",
+        dark=dark,
+    )
 
 
-def _courses(dynamics: Dynamics, names: Sequence[str], part: str) -> dict[str, dict[str, Tensor]]:
-    """Of those of `names` that the part has: name -> quantity -> (records, layers)."""
-    there = [name for name in names if name in dynamics.names(part)]
-    return {name: {quantity: dynamics.of(quantity, name, part) for quantity in QUANTITIES} for name in there}
+# ---- On its page -----------------------------------------------------------------------------------------------------
+
+
+def in_both_themes(figure: Callable[[bool], Figure], alt: str, dpi: int = DPI) -> dict[str, str]:
+    """Return a figure for a light page and for a dark one; `figure` is called with whether it is dark."""
+    light, dark = (data_uri(draw.png_of(figure(dark), dpi)) for dark in (False, True))
+    return {"light": light, "dark": dark, "alt": alt}
+
+
+def curve_pictures(record: RunRecord) -> list[dict[str, str]]:
+    """Return the objective's curves, the learning rate and the gradient norm."""
+    if not record.metrics:
+        return []
+    own = curves_of(record.settings, record.tested_on, record.summary)
+    pictures = []
+    for curve in [*own, *draw.STEERING]:
+        values = [line[curve.key] for line in record.metrics if curve.key in line]
+        ends = f": from {values[0]:.3g} to {values[-1]:.3g}" if values else ""
+        lines = "".join(f"; {name} {value:.3f}" for name, value in curve.lines.items())
+        height = (
+            2.05 if curve in draw.STEERING else 4.2 if len(own) == 1 else 3.2
+        )  # inches; alone, it stands beside two
+        picture = in_both_themes(
+            partial(draw.curve_figure, record.metrics, curve, height),
+            f"{curve.title} over {record.epochs:.1f} epochs{ends}{lines}",
+        )
+        pictures.append(picture | {"kind": "tall" if height > 4 else ""})
+    return pictures
+
+
+def reconstruction_rows(moments: Sequence[Moment]) -> dict[str, Any] | None:
+    """Return the reconstructions of each moment, as rows of images."""
+    found = [(moment.name, moment.reconstruction) for moment in moments if moment.reconstruction]
+    if not found:
+        return None
+    _, last = found[-1]
+    return {
+        "seen": f"{1 - float(last.hidden.float().mean()):.0%}",
+        "original": data_uri(draw.image_strip(last.original)),
+        "visible": data_uri(draw.image_strip(last.original, last.hidden)),
+        "moments": [(name, data_uri(draw.image_strip(result.filled))) for name, result in found],
+        "from_normalized": last.from_normalized,
+    }
+
+
+def attention_rows(moments: Sequence[Moment]) -> dict[str, Any] | None:
+    """Return where the last layer looks, as rows of maps: now, head by head, and the mean of the heads at each moment."""
+    if not moments:
+        return None
+    last = moments[-1]
+    maps, prefix_mass = last.attention.maps, last.attention.prefix_mass
+    means = [moment.attention.maps.mean(1) for moment in moments]  # (B, rows, columns) each
+    even = draw.in_multiples_of_even(torch.cat([maps, torch.stack(means, 1)], dim=1).double().numpy())
+    scale = Scale.of(even)
+
+    def row(name: str, maps: Tensor, prefix_mass: Tensor) -> tuple[str, str, str]:
+        """Its name, the share of attention on patches, and the maps, in multiples of attention spread evenly."""
+        strip = draw.map_strip(maps * maps[0].numel(), (last.images.shape[-2], last.images.shape[-1]), scale)
+        return name, f"{1 - float(prefix_mass.mean()):.0%} on patches", data_uri(strip)
+
+    heads = [row(f"head {head}", maps[:, head], prefix_mass[:, head]) for head in range(maps.shape[1])]
+    over_time = [
+        row(moment.name, mean, moment.attention.prefix_mass) for moment, mean in zip(moments, means, strict=True)
+    ]
+    return {
+        "title": last.attention.title,
+        "original": data_uri(draw.image_strip(last.images)),
+        "now": [row("mean of heads", means[-1], prefix_mass), *heads],
+        "moments": over_time if len(moments) > 1 else [],
+        "bar": data_uri(draw.bar_strip()),
+        "most": f"{scale.top:.1f}{' or more' if scale.over else ''}",
+    }
+
+
+def dynamics_picture(record: RunRecord) -> dict[str, str] | None:
+    """Return how the weights moved, if the run recorded it.
+
+    Raises:
+        DynamicsError: what it recorded is damaged.
+    """
+    if not record.files.dynamics.is_file():
+        return None
+    recorded = read_dynamics(record.files.dynamics)
+    alt = (
+        "Gradient, update, drift, cosine to the start and stable rank of every weight matrix over the steps, a line a layer;"
+        " the products of W_Q and W_K, and the biases"
+    )
+    return in_both_themes(lambda dark: figure_of_dynamics(recorded, dark=dark), alt, WIDE_DPI)

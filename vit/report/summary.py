@@ -1,4 +1,4 @@
-"""summary.json: what a run came to, and all that is needed to compare it with another."""
+"""What a run leaves behind beside its model: a summary, to compare it with another, and a few images to show it at work."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from typing import Any
 
 import torch
 
-from vit.checkpoints.native import fingerprint
+from vit.checkpoints.native import content_hash
+from vit.data import Dataset
 from vit.device import device_name, versions
+from vit.runs import SampleImages
 from vit.training.run import Run
+
+SAMPLES = 10
+"""How many images a run keeps; of CIFAR-10, one of each class."""
 
 
 def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,8 +33,8 @@ def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[
     return {
         "objective": config.train.objective,
         "init": config.model.init,
-        "init_fingerprint": run.init,
-        "fingerprint": fingerprint(run.result),
+        "init_content_hash": run.init,
+        "content_hash": content_hash(run.result),
         "data": data.facts,
         "steps": run.step,
         "epochs": config.train.epochs,
@@ -46,3 +51,9 @@ def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[
         "seed": config.train.seed,
         "versions": versions(),
     }
+
+
+def sample_images(data: Dataset) -> SampleImages:
+    """Return some test images, spread evenly over the classes: those that a run keeps, and its pictures show."""
+    some = data.test.subset(data.test.showcase(SAMPLES))
+    return SampleImages(some.images, some.label_names, list(some.class_names), data.facts)

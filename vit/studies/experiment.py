@@ -293,7 +293,7 @@ class Experiment:
         data, compute = self.data(config), choose_compute(config.run, "fp32")
 
         # its name says which model this is: arm, settings, seed and data
-        content = json.dumps([arm, config.deciding(), data.stamp])
+        content = json.dumps([arm, config.deciding(), data.content_hash])
         content_hash = hashlib.sha256(content.encode()).hexdigest()[:8]
         folder = self.folder / f"{re.sub(r'[^A-Za-z_]+', '-', arm)}-{content_hash}-seed{seed}"
         if not (folder / "learned.json").exists():
@@ -316,7 +316,7 @@ def _train(config: Config, data: Dataset, folder: Path, start: Callable[[MaskedA
             torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
             model, normalize, *_ = initial_model(config, data)
             start(cast(MaskedAutoencoder, model))
-            save_model(initial, model, normalize, data_stamp=data.stamp)
+            save_model(initial, model, normalize, data_content_hash=data.content_hash)
         config = replace(config, model=replace(config.model, init=str(initial)))
     run_folder.begin(None if run_folder.begun else json.dumps(config.to_dict(), indent=2) + "\n")  # JSON is YAML too
 

@@ -63,7 +63,7 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
         "command": command,
         **settings,
         "data": [
-            {"name": data.name, "stamp": data.stamp, "train_images": len(data.train)}
+            {"name": data.name, "content_hash": data.content_hash, "train_images": len(data.train)}
             for data in experiment.used.values()
         ],
         "training_seconds": sum(experiment.seconds.values()),

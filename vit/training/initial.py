@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from vit.checkpoints import CheckpointError, load_model
-from vit.checkpoints.native import fingerprint
+from vit.checkpoints.native import content_hash
 from vit.config import Config, ConfigError, ModelConfig, ViTConfig
 from vit.data import Dataset
 from vit.data.augment import Normalization
@@ -28,7 +28,7 @@ class InitialModel(NamedTuple):
         model: the objective's; of a checkpoint it has the encoder, and what else fits (`Objective.take_over`).
         normalize: of the input: the checkpoint's, or that of the training images.
         notes: what the user should know of both.
-        init: `vit.checkpoints.native.fingerprint` of the checkpoint; "" for random weights.
+        init: `vit.checkpoints.native.content_hash` of the checkpoint; "" for random weights.
     """
 
     model: Model
@@ -74,11 +74,11 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
     # whether the checkpoint has seen labels that this run holds back
     knows = "model.init: it has been taught classes, perhaps"
     taught = source.config.num_classes == len(data.train.class_names) > 0  # others are of other images
-    if taught and data.held_out and not origin.was_tested_on(data.test.stamp):
+    if taught and data.held_out and not origin.was_tested_on(data.test.content_hash):
         notes.append(f"{knows} of the held-out images: their figures may flatter it")
-    if taught and config.data.labels < 1 and origin.data_stamp != data.stamp:
+    if taught and config.data.labels < 1 and origin.data_content_hash != data.content_hash:
         notes.append(f"{knows} by more labels than data.labels allows: it does not show what these few give")
-    return InitialModel(model, origin.normalize, notes, fingerprint(loaded))
+    return InitialModel(model, origin.normalize, notes, content_hash(loaded))
 
 
 def _load(settings: ModelConfig, part: Literal["encoder"] | None) -> Model:

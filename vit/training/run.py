@@ -48,7 +48,7 @@ class Run:
         optimizer: over the parts that learn.
         ema: average of the weights over the steps, where `optim.ema` asks for it.
         dist: which process of how many this is.
-        init: `vit.checkpoints.native.fingerprint` of what it began with; "" for random weights.
+        init: `vit.checkpoints.native.content_hash` of what it began with; "" for random weights.
         notes: lines that the user should see: what was damaged, what differs from the session before.
         callbacks: called at every step of this process.
         step: steps done.
@@ -128,7 +128,9 @@ class Run:
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Save `result` and what `vit.checkpoints.load_model` should know of it."""
         data, names = self.data, self.data.train.class_names
-        save_model(folder, self.result, self.normalize, names, data.name, data_stamp=data.stamp, dtype=dtype)
+        save_model(
+            folder, self.result, self.normalize, names, data.name, data_content_hash=data.content_hash, dtype=dtype
+        )
 
     def save(self, folder: Path) -> None:
         """Save the state of this step; the last two stay (see `vit.training.state`)."""
@@ -148,7 +150,7 @@ class Run:
             "computed_on": self.computed_on,
             "torch": str(torch.__version__),  # a class of its own, which is no plain value
             "init": self.init,
-            "data_stamp": self.data.stamp,
+            "data_stamp": self.data.content_hash,
             "data": self.data.name,
             "class_names": list(self.data.train.class_names),
             "mean": self.normalize.mean,
@@ -211,8 +213,8 @@ def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = 
     state, damaged = latest
     if "callbacks" not in state:
         raise StateError(f"the states in {folder} are an earlier version's; finish the run with that one")
-    if state["data_stamp"] != data.stamp:
-        found = f"it began with the stamp {state['data_stamp']}, the data has {data.stamp}"
+    if state["data_stamp"] != data.content_hash:
+        found = f"its images had the content hash {state['data_stamp']}, now they have {data.content_hash}"
         raise StateError(f"the training data has changed since this run began: {found}; begin another run with --out")
     for key, old, new in config.conflicts(state["config"]):
         raise StateError(f"{key}: the run began with {old!r}, not {new!r}; put it back, or begin another with --out")

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vit.data.images import ImageSet, content_stamp
+from vit.data.images import ImageSet, content_hash
 from vit.data.scenes import objects, scenery
 from vit.data.scenes.drawing import SAMPLES, Array, Canvas, Dice
 from vit.data.scenes.scenery import Ground
@@ -219,4 +219,4 @@ def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> Image
         ValueError: as `scene_indices` and `draw_scenes`.
     """
     images, labels, _ = draw_scenes(scene_indices(count, split), seed)
-    return ImageSet(images, labels, CLASS_NAMES, content_stamp(images, labels))
+    return ImageSet(images, labels, CLASS_NAMES, content_hash(images, labels))
