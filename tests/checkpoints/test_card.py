@@ -10,9 +10,8 @@ import torch
 import yaml
 
 from vit.atomic import write_json
-from vit.checkpoints import CheckpointError, load_model, save_model
-from vit.checkpoints.card import card_of, figures_of, model_card, read_finished
-from vit.checkpoints.native import settings_of
+from vit.checkpoints import load_model, save_model
+from vit.checkpoints.card import card_of, model_card
 from vit.cli import main
 from vit.config import ClassifyConfig, Config, DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
@@ -20,7 +19,7 @@ from vit.data.augment import Normalization
 from vit.data.images import content_stamp
 from vit.encoder import VisionTransformer
 from vit.report.summary import summarize
-from vit.runs import RunFiles, RunRecord, without_paths
+from vit.runs import RunError, RunFiles, RunRecord, read_finished, without_paths
 from vit.settings import config_parser, parse_config, to_yaml
 from vit.training.loop import train_steps
 from vit.training.run import setup
@@ -114,7 +113,7 @@ def test_a_pretraining_is_told_with_its_figures_and_how_to_make_it_again(runs, t
     neighbours, baselines = summary["neighbours"], summary["test_loss_of_baselines"]
     for part in (
         "# tiny\n", 'load_model("tiny")', "vit attention tiny photo.jpg", "width 16, 2 blocks, 2 heads",
-        "stored in half precision", "those of the last step", "Trained on Noise (JPEG q75). " + note + ". ",
+        "stored in half precision", "those of the last step", "Trained on Noise (JPEG q75).\n" + note + ".\n",
         "24 training and 12 test images", DATA.stamp, "Classes: one, other",
         "python train.py --config config.yaml --data.root IMAGES\n",
         "On test images, at the end of the run:",
@@ -254,7 +253,8 @@ ODD = "x\n---\nlicense: other\n# heading | *bold* <b>![i](u)\n```\n~~~\n<script>
 
 def test_odd_names_stay_text(tmp_path):
     model = VisionTransformer(MODEL.vit_config())
-    config = settings_of(model, Normalization([0.5] * 3, [0.5] * 3), ("a|b", ODD), ODD, "bicubic", "")
+    save_model(tmp_path, model, Normalization([0.5] * 3, [0.5] * 3), ("a|b", ODD), ODD)
+    config = json.loads((tmp_path / "config.json").read_text())
     settings = {"data": {"source": "folder", "name": ODD}, "model": {"init": ODD}, "train": {ODD: [ODD]}}
     summary = {
         "objective": "classify", "test_accuracy": 0.5, "device": ODD, "seed": ODD, "weights": ODD, "versions": {ODD: ODD},
@@ -265,7 +265,7 @@ def test_odd_names_stay_text(tmp_path):
         "data": {"name": ODD, "test_images": 1, "tested_on": ODD, "stamp": ODD},
     }
     run = RunRecord(RunFiles(tmp_path), settings, summary, {"": found})
-    card = card_of(json.loads(json.dumps(config)), run, ODD.replace("/", ""), note=ODD)
+    card = card_of(config, run, ODD.replace("/", ""), note=ODD)
     _, front, text = card.split("---\n", 2)
     assert yaml.safe_load(front)["license"] == "apache-2.0"
     fence = None  # what a reader of Markdown takes for code
@@ -278,7 +278,7 @@ def test_odd_names_stay_text(tmp_path):
             assert not line.startswith(("---", "~~~", "# heading", "license"))
     assert fence is None
     assert yaml.safe_load(block(card, "yaml")) == settings
-    assert figures_of(run)["device"] == ODD  # data, not text
+    assert run.figures()["device"] == ODD  # data, not text
 
 
 @pytest.mark.parametrize(
@@ -296,5 +296,5 @@ def test_of_a_place_the_name_stays(init, left):
 
 def test_a_run_that_has_not_ended_has_no_card(runs, tmp_path):
     (tmp_path / "config.yaml").write_bytes((runs / "pre" / "config.yaml").read_bytes())
-    with pytest.raises(CheckpointError, match="is no finished run"):
+    with pytest.raises(RunError, match="is no finished run"):
         read_finished(tmp_path)

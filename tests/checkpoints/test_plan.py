@@ -11,7 +11,6 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from torch import nn
 
 from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
-from vit.checkpoints.formats.timm import ARGUMENTS
 from vit.cli import main
 from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization
@@ -86,14 +85,6 @@ def test_only_settings_of_the_architecture_reach_timm(key, tmp_path):
     assert "which is no setting of the architecture" in refused(tmp_path)
 
 
-def test_the_settings_that_may_stand_there_are_timms():
-    """Arguments of the network itself, and none of the function that also reads files."""
-    import inspect
-
-    assert set(inspect.signature(TimmVisionTransformer).parameters) >= ARGUMENTS
-    assert ARGUMENTS.isdisjoint(inspect.signature(timm.create_model).parameters)
-
-
 @pytest.mark.parametrize("where", ["top", "within", "dict", "level"])
 def test_timms_names_of_classes_and_its_older_layout(where, tmp_path):
     names = ["cat", "dog", "crane"]
@@ -147,7 +138,7 @@ def test_a_layer_scale_is_in_both_or_in_neither(scaled, tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     config["encoder"]["layer_scale"] = None if scaled else 0.1
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert "its settings say " + ("no layer scale" if scaled else "a layer scale") in refused(tmp_path)
+    assert "its settings say " + ("no layer scale" if scaled else "a layer scale") in refused(tmp_path, num_heads=4)
 
 
 def test_a_head_that_the_settings_speak_of_is_missing_where_the_file_has_none(tmp_path):
@@ -461,7 +452,7 @@ def test_what_cannot_be_asked(asked, said, monkeypatch):
         def full(*_, **__):
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 34359738368 bytes")
 
-        monkeypatch.setattr("vit.checkpoints.architecture.resize_positions", full)
+        monkeypatch.setattr("vit.checkpoints.adapt.resize_positions", full)
     assert said in refused(timm_model().state_dict(), **dict(num_heads=4) | asked)
 
 
@@ -493,7 +484,7 @@ def test_inspect_and_load_agree(case, tmp_path, capsys):
     inspected = main(["checkpoint", "inspect", str(tmp_path / "x.pth"), *argv])
     said = capsys.readouterr().out
     loaded = main(
-        ["checkpoint", "convert", *argv, str(tmp_path / "x.pth"), "--to", "timm", "--out", str(tmp_path / "t")]
+        ["checkpoint", "convert", str(tmp_path / "x.pth"), *argv, "--to", "timm", "--out", str(tmp_path / "t")]
     )
     assert inspected == loaded == (0 if case in ("nan, allowed", "nan beside", "good") else 2)
     assert ("nan or infinite" in said) == (case not in ("whole numbers", "good"))
@@ -512,18 +503,8 @@ def test_inspect_and_load_agree(case, tmp_path, capsys):
 )
 def test_all_that_can_be_asked_can_be_asked_on_the_command_line(argv, key, value, tmp_path, capsys):
     torch.save(timm_model().state_dict(), tmp_path / "x.pth")
-    assert main(["checkpoint", "inspect", "--num-heads", "4", *argv, str(tmp_path / "x.pth"), "--json"]) == 0
+    assert main(["checkpoint", "inspect", str(tmp_path / "x.pth"), "--num-heads", "4", *argv, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["encoder"][key] == value
-
-
-def test_options_of_the_command_line_are_those_of_load_model():
-    import inspect as look
-    from dataclasses import fields
-
-    from vit.load_options import LoadOptions
-
-    asked = [field.name for field in fields(LoadOptions)]
-    assert sorted(asked) == sorted(set(look.signature(load_model).parameters) - {"source"})
 
 
 # --- a preprocessor's settings ------------------------------------------------------------------------------------------

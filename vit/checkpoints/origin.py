@@ -1,4 +1,4 @@
-"""What travels with a loaded model: where it came from, what its input must go through, and what became of each tensor."""
+"""What travels with a loaded model: where it came from, how to prepare its input, and what became of each tensor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,10 +15,17 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2.functional import resize, rgb_to_grayscale
 
 from vit.checkpoints.names import Shape
+from vit.checkpoints.reading import Source
+from vit.config import ViTConfig
 from vit.data.augment import Normalization, cut_to_shape, to_float
 from vit.data.decode import decode
 from vit.data.images import DataError
 from vit.errors import one_line
+
+if TYPE_CHECKING:
+    from vit.checkpoints.formats import Format, Hints
+
+INTERPOLATIONS = ("bicubic", "bilinear")
 
 
 @dataclass
@@ -46,12 +53,15 @@ class Report:
     def __str__(self) -> str:
         """A table: what is used counted, all else by name (alike blocks together)."""
         lines = [f"{'used as they are':<18} {_tensors(len(self.used))}"]
-        converted = [f"{_braces(sources)} -> {target}: {what}" for target, (sources, what) in self.converted.items()]
-        lines += _section("converted", len(self.converted), converted)
-        lines += _section("dropped", len(self.dropped), _by_reason(self.dropped))
-        missing = [f"{name} ({' x '.join(map(str, shape))})" for name, shape in self.missing.items()]
-        lines += _section("missing, untrained", len(self.missing), missing)
-        lines += _section("unexpected", len(self.unexpected), self.unexpected)
+        for title, tensors, details in (
+            ("converted", self.converted, [f"{_braces(a)} -> {b}: {what}" for b, (a, what) in self.converted.items()]),
+            ("dropped", self.dropped, _by_reason(self.dropped)),
+            ("missing, untrained", self.missing, [f"{name} ({size_text(s)})" for name, s in self.missing.items()]),
+            ("unexpected", self.unexpected, self.unexpected),
+        ):
+            if tensors:
+                lines.append(f"{title:<18} {_tensors(len(tensors))}")
+                lines += [f"    {one_line(line)}" for line in _ranges(details)]
         lines += [f"note: {one_line(note)}" for note in self.notes]
         return "\n".join([*lines, *(f"cannot be loaded: {one_line(problem)}" for problem in self.problems)])
 
@@ -85,6 +95,39 @@ class Origin:
     data_stamp: str
     report: Report
     details: dict[str, Any]
+
+    @classmethod
+    def of(cls, source: Source, format: Format, hints: Hints, encoder: ViTConfig, report: Report) -> Origin:
+        """Return what the settings say, or else the format's habit, which is noted in the report."""
+        # how the input was normalised
+        if hints.mean is None or hints.std is None:
+            usual = f"mean {format.mean}, std {format.std}, as is usual for {format.name}"
+            report.notes.append(f"nothing says how its input was normalised; taken as {usual}")
+        mean, std = hints.mean or format.mean, hints.std or format.std
+        if len(mean) != encoder.channels:
+            what = f"are for {len(mean)} channels, made {encoder.channels}"
+            report.notes.append(f"mean and deviation of its input {what}")
+
+        # how it was resized
+        interpolation = hints.interpolation or format.interpolation
+        if interpolation not in INTERPOLATIONS:
+            taken = f"which is not done here; taken as {format.interpolation}"
+            report.notes.append(f"its settings resize images by {interpolation!r}, {taken}")
+            interpolation = format.interpolation
+        details: dict[str, Any] = source.config
+        return cls(
+            source=str(source.path),
+            format=format.name,
+            normalize=Normalization(_per_channel(mean, encoder.channels), _per_channel(std, encoder.channels)),
+            interpolation=interpolation,
+            image_size=encoder.image_size,
+            channels=encoder.channels,
+            class_names=hints.class_names if encoder.num_classes in (0, len(hints.class_names)) else (),
+            data=str(details.get("data") or source.other.get("data", "")),
+            data_stamp=str(details.get("data_stamp") or source.other.get("data_stamp", "")),
+            report=report,
+            details=details,
+        )
 
     def was_tested_on(self, stamp: str) -> bool:
         """Whether images with this stamp (of `vit.data.ImageSet`) are those that its training set aside."""
@@ -147,13 +190,18 @@ class Origin:
         return rgb_to_grayscale(images) if self.channels == 1 else images
 
 
+def _per_channel(values: Sequence[float], channels: int) -> list[float]:
+    """Return a mean or deviation for another number of channels: for one, their mean; for more, repeated."""
+    if channels == 1 != len(values):
+        return [sum(values) / len(values)]
+    return [values[i % len(values)] for i in range(channels)]
+
+
 def _by_reason(dropped: dict[str, str]) -> list[str]:
-    """A line a tensor; of many with one reason, what their names begin with."""
-    reasons: dict[str, list[str]] = {}
-    for name, why in dropped.items():
-        reasons.setdefault(why, []).append(name)
+    """Return a line per tensor; of more than four with one reason, what their names begin with."""
     lines = []
-    for why, names in reasons.items():
+    for why in dict.fromkeys(dropped.values()):
+        names = [name for name in dropped if dropped[name] == why]
         if len(names) > 4:
             lines.append(f"{_shared(names).rpartition('.')[0]}.* ({_tensors(len(names))}): {why}".lstrip("."))
         else:
@@ -161,12 +209,8 @@ def _by_reason(dropped: dict[str, str]) -> list[str]:
     return lines
 
 
-def _section(title: str, count: int, lines: list[str]) -> list[str]:
-    return [f"{title:<18} {_tensors(count)}", *(f"    {one_line(line)}" for line in _grouped(lines))] if count else []
-
-
 def _braces(names: tuple[str, ...]) -> str:
-    """Several names as the shell would write them: attention.{query,key,value}.weight."""
+    """Write several names as a shell would: attention.{query,key,value}.weight."""
     if len(names) == 1:
         return names[0]
     start = _shared(names)
@@ -175,24 +219,17 @@ def _braces(names: tuple[str, ...]) -> str:
 
 
 def _shared(names: Sequence[str]) -> str:
-    """What all names begin with."""
-    return "".join(
-        letters[0] for letters in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    )
+    """Return what all names begin with."""
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return "".join(letters[0] for letters in alike)
 
 
-def _tensors(count: int) -> str:
-    return f"{count} tensor{'' if count == 1 else 's'}"
-
-
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
-
-
-def _grouped(lines: list[str]) -> list[str]:
-    """Lines that differ only in the numbers within their names as one, with ranges: blocks.0-11.attn.qkv.weight."""
+def _ranges(lines: list[str]) -> list[str]:
+    """Write lines that differ only in the numbers within their names as one: blocks.0-11.attn.qkv.weight."""
+    number = re.compile(r"(?<=\.)\d+(?=\.)")
     groups: dict[str, list[list[int]]] = {}
     for line in lines:
-        groups.setdefault(_NUMBER.sub("#", line), []).append([int(number) for number in _NUMBER.findall(line)])
+        groups.setdefault(number.sub("#", line), []).append([int(found) for found in number.findall(line)])
     result = []
     for text, found in groups.items():
         for column in zip(*found, strict=True):
@@ -200,3 +237,14 @@ def _grouped(lines: list[str]) -> list[str]:
             text = text.replace("#", str(low) if low == high else f"{low}-{high}", 1)
         result.append(text)
     return result
+
+
+def _tensors(count: int) -> str:
+    return f"{count} tensor{'' if count == 1 else 's'}"
+
+
+def size_text(value: Any) -> str:
+    """Return a size as 16 x 16, anything else as it is."""
+    if isinstance(value, tuple | list):
+        return " x ".join(map(str, value)) or "of a single number"
+    return str(value)
