@@ -18,7 +18,6 @@ from vit.patches import sincos_positions
 # Heads by width, if they are not width / 64: ViT-H and ViT-g of the usual families, and MAE's decoder.
 ENCODER_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 DECODER_HEADS = {512: 16}
-MOST_BLOCKS = 1000
 
 
 def read_encoder(plan: Plan) -> dict[str, Any]:
@@ -113,8 +112,6 @@ def _read_blocks(
     depth = max(numbers, default=0) + 1
     if depth > 2 * max(len(numbers), 1):
         raise plan.error(f"{container}{max(numbers)} without most of the blocks before it")
-    if depth > MOST_BLOCKS:
-        raise plan.error(f"it has {depth:,} blocks; at most {MOST_BLOCKS:,} are built")
 
     # their kind
     hidden = plan.shape(f"{first}mlp.fc2.weight", 2)[1]

@@ -15,7 +15,6 @@ from vit.load_options import CheckpointError, LoadOptions
 # Of several copies of the network in one file, the first of these is taken: averaged weights before the last ones.
 BRANCHES = ("teacher", "target_encoder", "model_ema", "state_dict_ema", "ema")
 LAST_BRANCHES = ("student",)
-MOST_COPIES = 64
 # What stands in training files beside the network, at any depth.
 NOT_THE_NETWORK = {
     r"(opt|optim|optimizers?|optimizer_states?|lr_schedulers?|schedulers?|(amp_|grad_)?scaler|loops|callbacks)\..*":
@@ -86,8 +85,6 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
         for key in source.tensors:
             if match := pattern.fullmatch(key):
                 networks.setdefault(key, {})[anchor] = match["prefix"]
-    if len(networks) > MOST_COPIES:
-        raise CheckpointError(f"{source.path} holds {len(networks):,} networks; at most {MOST_COPIES} are looked at")
 
     # first which copy, then its format
     wrappings = {key: max(prefixes.values(), key=len) for key, prefixes in networks.items()}
