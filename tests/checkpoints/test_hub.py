@@ -5,8 +5,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -209,16 +207,6 @@ def test_a_model_is_fetched_once_and_then_from_the_cache(hub, tmp_path, monkeypa
     assert not any("secret" in path.name for path in (tmp_path / "home").rglob("*"))
 
 
-def test_a_cache_that_others_filled_is_enough_offline(hub, tmp_path, monkeypatch):
-    from huggingface_hub import hf_hub_download
-
-    small(tmp_path / "hub" / "me" / "tiny")
-    for file in ("config.json", "model.safetensors"):  # nobody asked for preprocessor_config.json
-        hf_hub_download("me/tiny", file)
-    offline(monkeypatch)
-    load_model("hf/me/tiny")
-
-
 def test_all_files_are_of_one_commit(hub, tmp_path):
     small(tmp_path / "hub" / "me" / "tiny")
     load_model("hf/me/tiny")
@@ -306,18 +294,6 @@ def test_timm_names_go_through_timms_downloader(hub, tmp_path):
     assert any(request.startswith("GET /timm/vit_tiny") for request in hub.asked)
 
 
-@pytest.mark.slow
-def test_the_command_reads_where_the_hub_is_from_the_environment(hub, tmp_path):
-    small(tmp_path / "hub" / "me" / "tiny")
-    program = "from vit.cli import main; raise SystemExit(main(['checkpoint', 'inspect', 'hf/me/tiny']))"
-    settings = dict(HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "other"), HF_HUB_DISABLE_XET="1")
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=os.environ | settings
-    )
-    assert done.returncode == 0, done.stderr
-    assert "width 32, 2 blocks, 4 heads" in done.stdout
-
-
 def run_folder(folder: Path) -> Path:
     """A folder as a run leaves it, and things in it that are nobody else's business."""
     torch.manual_seed(0)
@@ -386,18 +362,11 @@ def test_nothing_is_published_without_its_weights(hub, tmp_path):
     assert not hub.asked
 
 
-@pytest.mark.parametrize("name", ["", "me", "hf/me/tiny", "a b/c", "me/tiny@v1", "x\ny/z"])
+@pytest.mark.parametrize("name", ["", "me", "hf/me/tiny", "a b/c", "x\ny/z"])
 def test_a_bad_name_is_one_line(hub, tmp_path, name):
     with pytest.raises(CheckpointError, match="is no name of a model on the hub") as error:
         push_to_hub(run_folder(tmp_path / "run"), name)
     assert "\n" not in str(error.value)
-    assert not hub.asked
-
-
-def test_offline_nothing_is_published(hub, tmp_path, monkeypatch):
-    offline(monkeypatch)
-    with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE"):
-        push_to_hub(run_folder(tmp_path / "run"), "me/tiny")
     assert not hub.asked
 
 
@@ -421,30 +390,6 @@ def test_a_refusing_hub_is_one_line(hub, tmp_path, status, capsys):
 def test_an_error_of_the_hub_is_not_called_a_missing_network(hub):
     hub.deny = 403
     assert "the hub answers 403" in refused("hf/me/tiny")
-
-
-def test_what_cannot_be_published_never_reaches_the_hub(hub, tmp_path):
-    folder = run_folder(tmp_path / "run")
-    weights = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
-    with pytest.raises(CheckpointError, match="SHA-256"):
-        push_to_hub(folder, "me/tiny")
-    (tmp_path / "none").mkdir()
-    with pytest.raises(CheckpointError, match="no model in"):
-        push_to_hub(tmp_path / "none", "me/tiny")
-    assert not hub.asked
-
-
-def test_the_card_says_what_is_known(tmp_path):
-    card = model_card(run_folder(tmp_path / "run"), "me/tiny")
-    _, front, text = card.split("---\n", 2)
-    assert yaml.safe_load(front)["license"] == "apache-2.0"
-    for part in ("width 32, 2 blocks, 4 heads", "patches of 4 x 4 pixels on images of 16 x 16", "CIFAR-10 (JPEG q75)",
-                 'load_model("hf/me/tiny")', "data: {flip: 0.5}", "train: {epochs: 3, seed: 0}", "| seed | 0 |", "0.5021",
-                 "50.00%", "46.10%", "Apache-2.0",
-                 "50,000 training and 10,000 test images", "0.1000, 0.2000, 0.3000", "cat, dog"):  # fmt: skip
-        assert part in text, part
-    assert "somebody" not in card  # where the data lies is nobody else's business
 
 
 def test_the_terms_of_a_foreign_model_are_not_ours_to_give(tmp_path):
