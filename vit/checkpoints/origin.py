@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,7 @@ class Report:
         """A table: what is used counted, all else by name (alike blocks together)."""
         lines = [f"{'used as they are':<18} {_tensors(len(self.used))}"]
         for title, tensors, details in (
-            ("converted", self.converted, [f"{_braces(a)} -> {b}: {what}" for b, (a, what) in self.converted.items()]),
+            ("converted", self.converted, [f"{', '.join(a)} -> {b}: {how}" for b, (a, how) in self.converted.items()]),
             ("dropped", self.dropped, _by_reason(self.dropped)),
             ("missing, untrained", self.missing, [f"{name} ({size_text(s)})" for name, s in self.missing.items()]),
             ("unexpected", self.unexpected, self.unexpected),
@@ -68,7 +68,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model came from and what its input must go through; `model.origin` of all that `load_model` gives.
+    """Where a model came from and how to prepare its input; `model.origin` of all that `load_model` gives.
 
     Attributes:
         source: the name or path that was asked for.
@@ -77,11 +77,11 @@ class Origin:
         interpolation: of resizing images to the model's size: "bicubic" or "bilinear".
         image_size: (H, W) that the model takes.
         channels: C that it takes.
-        class_names: of the head, or of the training data; empty where nothing names them.
-        data: what the training data is called; "" where nothing says so.
+        class_names: of the head, or of the training data; empty if nothing names them.
+        data: name of the training data; "" if nothing says so.
         data_stamp: of the training and the test images, as `vit.data.Dataset.stamp` has it; likewise.
         report: what became of each tensor.
-        details: the checkpoint's config.json, all of it.
+        details: all of the checkpoint's config.json.
     """
 
     source: str
@@ -203,25 +203,10 @@ def _by_reason(dropped: dict[str, str]) -> list[str]:
     for why in dict.fromkeys(dropped.values()):
         names = [name for name in dropped if dropped[name] == why]
         if len(names) > 4:
-            lines.append(f"{_shared(names).rpartition('.')[0]}.* ({_tensors(len(names))}): {why}".lstrip("."))
-        else:
-            lines += [f"{name}: {why}" for name in names]
+            start = commonprefix(names).rpartition(".")[0]  # noqa: RUF071  # of characters, not of paths
+            names = [f"{start}.* ({_tensors(len(names))})".lstrip(".")]
+        lines += [f"{name}: {why}" for name in names]
     return lines
-
-
-def _braces(names: tuple[str, ...]) -> str:
-    """Write several names as a shell would: attention.{query,key,value}.weight."""
-    if len(names) == 1:
-        return names[0]
-    start = _shared(names)
-    end = _shared([name[len(start) :][::-1] for name in names])[::-1]
-    return f"{start}{{{','.join(name[len(start) : len(name) - len(end)] for name in names)}}}{end}"
-
-
-def _shared(names: Sequence[str]) -> str:
-    """Return what all names begin with."""
-    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    return "".join(letters[0] for letters in alike)
 
 
 def _ranges(lines: list[str]) -> list[str]:

@@ -52,16 +52,11 @@ def timm_hints(source: Source) -> Hints:
 
     # the arguments, of which only settings of the architecture reach timm
     arguments: dict[str, Any] = config.get("model_args") or {}
-    if not isinstance(arguments, dict):
-        raise CheckpointError(f"{where}model_args of config.json is no JSON object")
     arguments = {key: config[key] for key in ("num_classes", "global_pool") if key in config} | arguments
     if unknown := sorted(arguments.keys() - ARGUMENTS):
         raise CheckpointError(
             f"{where}model_args of config.json has {shorten(unknown[0])}, which is no setting of the architecture"
         )
-    depth = sum(key.endswith(".norm1.weight") for key in source.tensors)
-    if not isinstance(arguments.get("depth", 0), int) or arguments.get("depth", 0) > depth:  # built before compared
-        raise CheckpointError(f"{where}config.json says {arguments['depth']} blocks, the weights have {depth}")
     arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
 
     # the model that timm makes of them, which says the rest
@@ -72,9 +67,8 @@ def timm_hints(source: Source) -> Hints:
         reason = shorten(str(error), 200)
         raise CheckpointError(f"{where}timm cannot build {name} by config.json: {reason}") from error
     settings = config.get("pretrained_cfg") or config  # on its hub, older folders have no level in between
-    return _hints_of_model(
-        model, {**settings, "label_names": config.get("label_names") or settings.get("label_names")}, name
-    )
+    names = config.get("label_names") or settings.get("label_names")
+    return _hints_of_model(model, {**settings, "label_names": names}, name)
 
 
 def _require_plain(name: str, where: str) -> None:
