@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vit.cli.options import read_options
-from vit.cli.study import study_plan
+from vit.cli.study import study_settings
 from vit.settings import parse_config, parse_train_command, take_options
 from vit.studies import STUDIES
 
@@ -73,7 +73,7 @@ def test_every_command_that_is_told_is_one_that_its_program_takes(words, monkeyp
     if name == "study":
         _, rest = take_options(argv[1:], "--out")
         for study in STUDIES if argv[0] in ("all", "NAME") else argv[:1]:
-            study_plan(study, "--quick" in rest, [word for word in rest if word != "--quick"])
+            study_settings(study, "--quick" in rest, [word for word in rest if word != "--quick"])
     elif name == "data":
         parse_config(module.data_parser(), take_options(argv, "--out")[1])
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,14 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON in ASCII, whole or not at all; nan and infinity are refused with a ValueError."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write tensors, numbers and lists by name for `numpy.load`, whole or not at all; equal ones give equal files."""
+    import numpy as np  # only commands that write arrays need it
+
+    with replacing(path) as temporary:
+        np.savez_compressed(temporary, **arrays)
 
 
 def _umask() -> int:

@@ -58,6 +58,12 @@ class RunFiles:
         """Every path in the folder."""
         return [path for path in vars(self).values() if isinstance(path, Path) and path != self.path]
 
+    def saved_snapshots(self) -> dict[str, Path]:
+        """Return the folders of the weights that the run kept along its way by name, "step 1,250", from first to last."""
+        folders = sorted(path.parent for path in self.snapshots.glob("step-*/model.safetensors"))
+        steps = {folder: folder.name.removeprefix("step-") for folder in folders}
+        return {f"step {int(step):,}": folder for folder, step in steps.items() if step.isdecimal()}
+
 
 CONTENTS = {
     "report.html": "all of this on one page: open it first",

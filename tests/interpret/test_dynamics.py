@@ -114,6 +114,12 @@ def test_matrices_are_found_by_name_in_the_order_of_layers():
     assert found.names("decoder") == {"W_Q"}
     backwards = Dynamics(found.steps, tuple(reversed(MATRICES)), {k: v.flip(-1) for k, v in found.recorded.items()})
     assert torch.equal(backwards.of("drift", "W_Q"), found.of("drift", "W_Q"))
+    for asked, word in (
+        (("speed", "W_Q"), "stable_rank"),
+        (("drift", "W_E", "decoder"), "'W_E' was recorded in the decoder"),
+    ):
+        with pytest.raises(DynamicsError, match=word):
+            found.of(*asked)
 
 
 def test_matrix_without_any_gradient_is_frozen():
@@ -122,20 +128,6 @@ def test_matrix_without_any_gradient_is_frozen():
     found.recorded["gradient_norm"][:2, 3] = 0  # in one record it has one
     assert found.frozen("W_Q").tolist() == [False, True]
     assert found.frozen("W_K").tolist() == [False, False]
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        (("speed", "W_Q"), ["'speed'", "stable_rank"]),
-        (("drift", "W_X"), ["'W_X'", "encoder", "encoder W_E"]),
-        (("drift", "W_E", "decoder"), ["'W_E'", "decoder"]),
-    ],
-)
-def test_what_was_not_recorded_is_named(asked, words):
-    with pytest.raises(DynamicsError) as caught:
-        dynamics().of(*asked)
-    assert all(word in str(caught.value) for word in words)
 
 
 def rewritten(path: Path, *, format: str = FORMAT, matrices: object = NAMES, **changes: Tensor) -> None:
@@ -148,21 +140,12 @@ def rewritten(path: Path, *, format: str = FORMAT, matrices: object = NAMES, **c
 DAMAGE = {
     "missing": Path.unlink,
     "empty": lambda path: path.write_bytes(b""),
-    "no safetensors": lambda path: path.write_bytes(b"PK\x03\x04" + bytes(100)),
     "cut short": lambda path: path.write_bytes(path.read_bytes()[:-20]),
     "a model": lambda path: save_file({"weight": noise(2, 2)}, path, {"format": "pt"}),
-    "without metadata": lambda path: save_file({"weight": noise(2, 2)}, path),
     "of another version": lambda path: rewritten(path, format="vit-patch-trainer/dynamics/2"),
     "no JSON": lambda path: save_file({"drift": noise(2, 2)}, path, {"dynamics": "{"}),
-    "JSON of another kind": lambda path: save_file({"drift": noise(2, 2)}, path, {"dynamics": "[]"}),
-    "without tensors": lambda path: save_file(
-        {}, path, {"dynamics": json.dumps({"format": FORMAT, "matrices": NAMES})}
-    ),
-    "names of another kind": lambda path: rewritten(path, matrices=[1]),
     "too few names": lambda path: rewritten(path, matrices=NAMES[:1]),
     "a row less": lambda path: rewritten(path, drift=noise(2, 6)),
-    "a column more": lambda path: rewritten(path, drift=noise(3, 7)),
-    "another shape": lambda path: rewritten(path, drift=noise(3)),
 }
 
 
@@ -177,8 +160,3 @@ def test_file_that_holds_no_dynamics_is_refused_in_one_line(damage, tmp_path):
     assert str(path) in str(caught.value)
     assert str(caught.value) == one_line(str(caught.value))
     assert caught.value.exit_code == 2
-
-
-def test_folder_is_refused(tmp_path):
-    with pytest.raises(DynamicsError, match=r"cannot read|damaged"):
-        read_dynamics(tmp_path)

@@ -124,12 +124,7 @@ def parameter_of(matrix: Matrix, prefix: str) -> tuple[str, slice]:
     return f"{block}attn.qkv.weight", slice(third * dim, (third + 1) * dim)
 
 
-KINDS = {
-    "reconstruct": CONFIG,
-    "classify": CLASSIFY,
-    "reconstruct by muon": changed(CONFIG, optim={"name": "muon"}),
-    "classify by muon": changed(CLASSIFY, optim={"name": "muon"}),
-}
+KINDS = {"reconstruct": CONFIG, "classify by muon": changed(CLASSIFY, optim={"name": "muon"})}
 DIMS, HEADS = {"encoder": 16, "decoder": 12}, {"encoder": 2, "decoder": 3}
 Case = tuple[Dynamics, Witness, dict[str, str]]
 
@@ -208,25 +203,23 @@ def test_gradient_is_the_whole_batchs_before_clipping():
     assert min(told) > 5 * CONFIG.optim.clip_grad
 
 
-def test_which_matrices_there_are():
-    def names(config: Config) -> dict[str, set[str]]:
-        found = recorded(config, steps=1)[1]
-        return {part: found.names(part) for part in ("encoder", "decoder")}
-
-    layer = {"W_Q", "W_K", "W_V", "W_O", "fc1", "fc2"}
-    assert names(CONFIG) == {"encoder": layer | {"W_E", "pos_embed"}, "decoder": layer | {"embed", "pred"}}
-    assert names(changed(CONFIG, model={"pos_embed": "sincos"}))["encoder"] == layer | {"W_E"}
-    assert names(CLASSIFY) == {"encoder": layer | {"W_E", "pos_embed", "head"}, "decoder": set()}
-    assert recorded(CONFIG, steps=1)[1].of("drift", "W_V").shape == (1, 3)
+LAYER = {"W_Q", "W_K", "W_V", "W_O", "fc1", "fc2"}
 
 
-def test_maps_that_are_not_there_are_left_out():
-    found = recorded(changed(CONFIG, model={"qkv": "identity"}))[1]
-    assert found.names("encoder") == {"W_E", "pos_embed", "W_O", "fc1", "fc2"}
-    assert set(found.recorded) == {"gradient_norm", "update_ratio", "drift", "cosine", "stable_rank"}
-    found = recorded(changed(CONFIG, model={"qkv_bias": False}))[1]
-    assert "encoder.products" in found.recorded
-    assert not any("bias" in name for name in found.recorded)
+@pytest.mark.parametrize(
+    ("config", "encoder", "decoder"),
+    [
+        (CONFIG, LAYER | {"W_E", "pos_embed"}, LAYER | {"embed", "pred"}),
+        (changed(CONFIG, model={"pos_embed": "sincos"}), LAYER | {"W_E"}, LAYER | {"embed", "pred"}),
+        (CLASSIFY, LAYER | {"W_E", "pos_embed", "head"}, set()),
+        (changed(CLASSIFY, model={"qkv": "identity"}), {"W_E", "pos_embed", "head", "W_O", "fc1", "fc2"}, set()),
+    ],
+)
+def test_which_matrices_there_are(config, encoder, decoder):
+    found = recorded(config, steps=1)[1]
+    assert (found.names("encoder"), found.names("decoder")) == (encoder, decoder)
+    assert ("encoder.products" in found.recorded) == ("W_Q" in encoder)
+    assert ("decoder.bias_norms" in found.recorded) == bool(decoder)
 
 
 def test_frozen_parts_get_nothing_and_stay():
@@ -273,8 +266,6 @@ def test_drift_of_a_fine_tuning_is_from_the_loaded_weights(tmp_path):
     ("every", "total", "steps"),
     [
         (1, 4, [1, 2, 3, 4]),
-        (4, 9, [1, 2, 4, 8, 9]),
-        (5, 12, [1, 2, 4, 5, 10, 12]),
         (20, 70, [1, 2, 4, 8, 16, 20, 40, 60, 70]),
         (100, 3, [1, 2, 3]),
         (0, 5, []),

@@ -8,9 +8,9 @@ import yaml
 
 from vit.checkpoints import load_model
 from vit.data.augment import to_float
+from vit.device import Compute
 from vit.evaluate.reconstruction import fixed_mask, reconstruct
 from vit.interpret import AttentionMaps
-from vit.interpret.viewing import CPU
 from vit.report.development import MOST_MOMENTS, development_of, spread, who_asks
 from vit.runs import flat_settings, read_sample_images
 from vit.training.run_folder import RunFolder
@@ -29,7 +29,7 @@ def test_moments_are_the_snapshots_with_one_mask(pretrained):
     mask = fixed_mask("random", 0, len(images), (4, 4), 0.75)
     for moment in found.moments:
         model = load_model(pretrained / "snapshots" / f"step-{int(moment.name.split()[1]):08d}")
-        expected = reconstruct(model, images, model.origin.normalize, mask, CPU)
+        expected = reconstruct(model, images, model.origin.normalize, mask, Compute(torch.device("cpu")))
         assert torch.equal(moment.reconstruction.filled, expected.filled)
         assert torch.equal(moment.reconstruction.hidden, expected.hidden)
         with torch.no_grad(), AttentionMaps(model.encoder, layers=[-1]) as maps:

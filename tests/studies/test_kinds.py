@@ -10,7 +10,7 @@ import torch
 from vit.config import ModelConfig
 from vit.data.scenes import MAY_TOUCH, PART_NAMES, draw_scenes, scene_indices
 from vit.studies import kinds
-from vit.studies.kinds import ALONE, BESIDE, TOGETHER, WHOLE, clusters_of_patches, drawn_scenes
+from vit.studies.kinds import ALONE, BESIDE, TOGETHER, WHOLE, clusters, clusters_of_patches, drawn_scenes
 
 
 def test_the_parts_that_the_title_speaks_of_are_measured(parts):
@@ -32,7 +32,7 @@ def test_company_is_that_of_the_drawing(parts):
     assert not torch.equal(parts.met[TOGETHER], parts.met[BESIDE])
 
 
-def test_patches_alone_are_cut_out_along_their_part(parts, learned):
+def test_patches_alone_are_cut_out_along_their_part(parts, trained):
     (whole, alone), (cut, hidden) = parts.views[WHOLE], parts.views[ALONE]
     assert (alone, hidden) == (False, True)
     drawn = draw_scenes(scene_indices(50, "test"), 0)[2]
@@ -43,13 +43,13 @@ def test_patches_alone_are_cut_out_along_their_part(parts, learned):
     is_wheel = drawn[image][inside] == PART_NAMES.index("wheel")
     assert is_wheel.float().mean() >= kinds.CLEAR
     assert torch.equal(cut[image][inside][:, is_wheel], whole[image][inside][:, is_wheel])
-    rounding = 0.5 / 255 / min(learned.normalize.std)  # of grey to a whole byte: 0 to the model, but for that
+    rounding = 0.5 / 255 / min(trained.normalize.std)  # of grey to a whole byte: 0 to the model, but for that
     assert (~is_wheel).any()
-    assert learned.prepare(cut[image : image + 1])[0][inside][:, ~is_wheel].abs().max() <= rounding + 1e-6
+    assert trained.prepare(cut[image : image + 1])[0][inside][:, ~is_wheel].abs().max() <= rounding + 1e-6
 
 
-def test_looks_are_of_pixels_alone(parts, learned):
-    cosine, colours, contrasts, places = parts.looks(learned, ALONE)
+def test_looks_are_of_pixels_alone(parts, trained):
+    cosine, colours, contrasts, places = parts.looks(trained, ALONE)
     number = {name: place for place, name in enumerate(parts.names)}
     wheel, ball, sky = (number[name] for name in ("wheel", "ball", "sky"))
     for likeness in (cosine, colours, contrasts):
@@ -59,27 +59,27 @@ def test_looks_are_of_pixels_alone(parts, learned):
     assert places.diagonal().min() == pytest.approx(1)
 
 
-def test_clusters_are_those_of_all_classes(learned, monkeypatch):
+def test_clusters_are_those_of_all_classes(trained, monkeypatch):
     monkeypatch.setattr(kinds, "CLUSTERS", 2)
     monkeypatch.setattr(kinds, "FEWEST", 1)
-    sets = [part.subset(part.labels.argsort(stable=True)) for part in (learned.data.train, learned.data.test)]
-    data = replace(learned.data, train=sets[0], test=sets[1])
-    images, _ = clusters_of_patches(learned.config.model, data, 20).views[WHOLE]
+    sets = [part.subset(part.labels.argsort(stable=True)) for part in (trained.data.train, trained.data.test)]
+    data = replace(trained.data, train=sets[0], test=sets[1])
+    images, _ = clusters_of_patches(trained.config.model, data, 20).views[WHOLE]
     found = [int(sets[1].labels[(sets[1].images == image).flatten(1).all(1)][0]) for image in images]
     assert set(found) == set(range(10))
 
 
-def test_clusters_are_found_in_any_images(learned, monkeypatch):
+def test_clusters_are_found_in_any_images(trained, monkeypatch):
     monkeypatch.setattr(kinds, "CLUSTERS", 6)
     monkeypatch.setattr(kinds, "FEWEST", 2)
-    found = clusters_of_patches(learned.config.model, learned.data, 40)
+    found = clusters_of_patches(trained.config.model, trained.data, 40)
     assert list(found.views) == [WHOLE, ALONE]
     assert found.labels.shape == (40, 64)
     assert 2 <= len(found.names) <= 6
     assert set(found.labels.unique().tolist()) <= {-1, *range(len(found.names))}
-    colours = found.looks(learned, WHOLE)[1]
+    colours = found.looks(trained, WHOLE)[1]
     assert torch.isfinite(colours).all()
-    cosines = found.cosines(learned, learned.model.encoder, WHOLE)
+    cosines = found.cosines(trained, trained.model.encoder, WHOLE)
     assert cosines.shape == (3, len(found.names), len(found.names))
     assert cosines.abs().max() <= 1 + 1e-6
 
@@ -90,3 +90,14 @@ def test_parts_lie_where_the_images_show_them_also_when_these_are_cut():
     assert torch.equal(found.images, whole.images[:, :, 8:24])
     assert torch.equal(found.pixels, whole.pixels[:, 8:24])
     assert torch.equal(found.patches.view(-1, 4, 8), whole.patches.view(-1, 8, 8)[:, 2:6])
+
+
+def test_no_more_centres_than_points_that_differ_and_a_seed_decides():
+    points = torch.tensor([[0.0], [0.0], [1.0], [2.0]])
+    centres = clusters(points, 10)
+    assert sorted(centres.flatten().tolist()) == pytest.approx([0.0, 1.0, 2.0])
+    twice = torch.randn(128, 48).repeat(2, 1)
+    assert len(clusters(twice, 1000)) == 128
+    many = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(clusters(many, 20, seed=1), clusters(many, 20, seed=1))
+    assert not torch.equal(clusters(many, 20, seed=1), clusters(many, 20, seed=2))

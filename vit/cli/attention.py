@@ -1,110 +1,351 @@
-"""`vit attention`: its options, and which of them mean something for which method."""
+"""`vit attention`: pictures of what a model's attention looks at, and the numbers beside each."""
 
 from __future__ import annotations
 
-import argparse
+import math
 import re
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from vit.cli.old_options import (
-    CommandParser,
-    loading_arguments,
-    loading_parser,
-    refuse_idle_options,
-    require_folder,
-    share,
-    shown_parser,
-    whole,
-)
-from vit.config import ConfigError
+from vit.atomic import write_npz
+from vit.cli.options import POSITIONAL, ShownImages, read_options, require_folder
+from vit.config import BelowOne, ConfigError, Section, Share
+from vit.errors import one_line
+from vit.load_options import LoadOptions
+from vit.progress import track
+from vit.runs import RunError, RunFiles
 
-MEANT = {
+if TYPE_CHECKING:
+    from vit.interpret import ModelWithImages, Panels
+    from vit.interpret.capture import Patch, Query
+
+USED_BY = {
     "weights": {"layer", "head", "query", "mask", "keep", "film", "overlay", "scale"},
     "rollout": {"layer", "query", "mask", "discard", "overlay", "scale"},
-    "relevance": {"mask", "label", "overlay", "scale"},
+    "relevance": {"label", "mask", "overlay", "scale"},
     "distance": {"layer"},
 }
-"""The options that mean something for each method."""
+"""The options that each method uses, of those that not all use."""
 
 
-def attention_parser() -> argparse.ArgumentParser:
-    """The options of `vit attention`."""
-    parser = CommandParser(
-        prog="vit attention", allow_abbrev=False, parents=[loading_parser(), shown_parser()],
-        description="Draw what a model's attention looks at, and write the numbers beside each picture as .npz.",
-    )  # fmt: skip
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder for the pictures")
-    parser.add_argument(
-        "--layer",
-        type=_layer,
-        default="auto",
-        metavar="N|all",
-        help="from 0; -1 is the last (default; for distance, all); all: one map a layer",
-    )
-    parser.add_argument("--head", type=_head, default="all", metavar="N|mean|all", help="from 0 (default: all)")
-    parser.add_argument(
-        "--query", type=_query, default="auto", metavar="cls|R,C|mean|auto",
-        help="who looks: the class token, the patch in row R and column C, all patches on average, 'register N'; auto: the"
-        " class token, or the middle patch where there is none",
-    )  # fmt: skip
-    parser.add_argument(
-        "--method", choices=["weights", "rollout", "relevance", "distance"], default="weights",
-        help="the weights (default), what came through all layers, what a class rests on, how far heads look",
-    )  # fmt: skip
-    parser.add_argument("--scale", choices=["shared", "row", "log"], default="shared", help="of the colours")
-    parser.add_argument("--overlay", action="store_true", help="lay the maps over the images")
-    parser.add_argument("--keep", type=share, metavar="SHARE", help="also the patches that hold it: 0.6, as DINO draws")
-    parser.add_argument("--label", metavar="CLASS", help="relevance for this class, a number or a name")
-    parser.add_argument(
-        "--discard", type=float, default=0.0, metavar="SHARE", help="rollout without the weakest weights"
-    )
-    parser.add_argument("--film", action="store_true", help="also the first image over a run's snapshots, as a GIF")
-    parser.add_argument("--format", choices=["png", "svg", "pdf"], default="png", help="of the pictures")
-    parser.add_argument("--dark", action="store_true", help="for a dark page or slide")
-    return parser
+@dataclass(frozen=True)
+class AttentionOptions(Section):
+    """Draw what a model's attention looks at, and write the numbers beside each picture as .npz."""
+
+    checkpoint: str = field(metadata=POSITIONAL)
+    """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
+    out: Path
+    """folder for the pictures"""
+    method: Literal["weights", "rollout", "relevance", "distance"] = "weights"
+    """the weights, what comes through all layers, what a class depends on, or how far each head looks"""
+    layer: int | Literal["all"] | None = None
+    """from 0, -1 is the last; all: one map per layer (default: -1, for distance all)"""
+    head: int | Literal["mean", "all"] = "all"
+    """from 0"""
+    query: tuple[int, int] | str = "auto"
+    """whose attention: cls, a patch as ROW,COLUMN, mean (of all patches) or 'register N'; auto: the class token, without
+    one the patch in the middle"""
+    keep: Share | None = None
+    """also the fewest patches that hold this share: 0.6, as DINO draws"""
+    label: str | None = None
+    """relevance for this class, a number or a name (default: the predicted one)"""
+    discard: BelowOne = 0.0
+    """rollout without this share of the weights, the smallest"""
+    film: bool = False
+    """also the first image over a run's snapshots, as a GIF"""
+    scale: Literal["shared", "row", "log"] = "shared"
+    """of the colours"""
+    overlay: bool = False
+    """lay the maps over the images"""
+    format: Literal["png", "svg", "pdf"] = "png"
+    """of the pictures"""
+    dark: bool = False
+    """for a dark page or slide"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.query, str) and not re.fullmatch(r"auto|cls|mean|register \d{1,4}", self.query):
+            allowed = "auto, cls, mean, 'register N', or ROW,COLUMN"
+            raise ConfigError(f"--query: {self.query[:40]!r} cannot be used; {allowed}")
+
+    @property
+    def one_layer(self) -> int | None:
+        """The layer to show; None for all."""
+        if self.layer is None:
+            return None if self.method == "distance" else -1
+        return None if self.layer == "all" else self.layer
+
+
+OPTIONS = (AttentionOptions, ShownImages, LoadOptions)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Check the options and draw."""
-    parser = attention_parser()
-    options = parser.parse_intermixed_args(list(argv))
-    refuse_idle_options(options, parser)
-    given = {name for name in ("layer", "head", "query", "mask", "label", "discard", "keep", "film", "overlay", "scale")
-             if getattr(options, name) != parser.get_default(name)}  # fmt: skip
-    meant = MEANT[options.method] | ({"query"} if options.mask is not None and options.method == "relevance" else set())
-    for name in sorted(given - meant):
+    """Draw the pictures, and write them when nothing can be wrong with any of them."""
+    options, shown, load = read_options("vit attention", argv, *OPTIONS)
+    refuse_unused(options, shown)
+    require_folder(options.out)
+    snapshots = snapshots_of(options.checkpoint) if options.film else {}
+
+    from vit.figures import save_figure, save_film
+
+    drawing = Drawing(options, shown, load_with_images(options.checkpoint, shown, load))
+    pictures: list[Picture] = getattr(drawing, options.method)()
+    if options.film:
+        pictures.append(drawing.film(snapshots, load))
+    for picture in pictures:
+        film = isinstance(picture.figure, list)
+        path = options.out / f"{picture.name}.{'gif' if film else options.format}"
+        (save_film if film else save_figure)(picture.figure, path)
+        write_npz(path.with_suffix(".npz"), picture.numbers)
+        print(f"{'film' if film else 'picture'}: {one_line(str(path))}, numbers beside it in {picture.name}.npz")
+    return 0
+
+
+def refuse_unused(options: AttentionOptions, shown: ShownImages) -> None:
+    """Refuse options that the method does not use."""
+    given = {item.name for item in fields(options) if getattr(options, item.name) != item.default}
+    used = USED_BY[options.method]
+    if shown.mask is not None:
+        given |= {"mask"}
+        used = used | ({"query"} if options.method == "relevance" else set())  # the hidden patch that is filled in
+    for name in sorted(given & set().union(*USED_BY.values()) - used):
         raise ConfigError(f"--{name}: has no meaning for --method {options.method}; leave it out")
-    if options.film and (options.mask is not None or options.scale == "row"):
+    if options.film and (shown.mask is not None or options.scale == "row"):
         raise ConfigError("--film: shows whole images on one scale; leave --mask and --scale row out")
-    if options.layer == "auto":
-        options.layer = None if options.method == "distance" else -1
-    require_folder(Path(options.out))
-
-    from vit.interpret import commands
-
-    look = commands.Look(
-        **{field.name: getattr(options, field.name) for field in fields(commands.Look) if field.name != "out"},
-        out=Path(options.out),
-    )
-    shown = (options.checkpoint, options.images, options.data, options.root, options.count)
-    return commands.attention(*shown, loading_arguments(options), look)
 
 
-def _layer(text: str) -> int | str | None:
-    return text if text == "auto" else None if text == "all" else whole(text)
+def load_with_images(checkpoint: str, shown: ShownImages, load: LoadOptions) -> ModelWithImages:
+    """Load a model with the images that it is shown.
+
+    Raises:
+        ConfigError: neither files nor data are named, or both.
+    """
+    if bool(shown.images) == (shown.data is not None):
+        raise ConfigError("name image files, or a data set by --data" + (", not both" if shown.images else ""))
+
+    from vit.checkpoints import load_trained
+    from vit.interpret import with_data, with_files
+
+    model = load_trained(checkpoint, **vars(load))
+    if shown.data is None:
+        return with_files(model, shown.images)
+    return with_data(model, shown.data, str(shown.root), shown.count)
 
 
-def _head(text: str) -> int | str:
-    return text if text in ("all", "mean") else whole(text)
+def snapshots_of(checkpoint: str) -> dict[str, Path]:
+    """Return a run's snapshots by name.
+
+    Raises:
+        RunError: there are none.
+    """
+    if not (snapshots := RunFiles(Path(checkpoint)).saved_snapshots()):
+        way = "a run with --run.snapshots 8 keeps its weights along the way"
+        raise RunError(f"{checkpoint} holds no snapshots; {way}")
+    return snapshots
 
 
-def _query(text: str) -> str | tuple[int, int]:
-    """ "3,4" as (row, column); words as they are."""
-    if text in ("auto", "cls", "mean") or re.fullmatch(r"register \d{1,4}", text):
-        return text
-    match = re.fullmatch(r"(\d{1,6}),(\d{1,6})", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be used; auto, cls, mean, 'register N', or ROW,COLUMN")
-    return int(match[1]), int(match[2])
+class Picture(NamedTuple):
+    """A figure, or the frames of a film; the name of its file, without the ending; and the arrays beside it."""
+
+    name: str
+    figure: Any
+    numbers: dict[str, Any]
+
+
+class Drawing:
+    """The pictures of each method.
+
+    Attributes:
+        subject: the model and the images, with the mask and the query of the encoder.
+        hidden: the hidden patch per image that the decoder is asked to fill in; None if none is asked.
+    """
+
+    def __init__(self, options: AttentionOptions, shown: ShownImages, subject: ModelWithImages):
+        self.options, self.seed = options, shown.seed
+        self.hidden: list[Patch] | None = None
+        query: Query = options.query
+
+        # A patch that is asked for is hidden if the decoder is to fill it in, else visible: the encoder sees no other
+        if shown.mask is not None:
+            patch = query if isinstance(query, tuple) else None
+            if subject.model.decoder is None or options.method == "rollout":
+                subject = subject.with_mask(shown.mask, shown.seed, visible=patch)
+            else:
+                subject = subject.with_mask(shown.mask, shown.seed, hidden=patch)
+                self.hidden = [patch] * len(subject.names) if patch else subject.middle_patches(subject.hidden)
+                query = "auto" if patch else query
+
+        # By default the class token; without one, the visible patch nearest to the middle
+        if query == "auto":
+            middle = subject.geometry.middle if subject.mask is None else subject.middle_patches(~subject.hidden)
+            query = "cls" if subject.geometry.class_token else middle
+        self.subject = replace(subject, query=query)
+        outlined = None if isinstance(query, str) else query
+        self.style: dict[str, Any] = {"query": outlined, "scale": options.scale, "overlay": options.overlay}
+
+    def weights(self) -> list[Picture]:
+        """Draw the heads of a layer, or all layers; and under a mask, how the decoder fills in."""
+        from vit.figures import attention_figure, strongest_figure
+        from vit.interpret import head_panels, top_mass_mask
+
+        layer, share, query = self.options.one_layer, self.options.keep, in_words(self.subject.query)
+        panels, depth = head_panels(self.subject, layer, self.options.head), self.subject.model.encoder.config.depth
+        where = "layer by layer" if layer is None else f"layer {layer % depth} of 0 to {depth - 1}"
+        title = f"Where {query} looks, {where}"
+        how = f"{self.subject.mask_caption}, absent here" if self.subject.mask is not None else ""
+        name = "layers" if layer is None else "attention"
+        pictures = [self.picture(name, attention_figure, panels, title, how, **self.style)]
+        if share is not None:
+            title = f"The fewest patches with {share:.0%} of the attention of {query}"
+            words = {"kept": top_mass_mask(panels.maps, share), "share": share, "query": self.style["query"]}
+            pictures.append(self.picture("strongest", strongest_figure, panels, title, **words))
+        if self.hidden is not None:
+            pictures.append(self.decoder(self.hidden))
+        return pictures
+
+    def decoder(self, patches: list[Patch]) -> Picture:
+        """Draw masked input, reconstruction, and the decoder's attention from a hidden patch, layer by layer."""
+        from vit.figures import masked_figure
+        from vit.interpret import head_panels
+
+        head = self.options.head
+        panels = head_panels(self.subject, None, head, decoder_query=patches)
+        which = f"head {head}" if isinstance(head, int) else "mean"
+        panels = panels._replace(names=[f"{layer}, {which}" for layer in panels.names])
+        filled = self.subject.reconstruct()
+        how = f"{self.subject.mask_caption}, seed {self.seed}"
+        if filled.from_normalized:
+            how += " · the model predicts normalised patches; brightness and contrast are estimated from visible patches around"
+        title = "Filling in: where the decoder looks from the outlined hidden patch"
+        words = {"hidden": self.subject.hidden, "filled": filled.filled, "patch": patches, "scale": self.options.scale}
+        return self.picture("masked", masked_figure, panels, title, how, **words)
+
+    def rollout(self) -> list[Picture]:
+        """Draw how much of each patch has come to the query through the layers up to one, or up to each."""
+        from vit.figures import attention_figure
+        from vit.interpret import rollout_panels
+
+        panels = rollout_panels(self.subject, self.options.one_layer, self.options.discard)
+        title, words = f"What has come to {in_words(self.subject.query)}", self.style | {"what": "the rollout"}
+        how = "attention rollout: half of each layer's mixing is the token itself"
+        how += f", the weakest {self.options.discard:.0%} of the weights left out" if self.options.discard else ""
+        return [self.picture("rollout", attention_figure, panels, title, how, **words)]
+
+    def relevance(self) -> list[Picture]:
+        """Draw what a class depends on, or the filling in of a hidden patch."""
+        from vit.figures import attention_figure
+        from vit.interpret import class_relevance, reconstruction_relevance
+
+        subject, label, count = self.subject, self.options.label, self.subject.model.encoder.config.num_classes
+        words = self.style | {"what": "relevance", "query": self.hidden}
+        if self.hidden is not None:
+            panels = reconstruction_relevance(subject, self.hidden)
+            title = "What filling in the outlined hidden patch rests on"
+            words["mark"] = "the hidden patch that is filled in"
+        elif subject.mask is not None:
+            raise ConfigError("relevance under a mask is about what a decoder fills in, and this model has none")
+        elif count:
+            class_names = subject.model.origin.class_names
+            number = None if label is None else class_number(label, class_names, count)
+            panels, classes, probabilities = class_relevance(subject, number)
+            title = f"What the {'predicted class' if label is None else f'class {label}'} rests on"
+            found = [class_names[n] if class_names else f"class {n}" for n in classes]
+            rows = zip(subject.names, found, probabilities, strict=True)
+            words["labels"] = [f"{name} · {found} {probability:.0%}" for name, found, probability in rows]
+        else:
+            way = "of one with a decoder, --mask asks what filling in a hidden patch rests on"
+            raise ConfigError(f"relevance is about a result, and this model has no head; {way}")
+        how = "gradient-weighted attention through all layers (Chefer et al. 2021), as shares of the whole"
+        return [self.picture("relevance", attention_figure, panels, title, how, **words)]
+
+    def distance(self) -> list[Picture]:
+        """Draw how far and how evenly each head attends, by depth, over all images."""
+        from vit.figures import distance_figure
+        from vit.interpret import attention_distance, attention_statistics
+
+        subject, layer, geometry = self.subject, self.options.one_layer, self.subject.geometry
+        total = math.ceil(len(subject.names) / subject.batch_size)
+        batches = track(subject.batches(), "attention distance", total, " batches")
+        found = attention_statistics(subject.model.encoder, batches, None if layer is None else [layer])
+        tokens = geometry.num_tokens
+        even = found.distance.new_full((1, 1, tokens, tokens), 1 / tokens)
+        images = f"{found.images:,} image{'' if found.images == 1 else 's'}"
+        how = f"means over {images} and all patches that ask; attention on prefix tokens has no distance and is left out of it"
+        figure = distance_figure(
+            found.distance,
+            found.entropy,
+            "How far each head looks, and how evenly",
+            f"{subject.caption} · {how}",
+            image_diagonal=math.hypot(*subject.model.origin.image_size),
+            names=[str(number) for number in found.layers.tolist()],
+            uniform_distance=float(attention_distance(even, geometry)),
+            uniform_entropy=math.log2(tokens),
+            dark=self.options.dark,
+        )
+        numbers = {"images": found.images, "layers": found.layers, "prefix_mass": found.prefix_mass}
+        numbers |= {"distance_pixels": found.distance, "distance_spread_pixels": found.distance_spread}
+        return [Picture("distance", figure, numbers | {"entropy_bits": found.entropy})]
+
+    def film(self, snapshots: dict[str, Path], load: LoadOptions) -> Picture:
+        """Draw the maps of the first image over the snapshots of a run."""
+        import torch
+
+        from vit.checkpoints import load_trained
+        from vit.figures import film_frames
+        from vit.interpret import head_panels
+
+        layer, image = self.options.one_layer, replace(self.subject, names=self.subject.names[:1])
+        found = [
+            head_panels(replace(image, model=load_trained(snapshot, **vars(load))), layer, self.options.head)
+            for snapshot in track(snapshots.values(), "film", unit=" snapshots")
+        ]
+        maps, masses = torch.cat([panels.maps for panels in found]), torch.cat([panels.prefix_mass for panels in found])
+        moments, panels = list(snapshots), found[0].names
+        where = "all layers" if layer is None else f"layer {layer % image.model.encoder.config.depth}"
+        title = f"Where {in_words(image.query)} looks while the model learns, {where}"
+        words = self.style | {"masses": masses, "dark": self.options.dark}
+        frames = film_frames(image.images[0], maps, moments, panels, image.names[0], title, image.caption, **words)
+        numbers = {"moments": moments, "maps": maps, "prefix_mass": masses, "panels": panels, "image": image.pixels[0]}
+        return Picture("film", frames, numbers)
+
+    def picture(
+        self, name: str, draw: Callable[..., Any], panels: Panels, title: str, how: str = "", **words: Any
+    ) -> Picture:
+        """Draw panels beside each image; `words` are further arguments of `draw`, and among the numbers where they are any."""
+        subject = self.subject
+        caption = f"{subject.caption} · {how}" if how else subject.caption
+        words = {"labels": subject.names} | words
+        same = {"maps": panels.maps, "panels": panels.names, "title": title}
+        figure = draw(
+            subject.images, subtitle=caption, masses=panels.prefix_mass, dark=self.options.dark, **same, **words
+        )
+        numbers = {
+            "images": subject.pixels,
+            "names": subject.names,
+            "prefix_mass": panels.prefix_mass,
+            "caption": caption,
+        }
+        numbers |= {key: words[key] for key in ("labels", "kept", "filled", "patch") if key in words}
+        numbers |= {} if subject.mask is None else {"hidden": subject.hidden}
+        return Picture(name, figure, numbers | same)
+
+
+def in_words(query: Query) -> str:
+    """Return the query token in words."""
+    if isinstance(query, list):
+        return "the outlined patch"
+    if isinstance(query, tuple):
+        return f"the patch in row {query[0]}, column {query[1]}"
+    return {"cls": "the class token", "mean": "the average patch"}.get(query, f"the {query}")
+
+
+def class_number(label: str, class_names: Sequence[str], count: int) -> int:
+    """Return the number of a class, of which `label` is the number or the name."""
+    if label in class_names:
+        return class_names.index(label)
+    if label.isdecimal() and len(label) < 9 and int(label) < count:
+        return int(label)
+    some = f", such as {', '.join(class_names[:5])}" if class_names else ""
+    raise ConfigError(f"there is no class {label[:40]!r}: this model has {count}, from 0{some}")

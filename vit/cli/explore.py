@@ -1,52 +1,140 @@
-"""`vit explore`: its options, and what is refused before a model is loaded."""
+"""`vit explore`: a page to look around in a model's attention with."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from vit.cli.old_options import (
-    CommandParser,
-    loading_arguments,
-    loading_parser,
-    page_path,
-    refuse_idle_options,
-    shown_parser,
-    whole,
-)
+from vit.atomic import write_npz, write_text
+from vit.cli.attention import load_with_images, snapshots_of
+from vit.cli.options import POSITIONAL, ShownImages, page_path, read_options
+from vit.config import Section
+from vit.errors import one_line
+from vit.load_options import LoadOptions
+from vit.progress import track
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vit.figures import ExploredImage
+    from vit.interpret import ModelWithImages
+
+MAX_WEIGHTS = 100_000_000  # ten times what the largest page holds, however well they pack
+WAYS = "--layers and --count choose, --part encoder leaves a decoder out, without --snapshots there is one checkpoint"
 
 
-def explore_parser() -> argparse.ArgumentParser:
-    """The options of `vit explore`."""
-    parser = CommandParser(
-        prog="vit explore", allow_abbrev=False, parents=[loading_parser(), shown_parser()],
-        description="Write one self-contained page to look around in a model's attention: it opens from disk, without"
-        " a server or a network.",
-    )  # fmt: skip
-    parser.add_argument("--out", required=True, metavar="PAGE.html", help="file to write")
-    parser.add_argument(
-        "--layers", type=_numbers, metavar="N,N", help="only these: 0,5,-1, say; -1 is the last (default: all)"
-    )
-    parser.add_argument("--snapshots", action="store_true", help="a slider over a run's snapshots")
-    parser.add_argument("--numbers", action="store_true", help="write the weights beside the page, as .npz")
-    return parser
+@dataclass(frozen=True)
+class ExploreOptions(Section):
+    """Write one page to look around in a model's attention: it opens from disk, without a server or a network."""
+
+    checkpoint: str = field(metadata=POSITIONAL)
+    """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
+    out: Path
+    """page to write, .html"""
+    layers: list[int] | None = None
+    """only these, e.g. 0,5,-1; -1 is the last (default: all)"""
+    snapshots: bool = False
+    """a slider over a run's snapshots"""
+    numbers: bool = False
+    """write the weights beside the page, as .npz"""
+
+
+OPTIONS = (ExploreOptions, ShownImages, LoadOptions)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Check the options and write the page."""
-    parser = explore_parser()
-    options = parser.parse_intermixed_args(list(argv))
-    refuse_idle_options(options, parser)
+    """Write the page."""
+    options, shown, load = read_options("vit explore", argv, *OPTIONS)
+    out = page_path(str(options.out))
+    snapshots = snapshots_of(options.checkpoint) if options.snapshots else {}
+    subject = load_with_images(options.checkpoint, shown, load)
 
-    out = page_path(options.out)
+    from vit.checkpoints import load_trained
+    from vit.figures import Moment, PageError, explore_page
+    from vit.interpret.inputs import model_caption
 
-    from vit.interpret.page import explore
+    # A page that is far too large is refused before anything is computed
+    geometry, config = subject.geometry, subject.model.encoder.config
+    tokens = geometry.num_tokens - round((shown.mask or 0) * geometry.num_tokens)
+    layers = config.depth if options.layers is None else len(set(options.layers))
+    count = max(len(snapshots), 1) * len(subject.names) * layers * config.num_heads * tokens**2
+    if count > MAX_WEIGHTS:
+        raise PageError(f"the page would hold {count:,} weights, far too many for one; {WAYS}")
 
-    return explore(
-        options.checkpoint, options.images, options.data, options.root, options.count, loading_arguments(options),
-        out, options.layers, options.mask, options.seed, options.snapshots, options.numbers,
-    )  # fmt: skip
+    # Weights and reconstructions of the model, or of each snapshot
+    if shown.mask is not None:
+        subject = subject.with_mask(shown.mask, shown.seed)
+    moments, arrays = [], {"images": subject.pixels, "names": subject.names}
+    for number, name in enumerate(track(snapshots or [""], "explore", unit=" snapshots")):
+        model = load_trained(snapshots[name], **vars(load)) if snapshots else subject.model
+        images, weights = explored(replace(subject, model=model), options.layers)
+        moments.append(Moment(name, images))
+        arrays |= {f"{key}_moment{number}" if snapshots else key: value for key, value in weights.items()}
+
+    # The page, and the arrays beside it
+    patches = " x ".join(map(str, geometry.grid_size))
+    prefix = f"{'a' if geometry.class_token else 'no'} class token"
+    prefix += f", {config.registers} registers" if config.registers else ""
+    facts = [
+        ("model", model_caption(subject.model)),
+        ("images", subject.data),
+        ("tokens", f"{patches} patches, {prefix}"),
+    ]
+    if subject.mask is not None:
+        facts.append(("mask", f"{subject.mask_caption} at random, seed {shown.seed}"))
+    try:
+        page = explore_page(
+            moments,
+            grid_size=geometry.grid_size,
+            class_token=geometry.class_token,
+            registers=config.registers,
+            decoder_prefix=geometry.num_prefix_tokens,
+            title="Where attention looks",
+            facts=facts,
+        )
+    except PageError as error:
+        raise PageError(f"{error} ({WAYS})") from error
+    write_text(out, page)
+    print(f"page: {one_line(str(out))}, {len(page.encode()):,} bytes")
+    if options.numbers:
+        write_npz(out.with_suffix(".npz"), arrays)
+    return 0
 
 
-def _numbers(text: str) -> list[int]:
-    return [whole(part) for part in text.split(",")]
+def explored(subject: ModelWithImages, layers: Sequence[int] | None) -> tuple[list[ExploredImage], dict[str, Tensor]]:
+    """Return what the page shows of each image, and all weights by name: layer0, ..., decoder0, ..."""
+    import torch
+
+    from vit.figures import ExploredImage
+    from vit.interpret import AttentionMaps, in_grid_order
+
+    # The encoder's weights, of its visible patches
+    model, mask, prefix = subject.model, subject.mask, subject.geometry.num_prefix_tokens
+    with torch.no_grad(), AttentionMaps(model.encoder, layers) as maps:
+        model.encoder(subject.inputs, mask)
+    encoder = {n: in_grid_order(weights, mask, prefix) for n, weights in maps.weights.items()}
+
+    # The decoder's, and what it fills in
+    decoder: dict[int, Tensor] = {}
+    filled: Any = [None] * len(subject.names)
+    if mask is not None and model.decoder is not None:
+        with torch.no_grad(), AttentionMaps(model.decoder) as maps:
+            model(subject.inputs, mask)
+        decoder = maps.weights
+        filled = (subject.reconstruct().filled * 255).round().to(torch.uint8)
+
+    images = [
+        ExploredImage(
+            name,
+            subject.pixels[i],
+            {n: weights[i] for n, weights in encoder.items()},
+            None if mask is None else subject.hidden[i],
+            {n: weights[i] for n, weights in decoder.items()},
+            filled[i],
+        )
+        for i, name in enumerate(subject.names)
+    ]
+    named = {f"layer{n}": weights for n, weights in encoder.items()}
+    return images, named | {f"decoder{n}": weights for n, weights in decoder.items()}

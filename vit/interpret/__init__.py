@@ -1,8 +1,9 @@
-"""Looks inside a model without changing it: what attention looks at, how far, how spread, and what it is good for."""
+"""Looks inside a model without changing it: what its attention looks at, how far, how evenly, and what depends on it."""
 
-from vit.interpret.capture import AttentionMaps, GridMaps, lay_out
+from vit.interpret.capture import AttentionMaps, GridMaps, in_grid_order, to_grid
 from vit.interpret.dynamics import Dynamics, DynamicsError, Matrix, read_dynamics
 from vit.interpret.geometry import Geometry, geometry_of
+from vit.interpret.inputs import ModelWithImages, with_data, with_files
 from vit.interpret.layers import AttentionError, attention_layers
 from vit.interpret.measures import (
     attention_distance,
@@ -10,8 +11,9 @@ from vit.interpret.measures import (
     attention_rollout,
     head_ablation,
     relevance,
-    strongest,
+    top_mass_mask,
 )
+from vit.interpret.panels import Panels, class_relevance, head_panels, reconstruction_relevance, rollout_panels
 from vit.interpret.recorder import DynamicsRecorder
 from vit.interpret.statistics import AttentionStatistics, attention_statistics
 
@@ -25,15 +27,24 @@ __all__ = [
     "Geometry",
     "GridMaps",
     "Matrix",
+    "ModelWithImages",
+    "Panels",
     "attention_distance",
     "attention_entropy",
     "attention_layers",
     "attention_rollout",
     "attention_statistics",
+    "class_relevance",
     "geometry_of",
     "head_ablation",
-    "lay_out",
+    "head_panels",
+    "in_grid_order",
     "read_dynamics",
+    "reconstruction_relevance",
     "relevance",
-    "strongest",
+    "rollout_panels",
+    "to_grid",
+    "top_mass_mask",
+    "with_data",
+    "with_files",
 ]

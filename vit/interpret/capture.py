@@ -17,20 +17,22 @@ import torch
 from torch import Tensor, nn
 
 from vit.interpret.geometry import Geometry, geometry_of
-from vit.interpret.layers import AttentionError, attention_layers, stepping_in
+from vit.interpret.layers import AttentionError, attention_layers, intercept_attention
 from vit.masking import Mask
 
 FUSIONS = ("mean", "max", "min")
-Query = str | tuple[int, int] | list[tuple[int, int]]
-"""Who asks: "cls", "register N", "mean", a patch, or a patch for each image."""
+Patch = tuple[int, int]
+"""(row, column)"""
+Query = str | Patch | list[Patch]
+"""The query token: "cls", "register N", a patch (row, column), or one patch per image; "mean" over all patches."""
 
 
 class GridMaps(NamedTuple):
-    """What a query looks at, laid out on the image.
+    """The attention of a query token, laid out on the image.
 
     Attributes:
         maps: (B, h, rows, columns); nan where a patch was hidden from the model: absent, not unattended.
-        prefix_mass: (B, h), what the query gives to the class token and registers, which the maps leave out.
+        prefix_mass: (B, h), the attention on the class token and registers, which the maps leave out.
     """
 
     maps: Tensor
@@ -40,25 +42,24 @@ class GridMaps(NamedTuple):
 class AttentionMaps:
     """A context that keeps the attention weights of a model's layers.
 
-    The weights are those that the model mixes by: after the norms of queries and keys, and through whatever kernel it uses;
-    in train mode, after attention dropout. Each forward pass replaces the maps of the one before. The model comes back as it
-    was.
+    The weights are those that the model mixes by: after the norms of queries and keys, whatever the kernel; in train mode,
+    after attention dropout. Each forward pass replaces the maps of the one before. The model comes back as it was.
 
     Args:
-        model: ours, timm's, transformers' or one with torch's own attention; a part of it (its decoder, say) is looked at
-            alone while the whole runs.
+        model: ours, timm's, transformers' or one with torch's own attention; or a part of it (e.g. its decoder), while the
+            whole runs.
         layers: numbers of the attention layers to keep, negative from the last; None for all.
-        gradients: keep the weights within the graph of gradients, for `relevance`.
+        gradients: keep the weights in the autograd graph, for `relevance`.
         consume: called with (layer, weights) as each is computed, instead of keeping it, so that memory stays flat.
-        geometry: where the tokens lie; None for the model's own word.
+        geometry: where the tokens lie; None for what the model says.
 
     Attributes:
-        weights: {layer: (B, h, N, N)}; every row sums to 1, but for dropout.
+        weights: {layer: (B, h, N, N)}; every row sums to 1, except under dropout.
         names: of all attention layers.
 
     Raises:
-        AttentionError: the model is closed (compiled, exported), has no such layer, a layer attends more than once in a
-            pass, or one that was asked for gave no maps: never fewer than asked.
+        AttentionError: the model is closed (compiled, exported), has no such layer, a layer attends more than once per
+            pass, or a wanted layer gave no maps: there are never fewer than asked for.
     """
 
     def __init__(
@@ -87,11 +88,10 @@ class AttentionMaps:
     def __enter__(self) -> AttentionMaps:
         self._seen.clear()
         self.weights.clear()
-        self._undo.enter_context(stepping_in(self._model, self._mix))
+        self._undo.enter_context(intercept_attention(self._model, self._hook))
         patches = next((module for module in self._model.modules() if isinstance(module, nn.Conv2d)), None)
-        if (
-            patches is not None and patches.kernel_size == patches.stride
-        ):  # what cuts images into patches sees their size
+        # The convolution that cuts images into patches sees their size.
+        if patches is not None and patches.kernel_size == patches.stride:
             self._undo.callback(patches.register_forward_pre_hook(self._measure).remove)
         return self
 
@@ -110,7 +110,7 @@ class AttentionMaps:
                 "unless it is called with need_weights=False)"
             )
 
-    def _mix(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:
+    def _hook(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:
         if layer in self.layers:
             self._seen.add(layer)
             if self._consume is not None:
@@ -120,10 +120,10 @@ class AttentionMaps:
         return weights @ values
 
     def of(self, layer: int) -> Tensor:
-        """The weights (B, h, N, N) of a layer, negative from the last.
+        """Return the weights (B, h, N, N) of a layer, negative from the last.
 
         Raises:
-            AttentionError: it was not kept.
+            AttentionError: the layer was not kept.
         """
         number = layer % len(self.names) if -len(self.names) <= layer < len(self.names) else layer
         if number not in self.weights:
@@ -134,7 +134,7 @@ class AttentionMaps:
 
     @property
     def geometry(self) -> Geometry:
-        """Where the tokens lie in the images that ran last, of a model that takes several sizes."""
+        """Where the tokens lie in the images that ran last; some models take several sizes."""
         if self._geometry is not None:
             return self._geometry
         usual = geometry_of(self._model)
@@ -143,35 +143,36 @@ class AttentionMaps:
     def to_grid(
         self, layer: int = -1, query: Query = "cls", fuse: str | None = None, mask: Mask | None = None
     ) -> GridMaps:
-        """What one query looks at, on the image.
+        """Return the attention of one query token, laid out on the image.
 
         Args:
             layer: one that was kept.
-            query: "cls", "register N", the patch at (row, column), or "mean" over all patches' queries; or a list with a
-                patch for each image.
-            fuse: "mean", "max" or "min" over the heads, which then are one; None for each.
-            mask: under which the encoder ran: its keys are the visible patches, in the mask's order, other ones in each
-                image.
+            query: "cls", "register N", the patch at (row, column), or a list with a patch per image; or "mean" over all
+                patches.
+            fuse: "mean", "max" or "min" over the heads, so that h is 1; None keeps each head.
+            mask: that the encoder ran under: its keys are the visible patches, in the mask's order, which differs from image
+                to image.
 
         Raises:
             AttentionError: there is no such layer or token, or the patch was hidden from the encoder.
         """
-        return lay_out(self.of(layer), self.geometry, query, fuse, mask)
+        return to_grid(self.of(layer), self.geometry, query, fuse, mask)
 
 
-def lay_out(
+def to_grid(
     weights: Tensor,
     geometry: Geometry,
     query: Query = "cls",
     fuse: str | None = None,
     mask: Mask | None = None,
 ) -> GridMaps:
-    """What one query looks at, laid out on the image; see `AttentionMaps.to_grid`.
+    """Return the attention of one query token, laid out on the image; see `AttentionMaps.to_grid`.
 
     Args:
-        weights: (B, h, N, N), or anything of that layout: a rollout as (B, 1, N, N).
+        weights: (B, h, N, N), or anything of that shape: a rollout as (B, 1, N, N).
     """
     prefix, patches = geometry.num_prefix_tokens, geometry.grid_size[0] * geometry.grid_size[1]
+    # The weights must be of the prefix tokens and the visible patches, in this order
     tokens = weights.shape[-1]
     visible = patches if mask is None else mask.ids_keep.shape[1]
     if tokens != prefix + visible or weights.shape[-2] != tokens:
@@ -180,25 +181,27 @@ def lay_out(
             f"{found} are not {prefix} prefix tokens and {visible} patches; where the encoder ran under a mask, give it as "
             "mask=, where its tokens lie otherwise, geometry=Geometry(...)"
         )
+    # The rows of the query token
     if query == "mean":
         rows = weights[:, :, prefix:].mean(dim=2)  # (B, h, N)
     else:
         asking = query if isinstance(query, list) else [query] * len(weights)
         if len(asking) != len(weights):
-            raise AttentionError(f"{len(asking)} patches that ask, for {len(weights)} images")
-        place = torch.tensor([geometry.token(one) for one in asking])  # (B,)
+            raise AttentionError(f"{len(asking)} query patches for {len(weights)} images")
+        place = torch.tensor([geometry.token(token) for token in asking])  # (B,)
         if mask is not None:
             there = mask.ids_keep.cpu() == place[:, None] - prefix  # (B, K)
             hidden = (place >= prefix) & ~there.any(dim=1)
             if hidden.any():
                 first = asking[int(hidden.int().argmax())]
                 raise AttentionError(
-                    f"the patch {first} is hidden from the encoder in some of the images, so it asks nothing there"
+                    f"the patch {first} is hidden from the encoder in some of the images, so it has no query there"
                 )
             place = torch.where(place < prefix, place, prefix + there.int().argmax(dim=1))
         rows = weights[torch.arange(len(weights), device=weights.device), :, place.to(weights.device)]
     if fuse is not None:
         rows = fuse_heads(rows, fuse)
+    # Apart from the prefix tokens, each key back to its place on the grid
     mass, on_patches = rows[..., :prefix].sum(-1), rows[..., prefix:]
     if mask is not None:
         grid = on_patches.new_full((*on_patches.shape[:2], patches), float("nan"))
@@ -207,8 +210,19 @@ def lay_out(
     return GridMaps(on_patches.unflatten(-1, geometry.grid_size), mass)
 
 
+def in_grid_order(weights: Tensor, mask: Mask | None, num_prefix_tokens: int) -> Tensor:
+    """Return an encoder's weights under a mask with its visible patches in the order of the grid: (B, h, N, N)."""
+    if mask is None:
+        return weights
+    order = mask.ids_keep.argsort(dim=1) + num_prefix_tokens  # (B, K)
+    prefix = torch.arange(num_prefix_tokens, device=order.device).expand(len(order), -1)
+    order = torch.cat([prefix, order], dim=1)[:, None]  # (B, 1, N)
+    rows = weights.gather(2, order[..., None].expand_as(weights))
+    return rows.gather(3, order[..., None, :].expand_as(weights))
+
+
 def fuse_heads(weights: Tensor, fuse: str) -> Tensor:
-    """(B, h, ...) -> (B, 1, ...): the mean, the largest or the smallest of the heads."""
+    """Return the mean, the largest or the smallest of the heads: (B, h, ...) -> (B, 1, ...)."""
     if fuse == "mean":
         return weights.mean(dim=1, keepdim=True)
     if fuse == "max":

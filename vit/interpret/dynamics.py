@@ -1,6 +1,6 @@
-"""What training did to every weight matrix: how strong its gradient was, how far it moved and turned, and how it is spread.
+"""What training does to every weight matrix: its gradient, how far it moves and turns, and its stable rank.
 
-`vit.interpret.recorder` measures it while a model trains; here is what is measured, and the file that a run leaves.
+`vit.interpret.recorder` measures this while a model trains; here are the measures, and the file that a run leaves.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from vit.errors import UserError, one_line
 
 FORMAT = "vit-patch-trainer/dynamics/1"
 QUANTITIES = ("gradient_norm", "update_ratio", "drift", "cosine", "stable_rank")
-SQUARINGS = 12  # in `stable_rank`: to the power of 4096, where float32 has no more to tell
+SQUARINGS = 12  # in `stable_rank`: to the power of 4096, beyond which float32 adds nothing
 
 
 class DynamicsError(UserError):
-    """A file that holds no dynamics, or a matrix or quantity that is not in it; the message is one line."""
+    """A file without dynamics, or a matrix or quantity that it does not hold; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Which matrix of a model.
+    """A weight matrix of a model.
 
     Attributes:
         part: "encoder" or "decoder".
@@ -44,19 +44,20 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Dynamics:
-    """What was recorded of a training: row i is of step `steps[i]`. Norms are Frobenius'.
+    """The records of a training run: row i was recorded at step `steps[i]`. Norms are Frobenius norms.
 
     Attributes:
         steps: int64 (records,), from 1.
-        matrices: which matrices there are.
-        recorded: by name, float32. (records, matrices) each: gradient_norm, of the whole batch's gradient before clipping;
-            update_ratio, |W after - W before| / |W before| of that one step; and of the weights after it: drift,
-            |W - W0| / |W0| where W0 is what training began with; cosine, of the angle between W and W0; `stable_rank`.
-            Where a matrix is zero, what is relative to it is not finite.
-            Of a part, "encoder" or "decoder": encoder.products (records, layers, h), `product_drift` a head;
+        matrices: that were recorded.
+        recorded: float32 arrays by name.
+            Per matrix (records, matrices): gradient_norm, of the whole batch's gradient before clipping; update_ratio,
+            |W after - W before| / |W before| of that one step; and of the weights after it: drift, |W - W0| / |W0| where W0
+            is the matrix at the start; cosine, of the angle between W and W0; stable_rank. What is relative to a matrix of
+            zeros is not finite.
+            Per part, e.g. "encoder": encoder.products (records, layers, h), `product_drift` per head;
             encoder.bias_gradients and encoder.bias_norms (records, layers, 3), of the biases of queries, keys and values.
-            The keys' adds the same to all logits of a query, which softmax takes out again: its gradient is 0, and what
-            is recorded is rounding. (Not so where queries and keys are normalised, `qk_norm`.)
+            The keys' bias adds the same to all logits of a query, which softmax removes: its gradient is 0, and what is
+            recorded is rounding. (Except where queries and keys are normalised, `qk_norm`.)
     """
 
     steps: Tensor
@@ -64,7 +65,7 @@ class Dynamics:
     recorded: dict[str, Tensor]
 
     def of(self, quantity: str, name: str, part: str = "encoder") -> Tensor:
-        """A quantity of the matrices of one name, from the first layer to the last: (records, layers).
+        """Return a quantity of the matrices of one name, from the first layer to the last: (records, layers).
 
         Raises:
             DynamicsError: there is no such quantity or matrix.
@@ -74,7 +75,7 @@ class Dynamics:
         return self.recorded[quantity][:, places(self.matrices, name, part)]
 
     def frozen(self, name: str, part: str = "encoder") -> Tensor:
-        """Which layers' matrix of this name had no gradient in any record: bool (layers,).
+        """Return in which layers the matrix of this name never had a gradient: bool (layers,).
 
         Raises:
             DynamicsError: there is no such matrix.
@@ -82,12 +83,12 @@ class Dynamics:
         return (self.of("gradient_norm", name, part) == 0).all(0)
 
     def names(self, part: str = "encoder") -> set[str]:
-        """Names of the matrices of a part."""
+        """Return the names of the matrices of a part."""
         return {matrix.name for matrix in self.matrices if matrix.part == part}
 
 
 def places(matrices: Sequence[Matrix], name: str, part: str) -> list[int]:
-    """Where the matrices of one name stand among `matrices`, from the first layer to the last.
+    """Return the indices of the matrices of one name among `matrices`, from the first layer to the last.
 
     Raises:
         DynamicsError: there are none.
@@ -100,11 +101,11 @@ def places(matrices: Sequence[Matrix], name: str, part: str) -> list[int]:
 
 
 def stable_rank(matrices: Tensor) -> Tensor:
-    """|W|_F^2 / |W|_2^2: over how many directions a matrix is spread, from 1 to its rank (Rudelson & Vershynin 2007).
+    """Return |W|_F^2 / |W|_2^2: over how many directions a matrix is spread, 1 to its rank (Rudelson & Vershynin 2007).
 
     |W|_2^2 is the largest eigenvalue of the Gram matrix W W^T or W^T W. The 4096th power of that, twelve squarings, scaled
-    to trace 1, is the projection onto its eigenvector, but for rounding; where others are within a 4096th of it, they have
-    their part too, and the result is within 0.2%. torch's own eigenvalues, on a CPU as fast, would wait for a GPU.
+    to trace 1, is the projection onto its eigenvector, except for rounding; eigenvalues within a 4096th of the largest
+    contribute too, and the result is within 0.2%. torch's own eigenvalues are as fast on a CPU, but would wait for a GPU.
 
     Args:
         matrices: (n, rows, columns).
@@ -121,49 +122,49 @@ def stable_rank(matrices: Tensor) -> Tensor:
 
 
 def product_drift(query: Tensor, key: Tensor, first_query: Tensor, first_key: Tensor) -> Tensor:
-    """|P - P0| / |P0| of P = W_Q W_K^T, a head: how far that has moved which its logits depend on.
+    """Return |P - P0| / |P0| of P = W_Q W_K^T per head: how far the product moves, which its logits depend on.
 
-    W_Q and W_K alone are not determined: W_Q A and W_K A^-T have the same product, for every invertible A (d, d). So each
-    may move without effect, and their product may not. P - P0 is (W_Q - W0_Q) W_K^T + W0_Q (W_K - W0_K)^T, a product of
-    (D, 2d) and (2d, D): small movements are not lost in rounding, and no (D, D) is needed for its norm.
+    W_Q and W_K alone are not determined: W_Q A and W_K A^-T have the same product for every invertible A (d, d), so each
+    can move without effect. P - P0 is (W_Q - W0_Q) W_K^T + W0_Q (W_K - W0_K)^T, a product of (D, 2d) and (2d, D): small
+    movements are not lost in rounding, and its norm needs no (D, D).
 
     Args:
         query, key: (..., d, D), a head's columns of W_Q and W_K, transposed.
-        first_query, first_key: likewise, as training began.
+        first_query, first_key: likewise, at the start of training.
 
     Returns:
         (...).
     """
     left = torch.cat([query - first_query, first_query], dim=-2)  # (..., 2d, D)
     right = torch.cat([key, key - first_key], dim=-2)
-    moved = _product_square(left, right).clamp(min=0)  # where the two parts cancel, rounding may go below
+    moved = _product_square(left, right).clamp(min=0)  # where the two parts cancel, rounding may make it negative
     return (moved / _product_square(first_query, first_key)).sqrt()
 
 
 def _product_square(left: Tensor, right: Tensor) -> Tensor:
-    """|A^T B|_F^2 = <A A^T, B B^T>, of A and B (..., r, D) -> (...)."""
+    """Return |A^T B|_F^2 = <A A^T, B B^T>: A and B (..., r, D) -> (...)."""
     return ((left @ left.mT) * (right @ right.mT)).sum((-2, -1))
 
 
 def _trace(matrices: Tensor) -> Tensor:
-    """(n, m, m) -> (n, 1, 1)."""
+    """Return the traces: (n, m, m) -> (n, 1, 1)."""
     return matrices.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
 
 
 def write_dynamics(path: Path, dynamics: Dynamics) -> None:
-    """Write what was recorded, for `read_dynamics`; whole or not at all."""
+    """Write the records for `read_dynamics`, whole or not at all."""
     names = [[matrix.part, matrix.name, matrix.layer] for matrix in dynamics.matrices]
-    about = json.dumps({"format": FORMAT, "matrices": names})  # one text: safetensors writes several in any order
+    about = json.dumps({"format": FORMAT, "matrices": names})  # one entry: safetensors writes several in any order
     content = save({"steps": dynamics.steps} | dynamics.recorded, metadata={"dynamics": about})
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
 def read_dynamics(path: str | Path) -> Dynamics:
-    """What a run has recorded: its dynamics.safetensors.
+    """Read the dynamics.safetensors of a run.
 
     Raises:
-        DynamicsError: there is no such file, or it is damaged, or another one.
+        DynamicsError: there is no such file, or it is damaged, or of another kind.
     """
     try:
         with safe_open(path, framework="pt") as file:

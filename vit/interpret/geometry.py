@@ -1,4 +1,4 @@
-"""Where a model's tokens lie in the image: its grid, and the tokens that have no place."""
+"""Where a model's tokens lie in the image: the grid of patches, and the prefix tokens, which have no place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREFIX_TOKENS = {
     "vit": 1, "vit_mae": 1, "vit_msn": 1, "dinov2": 1, "dinov2_with_registers": 1, "dinov3_vit": 1, "beit": 1,
     "clip_vision_model": 1, "deit": 2, "ijepa": 0, "siglip_vision_model": 0,
 }  # fmt: skip
-"""Of transformers' models, the tokens ahead of registers and patches; their settings do not say."""
+"""The tokens ahead of registers and patches in transformers' models, whose settings do not say."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Geometry:
     Attributes:
         grid_size: (rows, columns) of patches.
         patch_size: (p, q) in pixels.
-        num_prefix_tokens: class token and registers, which stand before the patches.
+        num_prefix_tokens: class token and registers, which come before the patches.
         class_token: whether the first of them is a class token.
     """
 
@@ -35,16 +35,21 @@ class Geometry:
 
     @property
     def num_tokens(self) -> int:
-        """Prefix tokens and patches."""
+        """N, prefix tokens and patches."""
         return self.num_prefix_tokens + self.grid_size[0] * self.grid_size[1]
 
+    @property
+    def middle(self) -> tuple[int, int]:
+        """The patch in the middle of the grid; of two, the later one."""
+        return self.grid_size[0] // 2, self.grid_size[1] // 2
+
     def of_images(self, size: tuple[int, int]) -> Geometry:
-        """The layout for images of (H, W), of a model that takes several sizes."""
+        """Return the layout for images of (H, W); some models take several sizes."""
         (height, width), (p, q) = size, self.patch_size
         return replace(self, grid_size=(height // p, width // q))
 
     def token(self, query: str | tuple[int, int]) -> int:
-        """The number of a token: "cls", "register 0", "register 1", ..., or the patch at (row, column).
+        """Return the index of a token: "cls", "register 0", "register 1", ..., or the patch at (row, column).
 
         Raises:
             AttentionError: the model has no such token.
@@ -71,10 +76,10 @@ class Geometry:
 
 
 def geometry_of(model: nn.Module) -> Geometry:
-    """The layout of the tokens of one of our models, timm's or transformers'.
+    """Return the layout of the tokens of a model of ours, timm's or transformers'.
 
     Raises:
-        AttentionError: the model does not say.
+        AttentionError: the model does not say where its tokens lie.
     """
     other: Any = model.encoder if isinstance(model, Model) else model
     if hasattr(other, "patch_embed") and hasattr(other, "num_prefix_tokens"):  # ours, timm's

@@ -1,7 +1,7 @@
-"""Where a model's attention is computed, and how to step in between: for our models, timm's, transformers' and torch's own.
+"""A model's attention layers, and how to intercept what they compute: for our models, timm's, transformers' and torch's own.
 
 Fused attention (`F.scaled_dot_product_attention`) never forms its weights. So for the length of a `with` block every
-attention layer is made to call it, and it is replaced by one that forms them. Nothing of the model is changed for good.
+attention layer is made to call it, and it is replaced by a function that forms them. Afterwards the model is as it was.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from torch import Tensor, nn
 from vit.attention import MultiHeadSelfAttention
 from vit.errors import UserError
 
-Mix = Callable[[int, Tensor, Tensor], Tensor]
-"""What is done in a layer, given its number, its weights (B, h, N, M) and values (B, h, M, d) -> (B, h, N, d)."""
+Hook = Callable[[int, Tensor, Tensor], Tensor]
+"""Called in place of a layer's mixing with its number, its weights (B, h, N, M) and values (B, h, M, d) -> (B, h, N, d)."""
 
 
 class AttentionError(UserError):
-    """A model whose attention cannot be looked at, or a layer, head or patch that is not there; the message is one line."""
+    """Attention that cannot be captured, or a layer, head or patch that is not there; the message is one line."""
 
 
-_looked_into: set[int] = set()  # ids of the layers that somebody steps into at the moment
+_intercepted: set[int] = set()  # ids of the layers that are intercepted at the moment
 
 
 def attention_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The attention layers of a model by name, in the order in which it holds them.
+    """Return the attention layers of a model with their names, in the order in which it holds them.
 
     Raises:
-        AttentionError: there are none, or the model is compiled, exported or scripted: nobody can step into it then.
+        AttentionError: there are none, or the model is compiled, exported or scripted and cannot be intercepted.
     """
     for name, module in model.named_modules():
         where = f"{name or 'the model'} ({type(module).__name__})"
@@ -69,17 +69,17 @@ def _is_attention(module: nn.Module) -> bool:
 
 
 @contextmanager
-def stepping_in(model: nn.Module, mix: Mix) -> Iterator[list[tuple[str, nn.Module]]]:
-    """A block in which `mix` does what each attention layer of `model` does with its weights and values.
+def intercept_attention(model: nn.Module, hook: Hook) -> Iterator[list[tuple[str, nn.Module]]]:
+    """In the block, `hook` mixes the values of each attention layer of `model` by its weights.
 
-    The model comes back as it was, also when the block raises.
+    The model comes back as it was, also when the block raises. Yields the layers with their names.
 
     Raises:
-        AttentionError: as `attention_layers`; within the block, where a layer attends more than once in a pass, so that it
-            has no one map.
+        AttentionError: as `attention_layers`; in the block, if a layer attends more than once per pass, so that no single map
+            describes it.
     """
     layers = attention_layers(model)
-    if any(id(module) in _looked_into for _, module in layers):
+    if any(id(module) in _intercepted for _, module in layers):
         raise AttentionError("another block looks into this model already; leave that one first")
     numbers = {module: number for number, (_, module) in enumerate(layers)}
     within: list[int] = []
@@ -95,7 +95,7 @@ def stepping_in(model: nn.Module, mix: Mix) -> Iterator[list[tuple[str, nn.Modul
         passing.clear()
 
     def enter(module: nn.Module, _: Any) -> None:
-        if not passing:  # a part of the model is run by itself: each layer's entry is a pass of its own
+        if not passing:  # a part of the model runs alone: each call of a layer is a pass of its own
             attended.discard(numbers[module])
         within.append(numbers[module])
 
@@ -127,28 +127,28 @@ def stepping_in(model: nn.Module, mix: Mix) -> Iterator[list[tuple[str, nn.Modul
             name = layers[within[-1]][0] or "the model itself"
             raise AttentionError(f"{name} attends more than once in a pass, so that no one map says what it looks at")
         attended.add(within[-1])
-        return mix(within[-1], weights, value)
+        return hook(within[-1], weights, value)
 
     with ExitStack() as undo:
         undo.callback(model.register_forward_pre_hook(begin, prepend=True).remove)
         undo.callback(model.register_forward_hook(end, always_call=True).remove)
         for _, module in layers:
-            _looked_into.add(id(module))
-            undo.callback(_looked_into.discard, id(module))
+            _intercepted.add(id(module))
+            undo.callback(_intercepted.discard, id(module))
             undo.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
             undo.callback(module.register_forward_hook(leave, always_call=True).remove)
             undo.enter_context(_fused(module))
         F.scaled_dot_product_attention = attend  # type: ignore[assignment]
         undo.callback(setattr, F, "scaled_dot_product_attention", original)
         fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)  # torch's own layer would compute all of itself elsewhere
+        torch.backends.mha.set_fastpath_enabled(False)  # torch's own layer would compute everything in one kernel
         undo.callback(torch.backends.mha.set_fastpath_enabled, fast)
         yield layers
 
 
 @contextmanager
 def _fused(module: nn.Module) -> Iterator[None]:
-    """Have an attention layer call `F.scaled_dot_product_attention`, whatever it was set to."""
+    """Make an attention layer call `F.scaled_dot_product_attention`, whatever its settings say."""
     owner: Any = module
     if isinstance(module, MultiHeadSelfAttention):
         key, value = "kernel", "flash"

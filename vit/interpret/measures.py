@@ -1,4 +1,4 @@
-"""Numbers and pictures from attention weights: how far, how spread, through all layers, and for a result.
+"""Measures of attention weights: distance, entropy, rollout, relevance, and the ablation of heads.
 
 Letters: B batch, h heads, N tokens, rows x columns patches.
 """
@@ -14,21 +14,21 @@ from torch import Tensor, nn
 from vit.encoder import eval_mode
 from vit.interpret.capture import AttentionMaps, fuse_heads
 from vit.interpret.geometry import Geometry
-from vit.interpret.layers import AttentionError, stepping_in
+from vit.interpret.layers import AttentionError, intercept_attention
 
 
 def attention_rollout(
     weights: Sequence[Tensor], fuse: str = "mean", discard: float = 0.0, num_prefix_tokens: int = 1
 ) -> Tensor:
-    """How much of each input token has come to each token through all layers (Abnar and Zuidema 2020).
+    """Return how much of each input token reaches each token through all layers (Abnar and Zuidema 2020).
 
     In each layer, heads are fused, and half stays with the token itself (the residual): 0.5 (A + I).
 
     Args:
-        weights: (B, h, N, N) of all layers, the first one first.
+        weights: (B, h, N, N) of each layer, from the first to the last.
         fuse: "mean", "max" or "min" over heads.
-        discard: share of each layer's weights that is left out, the smallest ones; the columns of prefix tokens are kept.
-        num_prefix_tokens: how many there are.
+        discard: share of each layer's weights to leave out, the smallest; the columns of prefix tokens are kept.
+        num_prefix_tokens: class token and registers.
 
     Returns:
         (B, N, N): row = token, column = input token; rows sum to 1.
@@ -37,16 +37,16 @@ def attention_rollout(
         raise AttentionError(f"discard is a share from 0 to below 1, got {discard}")
     result: Tensor | None = None
     for layer in weights:
-        result = roll_on(result, layer, fuse, discard, num_prefix_tokens)
+        result = rollout_step(result, layer, fuse, discard, num_prefix_tokens)
     if result is None:
         raise AttentionError("a rollout needs the weights of at least one layer")
     return result
 
 
-def roll_on(
+def rollout_step(
     before: Tensor | None, weights: Tensor, fuse: str = "mean", discard: float = 0.0, num_prefix_tokens: int = 1
 ) -> Tensor:
-    """A rollout (B, N, N) through one more layer; `before` is None ahead of the first. See `attention_rollout`."""
+    """Return a rollout (B, N, N) through one more layer; `before` is None at the first. See `attention_rollout`."""
     fused = fuse_heads(weights.float(), fuse)[:, 0]  # (B, N, N)
     if discard:
         patches = fused[..., num_prefix_tokens:].flatten(1)  # (B, N L)
@@ -64,21 +64,21 @@ def relevance(
     score: int | Callable[[Tensor], Tensor],
     run: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Which input tokens a result rests on: attention weighted by its gradient (Chefer, Gur and Wolf 2021).
+    """Return which input tokens a result depends on: attention weighted by its gradient (Chefer, Gur and Wolf 2021).
 
-    R = I, then in each layer R = R + mean over heads of max(gradient * A, 0) times R; image by image.
+    R = I, then in each layer R = R + mean over heads of max(gradient * A, 0) times R; per image.
 
     Args:
         model: whose attention layers are followed; left as it was.
         inputs: (B, C, H, W), normalised.
-        score: the number of a class, or a function of what `run` gives to one scalar an image (B,).
+        score: the index of a class, or a function from what `run` returns to one scalar per image (B,).
         run: from inputs to a result; None for `model` itself.
 
     Returns:
-        (B, N, N): row = token, column = the input token that it rests on.
+        (B, N, N): row = token, column = the input token that it depends on.
     """
     with eval_mode(model), torch.enable_grad(), AttentionMaps(model, gradients=True) as maps:
-        # Weights of frozen layers would have no gradient either, so it is made to flow from the input.
+        # Frozen layers would give their attention no gradient, so the input asks for one.
         result = (run or model)(inputs.detach().clone().requires_grad_())
         scores = score(result) if callable(score) else result[:, score]
         layers = [maps.weights[layer] for layer in sorted(maps.weights)]
@@ -89,16 +89,17 @@ def relevance(
             "these attention layers see different numbers of tokens; follow a part, model.encoder, and give run= for the whole"
         )
     found = torch.eye(tokens, device=layers[0].device).expand(batch, -1, -1)
-    for weights, gradient in zip(layers, gradients, strict=True):  # paired by layer, whatever order they came in
+    for weights, gradient in zip(layers, gradients, strict=True):  # pairs by layer
         if gradient is not None:
             found = found + (gradient * weights.detach()).clamp(min=0).mean(dim=1) @ found
     return found.detach()
 
 
 def attention_distance(weights: Tensor, geometry: Geometry) -> Tensor:
-    """How far a patch looks on average: pixels between its centre and the patches', weighted by its attention to them.
+    """Return the mean distance between a patch and the patches it attends to, weighted by its attention to them.
 
-    Attention on prefix tokens, which have no place, is left out and the rest brought to 1. (Dosovitskiy et al. 2021, fig. 7)
+    Attention on prefix tokens, which have no place, is left out and the rest scaled to sum to 1 (Dosovitskiy et al. 2021,
+    fig. 7).
 
     Args:
         weights: (B, h, N, N).
@@ -117,11 +118,11 @@ def attention_distance(weights: Tensor, geometry: Geometry) -> Tensor:
 
 
 def attention_entropy(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
-    """How spread attention is: entropy of a query's weights in bits, mean over queries; 0 on one key, log2 N when even.
+    """Return the mean entropy of a query's weights: 0 bits if they are on one key, log2 N if they are even.
 
     Args:
         weights: (B, h, N, N).
-        num_prefix_tokens: leave out the queries of so many tokens: of the class token and registers, for patches alone.
+        num_prefix_tokens: how many queries to leave out: the class token's and the registers', for the mean over patches.
 
     Returns:
         (B, h), bits.
@@ -130,12 +131,12 @@ def attention_entropy(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
     return -torch.special.xlogy(weights, weights).sum(-1).mean(-1) / math.log(2)
 
 
-def strongest(maps: Tensor, share: float = 0.6) -> Tensor:
-    """The fewest patches that hold `share` of a map's mass: DINO's picture, at 60%.
+def top_mass_mask(maps: Tensor, share: float = 0.6) -> Tensor:
+    """Return the fewest patches that hold `share` of a map's mass, as DINO shows them at 60%.
 
     Args:
-        maps: (B, h, rows, columns); nan counts as nothing.
-        share: from 0 to 1.
+        maps: (B, h, rows, columns); nan counts as 0.
+        share: above 0 and at most 1.
 
     Returns:
         bool (B, h, rows, columns).
@@ -144,21 +145,21 @@ def strongest(maps: Tensor, share: float = 0.6) -> Tensor:
         raise AttentionError(f"share is above 0 and at most 1, got {share}")
     flat = maps.double().nan_to_num().flatten(2)  # (B, h, L)
     values, order = flat.sort(dim=-1, descending=True)
-    before = values.cumsum(-1) - values  # mass that is there without it
+    before = values.cumsum(-1) - values  # the mass of all that come before it
     kept = (before < share * values.sum(-1, keepdim=True)) & (values > 0)
     return torch.zeros_like(kept).scatter(-1, order, kept).unflatten(-1, maps.shape[2:])
 
 
 @torch.no_grad()
 def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
-    """What is lost without each head: the loss with the head silenced (its values as zeros), minus the loss as it is.
+    """Return the loss with each head silenced (what it mixes set to zero), minus the loss of the whole model.
 
     Args:
-        model: whose heads are silenced, one by one; left as it was.
-        loss: runs the model and gives a scalar; must give the same each time.
+        model: whose heads are silenced, one at a time; left as it was.
+        loss: runs the model and returns a scalar, the same each time.
 
     Returns:
-        (layers, most heads); nan where a layer has fewer.
+        (layers, h); nan where a layer has fewer heads than another.
     """
     heads: dict[int, int] = {}
 
@@ -167,7 +168,7 @@ def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
         return weights @ values
 
     with eval_mode(model):
-        with stepping_in(model, count) as layers:
+        with intercept_attention(model, count) as layers:
             whole = float(loss())
         lost = torch.full((len(layers), max(heads.values(), default=0)), float("nan"))
         for layer, head in ((layer, head) for layer, number in heads.items() for head in range(number)):
@@ -178,6 +179,6 @@ def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
                     mixed[:, head] = 0
                 return mixed
 
-            with stepping_in(model, without):
+            with intercept_attention(model, without):
                 lost[layer, head] = float(loss()) - whole
     return lost

@@ -1,4 +1,4 @@
-"""Records, while a model trains, what `vit.interpret.dynamics` tells of it."""
+"""Records the dynamics of a model (`vit.interpret.dynamics`) while it trains."""
 
 from __future__ import annotations
 
@@ -33,22 +33,19 @@ if TYPE_CHECKING:
 
 
 def is_recorded(step: int, every: int, total: int) -> bool:
-    """Whether step `step` (from 1 to `total`) is recorded: each `every`-th, the last, and at first 1, 2, 4, 8, ...
-
-    With `every` 0, none is.
-    """
+    """Return whether a step (1 to `total`) is recorded: each `every`-th, the last, and at first 1, 2, 4, 8, ...; 0: none."""
     at_first = step < every and step & (step - 1) == 0  # a power of two has one bit
     return every > 0 and (at_first or step % every == 0 or step == total)
 
 
 class DynamicsRecorder(Callback):
-    """Records the dynamics of a model's matrices as it is trained. It draws nothing and changes nothing.
+    """Records the dynamics of a model's matrices while it trains; uses no random numbers and changes nothing.
 
-    What is measured stays on the device until a state is saved or the file is written: no step waits for it. Matrices of
-    one shape are computed together.
+    Measurements stay on the device until a state is saved or the file is written: no step waits for them. Matrices of one
+    shape are measured together.
 
     Args:
-        model: with the weights that its training begins with, which are copied.
+        model: with its weights at the start of training, which are copied.
         every: steps between two records (see `is_recorded`).
         total: steps of the whole run.
         path: dynamics.safetensors, written with each saved state; None for no file.
@@ -74,7 +71,7 @@ class DynamicsRecorder(Callback):
 
     @torch.no_grad()
     def on_gradient(self, step: int) -> None:
-        """If the step is recorded, measure its gradient, and copy the weights."""
+        """Measure the gradient and copy the weights, if the step is recorded."""
         if not is_recorded(step, self._every, self._total):
             return
         self._before = self._weights()
@@ -86,10 +83,11 @@ class DynamicsRecorder(Callback):
 
     @torch.no_grad()
     def on_step(self, run: Run, done: Step) -> None:
-        """If the step is recorded, measure what it did to the weights, and where they are now."""
+        """Measure what the step did to the weights, and where they are now, if it is recorded."""
         step = done.step
         if not is_recorded(step, self._every, self._total):
             return
+        # The matrices, in groups of one shape
         now = self._weights()
         measured = []
         for weights, before, first in zip(now, self._before, self._first, strict=True):
@@ -101,6 +99,7 @@ class DynamicsRecorder(Callback):
                 stable_rank(weights),
             ])  # fmt: skip
         self._record |= dict(zip(QUANTITIES[1:], map(torch.cat, zip(*measured, strict=True)), strict=True))
+        # Each head's product of W_Q and W_K, and the biases
         for part, heads in self._heads.items():
             pair = [self._named(weights, name, part) for weights in (now, self._first) for name in ("W_Q", "W_K")]
             by_head = [matrices.unflatten(1, (heads, -1)) for matrices in pair]  # (layers, h, d, D)
@@ -112,7 +111,7 @@ class DynamicsRecorder(Callback):
         self._before, self._record = [], {}
 
     def read(self) -> Dynamics:
-        """What has been recorded so far, on the CPU; waits for the device."""
+        """Return the records so far, on the CPU; waits for the device."""
         if self._pending:
             new = {name: torch.stack([record[name] for record in self._pending]).cpu() for name in self._pending[0]}
             self._recorded = {name: torch.cat([self._recorded.get(name, rows[:0]), rows]) for name, rows in new.items()}
@@ -120,15 +119,15 @@ class DynamicsRecorder(Callback):
         return Dynamics(torch.tensor(self._steps), self._matrices, self._recorded)
 
     def state_dict(self) -> dict[str, Any]:
-        """The first weights, and all records."""
+        """Return the first weights, and all records."""
         recorded = self.read().recorded
         return {"first": [group.cpu() for group in self._first], "steps": list(self._steps), "recorded": recorded}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Go on from what `state_dict` gave for the same model.
+        """Continue from the `state_dict` of a recorder of the same model.
 
         Raises:
-            StateError: the run began without it.
+            StateError: the run began without a recorder.
         """
         if state is None:
             raise StateError(
@@ -138,16 +137,16 @@ class DynamicsRecorder(Callback):
         self._steps, self._recorded, self._pending = list(state["steps"]), dict(state["recorded"]), []
 
     def on_save(self) -> None:
-        """Write what has been recorded so far to `path`."""
+        """Write the records so far to `path`."""
         if self._path is not None:
             write_dynamics(self._path, self.read())
 
     def _weights(self) -> list[Tensor]:
-        """A copy of all matrices: of each group (matrices, rows, columns)."""
+        """Return a copy of all matrices: per group (matrices, rows, columns)."""
         return [torch.stack([watched.weights() for watched in group]) for group in self._groups]
 
     def _named(self, weights: list[Tensor], name: str, part: str) -> Tensor:
-        """Of what `_weights` gives, the matrices of one name by layer: (layers, rows, columns)."""
+        """Return the matrices of one name by layer, of those that `_weights` returns: (layers, rows, columns)."""
         matrices = [matrix for group in weights for matrix in group]
         return torch.stack([matrices[place] for place in places(self._matrices, name, part)])
 
@@ -162,7 +161,7 @@ def _third(index: int, fused: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Watched:
-    """A matrix, the parameter that holds it, and how it is cut out of that or of its gradient."""
+    """A matrix, the parameter that holds it, and how to cut it out of that or of its gradient."""
 
     matrix: Matrix
     parameter: Tensor
@@ -180,7 +179,7 @@ class _Watched:
 
 
 def _watched(model: Model) -> Iterator[_Watched]:
-    """All matrices to be recorded, as torch holds them: (outputs, inputs), which changes no norm, angle or rank."""
+    """Yield all matrices to record, as torch holds them: (outputs, inputs), which changes no norm, angle or rank."""
     encoder = model.encoder
     yield _Watched(Matrix("encoder", "W_E"), encoder.patch_embed.proj.weight)
     if encoder.config.pos_embed == "learned":
@@ -207,16 +206,16 @@ def _blocks(model: Model) -> dict[str, list[Block]]:
 
 
 def _biases(layers: list[MultiHeadSelfAttention]) -> list[Tensor]:
-    """(3 D) each, of queries, keys and values, where there are some and softmax cancels that of the keys."""
+    """Return the biases of queries, keys and values, (3 D) each, where they exist and softmax cancels the keys'."""
     plain = [layer.qkv for layer in layers if layer.qkv is not None and isinstance(layer.k_norm, nn.Identity)]
     return [linear.bias for linear in plain if linear.bias is not None]
 
 
 def _norms(matrices: Tensor) -> Tensor:
-    """(n, rows, columns) -> (n,)."""
+    """Return Frobenius norms: (n, rows, columns) -> (n,)."""
     return torch.linalg.vector_norm(matrices, dim=(1, 2))
 
 
 def _norms_of_thirds(biases: list[Tensor]) -> Tensor:
-    """(3 D) each -> (layers, 3)."""
+    """Return the norms of queries', keys' and values' biases: (3 D) each -> (layers, 3)."""
     return torch.linalg.vector_norm(torch.stack(biases).unflatten(1, (3, -1)), dim=2)

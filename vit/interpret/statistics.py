@@ -1,4 +1,4 @@
-"""What attention does on average over many images, at flat memory: a layer's weights are forgotten once they are counted."""
+"""Means of attention's measures over any number of images; only one layer's weights are in memory at a time."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class AttentionStatistics:
     """Means over a data set, by layer and head; nan where a layer has fewer heads than another.
 
     Attributes:
-        images: how many there were.
+        images: their number.
         layers: (l,) numbers of the layers.
-        distance: (l, h), pixels: how far patches look.
-        distance_spread: (l, h), the standard deviation of that over the images.
-        entropy: (l, h), bits: how spread their attention is.
-        prefix_mass: (l, h), what patches give to the class token and registers.
+        distance: (l, h), `attention_distance`, pixels.
+        distance_spread: (l, h), its standard deviation over the images.
+        entropy: (l, h), `attention_entropy` of the patches' queries, bits.
+        prefix_mass: (l, h), the attention of patches on the class token and registers.
         mean_weights: layer -> (h, N, N), float32; empty unless asked for.
     """
 
@@ -46,18 +46,19 @@ def attention_statistics(
     geometry: Geometry | None = None,
     mean_weights: bool = False,
 ) -> AttentionStatistics:
-    """Count over a data set of any size.
+    """Return the means over a data set of any size.
 
     Args:
-        model: as `AttentionMaps`; every batch runs through it once, in eval mode.
-        batches: of inputs (B, C, H, W), normalised; they are taken one by one.
+        model: as for `AttentionMaps`; every batch runs through it once, in eval mode.
+        batches: of inputs (B, C, H, W), normalised; they are read one by one.
         layers: numbers of the attention layers, negative from the last; None for all.
-        geometry: where the tokens lie; None for the model's own word.
-        mean_weights: also the mean of the weights themselves.
+        geometry: where the tokens lie; None for what the model says.
+        mean_weights: also return the mean of the weights themselves.
 
     Raises:
         AttentionError: there are no images, or what `AttentionMaps` raises.
     """
+    # Sums over the images, by layer
     sums: dict[int, Tensor] = {}  # (h, 4): distance, its square, entropy, mass on the prefix
     weights_of: dict[int, Tensor] = {}
     count = 0
@@ -80,6 +81,7 @@ def attention_statistics(
             count += len(images)
     if not count:
         raise AttentionError("there are no images to count over")
+    # The means, as tables by layer and head
     numbers = sorted(sums)
     table = torch.full((len(numbers), max(len(sums[layer]) for layer in numbers), 4), float("nan"), dtype=torch.double)
     for place, layer in enumerate(numbers):

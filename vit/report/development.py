@@ -12,10 +12,10 @@ from torch import Tensor
 
 from vit.checkpoints import CheckpointError, load_trained
 from vit.data.augment import to_float
+from vit.device import Compute
 from vit.encoder import VisionTransformer, eval_mode
 from vit.evaluate.reconstruction import Reconstruction, fixed_mask, reconstruct
-from vit.interpret import AttentionMaps
-from vit.interpret.viewing import CPU, middle, moments_of
+from vit.interpret import AttentionMaps, geometry_of
 from vit.mae import Model
 from vit.runs import RunFiles
 from vit.training.state import saved_states
@@ -46,7 +46,7 @@ def who_asks(encoder: VisionTransformer) -> Asking:
         return Asking("mean", "the patches", "look, on average")
     if encoder.config.class_token:
         return Asking("cls", "the class token")
-    row, column = centre = middle(encoder.patch_embed.grid_size)
+    row, column = centre = geometry_of(encoder).middle
     return Asking(centre, f"the patch in row {row}, column {column}", patch=centre)
 
 
@@ -98,8 +98,7 @@ def development_of(folder: RunFiles, images: Tensor, settings: dict[str, Any]) -
 
 def _weights(folder: RunFiles) -> list[tuple[str, Path]]:
     """The weights to show: what to call each, and where it is."""
-    if any(folder.snapshots.glob("step-*/model.safetensors")):
-        kept = moments_of(str(folder.path))
+    if kept := list(folder.saved_snapshots().items()):
         return [kept[place] for place in spread(len(kept), MOST_MOMENTS)]
     if (folder.path / "model.safetensors").exists():
         return [("the end", folder.path)]
@@ -121,5 +120,5 @@ def _moment(name: str, model: Model, images: Tensor, settings: dict[str, Any]) -
     result = None
     if model.decoder is not None:
         mask = fixed_mask(settings["mask.kind"], 0, len(images), grid, settings["mask.ratio"])
-        result = reconstruct(model, images, normalize, mask, CPU)
+        result = reconstruct(model, images, normalize, mask, Compute(torch.device("cpu")))
     return Moment(name, shown, asking, maps, 1 - prefix_mass.mean(0), result)

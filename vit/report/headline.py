@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vit.config import PRESETS
-from vit.interpret.viewing import short_name
+from vit.interpret.inputs import short_name
 from vit.report.pieces import duration, plural
 from vit.runs import FIGURES, RunRecord, baselines, summary_values
 from vit.training.objectives import objective_class

@@ -1,6 +1,14 @@
-"""The learner's questions, answered by measuring: `vit study NAME`. Light: a study's module is imported when it is run."""
+"""The learner's questions, answered by measuring: `vit study NAME`. Light: a study's module is imported when it runs.
+
+A new study is a module here, whose docstring says how to read its results and whose `study(experiment)` returns them, and
+its entry in `STUDIES`. Settings of its own, where base.yaml's do not fit, stand in configs/studies/NAME.yaml.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vit.config import ConfigError
 
 STUDIES = {
     "embedding-or-not": "Are W_Q and W_K the embedding?",
@@ -13,4 +21,21 @@ STUDIES = {
     "attention-or-cause": "Are strongly attended patches and heads the ones that matter?",
     "one-hot": "Is an embedding table a linear map, and a patch embedding a table?",
 }
-"""Each study and its question. Each is a module here, of the same name with underscores, with a function `study`."""
+"""Each study and its question. Its module has the same name, with underscores."""
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """What a study looks at."""
+
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    """one model is trained for each; tables have the mean and the spread over them"""
+    images: int = 1000
+    """test images that are looked at, where all of them would take long"""
+
+    def __post_init__(self) -> None:
+        whole = all(isinstance(seed, int) and 0 <= seed < 2**64 for seed in self.seeds)
+        if not self.seeds or not whole or len(set(self.seeds)) != len(self.seeds):
+            raise ConfigError(f"study.seeds: {self.seeds!r} cannot be used; different numbers from 0, one at least")
+        if self.images < 1:
+            raise ConfigError(f"study.images: {self.images!r} cannot be used; 1 or more")

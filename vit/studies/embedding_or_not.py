@@ -1,48 +1,50 @@
-"""Are W_Q and W_K the embedding? Their shapes, their places, and the angles between what one writes and the others read."""
+"""Do W_Q, W_K and W_V read what the embedding W_E writes?
+
+W_E makes a patch's first vector of its pixels, once. In each layer, W_Q, W_K and W_V read what that vector has become. An angle
+of 0 degrees means that a head reads nothing but directions which W_E writes, 90 degrees that it reads none of them; the
+angle of two random spaces is what two matrices have that know nothing of each other. A share of 100% means that the matrix
+reads only what W_E writes. A difference counts where it is larger than twice its spread over the seeds, and than a degree.
+
+*Limits.* Angles compare spaces, not what is done within them. The positions, which are added to the embedding, are not in W_E.
+The norm before each layer is taken into account (its scale and its centring). Where W_E reaches every direction of a narrow
+model, the question cannot be asked.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from vit.encoder import Block, VisionTransformer
 from vit.figures.measures import LayerPanel, layers_figure
-from vit.interpret.circuits import chance_angles, principal_angles, share_within
-from vit.studies.finding import Finding, Seeds, Table, seeds
-from vit.studies.laboratory import Laboratory
-from vit.studies.plan import Plan, require_matrices
+from vit.studies.analysis.circuits import chance_angles, principal_angles, share_within
+from vit.studies.experiment import Experiment
+from vit.studies.results import Results, Table, seeds
 
 MATRICES = ("W_Q", "W_K", "W_V")
-MARGIN = 1.0  # degrees, below which a difference is called none
 
 
-def study(laboratory: Laboratory, plan: Plan) -> Finding:
-    """See the module."""
-    require_matrices(plan, "embedding-or-not")
-    models = [laboratory.learn(plan.training, seed) for seed in plan.seeds]
+def study(experiment: Experiment) -> Results:
+    """Return what was measured; the module says how to read it."""
+    experiment.require_matrices()
+    models = experiment.models()
     encoder = models[0].model.encoder
-    read = {name: torch.stack([reading(one.model.encoder, name) for one in models]) for name in MATRICES}
-    at_start = {name: torch.stack([reading(one.initial.encoder, name) for one in models]) for name in MATRICES}
-    after, before = ({name: of[name][..., 0] for name in MATRICES} for of in (read, at_start))  # angles (seeds, layers)
-    shares = {name: read[name][..., 1] for name in MATRICES}
     values, width = encoder.patch_embed.W_E.shape
     head = width // encoder.attention(0).num_heads
     rank = min(width - 1, values)  # the norm in front of a layer takes one direction, the mean, away
     chance = float(chance_angles(head, rank, width - 1).mean())
+    read = {name: torch.stack([reading(one.model.encoder, name) for one in models]) for name in MATRICES}
+    before = {name: torch.stack([reading(one.initial.encoder, name) for one in models]) for name in MATRICES}
+    after, shares = ({name: of[..., i] for name, of in read.items()} for i in (0, 1))  # (seeds, layers)
 
-    places = "the vector of a token, in its layer"
-    gives = ("what it asks for", "what it is found by", "what it hands over")
+    what = {"W_Q": "what it asks for", "W_K": "what it is found by", "W_V": "what it hands over"}
+    vector = "the vector of a token, in its layer"
     shapes = Table(
         "What they are",
         ("matrix", "shape", "how many", "it reads", "it gives"),
         [
             ("W_E, the embedding", f"{values} x {width}", 1, "the pixels of a patch", "the patch's first vector"),
-            *(
-                (name, f"{width} x {width}", len(encoder.blocks), places, what)
-                for name, what in zip(MATRICES, gives, strict=True)
-            ),
+            *((name, f"{width} x {width}", len(encoder.blocks), vector, what[name]) for name in MATRICES),
         ],
     )
     angles = Table(
@@ -51,30 +53,27 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         [
             (
                 name,
-                *(seeds(of.tolist()) for of in (before[name][:, 0], after[name][:, 0], after[name].mean(1))),
+                seeds(before[name][:, 0, 0]),
+                seeds(after[name][:, 0]),
+                seeds(after[name]),
                 f"{chance:.1f}",
             )
             for name in MATRICES
         ],
     )
-    began, ended = ([seeds(of[name][:, 0].tolist(), digits=1) for name in MATRICES[:2]] for of in (before, after))
-    said = answer(values, len(encoder.blocks), began, ended, chance, everything=rank == width - 1)
-    limits = (
-        "Angles compare spaces, not what is done within them. The positions, which are added to the embedding, are not in W_E."
-        " The norm before each layer is taken into account (its scale and its centring)."
-    )
-    start = {"all three, at the start": float(torch.stack([before[name] for name in MATRICES]).mean())}
+
+    start = float(torch.stack([before[name][..., 0] for name in MATRICES]).mean())
     panels = [
         LayerPanel(
             "mean angle between what W_E writes and what a head reads",
-            {name: after[name].numpy() for name in MATRICES},
+            {name: of.numpy() for name, of in after.items()},
             "degrees",
-            {"two random spaces": chance} | start,
+            {"two random spaces": chance, "all three, at the start": start},
             limits=(0, 90),
         ),
         LayerPanel(
             "how much of the matrix reads what W_E writes",
-            {name: shares[name].numpy() for name in MATRICES},
+            {name: of.numpy() for name, of in shares.items()},
             "",
             {"a random matrix": rank / (width - 1)},
             share=True,
@@ -83,51 +82,14 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     ]
     about = f"{models[0].data.name} · trained models, mean over heads; line: mean over seeds, band: their range"
     figure = layers_figure(panels, "Do W_Q, W_K and W_V read what the embedding writes?", about)
-    caption = "The angle between the embedding's space and what W_Q, W_K and W_V read, layer by layer"
-    return Finding(said, limits, [shapes, angles], {"angles": figure}, {"angles": caption})
-
-
-def answer(
-    values: int, layers: int, began: Sequence[Seeds], ended: Sequence[Seeds], chance: float, everything: bool
-) -> str:
-    """What came out, in words that follow the figures.
-
-    Args:
-        values: of a patch's pixels.
-        layers: of the encoder.
-        began, ended: angles in degrees between what W_E writes and what W_Q and W_K read in the first layer, at the start and
-            trained.
-        chance: the angle of two random spaces.
-        everything: whether what W_E writes is every direction that there is.
-    """
-    what = (
-        f"No: the embedding W_E makes a patch's first vector of its {values} pixel values, once; in each of {layers} layers,"
-        " W_Q and W_K make a query and a key of what that vector has become."
-    )
-    if everything:
-        return f"{what} How near they are to it cannot be asked here: W_E reaches every direction of so narrow a model."
-    nearer = [angle.mean < chance - max(MARGIN, 2 * (angle.spread or 0)) for angle in ended]
-    if all(nearer):
-        judged = "both nearer than"
-    elif any(nearer):
-        judged = f"only {'W_Q' if nearer[0] else 'W_K'} nearer than"
-    else:
-        judged = "no nearer than"
-    return (
-        f"{what} The directions that W_Q reads in the first layer lie {ended[0]} degrees from those that W_E writes, and W_K's"
-        f" {ended[1]} (before training {began[0]} and {began[1]}): {judged} two random spaces ({chance:.1f})."
-    )
+    return Results([shapes, angles], {"angles": figure})
 
 
 def reading(encoder: VisionTransformer, name: str) -> Tensor:
-    """How a matrix reads what W_E writes, in each layer: (layers, 2).
+    """How a matrix, "W_Q", "W_K" or "W_V", reads what W_E writes, in each layer: (layers, 2).
 
-    The first is the mean principal angle between the two spaces in degrees, over heads; the second is the share of the matrix
-    that lies in the space that W_E writes.
-
-    Args:
-        encoder: with the three matrices.
-        name: "W_Q", "W_K" or "W_V".
+    The first is the mean principal angle between the two spaces in degrees, over heads; the second is the share of the
+    matrix that lies in the space that W_E writes.
     """
     written = _centred(encoder.patch_embed.W_E.detach())  # (P, D)
     found = []

@@ -1,8 +1,18 @@
-"""W_Q = W_K = W_V = I: attention as plain self-similarity, on an image and in numbers, beside matrices that are learned."""
+"""What is attention when W_Q, W_K and W_V are the identity, on images and in numbers, beside matrices that are learned?
+
+Without the three matrices (Q = K = V = X), the logit of two patches is how alike their tokens are, head by head. A correlation
+of logits and cosine of 1 says that a patch looks at what is like it; a symmetry of 1 that two patches ask each other alike;
+an own share above the even one that a patch looks at itself. The price of going without the matrices is the last row of the
+second table, learned matrices taken away seed by seed; a difference counts where it is larger than twice its spread.
+
+*Limits.* Heads see slices of a token, so that even without matrices a head's logits are not the whole cosine. The learned scale
+of the norm in front stands in for a diagonal matrix, and tokens hold their positions too: near patches are alike for that
+alone. W_O and the MLPs learn in both. The model without the three matrices has fewer numbers, and was not made wider for it;
+what is lost where the three matrices are there but never learn, fixed-or-learned measures. The maps are those of two images
+and of one patch in each.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -13,162 +23,79 @@ from vit.figures import attention_figure
 from vit.figures.measures import LayerPanel, layers_figure
 from vit.figures.style import Figure
 from vit.interpret import AttentionMaps, attention_entropy
-from vit.interpret.logits import asking
-from vit.interpret.self_similarity import correlation_with_cosine, self_share, symmetry
 from vit.patches import patchify
-from vit.studies.arms import (
-    AS_IT_IS,
-    IDENTITY,
-    compared,
-    difference,
-    learn_arm,
-    measures_of,
-    numbers_that_learn,
-    require_labels,
-    stands_out,
-)
-from vit.studies.finding import Cell, Finding, Seeds, Table, brief, seeds
-from vit.studies.laboratory import Laboratory, Learned
-from vit.studies.plan import Plan, require_matrices
+from vit.studies.analysis.logits import asking, correlation_with_cosine, self_share, symmetry
+from vit.studies.experiment import IDENTITY, SCORES, Experiment, Trained, over_seeds, trained_and_random
+from vit.studies.results import Results, Table, seeds
 
-MEASURES = ("own share", "correlation", "symmetry", "entropy")
-MARGIN = 1.0  # points of a patch's attention: what is not clearly more, and stays below this, is no more
-MORE, UNCLEAR, NO_MORE = "more", "not clearly more", "no more"
-FOLLOWS = 0.5  # correlation of logits and likeness, from which on a patch is said to look at what is like it
+OWN_SHARE, CORRELATION, SYMMETRY, ENTROPY = range(4)
 
 
-def study(laboratory: Laboratory, plan: Plan) -> Finding:
-    """See the module."""
-    require_matrices(plan, "identity-case")
-    data = require_labels(laboratory, plan, "identity-case")
-    arms = {
-        "Q = K = V = X": learn_arm(laboratory, plan, IDENTITY),
-        "learned matrices": learn_arm(laboratory, plan, AS_IT_IS),
-    }
-    found: dict[str, dict[str, Tensor]] = {}  # of a kind of model, by measure: (seeds, layers)
+def study(experiment: Experiment) -> Results:
+    """Return what was measured; the module says how to read it."""
+    experiment.require_matrices()
+    data = experiment.require_labels()
+    plain, learned = experiment.models(IDENTITY), experiment.models()
+    arms = {IDENTITY: plain, "learned matrices": learned}
+    found: dict[str, Tensor] = {}  # (seeds, layers, measures)
     for name, models in arms.items():
-        for when, key in (("before training", "initial"), ("trained", "model")):
-            of = torch.stack([by_layer(one, getattr(one, key).encoder, plan.images) for one in models])
-            found[f"{name}, {when}"] = dict(zip(MEASURES, of.unbind(-1), strict=True))
-    _, plain_trained, _, learned = found.values()
-    tokens = arms["learned matrices"][0].model.encoder.pos_embed.shape[1]
+        both = trained_and_random(models, lambda one, model: by_layer(one, model.encoder, experiment.study.images))
+        found |= {f"{name}, before training": both["random weights"], f"{name}, trained": both["trained"]}
+    even = 1 / learned[0].model.encoder.pos_embed.shape[1]
 
-    scores = {name: measures_of([one.scores for one in models]) for name, models in arms.items()}
-    lost = {key: difference(of, scores["learned matrices"][key]) for key, of in scores["Q = K = V = X"].items()}
+    count = min(experiment.study.images, len(data.test))
     attention = Table(
-        f"What attention does on {min(plan.images, len(data.test)):,} test images: patches, means over heads",
+        f"What attention does on {count:,} test images: patches, means over heads (even share: {even:.1%})",
         (
-            "model", "own share, first layer", "own share, all layers", "correlation of logits and cosine",
-            "symmetry of logits", "entropy, bits",
+            "model",
+            "own share, first layer",
+            "own share, all layers",
+            "correlation of logits and cosine",
+            "symmetry of logits",
+            "entropy, bits",
         ),
         [
             (
-                name, seeds(of["own share"][:, 0].tolist(), share=True), _all_layers(of, "own share"),
-                *(_all_layers(of, key) for key in MEASURES[1:]),
+                name,
+                seeds(of[:, 0, OWN_SHARE], share=True),
+                seeds(of[:, :, OWN_SHARE], share=True),
+                *(seeds(of[:, :, measure]) for measure in (CORRELATION, SYMMETRY, ENTROPY)),
             )
             for name, of in found.items()
         ],
-    )  # fmt: skip
-    rows: list[tuple[Cell, ...]] = [
-        (name, f"{numbers_that_learn(models[0]):,}", *scores[name].values()) for name, models in arms.items()
-    ]
-    rows += [("difference, in points where in percent", "", *lost.values())]
+    )
+    scores = {name: over_seeds([one.scores for one in models]) for name, models in arms.items()}
+    lost = [scores[IDENTITY][key] - scores["learned matrices"][key] for key in SCORES]
     price = Table(
-        f"What it is worth: {plan.training.train.epochs} epochs on {len(data.train):,} images",
-        (
-            "model",
-            "numbers that learn",
-            "loss over hidden patches",
-            "20 nearest neighbours",
-            "linear probe",
-        ),
-        rows,
+        f"What it is worth: {experiment.config.train.epochs} epochs on {len(data.train):,} images",
+        ("model", "numbers that learn", *SCORES.values()),
+        [
+            *((name, f"{arms[name][0].numbers_that_learn():,}", *of.values()) for name, of in scores.items()),
+            ("difference, in points where in percent", "", *lost),
+        ],
     )
-    own, theirs = (seeds(of["own share"][:, 0].tolist(), share=True) for of in (plain_trained, learned))
-    follow, learned_follow = (_all_layers(of, "correlation") for of in (plain_trained, learned))
-    said = answer(own, theirs, 1 / tokens, follow, learned_follow, lost)
-    limits = (
-        "Heads see slices of a token, so that even without matrices a head's logits are not the whole cosine. The learned scale"
-        " of the norm in front stands in for a diagonal matrix, and tokens hold their positions too: near patches are alike for"
-        " that alone. W_O and the MLPs learn in both. The model without the three matrices has fewer numbers, and was not made"
-        " wider for it; what is lost where the three matrices are there but never learn, fixed-or-learned measures. The maps"
-        " are those of two images and of one patch in each."
-    )
-    about = f"{data.name} · patches, mean over heads; line: mean over seeds, band: their range"
-    series = {key: {name: of[key].numpy() for name, of in found.items()} for key in MEASURES}
-    panels = [  # the entropy stands in the table
-        LayerPanel(
-            "what a patch gives itself", series["own share"], "of its attention", {"even": 1 / tokens}, share=True
-        ),
-        LayerPanel("do logits follow the cosine of tokens?", series["correlation"], "correlation"),
-        LayerPanel("is a logit the same both ways?", series["symmetry"], "symmetry"),
+
+    series = [{name: of[..., measure].numpy() for name, of in found.items()} for measure in range(3)]
+    panels = [
+        LayerPanel("what a patch gives itself", series[OWN_SHARE], "of its attention", {"even": even}, share=True),
+        LayerPanel("do logits follow the cosine of tokens?", series[CORRELATION], "correlation"),
+        LayerPanel("is a logit the same both ways?", series[SYMMETRY], "symmetry"),
     ]
-    figures = {
-        "maps": maps_figure(arms["Q = K = V = X"][0], arms["learned matrices"][0]),
+    about = f"{data.name} · patches, mean over heads; line: mean over seeds, band: their range"
+    pictures = {
+        "maps": maps_figure(plain[0], learned[0]),
         "layers": layers_figure(panels, "Attention without the three matrices, and with them", about),
     }
-    captions = {
-        "maps": "Where one patch looks, layer by layer: by similarity alone, untrained and trained, and by learned matrices",
-        "layers": "What a patch gives itself, and whether logits follow similarity and are the same both ways, layer by layer",
-    }
-    return Finding(said, limits, [attention, price], figures, captions)
+    return Results([attention, price], pictures)
 
 
-def _all_layers(of: Mapping[str, Tensor], key: str) -> Seeds:
-    return seeds(of[key].mean(1).tolist(), share=key == "own share")
-
-
-def answer(own: Seeds, theirs: Seeds, even: float, follow: Seeds, learned: Seeds, lost: Mapping[str, Seeds]) -> str:
-    """What came out, in words that follow the figures.
-
-    Args:
-        own, theirs: what a patch gives itself in the first layer, without matrices and with learned ones.
-        even: the share that each would get if all got the same.
-        follow, learned: how far logits go with the cosine of tokens, without matrices and with learned ones.
-        lost: by how much the measures of the identity case are above those of learned matrices.
-    """
-    above, ahead = (_judged(difference(own, one)) for one in (seeds([even] * len(own.values), share=True), theirs))
-    if above == NO_MORE:
-        judged = "A patch hardly looks at itself"
-    elif above == UNCLEAR:
-        judged = "A patch does not clearly look at itself"
-    elif ahead == MORE and follow.mean >= FOLLOWS:
-        judged = "A patch looks at what is like it, and so at itself"
-    else:
-        judged = f"A patch looks at itself {ahead} than with learned matrices"
-    loss = compared(brief(lost["loss"], 3), "lower", "higher")
-    neighbours = compared(brief(lost["neighbours"], 1), "lower", "higher", " points")
-    return (
-        f"{judged}: in the first layer it gives itself {brief(own)} of its attention, where learned matrices give"
-        f" {brief(theirs)} and an even share is {even:.1%}. Its logits and the likeness of the tokens correlate by"
-        f" {brief(follow)}, learned ones by {brief(learned)}. Without the three matrices the loss over hidden patches is"
-        f" {loss}, and the accuracy of nearest neighbours {neighbours}."
-    )
-
-
-def _judged(ahead: Seeds) -> str:
-    """Whether a difference in points is shown to be one, or shown to be none; neither is not clear."""
-    if ahead.mean > 0 and (ahead.spread is None or stands_out(ahead)):
-        return MORE
-    return NO_MORE if ahead.mean + 2 * (ahead.spread or 0) < MARGIN else UNCLEAR
-
-
-def by_layer(learned: Learned, encoder: VisionTransformer, images: int) -> Tensor:
-    """`MEASURES` of the patches of whole test images, layer by layer, means over images, heads and patches.
-
-    Args:
-        learned: gives the images.
-        encoder: of it, trained or not.
-        images: how many.
-
-    Returns:
-        float32 (layers, measures).
-    """
+def by_layer(trained: Trained, encoder: VisionTransformer, images: int) -> Tensor:
+    """Own share, correlation, symmetry and entropy of the patches of test images: (layers, 4), means over all else."""
     prefix = encoder.num_prefix_tokens
-    sums = torch.zeros(len(encoder.blocks), len(MEASURES))
-    shown = learned.sample(images)
-    for part in shown.split(100):
-        for number, layer in enumerate(asking(encoder, learned.prepare(part))):
+    sums = torch.zeros(len(encoder.blocks), 4)
+    inputs = trained.inputs(images)
+    for part in inputs.split(100):
+        for number, layer in enumerate(asking(encoder, part)):
             weights, patches = layer.logits.softmax(-1), layer.logits[..., prefix:, prefix:]
             measures = (
                 self_share(weights, prefix),
@@ -177,10 +104,10 @@ def by_layer(learned: Learned, encoder: VisionTransformer, images: int) -> Tenso
                 attention_entropy(weights, prefix),
             )
             sums[number] += torch.stack([of.mean() for of in measures]).cpu() * len(part)
-    return sums / len(shown)
+    return sums / len(inputs)
 
 
-def maps_figure(plain: Learned, learned: Learned) -> Figure:
+def maps_figure(plain: Trained, learned: Trained) -> Figure:
     """Where a patch looks in each layer, of two test images: without the three matrices, untrained and trained, and with."""
     chosen = plain.data.test.images[plain.data.test.showcase(2)]  # (2, C, h, w)
     embed = plain.model.encoder.patch_embed
@@ -198,22 +125,21 @@ def maps_figure(plain: Learned, learned: Learned) -> Figure:
         layers = [found.to_grid(layer, asks, "mean") for layer in found.layers]
         maps.append(torch.cat([one.maps for one in layers], dim=1))  # (2, layers, rows, columns)
         masses.append(torch.cat([one.prefix_mass for one in layers], dim=1))
-    panels = [f"layer {layer}" for layer in range(maps[0].shape[1])]
     return attention_figure(
-        images.repeat_interleave(len(rows), 0), torch.stack(maps, 1).flatten(0, 1), panels, [*rows] * len(images),
+        images.repeat_interleave(len(rows), 0),
+        torch.stack(maps, 1).flatten(0, 1),
+        [f"layer {layer}" for layer in range(maps[0].shape[1])],
+        [*rows] * len(images),
         "Where a patch looks, by similarity alone and by learned matrices",
         f"{plain.data.name} · mean of heads · seed {plain.config.train.seed}",
-        masses=torch.stack(masses, 1).flatten(0, 1), query=[ask for ask in asks for _ in rows], scale="row",
-    )  # fmt: skip
+        masses=torch.stack(masses, 1).flatten(0, 1),
+        query=[ask for ask in asks for _ in rows],
+        scale="row",
+    )
 
 
 def busiest(patches: Tensor, grid_size: tuple[int, int]) -> list[tuple[int, int]]:
-    """The patch with the most contrast of each image, away from the border where there is such: row and column.
-
-    Args:
-        patches: (B, L, P), brightness or colours.
-        grid_size: (rows, columns), whose product is L.
-    """
+    """The patch with the most contrast of each image (B, L, P), away from the border where there is such: row and column."""
     contrast = patches.std(-1).unflatten(1, grid_size)  # (B, rows, columns)
     top, left = ((size - 1) // 4 for size in grid_size)
     inner = contrast[:, top : grid_size[0] - top, left : grid_size[1] - left]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from sklearn.cluster import KMeans
 from torch import Tensor
 
 from vit.config import ModelConfig
@@ -16,12 +17,11 @@ from vit.data.augment import Normalization, cut_to_shape, to_float
 from vit.data.images import evenly_spaced
 from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
 from vit.encoder import VisionTransformer
-from vit.interpret.cooccurrence import patch_labels, side_by_side, together_in_images
-from vit.interpret.similarity import clusters, group_cosines, group_means
-from vit.interpret.stream import residual_stream
 from vit.patches import patchify
-from vit.studies.finding import Seeds, StudyError
-from vit.studies.laboratory import Learned
+from vit.studies.analysis.cooccurrence import patch_labels, side_by_side, together_in_images
+from vit.studies.analysis.tokens import group_cosines, group_means, residual_stream
+from vit.studies.experiment import Trained
+from vit.studies.results import StudyError
 
 SCENES = 2000  # as many are drawn for counting, and as many for measuring: enough for the rare parts
 CLEAR = 0.6  # of its pixels must be of a part for a patch to be measured as one of that part
@@ -29,7 +29,6 @@ CLUSTERS = 32
 LEAST = 10  # patches of a kind in each half of the images, or it is not measured
 FEWEST = 8  # kinds: of fewer, there are too few orders to tell company from chance
 BATCH = 250
-MARGIN = 0.05  # of a cosine, below which a difference is called none
 WHOLE, ALONE = "in whole images", "alone"
 TOGETHER, BESIDE = "in one image", "side by side"
 
@@ -53,26 +52,21 @@ class Kinds:
     labels: Tensor
     met: dict[str, Tensor]
 
-    def cosines(self, learned: Learned, encoder: VisionTransformer, view: str) -> Tensor:
-        """How alike the tokens of two kinds are, before the first block and after each: (S, K, K), see `group_cosines`.
-
-        Args:
-            learned: whose normalisation is taken.
-            encoder: whose tokens they are.
-            view: a name of `views`.
-        """
+    def cosines(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
+        """How alike the tokens of two kinds are, before the first block and after each: (S, K, K), see `group_cosines`."""
         images, alone = self.views[view]
-        tokens = (residual_stream(encoder, inputs, alone) for inputs in _batches(learned, images))
+        tokens = (residual_stream(encoder, trained.prepare(part), alone) for part in images.split(BATCH))
         return group_cosines(group_means(tokens, self.labels, len(self.names)))
 
-    def looks(self, learned: Learned, view: str) -> tuple[Tensor, ...]:
+    def looks(self, trained: Trained, view: str) -> tuple[Tensor, ...]:
         """How alike two kinds look and lie, without any model; each (K, K), larger for more alike.
 
         The cosine of their mean patches, the nearness of their mean colours, that of their contrasts (all beyond what is
         typical of the place), and the cosine of how often they lie at each place.
         """
-        size, count = learned.model.encoder.patch_embed.patch_size, len(self.names)
-        pixels = [patchify(x, size)[None] for x in _batches(learned, self.views[view][0])]  # (1, B, L, P) each
+        size, count = trained.model.encoder.patch_embed.patch_size, len(self.names)
+        batches = self.views[view][0].split(BATCH)
+        pixels = [patchify(trained.prepare(part), size)[None] for part in batches]  # (1, B, L, P) each
         patches = group_means(pixels, self.labels, count)
         colours = patches[0].mean(0).unflatten(1, (-1, size[0] * size[1])).mean(2)  # (K, C)
         spread = group_means((part.std(-1, keepdim=True) for part in pixels), self.labels, count)
@@ -81,24 +75,6 @@ class Kinds:
         lie = F.normalize(places, dim=1)
         near = (-torch.cdist(values, values) for values in (colours, contrasts))
         return (group_cosines(patches)[0], *near, lie @ lie.T)
-
-
-def _batches(learned: Learned, images: Tensor) -> Iterator[Tensor]:
-    """uint8 images as the model's input (B, C, H, W), one batch after another."""
-    return (learned.prepare(part) for part in images.split(BATCH))
-
-
-def apart(difference: Seeds) -> bool:
-    """Whether a difference of cosines is worth a word: above MARGIN, and twice its spread over the seeds."""
-    return abs(difference.mean) > max(MARGIN, 2 * (difference.spread or 0))
-
-
-def alike(difference: Seeds) -> bool:
-    """Whether a difference of cosines is shown to be none worth a word: with twice its spread, it stays below MARGIN.
-
-    One that is neither `apart` nor this is not clear.
-    """
-    return abs(difference.mean) + 2 * (difference.spread or 0) < MARGIN
 
 
 class Drawn(NamedTuple):
@@ -111,13 +87,7 @@ class Drawn(NamedTuple):
 
 
 def drawn_scenes(split: Literal["train", "test"], model: ModelConfig, share: float) -> Drawn:
-    """The first `SCENES` of a split, with the part that covers this share of a patch at least, -1 where none does.
-
-    Args:
-        split: of Scenes.
-        model: how large images and patches are.
-        share: see `patch_labels`.
-    """
+    """The first `SCENES` of a split, with the part that covers this share of a patch at least, -1 where none does."""
     images, classes, pixels = draw_scenes(scene_indices(SCENES, split), SCENES_SEED)
     images, pixels = (cut_to_shape(some, model.image_size_2d) for some in (images, pixels))
     # Resized as the images are: each pixel has the part of the nearest one.
@@ -125,18 +95,14 @@ def drawn_scenes(split: Literal["train", "test"], model: ModelConfig, share: flo
     return Drawn(images, classes, pixels, patch_labels(resized, model.grid_size, share))
 
 
-def require_parts(study: str, model: ModelConfig, names: Sequence[str]) -> None:
-    """Refuse patches of a size at which some parts of Scenes hardly ever fill one.
-
-    Raises:
-        StudyError: there would be too few to measure.
-    """
+def require_parts(model: ModelConfig, names: Sequence[str]) -> None:
+    """Refuse patches of a size at which some parts of Scenes hardly ever fill one: there would be too few to measure."""
     frequent = _frequent(drawn_scenes("test", model, CLEAR).patches, len(PART_NAMES)).tolist()
     rare = [name for name in names if PART_NAMES.index(name) not in frequent]
     if rare:
         height, width = model.patch_size_2d
         raise StudyError(
-            f"{study}: too few patches of {height} x {width} pixels are filled by a {' or a '.join(rare)}; take"
+            f"too few patches of {height} x {width} pixels are filled by a {' or a '.join(rare)}; take"
             f" model.patch_size {max(min(model.image_size_2d) // 8, 1)}"
         )
 
@@ -144,11 +110,8 @@ def require_parts(study: str, model: ModelConfig, names: Sequence[str]) -> None:
 def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
     """The parts of Scenes, as its drawing knows them: a kind each, where it covers most of a patch.
 
-    What is shown alone is cut out along its part: the other pixels of the patch, which belong to what lies around it, are grey.
-
-    Args:
-        model: how large images and patches are.
-        data: that the models learn from.
+    What is shown alone is cut out along its part: the other pixels of the patch, which belong to what lies around it, have
+    the mean colour of the images that the models learn from.
     """
     grid, shown, counted = model.grid_size, drawn_scenes("test", model, CLEAR), drawn_scenes("train", model, 0)
     patches = shown.patches.view(-1, 1, *grid).float()
@@ -160,13 +123,17 @@ def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
     return _kinds("Scenes", PART_NAMES, views, shown.patches, counted.patches, grid)
 
 
+def clusters(points: Tensor, count: int, seed: int = 0, rounds: int = 25) -> Tensor:
+    """The centres (k, P) of points (n, P) by k-means, in `rounds` at most; fewer where there are fewer different points."""
+    count = min(count, len(points.unique(dim=0)))
+    found = KMeans(count, n_init=1, max_iter=rounds, random_state=seed).fit(points.cpu().numpy())
+    return torch.from_numpy(found.cluster_centers_).to(points)
+
+
 def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds:
     """Patches that look alike, by k-means of their pixels, where nobody knows what they show.
 
-    Args:
-        model: how large images and patches are.
-        data: whose patches.
-        images: test images that are measured; ten times as many training images are counted in.
+    So many test images are measured; company is counted in ten times as many training images.
     """
     shown = data.test.images[evenly_spaced(len(data.test), images)]
     counted = data.train.images[evenly_spaced(len(data.train), 10 * images)]
@@ -175,7 +142,7 @@ def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds
     def patches(some: Tensor) -> Tensor:
         return patchify(normalize(to_float(some, model.image_size_2d)), model.patch_size_2d)  # (B, L, P)
 
-    centres, _ = clusters(patches(counted[evenly_spaced(len(counted), 500)]).flatten(0, 1), CLUSTERS)
+    centres = clusters(patches(counted[evenly_spaced(len(counted), 500)]).flatten(0, 1), CLUSTERS)
 
     def nearest(some: Tensor) -> Tensor:
         return torch.cat([torch.cdist(patches(part), centres).argmin(2) for part in some.split(BATCH)])
@@ -199,11 +166,7 @@ def _kinds(
     counted: Tensor,
     grid: tuple[int, int],
 ) -> Kinds:
-    """The kinds that are frequent enough in `labels`, with what they meet in `counted`.
-
-    Raises:
-        StudyError: they are fewer than `FEWEST`.
-    """
+    """The kinds that are frequent enough in `labels`, `FEWEST` at least, with what they meet in `counted`."""
     kept = _frequent(labels, len(names))
     if len(kept) < FEWEST:
         raise StudyError(

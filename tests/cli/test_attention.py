@@ -1,0 +1,322 @@
+"""`vit attention`: the numbers are the model's, the pictures are there, and what is wrong is one line."""
+
+import hashlib
+import os
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vit.cli.attention import OPTIONS
+from vit.cli.options import read_options
+from vit.data.augment import to_float
+from vit.data.folder import list_splits
+from vit.interpret import AttentionMaps, attention_rollout, attention_statistics, relevance, top_mass_mask
+
+CLASSES = ("cat", "dog", "<b>cow")
+
+
+@pytest.fixture
+def drawn(vit):
+    """`drawn(*argv)`: the numbers beside the picture that `vit attention` draws."""
+
+    def drawn(*argv):
+        code, said, error = vit("attention", *argv)
+        assert (code, error) == (0, "")
+        name = re.search(r"numbers beside it in (\S+)", said)[1]
+        return np.load(vit.out / name)
+
+    return drawn
+
+
+# --- The numbers are the model's --------------------------------------------------------------------------------------
+
+
+def test_heads_of_the_last_layer(shown, weights_of, vit, drawn):
+    numbers = drawn("encoder", "one.png", "two.png")
+    model, inputs, pixels = shown("encoder")
+    maps, mass = weights_of(model, inputs).to_grid(-1, "cls")
+    assert numbers["panels"].tolist() == ["mean of heads", "head 0", "head 1"]
+    assert numbers["names"].tolist() == ["one", "two"]
+    np.testing.assert_array_equal(numbers["images"], pixels)
+    np.testing.assert_array_equal(numbers["maps"][:, 1:], maps)
+    np.testing.assert_allclose(numbers["maps"][:, 0], maps.mean(1), atol=1e-7)
+    np.testing.assert_array_equal(numbers["prefix_mass"][:, 1:], mass)
+    np.testing.assert_allclose(numbers["maps"].sum((-2, -1)) + numbers["prefix_mass"], 1, atol=1e-5)
+    assert "layer 2 of 0 to 2" in str(numbers["title"])
+    for part in ("encoder: 3 layers x 2 heads", "patch 4", "trained on pictures", "image files"):
+        assert part in str(numbers["caption"])
+    with Image.open(vit.out / "attention.png") as picture:
+        assert len(set(picture.convert("RGB").get_flattened_data())) > 50
+
+
+@pytest.mark.parametrize(
+    ("argv", "layer", "query", "head"),
+    [
+        (["--layer", 0, "--query", "2,3", "--head", 1], 0, (2, 3), 1),
+        (["--layer", "1", "--query", "mean", "--head", "mean"], 1, "mean", None),
+        (["--layer", "-2", "--query", "register 1", "--head", 0], 1, "register 1", 0),
+    ],
+)
+def test_one_head_one_layer_any_query(argv, layer, query, head, shown, weights_of, drawn):
+    numbers = drawn("encoder", "one.png", *argv)
+    model, inputs, _ = shown("encoder", ("one",))
+    maps = weights_of(model, inputs).to_grid(layer, query, fuse="mean" if head is None else None).maps
+    expected = maps if head is None else maps[:, head : head + 1]
+    np.testing.assert_allclose(numbers["maps"], expected, atol=1e-7)
+
+
+def test_all_layers_and_the_fewest_patches_that_hold_a_share(shown, weights_of, vit):
+    code, said, _ = vit("attention", "plain", "one.png", "--layer", "all", "--head", 1, "--keep", 0.6)
+    assert code == 0
+    assert said.count("picture: ") == 2
+    numbers, strongest = np.load(vit.out / "layers.npz"), np.load(vit.out / "strongest.npz")
+    maps = weights_of(*shown("plain", ("one",))[:2])
+    assert numbers["panels"].tolist() == ["layer 0", "layer 1", "layer 2"]
+    for layer in range(3):  # without a class token, the patch in the middle asks
+        np.testing.assert_array_equal(numbers["maps"][:, layer], maps.to_grid(layer, (1, 2)).maps[:, 1])
+    np.testing.assert_array_equal(strongest["kept"], top_mass_mask(torch.from_numpy(numbers["maps"]), 0.6))
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_rollout(layer, shown, weights_of, drawn):
+    numbers = drawn("encoder", "one.png", "--method", "rollout", "--layer", layer, "--discard", 0.3)
+    maps = weights_of(*shown("encoder", ("one",))[:2])
+    rolled = attention_rollout([maps.weights[i] for i in range(layer + 1)], discard=0.3, num_prefix_tokens=3)
+    np.testing.assert_allclose(numbers["maps"].reshape(-1), rolled[0, 0, 3:], atol=1e-6)
+    every = drawn("encoder", "one.png", "--method", "rollout", "--layer", "all", "--discard", 0.3)
+    np.testing.assert_array_equal(every["maps"][:, layer], numbers["maps"][:, 0])
+
+
+@pytest.mark.parametrize(("name", "label"), [("encoder", None), ("encoder", "<b>cow"), ("mean", "1")])
+def test_relevance_of_a_class(name, label, shown, drawn):
+    numbers = drawn(name, "one.png", "two.png", "--method", "relevance", *(["--label", label] if label else []))
+    model, inputs, _ = shown(name)
+    prefix = model.num_prefix_tokens
+    logits = model.forward_head(model(inputs)).detach()
+    number = {None: None, "1": 1, "<b>cow": 2}[label]
+    for image in range(2):
+        chosen = int(logits[image].argmax()) if number is None else number
+        found = relevance(model, inputs[image : image + 1], chosen, run=lambda x: model.forward_head(model(x)))
+        rows = (found - torch.eye(found.shape[-1]))[0]
+        row = rows[0] if name == "encoder" else rows[prefix:].mean(0)  # what the head reads
+        np.testing.assert_allclose(
+            numbers["maps"][image, 0].reshape(-1), row[prefix:] / row.sum(), rtol=1e-3, atol=1e-6
+        )
+        chance = float(logits[image].softmax(-1)[chosen])
+        assert numbers["labels"][image] == f"{('one', 'two')[image]} · {CLASSES[chosen]} {chance:.0%}"
+
+
+def test_distances_over_a_data_set(models, shown, drawn):
+    numbers = drawn("encoder", "--data", "data", "--count", 2, "--method", "distance")
+    assert (int(numbers["images"]), numbers["layers"].tolist()) == (2, [0, 1, 2])
+    assert numbers["distance_pixels"].shape == (3, 2)
+    assert ((numbers["entropy_bits"] > 0) & (numbers["entropy_bits"] <= np.log2(15) + 1e-5)).all()
+    model, _, _ = shown("encoder")
+    _, files = list_splits(models / "data")
+    paths = [models / "data" / files[i].name for i in (0, len(files) // 2)]
+    inputs = model.origin.normalize(to_float(model.origin.read_images(paths), (12, 16)))
+    found = attention_statistics(model, [inputs])
+    for key, value in {
+        "distance_pixels": found.distance,
+        "distance_spread_pixels": found.distance_spread,
+        "entropy_bits": found.entropy,
+        "prefix_mass": found.prefix_mass,
+    }.items():
+        np.testing.assert_allclose(numbers[key], value, rtol=1e-3, atol=1e-5)
+
+
+# --- Under a mask -----------------------------------------------------------------------------------------------------
+
+
+def test_relevance_of_filling_in_a_hidden_patch(masked, drawn):
+    numbers = drawn("mae", "one.png", "two.png", "--method", "relevance", "--mask", 0.5, "--query", "1,2")
+    model, inputs, _, mask = masked("mae", 0.5, hide=[6])
+    targets = model.targets(inputs)
+    found = relevance(
+        model.encoder, inputs, lambda filled: -(filled - targets).square().mean(-1)[:, 6], run=lambda x: model(x, mask)
+    )
+    rows = (found - torch.eye(found.shape[-1])).mean(1)  # the decoder reads every token, the class token too
+    shares = rows / rows.sum(-1, keepdim=True)
+    np.testing.assert_array_equal(np.isnan(numbers["maps"][:, 0]), numbers["hidden"])
+    for image in range(2):
+        assert numbers["hidden"][image, 1, 2]
+        ids = mask.ids_keep[image]
+        found_here = numbers["maps"][image].reshape(-1)[ids]
+        np.testing.assert_allclose(found_here, shares[image, 1:], rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("query", [[], ["--query", "1,2"], ["--query", "mean"]], ids=str)
+@pytest.mark.parametrize("seed", [0, 3])
+def test_without_a_class_token_a_visible_patch_asks_under_a_mask(query, seed, masked, weights_of, drawn):
+    numbers = drawn("bare", "one.png", "two.png", "--mask", 0.75, "--seed", seed, *query)
+    assert (np.isnan(numbers["maps"][:, 0]) == numbers["hidden"]).all()
+    hidden = [int(query[1][0]) * 4 + int(query[1][2])] if query and query[1] != "mean" else []
+    model, inputs, _, mask = masked("bare", 0.75, hide=hidden, seed=seed)
+    maps = weights_of(model.encoder, inputs, mask)
+    if query and query[1] == "mean":
+        expected = maps.to_grid(-1, "mean", mask=mask).maps
+    else:  # the nearest to the middle that is visible
+        visible = [[(n // 4, n % 4) for n in range(12) if not mask.mask[image, n]] for image in range(2)]
+        asks = [min(places, key=lambda place: (place[0] - 1) ** 2 + (place[1] - 2) ** 2) for places in visible]
+        expected = maps.to_grid(-1, asks, mask=mask).maps
+    np.testing.assert_allclose(numbers["maps"][:, 1:], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("query", ["register 1", "cls"])
+def test_under_a_mask_the_token_that_was_asked_for_is_drawn(query, masked, weights_of, drawn):
+    numbers = drawn("registers", "one.png", "two.png", "--mask", 0.5, "--query", query)
+    model, inputs, _, mask = masked("registers", 0.5)
+    expected = weights_of(model.encoder, inputs, mask).to_grid(-1, query, mask=mask).maps
+    np.testing.assert_allclose(numbers["maps"][:, 1:], expected, atol=1e-6)
+    who = {"register 1": "the register 1", "cls": "the class token"}[query]
+    assert who in str(numbers["title"])
+
+
+@pytest.mark.parametrize("head", ["all", 1])
+def test_a_masked_model_shows_what_its_decoder_looks_at(head, masked, vit):
+    argv = ["--mask", 0.75, "--seed", 3, "--query", "0,1", "--head", head]
+    code, said, _ = vit("attention", "mae", "one.png", "two.png", *argv)
+    assert code == 0
+    assert said.count("picture: ") == 2
+    encoder, decoder = np.load(vit.out / "attention.npz"), np.load(vit.out / "masked.npz")
+    hidden = decoder["hidden"]
+    assert hidden.sum((1, 2)).tolist() == [9, 9]
+    assert hidden[:, 0, 1].all()
+    for image in range(2):
+        assert (np.isnan(encoder["maps"][image]) == hidden[image]).all()
+    model, inputs, pixels, mask = masked("mae", 0.75, hide=[1], seed=3)
+    with torch.no_grad(), AttentionMaps(model.decoder) as maps:
+        model(inputs, mask)
+    which = "mean" if head == "all" else "head 1"
+    assert decoder["panels"].tolist() == [f"layer 0, {which}", f"layer 1, {which}"]
+    for layer in range(2):
+        rows = maps.weights[layer][:, :, 1 + 1]
+        row = rows.mean(1) if head == "all" else rows[:, head]
+        np.testing.assert_allclose(decoder["maps"][:, layer].reshape(2, -1), row[:, 1:], atol=1e-6)
+        np.testing.assert_allclose(decoder["prefix_mass"][:, layer], row[:, 0], atol=1e-6)
+    pixels = pixels.numpy() / 255  # what is visible is the image's own
+    for image in range(2):
+        visible = ~hidden[image].repeat(4, 0).repeat(4, 1)
+        np.testing.assert_allclose(decoder["filled"][image][:, visible], pixels[image][:, visible], atol=1e-5)
+
+
+def test_without_a_decoder_a_mask_shows_the_encoder_alone(vit, drawn):
+    numbers = drawn("mae", "one.png", "--part", "encoder", "--mask", 0.75, "--query", "1,1", "--head", 0)
+    assert not numbers["hidden"][0, 1, 1]  # the patch that asks is visible
+    assert not (vit.out / "masked.png").exists()
+
+
+def test_under_a_mask_the_nearest_hidden_patch_is_asked_about(vit):
+    assert vit("attention", "mae", "one.png", "two.png", "--mask", 0.5)[0] == 0
+    numbers = np.load(vit.out / "masked.npz")
+    for hidden, (row, column) in zip(numbers["hidden"], numbers["patch"], strict=True):
+        apart = [(r - 1) ** 2 + (c - 2) ** 2 for r, c in np.argwhere(hidden)]
+        assert hidden[row, column]
+        assert (row - 1) ** 2 + (column - 2) ** 2 == min(apart)
+
+
+# --- How it is drawn ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("format", "magic"), [("svg", b"<?xml")])
+def test_other_formats_and_the_same_files_again(format, magic, vit, drawn):
+    def digests():
+        drawn("encoder", "one.png", "--format", format)
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in vit.out.iterdir()}
+
+    first = digests()
+    assert set(first) == {f"attention.{format}", "attention.npz"}
+    assert (vit.out / f"attention.{format}").read_bytes().startswith(magic)
+    assert digests() == first
+
+
+def test_a_film_over_the_snapshots_of_a_run(shown, weights_of, vit):
+    code, said, error = vit("attention", "run", "one.png", "two.png", "--film", "--layer", 1)
+    assert (code, error) == (0, "")
+    assert "film: " in said
+    with Image.open(vit.out / "film.gif") as film:
+        assert film.n_frames == 3
+    numbers = np.load(vit.out / "film.npz")
+    assert numbers["moments"].tolist() == ["step 0", "step 5", "step 20"]
+    model, inputs, _ = shown("run/snapshots/step-00000005", ("one",))
+    np.testing.assert_allclose(
+        numbers["maps"][1, 1:], weights_of(model.encoder, inputs).to_grid(1, "cls").maps[0], atol=1e-6
+    )
+
+
+# --- What is wrong ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["encoder"], "name image files, or a data set by --data"),
+        (["encoder", "one.png", "--data", "scenes"], "not both"),
+        (["nowhere", "one.png"], "no checkpoint at nowhere"),
+        (["encoder", *["one.png"] * 200], "pictures do not fit one legible figure"),
+        (["encoder", "--data", "nodata"], "'nodata' is neither cifar10, cifar100, scenes nor a folder of images"),
+        (["encoder", ""], "'' is no image file"),
+        (["encoder", "one.png", "--method", "relevance", "--layer", "1"], "--layer: has no meaning for --method relevance"),
+        (["encoder", "one.png", "--method", "distance", "--mask", "0.5"], "--mask: has no meaning for --method distance"),
+        (["encoder", "one.png", "--discard", "0.5"], "--discard: has no meaning for --method weights"),
+        (["run", "one.png", "--film", "--method", "rollout"], "--film: has no meaning for --method rollout"),
+        (["encoder", "one.png", "--query", "register " + "9" * 5000], "cannot be used; auto, cls, mean"),
+        (["encoder", "one.png", "--query", "3x0"], "--query: '3x0' cannot be used"),
+        (["encoder", "one.png", "--query", "3,0"], "there is no patch in row 3, column 0: the grid is 3 x 4"),
+        (["plain", "one.png", "--query", "cls"], "this model has no class token"),
+        (["encoder", "one.png", "--head", "2"], "there is no head 2 in layer 2: it has 2, from 0 to 1"),
+        (["encoder", "one.png", "--head", "-1"], "there is no head -1"),
+        (["encoder", "one.png", "--mask", "0"], "cannot hide 0.0 of 12 patches"),
+        (["encoder", "one.png", "--film"], "encoder holds no snapshots; a run with --run.snapshots 8"),
+        (["run", "one.png", "--film", "--mask", "0.5"], "--film: shows whole images"),
+        (["run", "one.png", "--film", "--scale", "row"], "--film: shows whole images on one scale"),
+        (["encoder", "one.png", "--method", "relevance", "--label", "horse"], "there is no class 'horse': this model has 3"),
+        (["encoder", "one.png", "--method", "relevance", "--label", "9" * 5000], "there is no class '999"),
+        (["plain", "one.png", "--method", "relevance"], "relevance is about a result, and this model has no head"),
+        (["encoder", "one.png", "--method", "relevance", "--mask", "0.5"], "what a decoder fills in, and this model has none"),
+        (["encoder", "one.png", "--method", "rollout", "--discard", "1"], "--discard: 1.0 cannot be used; from 0 to below 1"),
+        (["encoder", "one.png", "--out", "one.png"], "--out: one.png is not a folder"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
+)  # fmt: skip
+def test_what_is_wrong_is_one_line_and_nothing_is_written(argv, said, models, vit):
+    before = sorted(path.name for path in models.iterdir())
+    code, out, error = vit("attention", *argv)
+    assert code == 2, error
+    assert out == ""
+    assert error.startswith("vit: error: ")
+    assert len(error.splitlines()) == 1
+    assert said in error
+    assert not vit.out.exists()
+    assert sorted(path.name for path in models.iterdir()) == before
+
+
+def test_an_unwritable_folder_is_refused_before_anything_is_computed(vit, monkeypatch):
+    asked = []
+
+    def access(path, mode):  # as for somebody whose folder it is not; root may write anywhere
+        asked.append((path, mode))
+        return False
+
+    monkeypatch.setattr("os.access", access)
+    code, _, error = vit("attention", "nowhere", "one.png")
+    assert code == 2
+    assert "cannot be written to; name another folder" in error
+    assert asked[0][1] & os.W_OK
+
+
+@pytest.mark.parametrize(
+    ("line", "layer"),
+    [
+        ("", -1),
+        ("--method distance", None),
+        ("--method distance --layer -1", -1),
+        ("--layer all", None),
+        ("--layer 3", 3),
+    ],
+)
+def test_by_default_it_is_the_last_layer_and_for_distances_all(line, layer):
+    assert read_options("vit attention", ["m", "--out", "d", *line.split()], *OPTIONS)[0].one_layer == layer

@@ -1,0 +1,129 @@
+"""`vit explore`: what the page holds is the model's, and what is wrong is one line."""
+
+import base64
+import gzip
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from vit.device import Compute
+from vit.evaluate.reconstruction import reconstruct
+from vit.figures import explore
+
+
+def read_page(path):
+    """What a page holds: its description, and all codes."""
+    text = path.read_text()
+    described, packed = (
+        re.search(rf'id="{name}">(.*?)</script>', text, re.DOTALL)[1] for name in ("description", "data")
+    )
+    codes = gzip.decompress(base64.b64decode(packed))
+    return json.loads(described), torch.frombuffer(bytearray(codes), dtype=torch.uint8)
+
+
+def weights_in(codes, start, layers, heads, tokens):
+    """Weights (layers, heads, tokens, tokens) as the page reads them."""
+    count = layers * heads * tokens**2
+    return explore.weights_of(codes[start : start + count].view(layers, heads, tokens, tokens))
+
+
+@pytest.mark.parametrize("name", ["encoder", "plain"])
+def test_the_page_and_its_numbers(name, shown, weights_of, vit, tmp_path):
+    page = tmp_path / "page.html"
+    code, said, error = vit("explore", name, "one.png", "two.png", "--out", page, "--numbers")
+    assert (code, error) == (0, "")
+    assert f"{page.stat().st_size:,} bytes" in said
+    numbers = np.load(tmp_path / "page.npz")
+    model, inputs, pixels = shown(name)
+    maps = weights_of(model, inputs)
+    described, codes = read_page(page)
+    for image in range(2):
+        whole = weights_in(codes, described["images"][image]["encoder"][0], 3, 2, maps.geometry.num_tokens)
+        for layer in range(3):
+            np.testing.assert_array_equal(numbers[f"layer{layer}"], maps.weights[layer])
+            np.testing.assert_allclose(whole[layer], maps.weights[layer][image], atol=0.004)
+    np.testing.assert_array_equal(numbers["images"], pixels)
+    again = tmp_path / "again.html"
+    vit("explore", name, "one.png", "two.png", "--out", again)
+    assert again.read_bytes() == page.read_bytes()
+    text = page.read_text()
+    assert "Content-Security-Policy" in text
+    assert "://" not in text.replace("http://www.w3.org/", "")  # nothing from elsewhere
+
+
+def test_the_page_of_a_masked_model_with_registers(masked, weights_of, vit, tmp_path):
+    """What each image shows is its own: pixels, hidden patches, weights in the order of the grid, and the reconstruction."""
+    page = tmp_path / "page.html"
+    assert vit("explore", "registers", "one.png", "two.png", "--mask", 0.6, "--seed", 4, "--out", page)[0] == 0
+    described, codes = read_page(page)
+    model, inputs, pixels, mask = masked("registers", 0.6, seed=4)
+    maps = weights_of(model, inputs, mask)
+    filled = reconstruct(model, pixels, model.origin.normalize, mask, Compute(torch.device("cpu"))).filled
+    assert (described["registers"], described["encoder"]["heads"], described["decoder"]["heads"]) == (2, 2, 4)
+    for image in range(2):
+        one = described["images"][image]
+        hidden = [bool(int(digit)) for digit in one["hidden"]]
+        assert hidden == mask.mask[image].bool().tolist()
+        visible = [patch for patch in range(12) if not hidden[patch]]
+        order = [0, 1, 2, *(3 + mask.ids_keep[image].tolist().index(patch) for patch in visible)]
+        found = weights_in(codes, one["encoder"][0], 3, 2, 3 + len(visible))
+        for layer in range(3):
+            np.testing.assert_allclose(found[layer], maps.weights[layer][image][:, order][:, :, order], atol=0.004)
+        found = weights_in(codes, one["decoder"][0], 2, 4, 15)
+        for layer in range(2):
+            np.testing.assert_allclose(found[layer], maps.weights[3 + layer][image], atol=0.004)
+        for key, expected in (("pixels", pixels[image]), ("filled", (filled[image] * 255).round().to(torch.uint8))):
+            start = one[key][0] if isinstance(one[key], list) else one[key]
+            assert torch.equal(codes[start : start + 3 * 12 * 16], expected.permute(1, 2, 0).flatten()), key
+
+
+def test_the_page_of_a_masked_model_and_of_a_run(vit, tmp_path):
+    argv = ["explore", "run", "one.png", "--mask", 0.5, "--snapshots", "--layers", "0,-1", "--numbers"]
+    code, _, error = vit(*argv, "--out", tmp_path / "page.html")
+    assert (code, error) == (0, "")
+    numbers = np.load(tmp_path / "page.npz")
+    names = {f"{part}_moment{moment}" for part in ("layer0", "layer2", "decoder0") for moment in range(3)}
+    assert set(numbers.files) == names | {"images", "names"}
+    assert numbers["layer0_moment0"].shape == (1, 2, 7, 7)  # the class token and six visible patches
+    assert numbers["decoder0_moment2"].shape == (1, 2, 13, 13)
+    assert not np.array_equal(numbers["layer0_moment0"], numbers["layer0_moment2"])
+
+
+def test_a_page_far_too_large_is_refused_before_anything_is_computed(models, vit, monkeypatch):
+    monkeypatch.setattr("vit.cli.explore.MAX_WEIGHTS", 3 * 2 * 15**2 - 1)
+    monkeypatch.setattr("vit.interpret.AttentionMaps", None)  # it would be called
+    code, _, error = vit("explore", "encoder", "one.png", "--out", "p.html")
+    assert code == 2
+    assert "the page would hold 1,350 weights, far too many for one; --layers and --count choose" in error
+    assert not (models / "p.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["encoder", "one.png", "--out", "x" * 300 + ".html"], "File name too long"),
+        (["encoder", "one.png", "--out", "page.txt"], "name a page that ends in .html"),
+        (["encoder", "one.png", "--layers", "7", "--out", "p.html"], "there is no attention layer 7"),
+        (["encoder", "one.png", "--snapshots", "--out", "p.html"], "holds no snapshots"),
+        (["encoder", "--out", "p.html"], "name image files"),
+    ],
+)
+def test_a_page_that_cannot_be(argv, said, models, vit):
+    code, out, error = vit("explore", *argv)
+    assert (code, out) == (2, "")
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert not (models / "p.html").exists()
+
+
+def test_hostile_names_stay_text(models, vit, tmp_path):
+    name = "<img src=x onerror=alert(1)>$x$.png"
+    (tmp_path / name).write_bytes((models / "one.png").read_bytes())
+    assert vit("attention", "encoder", tmp_path / name)[0] == 0
+    assert vit("explore", "encoder", tmp_path / name, "--out", tmp_path / "p.html")[0] == 0
+    assert "<img src=x" not in (tmp_path / "p.html").read_text()
+    config = json.loads((models / "encoder" / "config.json").read_text())
+    assert config["class_names"][2] == "<b>cow"

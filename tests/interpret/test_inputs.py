@@ -1,0 +1,53 @@
+"""Images for a model: which ones, and in batches that do not fill the memory."""
+
+import pytest
+import torch
+from PIL import Image
+
+from vit.checkpoints import load_model, save_model
+from vit.config import ViTConfig
+from vit.data.augment import Normalization
+from vit.encoder import VisionTransformer
+from vit.interpret import ModelWithImages, with_data
+from vit.interpret.inputs import short_name
+
+NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
+
+
+def saved(folder, size, heads):
+    encoder = VisionTransformer(ViTConfig((size, size), (1, 1), embed_dim=4 * heads, depth=1, num_heads=heads))
+    save_model(folder, encoder, NORMALIZE)
+    return load_model(folder)
+
+
+@pytest.mark.parametrize(("size", "heads"), [(64, 3), (14, 12), (37, 16)])
+def test_batches_do_not_grow_with_the_square_of_the_tokens(size, heads, tmp_path):
+    """The weights of a layer over a batch are what fills the memory."""
+    model = saved(tmp_path, size, heads)
+    load = lambda numbers: torch.zeros(len(numbers), 3, size, size, dtype=torch.uint8)  # noqa: E731
+    batches = [len(batch) for batch in ModelWithImages(model, [""] * 40, "", load).batches()]
+    assert sum(batches) == 40
+    tokens = size**2 + 1
+    assert all(batch == 1 or batch * heads * tokens**2 <= 8 << 20 for batch in batches)
+
+
+def test_scenes_need_no_files(tmp_path):
+    subject = with_data(saved(tmp_path, 8, 1), "scenes", "data", 3)
+    assert subject.pixels.shape == (3, 3, 8, 8)
+    assert "Scenes, test images" in subject.caption
+
+
+def test_images_of_a_folder_are_spread_over_its_classes(tmp_path):
+    for split in ("train", "test"):
+        for name in ("a", "b", "c"):
+            (tmp_path / "many" / split / name).mkdir(parents=True)
+            for number in range(3):
+                Image.new("RGB", (8, 8), (number, 9, 9)).save(tmp_path / "many" / split / name / f"{number}.png")
+    subject = with_data(saved(tmp_path / "model", 8, 1), str(tmp_path / "many"), "data", 3)
+    assert sorted(subject.names) == ["a", "b", "c"]
+    assert "many, test images" in subject.caption
+
+
+def test_short_names(tmp_path):
+    sources = ["timm/vit_tiny", "hf/me/vit", tmp_path / "run", tmp_path / "run" / "snapshots" / "step-7"]
+    assert [short_name(str(source)) for source in sources] == ["timm/vit_tiny", "hf/me/vit", "run", "run, step-7"]

@@ -1,0 +1,105 @@
+"""Gradients by matrix: the loss's own, none where there can be none; and how far a matrix has moved."""
+
+import pytest
+import torch
+from torch import nn
+
+from vit.config import DecoderConfig, ViTConfig
+from vit.mae import build_autoencoder
+from vit.masking import make_mask
+from vit.studies.analysis.gradients import drift, masked_gradients, sizes
+
+ENCODER = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=24, depth=3, num_heads=3, pos_embed="sincos")
+
+
+def model_of(**settings):
+    torch.manual_seed(0)
+    model = build_autoencoder(ViTConfig(**ENCODER | settings), DecoderConfig(dim=16, depth=1, num_heads=2), True)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def loss_of(model, images, mask):
+    """As `masked_patch_loss`, but in float64."""
+    error = (model(images, mask) - model.targets(images)).square().mean(-1)
+    return (error * mask.mask).sum() / mask.mask.sum()
+
+
+@pytest.fixture
+def images():
+    return torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def mask():
+    return make_mask("random", 4, (4, 4), 0.75, torch.Generator().manual_seed(2))
+
+
+def test_they_are_the_slopes_of_the_loss(images, mask):
+    model = model_of().double()
+    images = images.double()
+    found = masked_gradients(model, images, mask)
+    block = model.encoder.blocks[1]
+    places = {
+        "W_Q": block.attn.W_Q.T,
+        "W_K": block.attn.W_K.T,
+        "W_V": block.attn.W_V.T,
+        "W_O": block.attn.proj.weight,
+    }
+    for name, weight in places.items():
+        direction = torch.randn(weight.shape, dtype=torch.double)
+        losses = []
+        for step in (1e-5, -1e-5):
+            weight.data.add_(step * direction)
+            losses.append(loss_of(model, images, mask).item())
+            weight.data.sub_(step * direction)
+        slope = (losses[0] - losses[1]) / 2e-5
+        assert slope == pytest.approx(float(found[name][1] @ direction.flatten()), rel=1e-3), name
+
+
+def test_one_pass_has_every_matrix_of_every_layer_and_nothing_of_the_model_changes(images, mask):
+    model = model_of()
+    model.encoder.requires_grad_(False)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = masked_gradients(model, images, mask)
+    assert {name: len(of) for name, of in found.items()} == {
+        "W_E": 1,
+        "positions": 1,
+        "W_Q": 3,
+        "b_Q": 3,
+        "W_K": 3,
+        "b_K": 3,
+        "W_V": 3,
+        "b_V": 3,
+        "W_O": 3,
+        "MLP": 3,
+    }
+    for name in found.keys() - {"b_K"}:
+        assert (sizes(found[name]) > 1e-6).all(), name
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(parameter.requires_grad or parameter.grad is not None for parameter in model.encoder.parameters())
+
+
+def test_the_bias_of_the_keys_has_no_gradient_and_no_effect(images, mask):
+    model = model_of().double()
+    images = images.double()
+    found = masked_gradients(model, images, mask)
+    assert (sizes(found["b_K"]) < 1e-12 * sizes(found["b_Q"])).all()
+    before = model(images, mask)
+    for block in model.encoder.blocks:
+        block.attn.qkv.bias.data.chunk(3)[1].add_(100)
+    torch.testing.assert_close(model(images, mask), before)
+
+
+def test_models_without_them_have_fewer(images, mask):
+    assert not {"b_Q", "b_K", "b_V"} & masked_gradients(model_of(qkv_bias=False), images, mask).keys()
+    names = masked_gradients(model_of(qkv="identity"), images, mask).keys()
+    assert names == {"W_E", "positions", "W_O", "MLP"}
+
+
+def test_sizes_and_drift():
+    assert sizes([torch.tensor([1.0, -1, 1, -1]), torch.tensor([0.0, 2.0])]).tolist() == pytest.approx([1, 2**0.5])
+    before = [torch.tensor([3.0, 4.0]), torch.tensor([1.0, 0.0])]
+    after = [torch.tensor([3.0, 4.0]), torch.tensor([1.0, 2.0])]
+    assert drift(before, after).tolist() == [0, 2]

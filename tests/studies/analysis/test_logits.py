@@ -1,0 +1,183 @@
+"""The parts of logits: they sum to what attention takes the softmax of, and each is nothing where its cause is absent."""
+
+import pytest
+import torch
+from torch import nn
+
+from vit.config import ViTConfig
+from vit.encoder import VisionTransformer
+from vit.interpret import AttentionMaps
+from vit.studies.analysis.logits import (
+    asking,
+    correlation_with_cosine,
+    self_share,
+    split_first_logits,
+    split_keys,
+    symmetry,
+    variance_parts,
+)
+
+KINDS = [
+    {},
+    {"pos_embed": "learned"},
+    {"class_token": False},
+    {"registers": 2, "no_embed_class": True},
+    {"qkv_bias": False},
+]
+
+
+def encoder_of(**settings) -> VisionTransformer:
+    torch.manual_seed(0)
+    sizes = dict(image_size=(8, 12), patch_size=(2, 4), embed_dim=24, depth=3, num_heads=3, pos_embed="sincos")
+    model = VisionTransformer(ViTConfig(**sizes | settings))
+    for parameter in model.parameters():
+        if parameter.requires_grad:  # not the fixed positions
+            nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def images(count: int = 3, seed: int = 1) -> torch.Tensor:
+    return torch.randn(count, 3, 8, 12, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("settings", [*KINDS, {"qkv": "identity"}, {"qk_norm": True}])
+def test_logits_are_those_of_the_model(settings):
+    encoder = encoder_of(**settings)
+    with torch.no_grad(), AttentionMaps(encoder) as maps:
+        encoder(images())
+    for number, layer in enumerate(asking(encoder, images())):
+        torch.testing.assert_close(layer.logits.softmax(-1), maps.weights[number], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", KINDS)
+def test_the_parts_of_the_first_layer_sum_to_its_logits(settings):
+    encoder = encoder_of(**settings)
+    parts = split_first_logits(encoder, images())
+    assert parts.shape[:2] == (3, 3)
+    torch.testing.assert_close(parts.sum((0, 1)), asking(encoder, images())[0].logits, rtol=1e-5, atol=1e-5)
+
+
+def test_a_part_whose_cause_is_absent_is_nothing():
+    encoder = encoder_of(class_token=False)
+    parts = split_first_logits(encoder, torch.zeros(1, 3, 8, 12))
+    assert max(parts[0].abs().max(), parts[:, 0].abs().max()) < 1e-5  # of images without any
+    assert parts[1, 1].abs().max() > 0.1
+    nn.init.zeros_(encoder.pos_embed)
+    parts = split_first_logits(encoder, images())
+    assert parts[1].abs().max() == parts[:, 1].abs().max() == 0
+    assert parts[0, 0].abs().max() > 0.1
+    for bias in (encoder.patch_embed.proj.bias, encoder.blocks[0].norm1.bias, encoder.attention(0).qkv.bias):
+        nn.init.zeros_(bias)
+    assert split_first_logits(encoder, images())[2].abs().max() == 0
+
+
+def test_parts_of_the_variance_sum_to_all_of_it_and_what_is_even_has_none():
+    torch.manual_seed(0)
+    a, b = torch.randn(2, 2, 3, 5, 7)  # (B, h, queries, keys) each
+    even = torch.randn(2, 3, 5, 1).expand(-1, -1, -1, 7)
+    parts = variance_parts(torch.stack([a, b, even, -a / 2]))
+    torch.testing.assert_close(parts.sum(1), (a / 2 + b).var(-1, unbiased=False).sum((0, 2)))
+    assert parts[:, 2].abs().max() < 1e-4
+    assert (parts[:, 3] < 0).all()  # it works against the whole
+    assert parts.shape == (3, 4)
+
+
+def test_what_tells_keys_apart_sums_to_their_variance():
+    encoder = encoder_of()
+    found = split_keys(encoder, images(), images(8, seed=2))
+    assert found.shape == (3, 3, 3)
+    for layer, parts in zip(asking(encoder, images()), found, strict=True):
+        whole = layer.logits[:, :, 1:, 1:].var(-1, unbiased=False).sum((0, 2))
+        torch.testing.assert_close(parts.sum(1), whole, rtol=1e-4, atol=1e-4)
+
+
+def test_keys_know_nothing_of_others_before_attention_has_mixed_them():
+    encoder = encoder_of()
+    found = split_keys(encoder, images(), images(8, seed=2))
+    shares = (found / found.sum(-1, keepdim=True)).abs().amax(1)  # (layers, 3)
+    assert shares[0, 2] < 1e-4
+    assert shares[1, 2] > 0.01
+    for layer in range(3):
+        nn.init.zeros_(encoder.attention(layer).proj.weight)
+    found = split_keys(encoder, images(), images(8, seed=2))
+    assert (found / found.sum(-1, keepdim=True)).abs().amax(1)[:, 2].max() < 1e-4
+
+
+def test_keys_without_content_are_their_place_and_keys_without_place_are_not():
+    encoder = encoder_of()
+    nn.init.zeros_(encoder.patch_embed.proj.weight)
+    found = split_keys(encoder, images(), images(8, seed=2))
+    torch.testing.assert_close(found[..., 0] / found.sum(-1), torch.ones(3, 3), rtol=0, atol=1e-4)
+    encoder = encoder_of()
+    nn.init.zeros_(encoder.pos_embed)
+    found = split_keys(encoder, images(64), images(256, seed=2))
+    assert (found[0, :, 0] / found[0].sum(-1)).abs().max() < 0.05
+
+
+# --- logits and similarity
+
+
+@pytest.fixture
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.mark.usefixtures("_seed")
+def test_identity_is_self_similarity():
+    encoder = VisionTransformer(ViTConfig((16, 16), (4, 4), embed_dim=24, depth=3, num_heads=3, qkv="identity"))
+    for layer in asking(encoder, torch.randn(2, 3, 16, 16)):
+        tokens, logits = layer.tokens, layer.logits
+        heads = tokens.unflatten(-1, (3, 8))  # (B, N, h, d)
+        expected = torch.einsum("bnhd,bmhd->bhnm", heads, heads) / 8**0.5
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(symmetry(logits), torch.ones(2, 3))
+        # tokens are of equal length, so all heads together are the cosine, but for a factor
+        together = correlation_with_cosine(logits.mean(1, keepdim=True), tokens)
+        torch.testing.assert_close(together, torch.ones(2, 1), rtol=0, atol=1e-4)
+
+
+@pytest.mark.usefixtures("_seed")
+def test_a_head_that_prefers_the_unlike_is_found():
+    tokens = torch.randn(2, 30, 16)
+    cosines = torch.nn.functional.cosine_similarity(tokens[:, :, None], tokens[:, None], dim=-1)
+    liking = torch.stack([5 * cosines, -2 * cosines, cosines.transpose(-2, -1) + torch.randn(2, 30, 1)], dim=1)
+    expected = torch.tensor([[1.0, -1.0, 1.0]]).expand(2, 3)
+    torch.testing.assert_close(correlation_with_cosine(liking, tokens), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.usefixtures("_seed")
+def test_likeness_is_told_from_what_is_held_constant():
+    tokens, near = torch.randn(4, 40, 16), 20 * torch.randn(40, 40)
+    cosines = torch.nn.functional.cosine_similarity(tokens[:, :, None], tokens[:, None], dim=-1)
+    logits = torch.stack([cosines + near, near.expand(4, 40, 40)], dim=1)
+    assert correlation_with_cosine(logits, tokens).abs().max() < 0.15  # hidden by what varies more
+    found = correlation_with_cosine(logits, tokens, near)
+    torch.testing.assert_close(found[:, 0], torch.ones(4), rtol=0, atol=1e-3)
+    torch.testing.assert_close(found[:, 1], torch.zeros(4), rtol=0, atol=0.1)
+
+
+@pytest.mark.usefixtures("_seed")
+def test_unrelated_logits_give_nothing():
+    tokens, logits = torch.randn(8, 60, 32), torch.randn(8, 4, 60, 60)
+    assert correlation_with_cosine(logits, tokens).abs().max() < 0.08
+    assert symmetry(logits).abs().max() < 0.12
+    assert (correlation_with_cosine(torch.zeros(8, 4, 60, 60), tokens) == 0).all()
+
+
+@pytest.mark.usefixtures("_seed")
+def test_symmetry_of_its_extremes_and_without_what_is_common():
+    pairs = torch.randn(3, 2, 9, 9)
+    torch.testing.assert_close(symmetry(pairs + pairs.mT), torch.ones(3, 2))
+    torch.testing.assert_close(symmetry(pairs - pairs.mT), -torch.ones(3, 2))
+    popular = pairs + 100 * torch.randn(3, 2, 1, 9) + 100 * torch.randn(3, 2, 9, 1)
+    torch.testing.assert_close(symmetry(popular), symmetry(pairs), rtol=0, atol=1e-3)
+
+
+@pytest.mark.usefixtures("_seed")
+def test_the_share_of_the_diagonal():
+    even = torch.full((1, 2, 5, 5), 0.2)
+    torch.testing.assert_close(self_share(even), torch.full((1, 2), 0.2))
+    torch.testing.assert_close(self_share(torch.eye(5).expand(1, 2, 5, 5)), torch.ones(1, 2))
+    one_of_five = torch.diag(torch.tensor([1.0, 0, 0, 0, 0])).expand(1, 2, 5, 5)
+    assert (self_share(one_of_five) == 0.2).all()
+    assert (self_share(one_of_five, num_prefix_tokens=1) == 0).all()

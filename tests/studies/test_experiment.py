@@ -1,0 +1,303 @@
+"""Models for studies: trained once, found again, the same as the trainer's; an arm changes what it names and nothing else."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+
+from vit.atomic import PARTIAL
+from vit.config import AugmentConfig, Config, DataConfig, ModelConfig
+from vit.interpret import AttentionMaps, read_dynamics
+from vit.masking import make_mask
+from vit.studies import StudyConfig, attention_or_cause, identity_case, is_it_similarity, one_hot, who_trains_them
+from vit.studies import experiment as module
+from vit.studies import static_and_contextual as static
+from vit.studies.experiment import ARMS, Arm, Experiment, Trained
+from vit.studies.results import StudyError
+from vit.training import loop
+from vit.training.loop import train_steps
+from vit.training.run import Run, setup
+
+THIRDS = {"W_Q": 0, "W_K": 1, "W_V": 2}
+
+
+def test_a_model_is_what_the_trainer_makes_of_the_same_settings(experiment, trained):
+    config = replace(experiment.config, train=replace(experiment.config.train, seed=0))
+    run = setup(config, experiment.data())
+    moments = {0: {name: value.clone() for name, value in run.model.state_dict().items()}}
+    for step in train_steps(run):
+        moments[step.step] = {name: value.clone() for name, value in run.model.state_dict().items()}
+    for one, at in ((trained.initial, 0), (trained.halfway, run.total_steps // 2), (trained.model, run.total_steps)):
+        for name, value in one.state_dict().items():
+            assert torch.equal(value, moments[at][name]), (at, name)
+        assert not one.training
+
+
+def test_weights_are_the_averaged_ones_and_dynamics_are_there_where_they_are_asked_for(tmp_path, one_seed):
+    settings = {"optim.ema": 0.9, "run.dynamics_every": 2, "train.seed": 0}
+    config = Arm(settings=settings).config(one_seed.config)
+    (learned,) = replace(one_seed, folder=tmp_path, config=config).models()
+    run = setup(config, learned.data)
+    for _ in train_steps(run):
+        pass
+    for (name, value), plain in zip(learned.model.state_dict().items(), run.model.state_dict().values(), strict=True):
+        assert torch.equal(value, run.result.state_dict()[name])
+        assert name.endswith("pos_embed") or not torch.equal(value, plain)
+    assert read_dynamics(learned.folder / "dynamics.safetensors").steps[-1] == run.total_steps
+
+
+def test_it_is_trained_once_and_found_again_also_where_the_data_has_moved(one_seed, monkeypatch):
+    told: list[str] = []
+    (before,) = one_seed.models()
+    monkeypatch.setattr(one_seed, "tell", told.append)
+    (moved,) = one_seed.models(config=replace(one_seed.config, data=replace(one_seed.config.data, root="elsewhere")))
+    assert moved.folder == before.folder
+    assert not told
+    monkeypatch.setitem(ARMS, "another", Arm(("W_V",)))
+    (other,) = one_seed.models("another")
+    assert other.folder != before.folder
+    assert told == ["training: another, seed 0, Scenes"]
+
+
+def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path, one_seed, trained, monkeypatch):
+    config = replace(one_seed.config, run=replace(one_seed.config.run, save_every=3))
+    cut_short = replace(one_seed, folder=tmp_path, config=config)
+
+    def cut(run: Run):
+        for step in train_steps(run):
+            yield step
+            if step.step == 5:
+                raise KeyboardInterrupt
+
+    begun: list[int] = []
+
+    def watched(run: Run):
+        begun.append(run.step)
+        yield from train_steps(run)
+
+    monkeypatch.setattr(loop, "train_steps", cut)
+    with pytest.raises(KeyboardInterrupt):
+        cut_short.models()
+    monkeypatch.setattr(loop, "train_steps", watched)
+    (resumed,) = cut_short.models()
+    assert begun == [3]
+    for name, value in trained.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], value), name
+    for name, value in trained.initial.state_dict().items():
+        assert torch.equal(resumed.initial.state_dict()[name], value), name
+    assert not list(tmp_path.rglob(f"{PARTIAL}*"))
+
+
+def test_a_study_may_change_the_model_before_the_first_step(one_seed, trained, monkeypatch):
+    def silence(model):
+        for block in model.encoder.blocks:
+            block.attn.W_Q.data.zero_()
+
+    monkeypatch.setitem(ARMS, "silent", Arm(("encoder.W_Q",), start=silence))
+    (changed,) = one_seed.models("silent")
+    for one in (changed.initial, changed.model):  # and frozen parts stay as it left them
+        assert all(block.attn.W_Q.abs().max() == 0 for block in one.encoder.blocks)
+    here, there = changed.initial.state_dict(), trained.initial.state_dict()
+    differ = {name for name in there if not torch.equal(here[name], there[name])}
+    assert differ == {f"encoder.blocks.{i}.attn.qkv.weight" for i in range(len(trained.model.encoder.blocks))}
+    assert not torch.equal(changed.model.encoder.attention(0).W_K, trained.model.encoder.attention(0).W_K)
+
+
+def test_a_study_may_show_other_images(one_seed, trained):
+    (mixed,) = one_seed.models("shuffled across images")
+    assert torch.equal(mixed.initial.encoder.patch_embed.proj.weight, trained.initial.encoder.patch_embed.proj.weight)
+    assert mixed.scores["loss"] > trained.scores["loss"]  # images were never seen
+
+
+def test_scores_are_measured_once_and_learning_helps(one_seed, trained, monkeypatch):
+    scores = trained.scores
+    assert 0 < scores["loss"] < 1.1
+    assert 0 <= scores["knn"] <= 1
+    assert 0.1 < scores["linear"] <= 1
+    assert scores["loss"] < trained.initial_scores["loss"]
+    (again,) = one_seed.models()
+    monkeypatch.setattr(module, "evaluate", lambda *_: pytest.fail("measured twice"))
+    assert again.scores == scores
+    assert again.initial_scores == trained.initial_scores
+
+
+# --- arms -----------------------------------------------------------------------------------------------------------------
+
+
+def moved(learned) -> set[str]:
+    """Names of the parameters that training changed; of a qkv layer, its thirds."""
+    names = set()
+    before = learned.initial.state_dict()
+    for name, value in learned.model.state_dict().items():
+        if ".qkv." in name:
+            thirds = zip(THIRDS, value.chunk(3), before[name].chunk(3), strict=True)
+            names |= {f"{name}/{third}" for third, here, there in thirds if not torch.equal(here, there)}
+        elif not torch.equal(value, before[name]):
+            names.add(name)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("arm", "stays"),
+    [
+        ("W_E frozen", ["patch_embed"]),
+        ("W_V frozen", ["/W_V"]),
+        ("W_Q and W_K frozen", ["/W_Q", "/W_K"]),
+        ("MLP frozen", [".mlp."]),
+    ],
+)
+def test_what_is_frozen_stays_and_all_else_learns(one_seed, trained, arm, stays):
+    (learned,) = one_seed.models(arm)
+    frozen = {name for name in moved(trained) if any(part in name for part in stays)}
+    assert {name.split(".")[0] for name in frozen} >= {"encoder"}
+    keys = {name for name in moved(trained) if name.endswith("qkv.bias/W_K")}  # without a gradient, but for rounding
+    assert moved(learned) | keys == (moved(trained) - frozen) | keys
+    for name, value in trained.initial.state_dict().items():  # and begins alike
+        assert torch.equal(learned.initial.state_dict()[name], value)
+
+
+@pytest.mark.slow
+def test_numbers_that_learn(one_seed, trained):
+    def of(arm: str) -> int:
+        return one_seed.models(arm)[0].numbers_that_learn()
+
+    layers = 2 * [96] + [32]  # widths, of encoder and decoder
+    third = sum(width * width + width for width in layers)
+    assert of("all learn") - of("W_V frozen") == third
+    assert of("all learn") - of("Q = K = V = X") == 3 * third
+    assert of("positions learned") - of("all learn") == 65 * 96
+    assert of("no positions in the encoder") == of("all learn")
+    fixed = 65 * 96 + 65 * 32
+    assert of("all learn") == sum(value.numel() for value in trained.model.state_dict().values()) - fixed
+
+
+def test_uniform_attention_is_uniform(one_seed):
+    (learned,) = one_seed.models("uniform attention")
+    images = learned.prepare(learned.data.test.images[:4])
+    mask = make_mask("random", 4, (8, 8), 0.75, torch.Generator().manual_seed(0))
+    for part, tokens in ((learned.model.encoder, 17), (learned.model.decoder, 65)):
+        with AttentionMaps(part) as maps:
+            learned.model(images, mask)
+        for weights in maps.weights.values():
+            assert torch.equal(weights, torch.full_like(weights, 1 / tokens))
+
+
+def test_without_positions_in_the_encoder_a_token_does_not_know_its_place(one_seed):
+    images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    rolled = images.roll(4, dims=3)  # by one patch
+    for arm, blind in (("no positions in the encoder", True), ("all learn", False)):
+        (learned,) = one_seed.models(arm)
+        with torch.no_grad():
+            here, there = (learned.model.encoder(one)[:, 1:].unflatten(1, (8, 8)) for one in (images, rolled))
+        assert torch.allclose(here.roll(1, dims=2), there, atol=1e-4) == blind
+
+
+def test_without_any_positions_all_hidden_patches_are_filled_in_alike(one_seed):
+    mask = make_mask("random", 4, (8, 8), 0.75, torch.Generator().manual_seed(0))
+    for arm, alike in (("no positions at all", True), ("no positions in the encoder", False)):
+        (learned,) = one_seed.models(arm)
+        with torch.no_grad():
+            prediction = learned.model(learned.prepare(learned.data.test.images[:4]), mask)
+        for one, hidden in zip(prediction, mask.mask > 0, strict=True):
+            spread = one[hidden].std(0).max() / one[hidden].std()
+            assert (spread < 1e-3) == alike
+
+
+# --- images ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_trainings_on_scenes(tmp_path):
+    config = Config(
+        data=DataConfig(source="folder", root="photos", name="Mine", limit=300), augment=AugmentConfig(flip=0.0)
+    )
+
+    def of(config: Config) -> Config:
+        return Experiment(config, StudyConfig([0], 10), tmp_path).on_scenes
+
+    on_scenes = of(config)
+    assert on_scenes.data == DataConfig(source="scenes", limit=300)
+    assert replace(on_scenes, data=config.data) == config
+    elsewhere = replace(config, data=replace(config.data, root="other photos"))
+    assert of(elsewhere) == on_scenes  # so the same models are found
+    assert of(on_scenes) is on_scenes
+
+
+def test_images_without_labels_are_refused(one_seed, tmp_path):
+    for number in range(4):
+        Image.new("RGB", (32, 32), (number * 20, 0, 0)).save(tmp_path / f"{number}.png")
+    data = replace(one_seed.config.data, source="folder", root=str(tmp_path), cache=str(tmp_path / "cache"), limit=0)
+    with pytest.raises(StudyError, match="has no labels to measure features by"):
+        replace(one_seed, config=replace(one_seed.config, data=data)).require_labels()
+
+
+@pytest.mark.parametrize(
+    ("settings", "biases", "said"),
+    [
+        ({"qkv": "identity"}, False, "^with model.qkv identity there are no W_Q, W_K and W_V to look at"),
+        ({"qkv_bias": False}, True, "^without model.qkv_bias there are no biases to look at"),
+        ({"qkv_bias": False}, False, None),
+    ],
+)
+def test_matrices_and_biases_are_asked_for_where_a_study_looks_at_them(tmp_path, settings, biases, said):
+    made = Experiment(Config(model=ModelConfig(**settings)), StudyConfig([0], 10), tmp_path)
+    if said is None:
+        made.require_matrices(biases)
+    else:
+        with pytest.raises(StudyError, match=said):
+            made.require_matrices(biases)
+
+
+@pytest.fixture
+def sorted_by_class(trained) -> Trained:
+    """The same model beside the same images, sorted as those of a folder are."""
+    parts = {"train": trained.data.train, "test": trained.data.test}
+    parts["train"] = parts["train"].subset(torch.arange(256).repeat(8))  # more than any study takes
+    in_order = {name: part.subset(part.labels.argsort(stable=True)) for name, part in parts.items()}
+    return replace(trained, data=replace(trained.data, **in_order))
+
+
+def test_a_sample_is_spread_over_the_classes(sorted_by_class):
+    assert len(sorted_by_class.sample(10**6)) == 256
+    for split in ("test", "train"):
+        part = getattr(sorted_by_class.data, split)
+        sample = sorted_by_class.sample(20, split)
+        found = [int(part.labels[(part.images == image).flatten(1).all(1)][0]) for image in sample]
+        assert len(sample) == 20
+        assert set(found) == set(range(10))
+
+
+LOOKS = {
+    "attention-or-cause": lambda one: attention_or_cause.ask(one, one.model, 20),
+    "is-it-similarity": lambda one: is_it_similarity.batches(one, 20),
+    "is-it-similarity, keys": lambda one: is_it_similarity.read(one, one.model.encoder, 80, torch.eye(48).double()),
+    "is-it-similarity, covariance": is_it_similarity.covariance_root,
+    "identity-case": lambda one: identity_case.by_layer(one, one.model.encoder, 20),
+    "one-hot, rows": one_hot.one_hot_difference,
+    "one-hot, convolution": one_hot.convolution_difference,
+    "one-hot, tables": lambda one: one_hot.table_errors(one, 20),
+    "who-trains-them": lambda one: who_trains_them.pull_of([one], 20),
+    "static-and-contextual": static.design_of,
+}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_studies_look_at_images_of_all_classes(sorted_by_class, monkeypatch, look):
+    seen: list[torch.Tensor] = []
+    prepare = Trained.prepare
+
+    def watched(one: Trained, images: torch.Tensor) -> torch.Tensor:
+        seen.append(images)
+        return prepare(one, images)
+
+    monkeypatch.setattr(Trained, "prepare", watched)
+    monkeypatch.setattr(one_hot, "SIZES", (2,))
+    look(sorted_by_class)
+    found = {image.numpy().tobytes() for part in seen for image in part}
+    shown = {}
+    for name in ("train", "test"):
+        part = getattr(sorted_by_class.data, name)
+        pairs = zip(part.images, part.labels.tolist(), strict=True)
+        shown[name] = {label for image, label in pairs if image.numpy().tobytes() in found}
+    assert any(shown.values())
+    assert all(labels == set(range(10)) for labels in shown.values() if labels)

@@ -1,0 +1,1 @@
+"""What studies look at inside a model: weights, gradients, logits, tokens, what a reconstruction rests on."""

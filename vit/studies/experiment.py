@@ -1,0 +1,346 @@
+"""What a study works with: settings, images, and models, each trained once for all studies that ask for the same one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from vit.atomic import write_json
+from vit.attention import MultiHeadSelfAttention
+from vit.checkpoints import load_model, save_model
+from vit.config import Config, DataConfig
+from vit.data import Dataset, load_data
+from vit.data.augment import Normalization, to_float
+from vit.data.draws import derive_seed
+from vit.data.images import evenly_spaced
+from vit.device import Compute, choose_compute
+from vit.evaluate import Options, evaluate
+from vit.evaluate.probe import L2_GRID
+from vit.evaluate.reconstruction import ReconstructionScores, fixed_mask, score_reconstruction
+from vit.interpret import DynamicsRecorder
+from vit.mae import MaskedAutoencoder
+from vit.masking import Mask
+from vit.patches import patchify
+from vit.runs import read_mapping
+from vit.studies import StudyConfig
+from vit.studies.results import Seeds, StudyError, seeds
+from vit.training.callbacks import Callback, Progress
+from vit.training.freeze import freeze
+from vit.training.initial import initial_model
+from vit.training.loop import Step, train_and_save
+from vit.training.run import Run, find_state, restore, setup
+from vit.training.run_folder import RunFolder
+
+# --- arms: models that differ in one thing each, from the same seeds, on the same data, with the same budget ----------------
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What is different in a model.
+
+    Attributes:
+        freeze: parts that do not learn, of encoder and decoder; see `vit.training.freeze`.
+        settings: that differ, "model.qkv" for example.
+        start: changes the new model before its first step; frozen parts stay as it leaves them.
+    """
+
+    freeze: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    start: Callable[[MaskedAutoencoder], None] | None = None
+
+    def config(self, config: Config) -> Config:
+        """Return the settings of its trainings, where those of all others are `config`."""
+        changes = {"model.freeze": [*config.model.freeze, *self.freeze]} | dict(self.settings)
+        for key, value in changes.items():
+            section, name = key.split(".")
+            config = replace(config, **{section: replace(getattr(config, section), **{name: value})})
+        return config
+
+
+def without_positions(model: MaskedAutoencoder) -> None:
+    """Set the encoder's table of positions to zero."""
+    nn.init.zeros_(model.encoder.pos_embed)
+
+
+def without_any_positions(model: MaskedAutoencoder) -> None:
+    """Set both tables of positions to zero: nothing says then where a patch lies."""
+    nn.init.zeros_(model.encoder.pos_embed)
+    nn.init.zeros_(model.decoder.pos_embed)
+
+
+def without_queries(model: MaskedAutoencoder) -> None:
+    """Set W_Q and its bias to zero everywhere: q = 0, so all logits are 0, and every token gets the same share."""
+    for module in model.modules():
+        if isinstance(module, MultiHeadSelfAttention) and module.qkv is not None:
+            for parameter in module.qkv.parameters():
+                nn.init.zeros_(parameter.chunk(3)[0])
+
+
+LEARNED_TABLE = {"model.pos_embed": "learned"}  # starts at zero and, frozen, stays there
+USUAL, IDENTITY = "all learn", "Q = K = V = X"
+ARMS = {
+    USUAL: Arm(),
+    "W_E frozen": Arm(("patch_embed",)),
+    "W_Q frozen": Arm(("W_Q",)),
+    "W_K frozen": Arm(("W_K",)),
+    "W_V frozen": Arm(("W_V",)),
+    "W_O frozen": Arm(("W_O",)),
+    "MLP frozen": Arm(("mlp",)),
+    "W_Q and W_K frozen": Arm(("W_Q", "W_K")),
+    "all three frozen": Arm(("W_Q", "W_K", "W_V")),
+    IDENTITY: Arm(settings={"model.qkv": "identity"}),
+    "uniform attention": Arm(("W_Q", "W_K"), start=without_queries),
+    "positions learned": Arm(settings=LEARNED_TABLE),
+    "no positions in the encoder": Arm(("encoder.pos_embed",), LEARNED_TABLE, without_positions),
+    "no positions at all": Arm(("encoder.pos_embed",), LEARNED_TABLE, without_any_positions),
+    "shuffled across images": Arm(settings={"augment.shuffle": "across"}),
+    "shuffled within images": Arm(settings={"augment.shuffle": "within"}),
+}
+"""By the names of tables and runs."""
+
+# --- a model, before and after its training ---------------------------------------------------------------------------------
+
+
+SCORES = {"loss": "loss over hidden patches", "knn": "20 nearest neighbours", "linear": "linear probe"}
+"""What is measured of every model on the test images: the loss under the fixed mask, accuracies of features from 0 to 1."""
+
+
+def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, Seeds]:
+    """Return the scores of several seeds, by the names of `SCORES`."""
+    return {key: seeds([one[key] for one in scores], share=key != "loss") for key in SCORES}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model that was trained for a study, and how it was before.
+
+    Attributes:
+        config: all settings; `config.train.seed` is its seed.
+        data: what it was trained on, and is measured on.
+        model, initial: after and before training, in eval mode, on the device of `compute`.
+        normalize: of the input.
+        compute: device and precision.
+        folder: of the run; with `run.dynamics_every`, dynamics.safetensors is there.
+    """
+
+    config: Config
+    data: Dataset
+    model: MaskedAutoencoder
+    initial: MaskedAutoencoder
+    normalize: Normalization
+    compute: Compute
+    folder: Path
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """uint8 (B, C, h, w) -> the model's input (B, C, H, W), on its device."""
+        return self.normalize(to_float(images.to(self.compute.device), self.config.model.image_size_2d))
+
+    def sample(self, count: int, split: Literal["test", "train"] = "test") -> Tensor:
+        """Return up to `count` images of a split, spread evenly over it: uint8 (n, C, h, w).
+
+        The images of a folder are sorted by class: its first images would be of one class alone.
+        """
+        images = (self.data.test if split == "test" else self.data.train).images
+        return images[evenly_spaced(len(images), count)]
+
+    def inputs(self, count: int, split: Literal["test", "train"] = "test") -> Tensor:
+        """Return such a sample as the model's input (n, C, H, W)."""
+        return self.prepare(self.sample(count, split))
+
+    def patches(self, count: int, split: Literal["test", "train"] = "test") -> Tensor:
+        """Return the normalised patches of such a sample: (n, L, P)."""
+        return patchify(self.inputs(count, split), self.model.encoder.patch_embed.patch_size)
+
+    def masked(self, inputs: Tensor, size: int) -> Iterator[tuple[Tensor, Mask]]:
+        """Yield batches of test images, each with the mask of its number among them, as when a model is scored."""
+        kind, ratio, grid_size = self.config.mask.kind, self.config.mask.ratio, self.config.model.grid_size
+        for number, batch in enumerate(inputs.split(size)):
+            yield batch, fixed_mask(kind, number * size, len(batch), grid_size, ratio).to(inputs.device)
+
+    def reconstruction(self) -> ReconstructionScores:
+        """Return the scores of the trained model's reconstruction of all test images, and of the baselines beside it."""
+        mask, images = self.config.mask, self.data.test.images
+        return score_reconstruction(self.model, images, self.prepare, mask.kind, mask.ratio, self.compute)
+
+    @cached_property
+    def halfway(self) -> MaskedAutoencoder:
+        """The model after half of its steps."""
+        return _load(self.folder / "halfway", self.compute)
+
+    @cached_property
+    def scores(self) -> dict[str, float]:
+        """The trained model's `SCORES`; measured once, and kept in the run's folder."""
+        return self._measured(self.model, "scores.json")
+
+    @cached_property
+    def initial_scores(self) -> dict[str, float]:
+        """Those of the model before training: what its architecture gives without any learning."""
+        return self._measured(self.initial, "scores-at-start.json")
+
+    def _measured(self, model: MaskedAutoencoder, name: str) -> dict[str, float]:
+        kept = self.folder / name
+        if not kept.exists():
+            options = Options(
+                masks=((self.config.mask.kind, self.config.mask.ratio),),
+                raw_pixels=False,
+                held_out=torch.arange(len(self.data.train)) % 10 == 9,
+                # The weakest regularisations take longest to fit, and help where there are far more images than dimensions.
+                l2_grid=L2_GRID[:3],
+            )
+            methods = ("reconstruction", "knn", "linear")
+            figures = evaluate(model, self.data, methods, self.prepare, self.compute, options).figures
+            accuracies = {key: figures[key]["accuracy"] for key in ("knn", "linear")}
+            write_json(kept, {"loss": figures["reconstruction"][0]["loss"]} | accuracies)
+        return read_mapping(kept, StudyError)
+
+    def numbers_that_learn(self) -> int:
+        """Return how many of the model's numbers its training changed: all, but for what was fixed or frozen."""
+        model = deepcopy(self.initial)
+        rows = freeze(model, self.config.model.freeze)
+        learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        return learning - sum(row.numel() for row in rows)
+
+
+def trained_and_random(
+    models: Sequence[Trained], measure: Callable[[Trained, MaskedAutoencoder], Tensor]
+) -> dict[str, Tensor]:
+    """Return a measure of models after and before their training: "trained" and "random weights", (seeds, ...) each."""
+    return {
+        "trained": torch.stack([measure(one, one.model) for one in models]),
+        "random weights": torch.stack([measure(one, one.initial) for one in models]),
+    }
+
+
+def _load(folder: Path, compute: Compute) -> MaskedAutoencoder:
+    return cast(MaskedAutoencoder, load_model(str(folder))).to(compute.device).eval()
+
+
+# --- the experiment ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Experiment:
+    """The settings of a study, and the models and images that it asks for.
+
+    Attributes:
+        config: of the trainings, but for the seed.
+        study: seeds, and how many images are looked at.
+        folder: for the runs, one each, named after what they are.
+        tell: gets a line when a training begins.
+        used: the data sets that were asked for.
+        seconds: of training, by run, also of those that were found.
+        waited: seconds for the trainings that were made now.
+    """
+
+    config: Config
+    study: StudyConfig
+    folder: Path
+    tell: Callable[[str], None] = print
+    used: dict[DataConfig, Dataset] = field(default_factory=dict, init=False)
+    seconds: dict[Path, float] = field(default_factory=dict, init=False)
+    waited: float = field(default=0.0, init=False)
+
+    @property
+    def on_scenes(self) -> Config:
+        """The same settings with Scenes, of which it is known what every pixel shows; `config` where it has them already."""
+        if self.config.data.source == "scenes":
+            return self.config
+        data = replace(self.config.data, source="scenes", root=DataConfig.root, name="", cache=DataConfig.cache)
+        return replace(self.config, data=data)
+
+    def data(self, config: Config | None = None) -> Dataset:
+        """Return the images that `config`, or the experiment's own, names; loaded once."""
+        config = config or self.config
+        if config.data not in self.used:
+            self.used[config.data] = load_data(config.data, config.model.image_size_2d)
+        return self.used[config.data]
+
+    def require_labels(self) -> Dataset:
+        """Return the images, with which features are measured; refuse those without the labels that this takes."""
+        data = self.data()
+        if not (data.train.labelled and data.test.labelled):
+            raise StudyError(f"{data.name} has no labels to measure features by; take images with classes")
+        return data
+
+    def require_matrices(self, biases: bool = False) -> None:
+        """Refuse models that have no W_Q, W_K and W_V to look at, or no biases of theirs."""
+        model = self.config.model
+        if model.qkv != "linear":
+            raise StudyError(f"with model.qkv {model.qkv} there are no W_Q, W_K and W_V to look at; leave it out")
+        if biases and not model.qkv_bias:
+            raise StudyError("without model.qkv_bias there are no biases to look at; leave it out")
+
+    def models(self, arm: str = USUAL, config: Config | None = None) -> list[Trained]:
+        """Return the models of one of `ARMS`, one per seed: trained now, or found; an interrupted training goes on.
+
+        `config` has all settings but arm and seed; None for the experiment's own.
+        """
+        return [self._model(arm, ARMS[arm].config(config or self.config), seed) for seed in self.study.seeds]
+
+    def _model(self, arm: str, config: Config, seed: int) -> Trained:
+        config = replace(config, train=replace(config.train, seed=seed))
+        data, compute = self.data(config), choose_compute(config.run, "fp32")
+
+        # its name says which model this is: arm, settings, seed and data
+        content = json.dumps([arm, config.deciding(), data.stamp])
+        content_hash = hashlib.sha256(content.encode()).hexdigest()[:8]
+        folder = self.folder / f"{re.sub(r'[^A-Za-z_]+', '-', arm)}-{content_hash}-seed{seed}"
+        if not (folder / "learned.json").exists():
+            self.tell(f"training: {arm}, seed {seed}, {data.name}")
+            since = time.perf_counter()
+            _train(config, data, folder, ARMS[arm].start)
+            self.waited += time.perf_counter() - since
+
+        model, initial = (_load(path, compute) for path in (folder, folder / "initial"))
+        self.seconds[folder] = read_mapping(folder / "learned.json", StudyError)["seconds"]
+        return Trained(config, data, model, initial, model.origin.normalize, compute, folder)
+
+
+def _train(config: Config, data: Dataset, folder: Path, start: Callable[[MaskedAutoencoder], None] | None) -> None:
+    """Train a model into `folder`, whose learned.json is written last."""
+    # a changed start is a checkpoint to begin with
+    initial, run_folder = folder / "initial", RunFolder(folder)
+    if start is not None:
+        if not (initial / "config.json").exists():
+            torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
+            model, normalize, *_ = initial_model(config, data)
+            start(cast(MaskedAutoencoder, model))
+            save_model(initial, model, normalize, data_stamp=data.stamp)
+        config = replace(config, model=replace(config.model, init=str(initial)))
+    run_folder.begin(None if run_folder.begun else json.dumps(config.to_dict(), indent=2) + "\n")  # JSON is YAML too
+
+    # the run, begun or continued
+    state = find_state(run_folder.checkpoints, config, data)
+    run = setup(config, data, state=state)
+    if every := config.run.dynamics_every:
+        run.callbacks.append(DynamicsRecorder(run.model, every, run.total_steps, run_folder.dynamics))
+    if state is not None:
+        restore(run, state)
+    if run.step == 0 and start is None:
+        run.save_model(initial)
+    run.callbacks += [Progress(run.total_steps, config.train.epochs, run.step), _Halfway(folder / "halfway")]
+    train_and_save(run, run_folder.checkpoints)
+    run.save_model(folder)
+    write_json(folder / "learned.json", {"seconds": run.seconds, "steps": run.step})
+
+
+class _Halfway(Callback):
+    """Keeps the weights after half of the steps."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def on_step(self, run: Run, done: Step) -> None:
+        if done.step == max(run.total_steps // 2, 1):
+            run.save_model(self.folder)
