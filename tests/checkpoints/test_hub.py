@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from huggingface_hub import hf_hub_download
 
 from vit.checkpoints import CheckpointError, load_model, save_model
 from vit.checkpoints.card import model_card
@@ -205,6 +206,14 @@ def test_a_model_is_fetched_once_and_then_from_the_cache(hub, tmp_path, monkeypa
     load_model("hf/me/tiny")
     assert not hub.asked
     assert not any("secret" in path.name for path in (tmp_path / "home").rglob("*"))
+
+
+def test_a_cache_that_others_filled_is_enough_offline(hub, tmp_path, monkeypatch):
+    small(tmp_path / "hub" / "me" / "tiny")
+    for file in ("config.json", "model.safetensors"):  # nobody asked for preprocessor_config.json
+        hf_hub_download("me/tiny", file)
+    offline(monkeypatch)
+    load_model("hf/me/tiny")
 
 
 def test_all_files_are_of_one_commit(hub, tmp_path):
