@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
@@ -241,6 +242,43 @@ class RunRecord:
         """Epochs trained so far, with fractions."""
         return float(self.metrics[-1]["epoch"]) if self.metrics else 0.0
 
+    def public(self) -> RunRecord:
+        """Return the record without the paths of its machine.
+
+        Raises:
+            RunError: the command in a results.json is not one.
+        """
+        results = dict(self.results)
+        for place, found in results.items():
+            try:
+                words = shlex.split(one_line(str(found.get("command", ""))))
+            except ValueError as error:
+                raise RunError(f"{place}/results.json is damaged: its command: {error}") from error
+            options = ((word.partition("=") if word.startswith("-") else ("", "", word)) for word in words)
+            command = shlex.join(name + equals + last_part(value) for name, equals, value in options)
+            results[place] = {**found, "command": command}
+        public = without_paths(self.sections), without_paths(self.summary)
+        return replace(self, sections=public[0], summary=public[1], results=results)
+
+    def figures(self) -> dict[str, Any]:
+        """Return what was measured, for config.json, by the names of summary.json and results.json.
+
+        Returns:
+            Those of KEPT that are known; train_images, test_images, tested_on and content hash of the data; and as `measured`,
+            of each of `results`, the name of its data, what was tested on, the command, and MEASURED without LARGE.
+        """
+        data = self.summary.get("data") or {}
+        known = {key: self.summary[key] for key in KEPT if self.summary.get(key) not in (None, "")}
+        known |= {key: data[key] for key in ("train_images", "test_images", "tested_on") if key in data}
+        known |= {"data_content_hash": data["content_hash"]} if "content_hash" in data else {}
+        measured = []
+        for found in self.results.values():
+            about = {key: found["data"].get(key) for key in ("test_images", "tested_on")}
+            about["data_content_hash"] = found["data"].get("content_hash")
+            methods = {method: _without_large(found[method]) for method in MEASURED if method in found}
+            measured.append({"command": found["command"], "data": found["data"]["name"], **about, **methods})
+        return known | ({"measured": measured} if measured else {})
+
 
 def read_run(path: Path) -> RunRecord:
     """Read a run folder, finished or not.
@@ -289,6 +327,44 @@ def is_about(summary: Mapping[str, Any], results: Mapping[str, Any]) -> bool:
     return summary.get("content_hash") in (None, results.get("content_hash"))
 
 
+def read_finished(folder: Path, results: Sequence[Path] = ()) -> RunRecord:
+    """Read a finished run to publish it, without the paths of its machine.
+
+    Args:
+        folder: of the run, with config.yaml and summary.json.
+        results: folders that `vit evaluate --out` wrote about its model, with results.json.
+
+    Raises:
+        RunError: the run has not ended, a file is damaged, or results are missing or about other weights.
+    """
+    record = read_folder(folder)
+    if not record.sections or not record.summary:
+        raise RunError(f"{folder} is no finished run with config.yaml and summary.json: nothing says what it is")
+    for place in results:
+        if not (measured := read_mapping(place / "results.json")):
+            raise RunError(f"no results.json in {place}; `vit evaluate ... --out {place}` writes one")
+        if not is_about(record.summary, measured):
+            other = f"was measured on other weights than those of {folder}"
+            raise RunError(f"what is in {place} {other}; measure these")
+        record.results[str(place)] = measured
+    return record.public()
+
+
+# Of summary.json and of results.json, what config.json of a converted model keeps; and of a method, what it leaves out.
+KEPT = (
+    "objective", "init", "test_loss", "test_loss_of_baselines", "test_mask", "neighbours", "test_accuracy",
+    "test_accuracy_with_flip", "test_calibration_error", "epochs", "steps", "weights", "seed", "seconds", "device",
+    "precision", "versions", "content_hash",
+)  # fmt: skip
+MEASURED = ("knn", "linear", "head", "reconstruction")
+LARGE = ("confusion", "reliability")
+
+
+def _without_large(found: Any) -> Any:
+    return {key: value for key, value in found.items() if key not in LARGE} if isinstance(found, dict) else found
+
+
+# In the section `data`, the settings that hold paths of the machine.
 PATHS = ("root", "cache", "warning")
 """In the section `data`, the settings that hold paths of the machine."""
 

@@ -10,9 +10,8 @@ import torch
 import yaml
 
 from vit.atomic import write_json
-from vit.checkpoints import CheckpointError, load_model, save_model
-from vit.checkpoints.card import card_of, figures_of, model_card, read_finished
-from vit.checkpoints.native import settings_of
+from vit.checkpoints import load_model, save_model
+from vit.checkpoints.card import card_of, model_card
 from vit.cli import main
 from vit.config import ClassifyConfig, Config, DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
@@ -120,7 +119,7 @@ def test_a_pretraining_is_told_with_its_figures_and_how_to_make_it_again(runs, t
     neighbours, baselines = summary["neighbours"], summary["test_loss_of_baselines"]
     for part in (
         "# tiny\n", 'load_model("tiny")', "vit attention tiny photo.jpg", "width 16, 2 blocks, 2 heads",
-        "stored in half precision", "those of the last step", "Trained on Noise (JPEG q75). " + note + ". ",
+        "stored in half precision", "those of the last step", "Trained on Noise (JPEG q75).\n" + note + ".\n",
         "24 training and 12 test images", DATA.content_hash, "Classes: one, other",
         "python train.py --config config.yaml --data.root IMAGES\n",
         "On test images, at the end of the run:",
@@ -148,18 +147,6 @@ def test_a_pretraining_is_told_with_its_figures_and_how_to_make_it_again(runs, t
     model = load_model(out)
     assert model.origin.details["figures"] == figures
     assert model.origin.report.notes == []
-
-
-def test_results_of_a_run_that_does_not_name_its_weights_are_taken(runs, tmp_path):
-    run = tmp_path / "old"
-    run.mkdir()
-    for name in ("model.safetensors", "config.json", "config.yaml"):
-        (run / name).write_bytes((runs / "pre" / name).read_bytes())
-    summary = json.loads((runs / "pre" / "summary.json").read_text())
-    del summary["content_hash"]
-    write_json(run / "summary.json", summary)
-    assert vit(run, "--to", "safetensors", "--card", "--results", runs / "of pre", "--out", tmp_path / "out") == 0
-    assert "62.50%" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_the_settings_in_a_card_are_the_run_s(runs, tmp_path):
@@ -195,22 +182,14 @@ def test_a_fine_tuning_is_told_with_its_figures(runs, tmp_path):
     assert "test_confusion" not in figures
 
 
-def test_the_encoder_alone_keeps_its_card_and_says_what_it_lacks(runs, tmp_path):
-    assert vit(runs / "pre", "--to", "safetensors", "--card", "--part", "encoder", "--out", tmp_path / "out") == 0
-    assert "trained with a decoder, which is left out" in (tmp_path / "out" / "README.md").read_text()
-
-
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
         (["{runs}/pre", "--card", "--image-size", "16"], "its run trained another model"),
-        (["{runs}/pre", "--card", "--num-classes", "3"], "its run trained another model"),
-        (["{runs}/fine", "--card", "--num-classes", "0"], "its run trained another model"),
         (["{runs}/pre/model.safetensors", "--card"], "is no finished run"),
         (["{runs}/pre", "--card", "--results", "{runs}/fine"], "no results.json in"),
         (["{runs}/pre", "--card", "--results", "{runs}/of fine"], "was measured on other weights than those of"),
         (["{runs}/pre", "--results", "{runs}/of pre"], "--results: is for the card; add --card"),
-        (["{runs}/pre", "--note", "x"], "--note: is for the card; add --card"),
         (["{runs}/pre", "--half", "--to", "timm"], "--half: is for --to safetensors"),
         (["{runs}/pre", "--card", "--to", "mae"], "--card: is for --to safetensors"),
     ],
@@ -230,12 +209,9 @@ def test_what_cannot_be_told_is_one_line_and_writes_nothing(argv, said, runs, tm
     [
         ("summary.json", '{"data": {"name": "x"}, "test_loss": 1}'),
         ("summary.json", '{"test_loss": NaN}'),
-        ("summary.json", '{"test_loss": "low"}'),
         ("config.yaml", "train: 3"),
-        ("results.json", '{"command": "vit"}'),
         ("results.json", '{"command": "it\'s", "data": {}}'),
         ("results.json", '{"command": "vit", "data": {"name": "", "test_images": 1, "tested_on": ""}, "knn": 3}'),
-        ("results.json", "[]"),
     ],
 )
 def test_damaged_files_make_no_card(file, content, runs, tmp_path, capsys):
@@ -260,7 +236,8 @@ ODD = "x\n---\nlicense: other\n# heading | *bold* <b>![i](u)\n```\n~~~\n<script>
 
 def test_odd_names_stay_text(tmp_path):
     model = VisionTransformer(MODEL.vit_config())
-    config = settings_of(model, Normalization([0.5] * 3, [0.5] * 3), ("a|b", ODD), ODD, "bicubic", "")
+    save_model(tmp_path, model, Normalization([0.5] * 3, [0.5] * 3), ("a|b", ODD), ODD)
+    config = json.loads((tmp_path / "config.json").read_text())
     settings = {"data": {"source": "folder", "name": ODD}, "model": {"init": ODD}, "train": {ODD: [ODD]}}
     summary = {
         "objective": "classify", "test_accuracy": 0.5, "device": ODD, "seed": ODD, "weights": ODD, "versions": {ODD: ODD},
@@ -271,7 +248,7 @@ def test_odd_names_stay_text(tmp_path):
         "data": {"name": ODD, "test_images": 1, "tested_on": ODD, "content_hash": ODD},
     }
     run = RunRecord(RunFiles(tmp_path), settings, summary, {"": found})
-    card = card_of(json.loads(json.dumps(config)), run, ODD.replace("/", ""), note=ODD)
+    card = card_of(config, run, ODD.replace("/", ""), note=ODD)
     _, front, text = card.split("---\n", 2)
     assert yaml.safe_load(front)["license"] == "apache-2.0"
     fence = None  # what a reader of Markdown takes for code
@@ -284,23 +261,16 @@ def test_odd_names_stay_text(tmp_path):
             assert not line.startswith(("---", "~~~", "# heading", "license"))
     assert fence is None
     assert yaml.safe_load(block(card, "yaml")) == settings
-    assert figures_of(run)["device"] == ODD  # data, not text
+    assert run.figures()["device"] == ODD  # data, not text
 
 
 @pytest.mark.parametrize(
     ("init", "left"),
-    [("", ""), ("runs/tiny", "runs/tiny"), ("timm/vit_tiny", "timm/vit_tiny"), ("hf/me/tiny", "hf/me/tiny"),
-     ("/home/somebody/tiny", "tiny"), ("~/runs/tiny", "tiny"), ("../somebody/tiny/", "tiny"),
-     ("C:\\Users\\somebody\\tiny", "tiny"), ("/", ""), (3, 3), (None, None)],
+    [("", ""), ("runs/tiny", "runs/tiny"), ("hf/me/tiny", "hf/me/tiny"), ("/home/somebody/tiny", "tiny"),
+     ("~/runs/tiny", "tiny"), ("../somebody/tiny/", "tiny"), ("C:\\Users\\somebody\\tiny", "tiny"), (None, None)],
 )  # fmt: skip
 def test_of_a_place_the_name_stays(init, left):
     settings = {"data": {"root": HOME, "cache": HOME, "flip": 0.5}, "model": {"init": init, "depth": 2}}
     assert without_paths(settings) == {"data": {"flip": 0.5}, "model": {"init": left, "depth": 2}}
     assert without_paths({"init": init, "data": {"warning": HOME}}) == {"init": left, "data": {}}
     assert settings["data"]["root"] == HOME  # what is given is not changed
-
-
-def test_a_run_that_has_not_ended_has_no_card(runs, tmp_path):
-    (tmp_path / "config.yaml").write_bytes((runs / "pre" / "config.yaml").read_bytes())
-    with pytest.raises(CheckpointError, match="is no finished run"):
-        read_finished(tmp_path)

@@ -114,13 +114,6 @@ def test_a_program_that_computes_something_else_is_not_written(to, tmp_path, mon
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_model_too_large_for_one_onnx_file_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("vit.checkpoints.export.MOST_ONNX", 1000)
-    with pytest.raises(CheckpointError, match="does not fit into one ONNX file"):
-        export_program(encoder(), tmp_path / "x.onnx", "onnx")
-    assert not list(tmp_path.iterdir())
-
-
 def test_what_cannot_be_exported_is_said(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="programs are onnx, torch-export"):
         export_program(encoder(), tmp_path / "x.onnx", "tflite")

@@ -1,24 +1,33 @@
-"""Loading: nothing is silent, sizes change when asked, and what cannot be used is said in one line."""
+"""Loading: nothing is silent, what is asked for is done, and what cannot be used is said in one line."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
 import warnings
 
 import pytest
+import timm
 import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
 from timm.layers import resample_abs_pos_embed, resample_patch_embed
 from timm.models import adapt_input_conv
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import nn
+from torchvision.transforms import v2
+from transformers import ViTConfig as HuggingFaceConfig
+from transformers import ViTModel
 
-from vit.checkpoints import CheckpointError, load_model, save_model
-from vit.checkpoints.native import CONFIG
-from vit.config import DecoderConfig, ViTConfig
+from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
+from vit.checkpoints.native import architecture
+from vit.cli import main
+from vit.config import Config, DecoderConfig, ModelConfig, ViTConfig
 from vit.data.augment import Normalization
 from vit.data.images import DataError
 from vit.encoder import VisionTransformer
+from vit.load_options import LoadOptions
 from vit.mae import MaskedAutoencoder, build_autoencoder
 
 SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=32, depth=2, num_heads=4)
@@ -30,12 +39,45 @@ def _seed():
     torch.manual_seed(0)
 
 
-def timm_state(**settings):
+def timm_model(**settings):
     sizes = dict(img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=4, num_classes=5)
     model = TimmVisionTransformer(**sizes | settings).eval()
     for name, parameter in model.named_parameters():
         nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.2)
-    return model.state_dict()
+    return model
+
+
+def timm_state(**settings):
+    return timm_model(**settings).state_dict()
+
+
+def autoencoder():
+    return build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=24, depth=1, num_heads=3), True)
+
+
+def transformers_model(**settings):
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=16)
+    return ViTModel(HuggingFaceConfig(**sizes | dict(patch_size=4) | settings)).eval()
+
+
+def under(prefix, state):
+    return {prefix + name: value for name, value in state.items()}
+
+
+def change(folder, within=None, **settings):
+    """Change config.json, or the part of it called `within`."""
+    config = json.loads((folder / "config.json").read_text())
+    (config[within] if within else config).update(settings)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def timm_folder(folder, model_args=None, **config):
+    """As timm writes it, with a config.json that says other things."""
+    sizes = dict(img_size=32, depth=1, num_classes=3)
+    model = timm.create_model("vit_tiny_patch16_224", pretrained=False, **sizes)
+    timm.models.save_for_hf(model, folder, model_args=sizes, safe_serialization=True)
+    change(folder, "model_args", **model_args or {})
+    change(folder, **config)
 
 
 def refused(source, **asked) -> str:
@@ -93,11 +135,7 @@ def test_nothing_is_warned_about_when_all_is_there():
 @pytest.mark.parametrize(
     ("name", "shape", "said"),
     [
-        (
-            "blocks.1.attn.qkv.weight",
-            (96, 16),
-            "blocks.1.attn.qkv.weight has the shape 96 x 16, where 96 x 32 is expected",
-        ),
+        ("blocks.1.attn.qkv.weight", (96, 16), "qkv.weight has the shape 96 x 16, where 96 x 32 is expected"),
         ("blocks.1.mlp.fc1.weight", (64, 32), "blocks.1.mlp.fc1.weight has the shape 64 x 32, where 128 x 32"),
         ("blocks.0.mlp.fc1.weight", (100, 32), "has 100 rows, where 128 are expected"),
         ("patch_embed.proj.weight", (32, 48), "4 dimensions are expected"),
@@ -119,10 +157,20 @@ def test_weights_that_are_not_finite_are_refused_unless_allowed(value):
     load_model(state, num_heads=4, allow=["blocks.1.mlp.fc1.weight"])
 
 
-def test_whole_numbers_are_no_weights():
-    assert "norm.bias holds int64" in refused(
-        timm_state() | {"norm.bias": torch.ones(32, dtype=torch.long)}, num_heads=4
-    )
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (torch.ones(32, dtype=torch.long), "norm.bias holds int64"),
+        (torch.ones(32).to_sparse(), "is no ordinary tensor"),
+        (torch.ones(32, device="meta"), "on the device meta"),
+        (torch.zeros(32, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), "holds float4_e2m1fn_x2, not weights"),
+        (torch.full((32,), 1e300, dtype=torch.float64), "holds 32 values that are nan or infinite"),
+        (torch.ones(32, dtype=torch.complex64), "holds complex64, not weights"),
+    ],
+    ids=["int", "sparse", "meta", "float4", "too large for float32", "complex"],
+)
+def test_tensors_that_are_no_weights(value, said):
+    assert said in refused(timm_state() | {"norm.bias": value}, num_heads=4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -130,6 +178,213 @@ def test_any_precision_becomes_float32(dtype):
     state = timm_state()
     model = load_model({name: value.to(dtype) for name, value in state.items()}, num_heads=4)
     assert all(torch.equal(value, state[name].to(dtype).float()) for name, value in model.state_dict().items())
+
+
+def test_the_callers_tensors_are_copied():
+    state = timm_state()
+    model = load_model(state, num_heads=4)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert state["norm.weight"].any()
+
+
+# --- what is allowed, by any of its names ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allow", ["blocks.1.norm1.bias", "encoder.blocks.1.norm1.bias", "*.norm1.bias"])
+def test_a_missing_tensor_is_allowed_by_the_name_in_the_message(allow):
+    state = autoencoder().state_dict()
+    del state["encoder.blocks.1.norm1.bias"]
+    asked = dict(num_heads=4, decoder_heads=3, norm_pix_loss=True)
+    assert "missing: encoder.blocks.1.norm1.bias" in refused(state, **asked)
+    with pytest.warns(UserWarning, match=r"encoder\.blocks\.1\.norm1\.bias"):
+        load_model(state, **asked, allow=[allow])
+
+
+@pytest.mark.parametrize("name", ["odd", "blocks.1.ls1.gamma"])  # the latter a tensor that the model has no place for
+@pytest.mark.parametrize("wrapping", ["module.", ""])
+def test_an_unknown_tensor_is_allowed_with_or_without_its_wrapping(name, wrapping):
+    state = under("module.", timm_state() | {name: torch.ones(32)})
+    assert f"unexpected: module.{name}" in refused(state, num_heads=4)
+    report = load_model(state, num_heads=4, allow=wrapping + name).origin.report
+    assert report.dropped == {f"module.{name}": "allowed"}
+    assert f"module.{name}" not in report.used
+
+
+def test_a_text_as_allow_is_one_pattern_and_not_its_letters():
+    state = timm_state() | {"odd": torch.ones(1)}
+    assert "unexpected: odd" in refused(state, num_heads=4, allow="head.*")
+    assert "allow: [1] cannot be used" in refused(state, num_heads=4, allow=[1])
+
+
+def test_half_a_head_goes_with_the_head():
+    state = timm_state()
+    del state["head.weight"]
+    assert load_model(state, num_heads=4, num_classes=0).origin.report.dropped.keys() == {"head.bias"}
+    assert "unexpected: head.bias" in refused(state, num_heads=4)
+
+
+# --- what settings say -------------------------------------------------------------------------------------------------
+
+
+class Evil:
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __reduce__(self):
+        return os.mkdir, (self.trace,)
+
+
+def test_settings_cannot_make_timm_read_another_file(tmp_path):
+    """timm.create_model takes the path of a checkpoint, which it unpickles."""
+    (tmp_path / "model").mkdir()
+    torch.save({"state_dict": Evil(str(tmp_path / "ran"))}, tmp_path / "model" / "evil.pth")
+    evil = str(tmp_path / "model" / "evil.pth")
+    timm_folder(tmp_path / "model", {"checkpoint_path": evil})
+    message = refused(tmp_path / "model")
+    assert "model_args of config.json has checkpoint_path, which is no setting of the architecture" in message
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("where", ["top", "within", "dict", "level"])
+def test_timms_names_of_classes_and_its_older_layout(where, tmp_path):
+    names = ["cat", "dog", "crane"]
+    timm_folder(tmp_path, **({"label_names": names} if where == "top" else {}))
+    config = json.loads((tmp_path / "config.json").read_text())
+    if where == "within":
+        config["pretrained_cfg"]["label_names"] = names
+    if where == "dict":
+        config["label_names"] = {"2": "crane", "0": "cat", "1": "dog"}
+    if where == "level":
+        config |= config.pop("pretrained_cfg") | {"label_names": names, "mean": [0.1, 0.2, 0.3]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    origin = load_model(tmp_path).origin
+    assert origin.class_names == tuple(names)
+    if where == "level":
+        assert origin.normalize.mean == [0.1, 0.2, 0.3]
+
+
+def test_class_names_make_the_round_trip_through_timm(tmp_path):
+    save_model(tmp_path / "own", VisionTransformer(ViTConfig(**SIZES, num_classes=2)), NORMALIZE, ("cat", "dog"))
+    convert_model(load_model(tmp_path / "own"), "timm", tmp_path / "timm")
+    assert load_model(tmp_path / "timm").origin.class_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("model_args", "said"),
+    [
+        ({"qkv_bias": False}, "qkv_bias False, its tensors True"),
+        ({"global_pool": "avg"}, "fc_norm True, its tensors False"),
+        ({"num_classes": 4}, "num_classes 4, its tensors 3"),
+        ({"mlp_ratio": 2.0}, "mlp_ratio 2.0, its tensors 4.0"),
+        ({"patch_size": 8}, "patch_size 8 x 8, its tensors 16 x 16"),
+        ({"embed_dim": 384}, "embed_dim 384, its tensors 192"),
+    ],
+    ids=str,
+)
+def test_settings_of_timm_that_contradict_the_tensors(model_args, said, tmp_path):
+    timm_folder(tmp_path, model_args, num_classes=model_args.get("num_classes", 3))
+    assert f"its settings say {said}" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_layer_scale_is_in_both_or_in_neither(scaled, tmp_path):
+    save_model(tmp_path, VisionTransformer(ViTConfig(**SIZES, layer_scale=0.1 if scaled else None)), NORMALIZE)
+    change(tmp_path, "encoder", layer_scale=None if scaled else 0.1)
+    assert "its settings say " + ("no layer scale" if scaled else "a layer scale") in refused(tmp_path, num_heads=4)
+
+
+def test_a_head_that_the_settings_speak_of_is_missing_where_the_file_has_none(tmp_path):
+    timm_folder(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    save_file({k: v for k, v in state.items() if not k.startswith("head.")}, tmp_path / "model.safetensors")
+    assert "missing: head.weight, head.bias" in refused(tmp_path)
+    assert load_model(tmp_path, num_classes=0).config.num_classes == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (dict(num_heads=2), "you gave num_heads 2, its settings say 4"),
+        (dict(grid_size=(2, 8)), "you gave grid_size 2 x 8, its settings say 4 x 4"),
+        (dict(norm_eps=1e-5), "you gave norm_eps 1e-05, its settings say 1e-06"),
+        (dict(decoder_heads=4), "you gave decoder_heads 4, its settings say 3"),
+        (dict(norm_pix_loss=False), "you gave norm_pix_loss False, its settings say True"),
+    ],
+)
+def test_what_is_given_must_not_contradict_what_is_said(asked, said, tmp_path):
+    save_model(tmp_path, autoencoder(), NORMALIZE)
+    assert said in refused(tmp_path, **asked)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("mlp_ratio", None), ("mlp_ratio", -1.0), ("mlp_ratio", "4"), ("drop_path", 1.0), ("drop_path", None)],
+)
+@pytest.mark.parametrize("asked", [{}, dict(num_heads=4)], ids=["short path", "long path"])
+def test_settings_of_our_own_that_cannot_be_used(key, value, asked, tmp_path):
+    save_model(tmp_path, VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)
+    change(tmp_path, "encoder", **{key: value})
+    assert f"{key} is {value!r}" in refused(tmp_path, **asked)
+
+
+def test_settings_that_contradict_the_tensors_are_refused(tmp_path):
+    transformers_model().save_pretrained(tmp_path)
+    text = (tmp_path / "config.json").read_text()
+    for key, value, said in (
+        ("hidden_size", 10**9, "its settings say embed_dim 1000000000, its tensors 32"),
+        ("num_hidden_layers", 10**9, "its settings say depth 1000000000, its tensors 2"),
+        ("num_attention_heads", 7, "7 heads do not divide"),
+        ("num_attention_heads", "many", "num_heads is 'many'"),
+        ("image_size", [16, 16, 16], "image_size is [16, 16, 16]"),
+        ("layer_norm_eps", float("nan"), "norm_eps is nan"),
+        ("id2label", ["cat"], "its settings cannot be used"),
+        ("hidden_act", ["gelu"], "the activation ['gelu']"),
+        ("patch_size", 8, "its settings say patch_size 8 x 8, its tensors 4 x 4"),
+        ("image_size", 10**9, "pos_embed has 17 rows"),
+        ("num_channels", 1, "its settings say channels 1, its tensors 3"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(json.loads(text) | {key: value}))
+        assert said in refused(tmp_path)
+
+
+HALVES = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"image_mean": "grey"}, {"image_mean": [0.5, 0.5]}, {"image_mean": None}, {"image_std": [0.5, 0.5, 0.0]}],
+    ids=str,
+)
+def test_a_normalisation_that_is_none_is_refused(changes, tmp_path):
+    transformers_model().save_pretrained(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(HALVES | changes))
+    assert "its settings cannot be used" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "mean", "interpolation", "said"),
+    [
+        ({"do_normalize": False}, 0.0, "bilinear", None),
+        ({"resample": 3}, 0.5, "bicubic", None),
+        ({"resample": 0}, 0.5, "bilinear", "by 'nearest'"),
+        ({"resample": 77}, 0.5, "bilinear", "by 'filter 77'"),
+        ({"do_rescale": False}, 0.5, "bilinear", "from 0-255 to 0-1"),
+        ({"rescale_factor": 1 / 127.5}, 0.5, "bilinear", "from 0-255"),
+    ],
+    ids=["no normalising", "bicubic", "nearest", "unknown filter", "no rescaling", "another factor"],
+)
+def test_what_a_preprocessor_says(settings, mean, interpolation, said, tmp_path):
+    transformers_model().save_pretrained(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(HALVES | settings))
+    origin = load_model(tmp_path).origin
+    assert (origin.normalize.mean, origin.interpolation) == ([mean] * 3, interpolation)
+    notes = [note for note in origin.report.notes if said and said in note]
+    assert bool(notes) == bool(said)
+
+
+# --- what is guessed is said -------------------------------------------------------------------------------------------
 
 
 def test_heads_are_guessed_by_the_width_and_that_is_said():
@@ -142,9 +397,160 @@ def test_heads_are_guessed_by_the_width_and_that_is_said():
     assert "5 heads do not divide its width of 32" in refused(timm_state(), num_heads=5)
     # with qk-norm, the size of a head is known
     assert load_model(timm_state(qk_norm=True)).config.num_heads == 4
+    assert "2 heads of 8 channels, as its q_norm has, do not make its width of 32" in refused(
+        timm_state(qk_norm=True), num_heads=2
+    )
 
 
-# --- sizes -----------------------------------------------------------------------------------------------------------
+def test_an_added_class_token_does_not_move_the_pooling():
+    state = timm_state(class_token=False, global_pool="avg", fc_norm=False)
+    for asked, pool in (({}, "avg"), ({"global_pool": "token"}, "token")):
+        with pytest.warns(UserWarning, match="cls_token"):
+            ours = load_model(state, num_heads=4, class_token=True, **asked)
+        assert ours.config.global_pool == pool
+
+
+def test_a_head_that_loses_its_token_says_so():
+    ours = load_model(timm_state(), num_heads=4, class_token=False)
+    assert any("head was trained on the class token" in note for note in ours.origin.report.notes)
+    assert "global_pool can only be 'avg'" in refused(timm_state(), num_heads=4, class_token=False, global_pool="token")
+    bare = load_model(timm_state(num_classes=0), num_heads=4, class_token=False)
+    assert not any("head" in note for note in bare.origin.report.notes if "heads" not in note)
+
+
+def test_a_guess_of_the_pooling_is_said():
+    guess = "nothing says what its head reads"
+    notes = load_model(timm_state(), num_heads=4).origin.report.notes
+    assert any(guess in note for note in notes)
+    for model, asked in (
+        (timm_model(), dict(global_pool="avg")),  # given
+        (timm_model(num_classes=0), {}),  # no head
+        (timm_model(global_pool="avg"), {}),  # its fc_norm says so
+        (timm_model(class_token=False, global_pool="avg"), {}),  # no choice
+    ):
+        notes = load_model(model.state_dict(), num_heads=4, **asked).origin.report.notes
+        assert not any(guess in note for note in notes)
+
+
+def test_the_eps_of_transformers_models_in_memory_is_a_guess_and_can_be_given():
+    theirs = transformers_model(layer_norm_eps=1e-3)
+    notes = load_model(theirs.state_dict(), num_heads=4).origin.report.notes
+    assert any("nothing says the eps of its norms; taken as 1e-12" in note for note in notes)
+    ours = load_model(theirs.state_dict(), num_heads=4, norm_eps=1e-3)
+    images = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(ours(images), theirs(images).last_hidden_state, rtol=0, atol=1e-5)
+    assert not any("eps" in note for note in ours.origin.report.notes)
+
+
+# --- which network in a file, and what stands beside it ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "n_averaged", "model_ema.n_averaged", "opt.state.0.exp_avg", "rng_state", "rng.cpu", "cuda_rng_state_all.0",
+        "random_states.0", "scaler.x", "head.0.weight", "dino_head.last_layer.weight_v", "predictor.0.weight",
+    ],
+)  # fmt: skip
+def test_states_of_the_training_are_known_beside_the_network(name):
+    state = under("model.", timm_state(num_classes=0))
+    report = load_model(state | {name: torch.ones(2)}, num_heads=4).origin.report
+    assert list(report.dropped) == [name]
+    assert report.dropped[name] != "allowed"
+
+
+@pytest.mark.parametrize("name", ["head.weight", "fc.weight", "queue", "model2.bias"])
+def test_what_is_not_known_beside_the_network_is_unexpected(name):
+    state = under("backbone.", timm_state(num_classes=0))
+    assert f"unexpected: {name}" in refused(state | {name: torch.ones(2)}, num_heads=4)
+
+
+@pytest.mark.parametrize("wrapper", ["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"])
+def test_wrappers_within_names(wrapper):
+    """torch puts them in front of any module that it compiles, shards or recomputes."""
+    theirs = timm_model()
+    state = {
+        name.replace("blocks.1.", f"blocks.1.{wrapper}.").replace("attn.", f"attn.{wrapper}."): value
+        for name, value in theirs.state_dict().items()
+    }
+    assert any(f".{wrapper}." in name for name in state)
+    ours = load_model(under(f"module.{wrapper}.", state), num_heads=4)
+    images = torch.randn(1, 3, 16, 16)
+    torch.testing.assert_close(ours.forward_head(ours(images)), theirs(images), rtol=0, atol=1e-5)
+    double = theirs.state_dict() | {f"{wrapper}.norm.bias": torch.ones(32)}
+    assert "differ in what torch.compile or FSDP add" in refused(double, num_heads=4)
+
+
+def test_first_which_copy_then_its_format():
+    """A student may hold what its teacher does not (a mask token), an average may be of the encoder alone."""
+    student, teacher = timm_state(num_classes=0), timm_state(num_classes=0)
+    file = under("student.", student | {"mask_token": torch.zeros(1, 32)}) | under("teacher.", teacher)
+    assert torch.equal(load_model(file, num_heads=4).norm.weight, teacher["norm.weight"])
+    assert torch.equal(load_model(file, num_heads=4, branch="student").norm.weight, student["norm.weight"])
+
+    whole = autoencoder()
+    file = under("model.", whole.state_dict()) | under("model_ema.", teacher)
+    ours = load_model(file, num_heads=4)
+    assert isinstance(ours, VisionTransformer)
+    assert torch.equal(ours.norm.weight, teacher["norm.weight"])
+    assert any("branch model takes it" in why for why in ours.origin.report.dropped.values())
+    whole_again = load_model(file, num_heads=4, decoder_heads=3, norm_pix_loss=True, branch="model")
+    assert isinstance(whole_again, MaskedAutoencoder)
+    assert torch.equal(whole_again.decoder.pred.weight, whole.decoder.pred.weight)
+
+
+def test_moco_v3():
+    backbone = timm_state(num_classes=0)
+    heads = {"head.0.weight": torch.ones(8, 32), "head.1.weight": torch.ones(8), "head.1.running_mean": torch.ones(8)}
+    file = under("module.base_encoder.", backbone | heads)
+    file |= under("module.momentum_encoder.", timm_state(num_classes=0) | heads)
+    file |= {"module.predictor.0.weight": torch.ones(8, 8)}
+    ours = load_model({"state_dict": file, "epoch": 300}, num_heads=4)
+    assert torch.equal(ours.norm.weight, backbone["norm.weight"])
+
+
+def test_ijepa():
+    theirs = timm_state(class_token=False, global_pool="avg", fc_norm=False, num_classes=0)
+    file = {
+        "encoder": under("module.", timm_state(class_token=False, global_pool="avg", fc_norm=False)),
+        "predictor": {"module.predictor_embed.weight": torch.ones(3, 3)},
+        "target_encoder": under("module.", theirs),
+        "opt": {"state": {0: {"exp_avg": torch.ones(3)}}},
+        "scaler": {"scale": torch.ones(1)},
+        "epoch": 3,
+    }
+    ours = load_model(file, num_heads=4)
+    assert torch.equal(ours.norm.weight, theirs["norm.weight"])
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (None, "got a NoneType"),
+        (nn.Linear(2, 2), "of a model, model.state_dict()), got a Linear"),
+        ("", "got an empty name"),
+        ("x" * 5000, "no checkpoint at"),
+        ("timm/a\nb", "timm has no model"),
+        ({}, "holds no tensors"),
+        ({"weight": torch.ones(3)}, "of no format that is known here"),
+    ],
+    ids=["none", "module", "empty", "long", "two lines", "no tensors", "unknown"],
+)
+def test_what_is_no_checkpoint(source, said):
+    assert said in refused(source)
+
+
+# --- what is asked for -------------------------------------------------------------------------------------------------
+
+
+def test_options_are_given_together_or_one_by_one():
+    state = timm_state()
+    one, other = (
+        load_model(state, LoadOptions(num_heads=4, image_size=32)),
+        load_model(state, num_heads=4, image_size=32),
+    )
+    assert one.config == other.config
+    assert load_model(state, LoadOptions(num_heads=4, image_size=32), image_size=24).config.image_size == (24, 24)
 
 
 def test_patches_and_positions_are_resized_by_timms_functions():
@@ -178,9 +584,7 @@ def test_grey_images_give_what_they_give_as_colour():
 
 
 def test_a_resized_autoencoder_keeps_its_decoder(tmp_path):
-    save_model(
-        tmp_path, build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=24, depth=1, num_heads=3), True), NORMALIZE
-    )
+    save_model(tmp_path, autoencoder(), NORMALIZE)
     model = load_model(tmp_path, image_size=32)
     assert isinstance(model, MaskedAutoencoder)
     assert model.decoder.pos_embed.shape == (1, 65, 24)
@@ -203,97 +607,58 @@ def test_a_new_head_is_begun_and_said():
     ("asked", "said"),
     [
         (dict(part="decoder"), "part: 'decoder' cannot be used"),
-        (dict(image_size=0), "image_size: 0 cannot be used"),
         (dict(image_size=(16, 16, 16)), "image_size"),
         (dict(image_size=18), "patches of 4 x 4 do not divide images of 18 x 18"),
+        (dict(image_size=10**6), "image_size: 1000000 cannot be used"),
         (dict(patch_size=5), "patches of 5 x 5 do not divide images of 16 x 16; give both sizes"),
-        (dict(patch_size="4"), "patch_size: '4' cannot be used"),
         (dict(channels=0), "channels: 0 cannot be used"),
         (dict(num_classes=-1), "num_classes: -1"),
-        (dict(global_pool="max"), "global_pool: 'max'"),
         (dict(grid_size=(2, 7)), "pos_embed has 17 rows, which is not a grid of 2 x 7"),
         (dict(branch="student"), "no copy of the network is called 'student'; there is: the top level"),
+        (dict(fc_norm=1), "fc_norm: 1 cannot be used; True or False"),
+        (dict(norm_eps=0), "norm_eps: 0 cannot be used"),
     ],
+    ids=str,
 )
 def test_what_cannot_be_asked_is_refused(asked, said):
     assert said in refused(timm_state(), **dict(num_heads=4) | asked)
 
 
-# --- what travels, and run folders -------------------------------------------------------------------------------------
+def test_memory_that_is_not_there_is_one_line(monkeypatch):
+    def full(*_, **__):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 34359738368 bytes")
 
-
-def test_the_callers_tensors_are_copied():
-    state = timm_state()
-    model = load_model(state, num_heads=4)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    assert state["norm.weight"].any()
-
-
-def test_no_tensors_and_unknown_formats():
-    assert "holds no tensors" in refused({})
-    assert "of no format that is known here" in refused({"weight": torch.ones(3)})
-
-
-def test_settings_that_contradict_the_tensors_are_refused(tmp_path):
-    from transformers import ViTConfig, ViTModel
-
-    config = ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=16,
-                       patch_size=4)  # fmt: skip
-    ViTModel(config).save_pretrained(tmp_path)
-    text = (tmp_path / CONFIG).read_text()
-    for key, value, said in (
-        ("hidden_size", 10**9, "its settings say embed_dim 1000000000, its tensors 32"),
-        ("num_hidden_layers", 10**9, "its settings say depth 1000000000, its tensors 2"),
-        ("num_attention_heads", 7, "7 heads do not divide"),
-        ("num_attention_heads", "many", "num_heads is 'many'"),
-        ("num_attention_heads", 4.0, "num_heads is 4.0"),
-        ("num_hidden_layers", -1, "depth is -1"),
-        ("image_size", "large", "image_size is 'large'"),
-        ("image_size", [16, 16, 16], "image_size is [16, 16, 16]"),
-        ("patch_size", {"a": 1}, "patch_size is {'a': 1}"),
-        ("layer_norm_eps", "small", "norm_eps is 'small'"),
-        ("layer_norm_eps", float("nan"), "norm_eps is nan"),
-        ("id2label", ["cat"], "its settings cannot be used"),
-        ("hidden_act", ["gelu"], "the activation ['gelu']"),
-        ("patch_size", 8, "its settings say patch_size 8 x 8, its tensors 4 x 4"),
-        ("image_size", 10**9, "pos_embed has 17 rows"),
-        ("num_channels", 1, "its settings say channels 1, its tensors 3"),
-    ):
-        (tmp_path / CONFIG).write_text(json.dumps(json.loads(text) | {key: value}))
-        assert said in refused(tmp_path)
+    monkeypatch.setattr("vit.checkpoints.adapt.resize_positions", full)
+    assert "the model cannot be made" in refused(timm_state(), num_heads=4, image_size=1 << 16)
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("name", "value", "beside", "allow", "code"),
     [
-        {"image_mean": "grey"},
-        {"image_mean": [0.5, 0.5]},
-        {"image_mean": [[1], [2], [3]]},
-        {"image_mean": None},
-        {"image_mean": 0.5},
-        {"image_std": [0.5, 0.5, 0.0]},
-        {"image_std": [0.5, 0.5, float("nan")]},
+        ("norm.bias", torch.ones(32, dtype=torch.long), False, [], 2),
+        ("norm.bias", torch.full((32,), float("nan")), False, [], 2),
+        ("norm.bias", torch.full((32,), float("nan")), False, ["--allow", "norm.bias"], 0),
+        ("opt.state", torch.full((32,), float("nan")), True, [], 0),
+        ("norm.bias", torch.full((32,), 1e300, dtype=torch.float64), False, [], 2),
+        ("norm.bias", torch.ones(32), False, [], 0),
     ],
-    ids=str,
+    ids=["whole numbers", "nan", "nan, allowed", "nan beside", "float64", "good"],
 )
-def test_a_normalisation_that_is_none_is_refused(changes, tmp_path):
-    from transformers import ViTConfig, ViTModel
+def test_inspect_and_load_agree(name, value, beside, allow, code, tmp_path, capsys):
+    torch.save((under("model.", timm_state()) if beside else timm_state()) | {name: value}, tmp_path / "x.pth")
+    argv = [str(tmp_path / "x.pth"), "--num-heads", "4", *allow]
+    inspected = main(["checkpoint", "inspect", *argv])
+    said = capsys.readouterr().out
+    loaded = main(["checkpoint", "convert", *argv, "--to", "timm", "--out", str(tmp_path / "t")])
+    assert inspected == loaded == code
+    assert ("nan or infinite" in said) == bool(value.is_floating_point() and not value.float().isfinite().all())
 
-    config = ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, image_size=16,
-                       patch_size=4)  # fmt: skip
-    ViTModel(config).save_pretrained(tmp_path)
-    settings = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]} | changes
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
-    assert "its settings cannot be used" in refused(tmp_path)
+
+# --- what travels, and run folders -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 def test_images_go_through_what_the_model_was_trained_with(interpolation, tmp_path):
-    from PIL import Image
-    from torchvision.transforms import v2
-
     pixels = torch.randint(0, 256, (40, 64, 3), dtype=torch.uint8)
     Image.fromarray(pixels.numpy()).save(tmp_path / "a.png")
     Image.fromarray(pixels.numpy()[:, ::-1]).save(tmp_path / "b.png")
@@ -316,11 +681,11 @@ def test_images_go_through_what_the_model_was_trained_with(interpolation, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/status is Linux's")
 def test_memory_peaks_below_the_file_above_the_model(tmp_path):
-    """A ViT of 200 MB from a Hugging Face folder and from a pickle, where q, k and v are stacked on the way."""
+    """A ViT of 200 MB from a Hugging Face folder, where q, k and v are stacked on the way."""
     program = textwrap.dedent("""
         import sys, torch
-        from pathlib import Path
         from vit.checkpoints import load_model
         def peak():
             return int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1]) * 1024
@@ -330,32 +695,20 @@ def test_memory_peaks_below_the_file_above_the_model(tmp_path):
         own = sum(p.numel() * p.element_size() for p in model.parameters())
         print((peak() - before - own) / float(sys.argv[3]))
     """)
-    if sys.platform != "linux":
-        pytest.skip("/proc/self/status is Linux's")
-    from transformers import ViTConfig, ViTModel
-
     for width, name in ((32, "small"), (1024, "large")):
-        config = ViTConfig(hidden_size=width, num_hidden_layers=4, num_attention_heads=4, intermediate_size=4 * width,
-                           image_size=16, patch_size=4)  # fmt: skip
-        model = ViTModel(config, add_pooling_layer=False)
-        model.save_pretrained(tmp_path / name)
-        torch.save(model.state_dict(), tmp_path / f"{name}.pth")
-    size = (tmp_path / "large.pth").stat().st_size
+        transformers_model(hidden_size=width, num_hidden_layers=4, intermediate_size=4 * width).save_pretrained(
+            tmp_path / name
+        )
+    size = (tmp_path / "large" / "model.safetensors").stat().st_size
     assert size > 190e6
-    small = torch.load(tmp_path / "small.pth", weights_only=True)
-    torch.save({k: v for k, v in small.items()}, tmp_path / "small.pth")
-    for warm, large in (("small", "large"),):
-        done = subprocess.run(
-            [sys.executable, "-c", program, tmp_path / warm, tmp_path / large, str(size)],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert float(done.stdout) < 1.3
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "small", tmp_path / "large", str(size)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert float(done.stdout) < 1.3
 
 
 def test_a_state_of_a_run_loads_with_its_settings(tmp_path):
-    from vit.checkpoints.native import architecture
-    from vit.config import Config, ModelConfig
-
     config = Config(
         model=ModelConfig(embed_dim=32, depth=2, num_heads=4, decoder_dim=24, decoder_depth=1, decoder_heads=3)
     )

@@ -1,9 +1,14 @@
-"""Any pretrained vision transformer in, one model out; and out again, for others to load."""
+"""Any pretrained vision transformer in, one model out; and out again, for others to load.
+
+`loading.load_model` is the way in. Our own format takes the short path: `reading.read_checkpoint`, `native.load_native`. All
+others go on from there: `recognise` (format and names), `architecture` (read off the shapes), `adapt` (what options change),
+`loading.build`. `formats` holds the tables of names.
+"""
 
 from vit.checkpoints.convert import convert_model
 from vit.checkpoints.loading import load_model, load_trained
 from vit.checkpoints.native import save_model
 from vit.checkpoints.origin import Origin, Report
-from vit.checkpoints.reading import CheckpointError
+from vit.load_options import CheckpointError
 
 __all__ = ["CheckpointError", "Origin", "Report", "convert_model", "load_model", "load_trained", "save_model"]

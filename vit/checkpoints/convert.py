@@ -11,19 +11,19 @@ from typing import Any
 import torch
 
 from vit.atomic import replacing, write_json, write_text
-from vit.checkpoints.card import card_of, damage_named, figures_of
+from vit.checkpoints.card import card_of
 from vit.checkpoints.formats.huggingface import to_huggingface
 from vit.checkpoints.formats.mae import to_mae
-from vit.checkpoints.formats.outgoing import origin_of
 from vit.checkpoints.formats.timm import to_timm
-from vit.checkpoints.native import architecture, save_model, settings_of, write_weights
+from vit.checkpoints.native import architecture, save_model, write_weights
 from vit.checkpoints.origin import Origin
-from vit.checkpoints.reading import CheckpointError, check_finite
+from vit.checkpoints.reading import count_not_finite
+from vit.load_options import CheckpointError
 from vit.mae import Model
 from vit.pretrained import CARD
 from vit.runs import RunRecord
 
-FOLDERS = {"timm": to_timm, "huggingface": to_huggingface}
+FOREIGN = {"timm": to_timm, "mae": to_mae, "huggingface": to_huggingface}
 
 
 def convert_model(
@@ -48,56 +48,69 @@ def convert_model(
         CheckpointError: the format cannot hold the model, a value is too large for half precision, the run trained another
             model, or `out` is taken; nothing is written then.
     """
-    out = Path(out)
-    origin = origin_of(model)
-    if not isinstance(to, str) or to not in (*FOLDERS, "mae", "safetensors"):
+    out, origin = Path(out), model.origin
+    if not isinstance(origin, Origin):
+        raise CheckpointError("this model was not loaded by load_model: nothing says how its input is normalised")
+    if not isinstance(to, str) or to not in (*FOREIGN, "safetensors"):
         raise CheckpointError(f"formats are timm, mae, huggingface and safetensors, got {to!r}")
     if os.path.lexists(out) and (out.is_symlink() or not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out} exists; name another place, what is there is not replaced")
     if to == "safetensors":
-        return _write_own(model, origin, out, half, run, note)
+        return _write_native(model, origin, out, half, run, note)
     if half or run is not None:
         raise CheckpointError(f"half precision and the card of a run are for safetensors, not for {to}")
+    if to == "mae" and out.suffix != ".pth":
+        raise CheckpointError(f"{out}: for MAE's code, name a file that ends in .pth")
+    outgoing = FOREIGN[to](model, origin)
     if to == "mae":
-        if out.suffix != ".pth":
-            raise CheckpointError(f"{out}: for MAE's code, name a file that ends in .pth")
-        outgoing = to_mae(model, origin)
-        buffer = io.BytesIO()
+        buffer = io.BytesIO()  # a name within the archive would be the temporary file's
         torch.save({"model": outgoing.tensors, "args": outgoing.config}, buffer)
         with replacing(out) as temporary:
             temporary.write_bytes(buffer.getbuffer())
-        return outgoing.notes
-    outgoing = FOLDERS[to](model, origin)
-    write_weights(out, outgoing.tensors, outgoing.config)
+    else:
+        write_weights(out, outgoing.tensors, outgoing.config)
     if outgoing.preprocessor:
         write_json(out / "preprocessor_config.json", outgoing.preprocessor)
     return outgoing.notes
 
 
-def _write_own(model: Model, origin: Origin, out: Path, half: bool, run: RunRecord | None, note: str) -> list[str]:
-    """The project's own format, with what was asked for beside it."""
+def _write_native(model: Model, origin: Origin, out: Path, half: bool, run: RunRecord | None, note: str) -> list[str]:
+    """Write the project's own format, and the card if there is a run."""
     notes = [f"rounded to half precision, no value by more than {_rounding(model):.1e}"] if half else []
-    known = (origin.normalize, origin.class_names, origin.data)
-    more: dict[str, Any] = {"interpolation": origin.interpolation, "data_content_hash": origin.data_content_hash}
-    if run is None:
-        save_model(out, model, *known, **more, dtype=torch.float16 if half else torch.float32)
-        return notes
-    said, before = json.loads(json.dumps(architecture(model))), origin.details
-    changed = said["encoder"] != before.get("encoder") or said["decoder"] not in (None, before.get("decoder"))
-    if changed or origin.report.missing:
-        raise CheckpointError(
-            f"{origin.source}: its run trained another model than this: load it as it is for its card"
-        )
-    with damage_named(f"{origin.source}: its config.yaml, summary.json or results.json"):
-        card = card_of(settings_of(model, *known, **more), run, out.resolve().name, half, note)
-        figures = figures_of(run)
-    save_model(out, model, *known, **more, dtype=torch.float16 if half else torch.float32, figures=figures)
-    write_text(out / CARD, card)
+    card, figures = "", None
+    if run is not None:
+        settings = json.loads(json.dumps(architecture(model)))
+        trained = {key: origin.details.get(key) for key in ("encoder", "decoder")}
+        same = settings["encoder"] == trained["encoder"] and settings["decoder"] in (None, trained["decoder"])
+        if not same or origin.report.missing:
+            raise CheckpointError(
+                f"{origin.source}: its run trained another model than this: load it as it is for its card"
+            )
+        about: dict[str, Any] = {
+            "mean": origin.normalize.mean,
+            "std": origin.normalize.std,
+            "data": origin.data,
+            "class_names": origin.class_names,
+        }
+        card, figures = card_of(settings | about, run, out.resolve().name, half, note), run.figures()
+    save_model(
+        out,
+        model,
+        origin.normalize,
+        origin.class_names,
+        origin.data,
+        interpolation=origin.interpolation,
+        data_content_hash=origin.data_content_hash,
+        dtype=torch.float16 if half else torch.float32,
+        figures=figures,
+    )
+    if card:
+        write_text(out / CARD, card)
     return notes
 
 
 def _rounding(model: Model) -> float:
-    """By how much half precision changes a model's values at most.
+    """Return by how much half precision changes a model's values at most.
 
     Raises:
         CheckpointError: it cannot hold one of them.
@@ -105,7 +118,7 @@ def _rounding(model: Model) -> float:
     most = 0.0
     for name, value in model.state_dict().items():
         half = value.half()
-        if check_finite(half) > check_finite(value):
+        if count_not_finite(half) > count_not_finite(value):
             raise CheckpointError(f"{name} holds values above 65,504, which half precision cannot hold")
         if value.numel():
             most = max(most, float((half.float() - value).nan_to_num().abs().max()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import io
 import json
@@ -17,21 +18,20 @@ import torch
 from torch import Tensor, nn
 
 from vit.atomic import replacing
-from vit.attention import MultiHeadSelfAttention, set_kernel
-from vit.checkpoints.reading import CheckpointError
-from vit.encoder import VisionTransformer, eval_mode
-from vit.errors import one_line
+from vit.attention import set_kernel
+from vit.checkpoints.reading import shorten
+from vit.encoder import VisionTransformer
+from vit.load_options import CheckpointError
 from vit.mae import Model
 
 PROGRAMS = {"onnx": ".onnx", "torch-export": ".pt2"}
 MOST_DIFFERENCE = 1e-4
-MOST_ONNX = 2 << 30  # bytes, of one file of protocol buffers
-EXAMPLE, TRIED = 2, (1, 3)  # batch sizes: of tracing (1 would be taken as fixed), and of the comparison
+EXAMPLE, COMPARED = 2, (1, 3)  # batch sizes: of tracing (1 would be taken as fixed), and of the comparison
 
-Run = Callable[[Tensor], tuple[Tensor, ...]]
+Program = Callable[[Tensor], tuple[Tensor, ...]]
 
 
-class _Program(nn.Module):
+class _EncoderWithHead(nn.Module):
     """Normalised images (B, C, H, W) -> tokens (B, N, D), and logits (B, classes) or pooled features (B, D)."""
 
     def __init__(self, encoder: VisionTransformer):
@@ -53,7 +53,7 @@ def export_program(model: Model, path: Path, to: str, metadata: dict[str, str] |
         model: an encoder, or an autoencoder, whose decoder is left out.
         path: to write; an existing file is only replaced by a program that has been compared.
         to: "onnx" or "torch-export".
-        metadata: texts to store in the file: the input's normalisation, say.
+        metadata: texts to store in the file, e.g. the input's normalisation.
 
     Returns:
         The largest difference between an output of the program and of the model.
@@ -61,49 +61,46 @@ def export_program(model: Model, path: Path, to: str, metadata: dict[str, str] |
     Raises:
         CheckpointError: packages are missing, the model cannot be exported, or the program computes something else.
     """
+    # what can be known before anything is computed
     if to not in PROGRAMS:
         raise CheckpointError(f"programs are {', '.join(PROGRAMS)}, got {to!r}")
     if path.suffix != PROGRAMS[to]:
         raise CheckpointError(f"{path}: name a file that ends in {PROGRAMS[to]}")
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
         raise CheckpointError(f"{path} is no file that could be replaced; name another place")
-    encoder = model.encoder
-    size = sum(parameter.numel() * parameter.element_size() for parameter in encoder.parameters())
     if to == "onnx":
-        for package in ("onnx", "onnxscript", "onnxruntime"):
-            try:
-                importlib.import_module(package)
-            except ImportError as error:
-                raise CheckpointError("ONNX needs more packages: pip install 'vit-patch-trainer[export]'") from error
-        if size > MOST_ONNX:
-            raise CheckpointError(
-                f"a model of {size / 2**30:.1f} GB does not fit into one ONNX file; take torch-export"
-            )
-    example = _images(EXAMPLE, encoder)
-    with _as_it_was(encoder), _silence(), torch.no_grad():
-        program = _Program(encoder)
         try:
-            traced = torch.export.export(program, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+            for package in ("onnx", "onnxscript", "onnxruntime"):
+                importlib.import_module(package)
+        except ImportError as error:
+            raise CheckpointError("ONNX needs more packages: pip install 'vit-patch-trainer[export]'") from error
+
+    # a copy with the attention that exports as one operation, traced, written, run and compared
+    encoder = copy.deepcopy(model.encoder).cpu().eval()
+    set_kernel(encoder, "flash")
+    try:
+        with _silence(), torch.no_grad():
+            example = (_images(EXAMPLE, encoder),)
+            shapes = ({0: torch.export.Dim("batch")},)
+            traced = torch.export.export(_EncoderWithHead(encoder), example, dynamic_shapes=shapes)
             for node in traced.graph.nodes:  # else the paths of this machine's sources travel with the program
                 node.meta.pop("stack_trace", None)
             with replacing(path) as temporary:
-                run = (_onnx if to == "onnx" else _torch_export)(traced, temporary, encoder, metadata or {})
-                return _compare(run, program)
-        except (CheckpointError, OSError):
-            raise
-        except Exception as error:  # the exporters raise nearly anything
-            raise CheckpointError(f"{path}: cannot be exported to {to}: {one_line(str(error))[:300]}") from error
+                program = (_onnx if to == "onnx" else _torch_export)(traced, temporary, encoder, metadata or {})
+                return _compare(program, encoder)
+    except (CheckpointError, OSError):
+        raise
+    except Exception as error:  # the exporters raise nearly anything
+        raise CheckpointError(f"{path}: cannot be exported to {to}: {shorten(str(error), 300)}") from error
 
 
-def _onnx(traced: Any, path: Path, encoder: VisionTransformer, metadata: dict[str, str]) -> Run:
+def _onnx(traced: Any, path: Path, encoder: VisionTransformer, metadata: dict[str, str]) -> Program:
     import onnx
     import onnxruntime
 
     head = "features" if isinstance(encoder.head, nn.Identity) else "logits"
-    program = torch.onnx.export(
-        traced, (), dynamo=True, input_names=["images"], output_names=["tokens", head], dynamic_shapes=({0: "batch"},),
-        verbose=False, optimize=True,
-    )  # fmt: skip
+    names: dict[str, Any] = dict(input_names=["images"], output_names=["tokens", head], dynamic_shapes=({0: "batch"},))
+    program = torch.onnx.export(traced, (), dynamo=True, verbose=False, optimize=True, **names)
     assert program is not None
     program.model.metadata_props.update(metadata)
     program.save(str(path), external_data=False)
@@ -112,57 +109,40 @@ def _onnx(traced: Any, path: Path, encoder: VisionTransformer, metadata: dict[st
     return lambda images: tuple(torch.from_numpy(value) for value in session.run(None, {"images": images.numpy()}))
 
 
-def _torch_export(traced: Any, path: Path, encoder: VisionTransformer, metadata: dict[str, str]) -> Run:
+def _torch_export(traced: Any, path: Path, encoder: VisionTransformer, metadata: dict[str, str]) -> Program:
     torch.export.save(traced, path, extra_files={"metadata.json": json.dumps(metadata)})
     return torch.export.load(path).module()
 
 
 def _images(count: int, encoder: VisionTransformer) -> Tensor:
-    """Normalised noise (count, C, H, W), always the same; the generator of the process stays where it is."""
-    shape = (count, encoder.patch_embed.proj.in_channels, *encoder.patch_embed.image_size)
+    """Return normalised noise (count, C, H, W), always the same; the generator of the process stays where it is."""
+    shape = (count, encoder.config.channels, *encoder.config.image_size)
     return torch.randn(shape, generator=torch.Generator().manual_seed(count))
 
 
-def _compare(run: Run, program: _Program) -> float:
-    """The largest difference on batches of other sizes than that of tracing.
+def _compare(program: Program, encoder: VisionTransformer) -> float:
+    """Return the largest difference on batches of other sizes than that of tracing.
 
     Raises:
         CheckpointError: it is larger than rounding explains.
     """
     worst = 0.0
-    for count in TRIED:
-        images = _images(count, program.encoder)
-        for theirs, ours in zip(run(images), program(images), strict=True):
+    for count in COMPARED:
+        images = _images(count, encoder)
+        for theirs, ours in zip(program(images), _EncoderWithHead(encoder)(images), strict=True):
             if theirs.shape != ours.shape:
-                raise CheckpointError(
-                    f"the program gives {tuple(theirs.shape)}, the model {tuple(ours.shape)}: not written"
-                )
+                shapes = f"the program gives {tuple(theirs.shape)}, the model {tuple(ours.shape)}"
+                raise CheckpointError(f"{shapes}: not written")
             worst = max(worst, float((theirs - ours).abs().max()))
     if not worst <= MOST_DIFFERENCE:
-        raise CheckpointError(
-            f"the program differs from the model by {worst:.1e}, more than {MOST_DIFFERENCE:.0e}: not written"
-        )
+        most = f"{worst:.1e}, more than {MOST_DIFFERENCE:.0e}"
+        raise CheckpointError(f"the program differs from the model by {most}: not written")
     return worst
 
 
 @contextlib.contextmanager
-def _as_it_was(encoder: VisionTransformer) -> Iterator[None]:
-    """In eval mode, on the CPU and with the attention that exports as one operation; put back afterwards."""
-    device = next(encoder.parameters()).device
-    kernels = [(module, module.kernel) for module in encoder.modules() if isinstance(module, MultiHeadSelfAttention)]
-    try:
-        with eval_mode(encoder):
-            set_kernel(encoder.to("cpu"), "flash")
-            yield
-    finally:
-        encoder.to(device)
-        for module, kernel in kernels:
-            module.kernel = kernel
-
-
-@contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Without the exporters' running commentary."""
+    """Run without the exporters' commentary."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

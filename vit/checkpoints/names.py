@@ -6,15 +6,15 @@ Ours are timm's for the encoder, and `decoder.` in front of what belongs to the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
-from vit.checkpoints.reading import CheckpointError
+from vit.load_options import CheckpointError
 
 Shape = tuple[int, ...]
 
@@ -23,18 +23,18 @@ NOTES = {
     "stack": "stacked on dimension 0",
     "pixels": "rows from (p q c) to (c p q): here a patch is flattened channel first",
 }
-"""What is done to the values of a row, for the user."""
+"""The ways in which the values of a tensor change, in words for the user."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One tensor, or one of every block, under our name and theirs.
+class KeyRule:
+    """A row of a table: one tensor, or one of every block, under our name and theirs.
 
     In both, `#` stands for the number of a block and `@` for "weight" or "bias"; `*`, in theirs alone, for another number.
 
     Attributes:
         ours: our name.
-        theirs: their name; several, where ours holds theirs side by side.
+        theirs: their name; several, if ours holds theirs side by side.
         change: a key of `NOTES`.
     """
 
@@ -42,17 +42,17 @@ class Row:
     theirs: tuple[str, ...]
     change: str = ""
 
+    def filled(self, match: re.Match[str], theirs: tuple[str, ...] = ()) -> KeyRule:
+        """Return the rule for the one tensor, or the one of theirs, whose name matched."""
+        found = match.groupdict()
 
-@dataclass(frozen=True)
-class Move:
-    """Which of their tensors, changed how, become one of ours."""
+        def fill(name: str) -> str:
+            return name.replace("#", str(int(found.get("block") or 0))).replace("@", found.get("kind") or "")
 
-    target: str
-    sources: tuple[str, ...]
-    change: str
+        return KeyRule(fill(self.ours), theirs or tuple(map(fill, self.theirs)), self.change)
 
     def read(self, tensors: list[Tensor], channels: int) -> Tensor:
-        """Theirs -> ours; `channels` is C of the images."""
+        """Turn theirs into ours; `channels` is C of the images."""
         if self.change == "stack":
             return torch.cat(tensors)
         if self.change == "pixels":
@@ -60,44 +60,35 @@ class Move:
         return tensors[0]
 
     def write(self, tensor: Tensor, channels: int) -> list[Tensor]:
-        """Ours -> theirs, the inverse of `read` to the bit."""
+        """Turn ours into theirs, the inverse of `read` to the bit."""
         if self.change == "stack":
-            return list(tensor.chunk(len(self.sources)))
+            return list(tensor.chunk(len(self.theirs)))
         if self.change == "pixels":
             return [rearrange(tensor, "(c pixel) ... -> (pixel c) ...", c=channels)]
         return [tensor]
 
 
-@dataclass
-class Value:
-    """One tensor of ours to be: its sources, their move, and what is done after.
+def table(text: str) -> tuple[KeyRule, ...]:
+    """Read a table: in a line our name, then theirs, or several of theirs that are stacked.
 
-    Attributes:
-        move: from their names.
-        shape: after all steps.
-        steps: functions of the tensor, in turn.
+    "(pixels)" at the end of a line says that the order of pixels differs.
     """
-
-    move: Move
-    shape: Shape
-    steps: list[Callable[[Tensor], Tensor]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def then(self, step: Callable[[Tensor], Tensor], shape: Shape, note: str) -> None:
-        """Do `step` too, which gives `shape`; `note` says so to the user."""
-        self.steps.append(step)
-        self.notes.append(note)
-        self.shape = shape
+    rules = []
+    for line in text.strip().splitlines():
+        ours, *theirs = line.replace("(pixels)", "").split()
+        change = "pixels" if "(pixels)" in line else "stack" if len(theirs) > 1 else ""
+        rules.append(KeyRule(ours, tuple(theirs), change))
+    return tuple(rules)
 
 
-def row(ours: str, *theirs: str, change: str = "") -> Row:
-    """A row of a table; without `theirs`, both have the name."""
-    return Row(ours, theirs or (ours,), change or ("stack" if len(theirs) > 1 else ""))
+def shared(names: str) -> tuple[KeyRule, ...]:
+    """Return the rows for names, with spaces between them, that are ours and theirs."""
+    return tuple(KeyRule(name, (name,)) for name in names.split())
 
 
-def within(rows: Iterable[Row], ours: str, theirs: str) -> tuple[Row, ...]:
-    """The rows of one block as rows of a model: with the container's name in front."""
-    return tuple(Row(ours + r.ours, tuple(theirs + name for name in r.theirs), r.change) for r in rows)
+def within(rules: Iterable[KeyRule], ours: str, theirs: str) -> tuple[KeyRule, ...]:
+    """Return the rows of one block as rows of a model: with the container's name in front."""
+    return tuple(KeyRule(ours + r.ours, tuple(theirs + name for name in r.theirs), r.change) for r in rules)
 
 
 @cache
@@ -106,68 +97,58 @@ def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(escaped.replace("@", "(?P<kind>weight|bias)"))
 
 
-def _fill(name: str, match: re.Match[str]) -> str:
-    found = match.groupdict()
-    return name.replace("#", str(int(found.get("block") or 0))).replace("@", found.get("kind") or "")
-
-
-def moves_in(rows: Iterable[Row], keys: Iterable[str]) -> tuple[dict[str, Move], list[str]]:
+def map_in(rules: Iterable[KeyRule], keys: Iterable[str]) -> tuple[dict[str, KeyRule], list[str]]:
     """Read a table from theirs to ours.
 
     Args:
-        rows: the table; of several spellings of one name, any may be there.
+        rules: the table; of several spellings of one name, any may be there.
         keys: of their tensors.
 
     Returns:
-        the moves by our names, and the keys that no row knows. A stack of which a part is missing counts as unknown.
+        The rules that apply, by our names, and the keys that none knows. A stack with a part missing counts as unknown.
 
     Raises:
         CheckpointError: two of their tensors claim the same name of ours.
     """
     keys = dict.fromkeys(keys)
-    table = [(_pattern(name), r) for r in rows for name in r.theirs]
-    moves: dict[str, Move] = {}
+    patterns = [(_pattern(name), r) for r in rules for name in r.theirs]
+    found: dict[str, KeyRule] = {}
     known: set[str] = set()
     for key in keys:
-        for pattern, r in table:
+        for pattern, r in patterns:
             match = pattern.fullmatch(key)
-            if match is None:
+            rule = r.filled(match, (key,) if len(r.theirs) == 1 else ()) if match else None
+            if rule is None or not all(name in keys for name in rule.theirs):
                 continue
-            sources = tuple(_fill(name, match) for name in r.theirs) if len(r.theirs) > 1 else (key,)
-            move = Move(_fill(r.ours, match), sources, r.change)
-            if not all(source in keys for source in sources):
-                continue
-            if moves.setdefault(move.target, move) != move:
-                raise CheckpointError(f"{moves[move.target].sources[0]} and {key} are both {move.target}; keep one")
-            known.update(sources)
+            if found.setdefault(rule.ours, rule) != rule:
+                raise CheckpointError(f"{found[rule.ours].theirs[0]} and {key} are both {rule.ours}; keep one")
+            known.update(rule.theirs)
             break
-    return moves, [key for key in keys if key not in known]
+    return found, [key for key in keys if key not in known]
 
 
-def moves_out(rows: Iterable[Row], targets: Iterable[str]) -> tuple[dict[str, Move], list[str]]:
+def map_out(
+    rules: Iterable[KeyRule], state: Mapping[str, Tensor], channels: int
+) -> tuple[dict[str, Tensor], list[str]]:
     """Read a table from ours to theirs; of several spellings the first is taken.
 
+    Args:
+        rules: the table.
+        state: tensors by our names.
+        channels: C of the images.
+
     Returns:
-        the moves by our names, and those of our names that the format has no place for.
+        The tensors under their names, and our names that the format has no place for.
     """
-    table = [(_pattern(r.ours), r) for r in rows]
-    moves: dict[str, Move] = {}
-    homeless: list[str] = []
-    for target in targets:
-        for pattern, r in table:
-            match = pattern.fullmatch(target)
-            if match is not None:
-                moves[target] = Move(target, tuple(_fill(name, match) for name in r.theirs), r.change)
-                break
+    patterns = [(_pattern(r.ours), r) for r in rules]
+    tensors: dict[str, Tensor] = {}
+    unmapped: list[str] = []
+    for name, tensor in state.items():
+        matches = ((pattern.fullmatch(name), r) for pattern, r in patterns)
+        rule = next((r.filled(match) for match, r in matches if match), None)
+        if rule is None:
+            unmapped.append(name)
         else:
-            homeless.append(target)
-    return moves, homeless
-
-
-def write_out(moves: Mapping[str, Move], state: Mapping[str, Tensor], channels: int) -> dict[str, Tensor]:
-    """The tensors `state`, by our names, under theirs."""
-    return {
-        name: part.contiguous()
-        for target, move in moves.items()
-        for name, part in zip(move.sources, move.write(state[target], channels), strict=True)
-    }
+            parts = rule.write(tensor, channels)
+            tensors |= {theirs: part.contiguous() for theirs, part in zip(rule.theirs, parts, strict=True)}
+    return tensors, unmapped

@@ -12,11 +12,51 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vit.atomic import replacing, write_json
-from vit.checkpoints.formats.native import FORMAT
+from vit.checkpoints.formats.native import AUTOENCODER, FORMAT, native_hints
+from vit.checkpoints.origin import Origin, Report
+from vit.checkpoints.reading import Source, shorten, weight_problem
+from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization
-from vit.mae import Model
+from vit.encoder import VisionTransformer
+from vit.load_options import CheckpointError
+from vit.mae import Model, build_autoencoder
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+def load_native(source: Source) -> Model:
+    """Load a folder that `save_model` wrote, as it is: config.json gives the model, model.safetensors its weights.
+
+    The weights' SHA-256 has been compared by `read_checkpoint`.
+
+    Raises:
+        CheckpointError: config.json is damaged or of another model, or a weight is not finite.
+    """
+    hints = native_hints(source)
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in source.tensors.items():
+        if problem := weight_problem(name, tensor):
+            raise CheckpointError(f"{source.path}: {problem}")
+        tensors[name] = tensor.to(torch.float32, copy=True)  # the file may go
+    try:
+        encoder, decoder = ViTConfig(**hints.encoder), DecoderConfig(**hints.decoder) if hints.decoder else None
+        with torch.device("meta"):  # shapes without the memory
+            model = build_model(encoder, decoder, bool(hints.norm_pix_loss))
+        model.load_state_dict(tensors, strict=True, assign=True)
+    except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise CheckpointError(
+            f"{source.path}: config.json is not of these weights: {shorten(str(error), 300)}"
+        ) from error
+    report = Report(used={name: name.removeprefix("encoder.") for name in tensors}, notes=list(source.notes))
+    model.origin = Origin.of(source, AUTOENCODER, hints, encoder, report)
+    return model.eval()
+
+
+def build_model(encoder: ViTConfig, decoder: DecoderConfig | None, norm_pix_loss: bool) -> Model:
+    """Build an encoder, or an autoencoder if there is a decoder, newly initialised."""
+    if decoder is None:
+        return VisionTransformer(encoder)
+    return build_autoencoder(encoder, decoder, norm_pix_loss)
 
 
 def save_model(
@@ -34,32 +74,18 @@ def save_model(
     """Write model.safetensors and config.json into `folder`, for `vit.checkpoints.load_model`.
 
     Args:
-        folder: made where missing.
+        folder: made if missing.
         model: an encoder, or an autoencoder with its decoder.
         normalize: of the input.
         class_names: of the head, or of the training data.
-        data: what the training data is called.
+        data: name of the training data.
         interpolation: of resizing images to the model's size.
         data_content_hash: of the training data's images (`vit.data.Dataset.content_hash`).
         dtype: of the weights on disk; they are loaded as float32 whatever it is.
-        figures: what was measured (see `vit.checkpoints.card.figures_of`), for config.json.
+        figures: that were measured (see `vit.runs.RunRecord.figures`), for config.json.
     """
     tensors = {name: value.detach().cpu().to(dtype).contiguous() for name, value in model.state_dict().items()}
-    details = settings_of(model, normalize, class_names, data, interpolation, data_content_hash)
-    details["content_hash"] = content_hash(model)
-    write_weights(folder, tensors, details | ({"figures": figures} if figures else {}))
-
-
-def settings_of(
-    model: Model,
-    normalize: Normalization,
-    class_names: tuple[str, ...],
-    data: str,
-    interpolation: str,
-    data_content_hash: str,
-) -> dict[str, Any]:
-    """What config.json says of a model, as `save_model` takes it."""
-    return {
+    config = {
         "format": FORMAT,
         **architecture(model),
         "mean": normalize.mean,
@@ -68,11 +94,13 @@ def settings_of(
         "class_names": class_names,
         "data": data,
         "data_content_hash": data_content_hash,
+        "content_hash": content_hash(model),
     }
+    write_weights(folder, tensors, config | ({"figures": figures} if figures else {}))
 
 
 def architecture(model: Model) -> dict[str, Any]:
-    """What is needed to build a model again, as plain values: its encoder's settings, its decoder's, its target."""
+    """Return what is needed to build a model again, in plain values: its encoder's settings, its decoder's, its target."""
     return {
         "encoder": asdict(model.encoder.config),
         "decoder": None if model.decoder is None else asdict(model.decoder.config),
@@ -81,9 +109,9 @@ def architecture(model: Model) -> dict[str, Any]:
 
 
 def content_hash(model: Model) -> str:
-    """16 hexadecimal digits that identify a model's weights; a copy in half precision has the same.
+    """Return 16 hexadecimal digits that identify a model's weights; a copy in half precision has the same.
 
-    A loaded model has that of its checkpoint, where config.json says it: also one that was resized, or left its head behind.
+    A loaded model has that of its checkpoint, if config.json says it, even if it was resized or left its head behind.
     """
     details = getattr(getattr(model, "origin", None), "details", {})  # fingerprint: its name before
     if isinstance(said := details.get("content_hash", details.get("fingerprint")), str):
@@ -96,7 +124,7 @@ def content_hash(model: Model) -> str:
 
 
 def write_weights(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
-    """model.safetensors, then config.json with the weights' SHA-256, which `load_model` compares."""
+    """Write model.safetensors, then config.json with the weights' SHA-256, which `load_model` compares."""
     weights = save(tensors, metadata={"format": "pt"})  # transformers asks for it
     with replacing(folder / WEIGHTS) as temporary:
         temporary.write_bytes(weights)

@@ -1,13 +1,13 @@
-"""What travels with a loaded model: where it came from, what its input must go through, and what became of each tensor."""
+"""What travels with a loaded model: where it came from, how to prepare its input, and what became of each tensor."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from os.path import commonprefix
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,10 +15,17 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2.functional import resize, rgb_to_grayscale
 
 from vit.checkpoints.names import Shape
+from vit.checkpoints.reading import Source
+from vit.config import ViTConfig
 from vit.data.augment import Normalization, cut_to_shape, to_float
 from vit.data.decode import decode
 from vit.data.images import DataError
 from vit.errors import one_line
+
+if TYPE_CHECKING:
+    from vit.checkpoints.formats import Format, Hints
+
+INTERPOLATIONS = ("bicubic", "bilinear")
 
 
 @dataclass
@@ -46,19 +53,22 @@ class Report:
     def __str__(self) -> str:
         """A table: what is used counted, all else by name (alike blocks together)."""
         lines = [f"{'used as they are':<18} {_tensors(len(self.used))}"]
-        converted = [f"{_braces(sources)} -> {target}: {what}" for target, (sources, what) in self.converted.items()]
-        lines += _section("converted", len(self.converted), converted)
-        lines += _section("dropped", len(self.dropped), _by_reason(self.dropped))
-        missing = [f"{name} ({' x '.join(map(str, shape))})" for name, shape in self.missing.items()]
-        lines += _section("missing, untrained", len(self.missing), missing)
-        lines += _section("unexpected", len(self.unexpected), self.unexpected)
+        for title, tensors, details in (
+            ("converted", self.converted, [f"{', '.join(a)} -> {b}: {how}" for b, (a, how) in self.converted.items()]),
+            ("dropped", self.dropped, _by_reason(self.dropped)),
+            ("missing, untrained", self.missing, [f"{name} ({size_text(s)})" for name, s in self.missing.items()]),
+            ("unexpected", self.unexpected, self.unexpected),
+        ):
+            if tensors:
+                lines.append(f"{title:<18} {_tensors(len(tensors))}")
+                lines += [f"    {one_line(line)}" for line in _ranges(details)]
         lines += [f"note: {one_line(note)}" for note in self.notes]
         return "\n".join([*lines, *(f"cannot be loaded: {one_line(problem)}" for problem in self.problems)])
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model came from and what its input must go through; `model.origin` of all that `load_model` gives.
+    """Where a model came from and how to prepare its input; `model.origin` of all that `load_model` gives.
 
     Attributes:
         source: the name or path that was asked for.
@@ -67,11 +77,11 @@ class Origin:
         interpolation: of resizing images to the model's size: "bicubic" or "bilinear".
         image_size: (H, W) that the model takes.
         channels: C that it takes.
-        class_names: of the head, or of the training data; empty where nothing names them.
-        data: what the training data is called; "" where nothing says so.
+        class_names: of the head, or of the training data; empty if nothing names them.
+        data: name of the training data; "" if nothing says so.
         data_content_hash: of the training and the test images, as `vit.data.Dataset.content_hash` has it; likewise.
         report: what became of each tensor.
-        details: the checkpoint's config.json, all of it.
+        details: all of the checkpoint's config.json.
     """
 
     source: str
@@ -86,8 +96,42 @@ class Origin:
     report: Report
     details: dict[str, Any]
 
+    @classmethod
+    def of(cls, source: Source, format: Format, hints: Hints, encoder: ViTConfig, report: Report) -> Origin:
+        """Return what the settings say, or else the format's habit, which is noted in the report."""
+        # how the input was normalised
+        if hints.mean is None or hints.std is None:
+            usual = f"mean {format.mean}, std {format.std}, as is usual for {format.name}"
+            report.notes.append(f"nothing says how its input was normalised; taken as {usual}")
+        mean, std = hints.mean or format.mean, hints.std or format.std
+        if len(mean) != encoder.channels:
+            what = f"are for {len(mean)} channels, made {encoder.channels}"
+            report.notes.append(f"mean and deviation of its input {what}")
+
+        # how it was resized
+        interpolation = hints.interpolation or format.interpolation
+        if interpolation not in INTERPOLATIONS:
+            taken = f"which is not done here; taken as {format.interpolation}"
+            report.notes.append(f"its settings resize images by {interpolation!r}, {taken}")
+            interpolation = format.interpolation
+        details: dict[str, Any] = source.config
+        hashed = source.other | details  # data_stamp: in saved states, and in config.json before
+        return cls(
+            source=str(source.path),
+            format=format.name,
+            normalize=Normalization(_per_channel(mean, encoder.channels), _per_channel(std, encoder.channels)),
+            interpolation=interpolation,
+            image_size=encoder.image_size,
+            channels=encoder.channels,
+            class_names=hints.class_names if encoder.num_classes in (0, len(hints.class_names)) else (),
+            data=str(details.get("data") or source.other.get("data", "")),
+            data_content_hash=str(hashed.get("data_content_hash") or hashed.get("data_stamp", "")),
+            report=report,
+            details=details,
+        )
+
     def was_tested_on(self, content_hash: str) -> bool:
-        """Whether images with this content hash (of `vit.data.ImageSet`) are those that its training set aside."""
+        """Return whether images with this hash (of `vit.data.ImageSet`) are those that its training set aside."""
         return self.data_content_hash.rpartition("-")[2] == content_hash
 
     def read_images(self, paths: Sequence[str | Path]) -> Tensor:
@@ -147,52 +191,31 @@ class Origin:
         return rgb_to_grayscale(images) if self.channels == 1 else images
 
 
+def _per_channel(values: Sequence[float], channels: int) -> list[float]:
+    """Return a mean or deviation for another number of channels: for one, their mean; for more, repeated."""
+    if channels == 1 != len(values):
+        return [sum(values) / len(values)]
+    return [values[i % len(values)] for i in range(channels)]
+
+
 def _by_reason(dropped: dict[str, str]) -> list[str]:
-    """A line a tensor; of many with one reason, what their names begin with."""
-    reasons: dict[str, list[str]] = {}
-    for name, why in dropped.items():
-        reasons.setdefault(why, []).append(name)
+    """Return a line per tensor; of more than four with one reason, what their names begin with."""
     lines = []
-    for why, names in reasons.items():
+    for why in dict.fromkeys(dropped.values()):
+        names = [name for name in dropped if dropped[name] == why]
         if len(names) > 4:
-            lines.append(f"{_shared(names).rpartition('.')[0]}.* ({_tensors(len(names))}): {why}".lstrip("."))
-        else:
-            lines += [f"{name}: {why}" for name in names]
+            start = commonprefix(names).rpartition(".")[0]  # noqa: RUF071  # of characters, not of paths
+            names = [f"{start}.* ({_tensors(len(names))})".lstrip(".")]
+        lines += [f"{name}: {why}" for name in names]
     return lines
 
 
-def _section(title: str, count: int, lines: list[str]) -> list[str]:
-    return [f"{title:<18} {_tensors(count)}", *(f"    {one_line(line)}" for line in _grouped(lines))] if count else []
-
-
-def _braces(names: tuple[str, ...]) -> str:
-    """Several names as the shell would write them: attention.{query,key,value}.weight."""
-    if len(names) == 1:
-        return names[0]
-    start = _shared(names)
-    end = _shared([name[len(start) :][::-1] for name in names])[::-1]
-    return f"{start}{{{','.join(name[len(start) : len(name) - len(end)] for name in names)}}}{end}"
-
-
-def _shared(names: Sequence[str]) -> str:
-    """What all names begin with."""
-    return "".join(
-        letters[0] for letters in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    )
-
-
-def _tensors(count: int) -> str:
-    return f"{count} tensor{'' if count == 1 else 's'}"
-
-
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
-
-
-def _grouped(lines: list[str]) -> list[str]:
-    """Lines that differ only in the numbers within their names as one, with ranges: blocks.0-11.attn.qkv.weight."""
+def _ranges(lines: list[str]) -> list[str]:
+    """Write lines that differ only in the numbers within their names as one: blocks.0-11.attn.qkv.weight."""
+    number = re.compile(r"(?<=\.)\d+(?=\.)")
     groups: dict[str, list[list[int]]] = {}
     for line in lines:
-        groups.setdefault(_NUMBER.sub("#", line), []).append([int(number) for number in _NUMBER.findall(line)])
+        groups.setdefault(number.sub("#", line), []).append([int(found) for found in number.findall(line)])
     result = []
     for text, found in groups.items():
         for column in zip(*found, strict=True):
@@ -200,3 +223,14 @@ def _grouped(lines: list[str]) -> list[str]:
             text = text.replace("#", str(low) if low == high else f"{low}-{high}", 1)
         result.append(text)
     return result
+
+
+def _tensors(count: int) -> str:
+    return f"{count} tensor{'' if count == 1 else 's'}"
+
+
+def size_text(value: Any) -> str:
+    """Return a size as 16 x 16, anything else as it is."""
+    if isinstance(value, tuple | list):
+        return " x ".join(map(str, value)) or "of a single number"
+    return str(value)

@@ -1,73 +1,151 @@
-"""`vit checkpoint inspect`, `convert`, `export` and `push`: their options."""
+"""`vit checkpoint inspect`, `convert`, `export` and `push`: pretrained models, ours and those of others."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-from vit.cli.old_options import CommandParser, loading_arguments, loading_parser
-from vit.config import ConfigError
+from vit.cli.options import POSITIONAL, choose_command, read_options
+from vit.config import ConfigError, Section
+from vit.errors import one_line
+from vit.load_options import LoadOptions
+from vit.runs import read_finished
 
 
-def checkpoint_parser() -> argparse.ArgumentParser:
-    """The options of `vit checkpoint`."""
-    parser = CommandParser(
-        prog="vit checkpoint", allow_abbrev=False,
-        description="Pretrained models: ours, timm's, MAE's, DINO's, Hugging Face's, torchvision's.",
-    )  # fmt: skip
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
-    loading = loading_parser()
-    inspect = commands.add_parser("inspect", parents=[loading], help="say what it is and what becomes of each tensor")
-    inspect.add_argument("--tensors", action="store_true", help="list every tensor")
-    inspect.add_argument("--json", action="store_true", help="print all of it as JSON")
-    for name, formats, what in (
-        ("convert", ["timm", "mae", "huggingface", "safetensors"], "write it in another format"),
-        ("export", ["onnx", "torch-export"], "write it as a program that runs without this package"),
-    ):
-        command = commands.add_parser(name, parents=[loading], help=what)
-        command.add_argument("--to", choices=formats, required=True, help="format")
-        command.add_argument("--out", required=True, metavar="PATH", help="file or folder to write")
-        if name == "convert":
-            own = command.add_argument_group("for --to safetensors")
-            own.add_argument("--half", action="store_true", help="weights in half precision; they load as float32")
-            own.add_argument(
-                "--card", action="store_true", help="of a finished run: a model card too, with its figures"
-            )
-            own.add_argument(
-                "--results", nargs="+", default=[], metavar="DIR", help="for the card: of `vit evaluate --out`"
-            )
-            own.add_argument("--note", default="", metavar="TEXT", help="for the card: a sentence on the data")
-    push = commands.add_parser("push", help="publish a run folder on a model hub, with a model card")
-    push.add_argument("folder", help="run folder, or a folder that `convert --to safetensors` wrote")
-    push.add_argument("repository", metavar="ORGANISATION/NAME", help="made where it does not exist")
-    push.add_argument("--private", action="store_true", help="not for everybody to see")
-    return parser
+@dataclass(frozen=True)
+class Inspect(Section):
+    """Say what a checkpoint is, and what becomes of each of its tensors."""
+
+    checkpoint: str = field(metadata=POSITIONAL)
+    """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
+    tensors: bool = False
+    """list every tensor"""
+    json: bool = False
+    """print all of it as JSON"""
+
+
+@dataclass(frozen=True)
+class Convert(Section):
+    """Write a checkpoint in another format."""
+
+    checkpoint: str = field(metadata=POSITIONAL)
+    """as for `vit checkpoint inspect`"""
+    to: Literal["timm", "mae", "huggingface", "safetensors"]
+    """format; safetensors is the project's own"""
+    out: Path
+    """file or folder to write"""
+    half: bool = False
+    """--to safetensors: weights in half precision; they load as float32"""
+    card: bool = False
+    """--to safetensors, of a finished run: a model card too, with its figures"""
+    results: list[Path] = field(default_factory=list)
+    """for the card: folders of `vit evaluate --out`"""
+    note: str = ""
+    """for the card: a sentence on the data"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("half", "card", "results", "note"):
+            if getattr(self, key) and self.to != "safetensors":
+                raise ConfigError(f"--{key}: is for --to safetensors; leave it out")
+            if getattr(self, key) and key in ("results", "note") and not self.card:
+                raise ConfigError(f"--{key}: is for the card; add --card, or leave it out")
+
+
+@dataclass(frozen=True)
+class Export(Section):
+    """Write an encoder as a program that runs without this package."""
+
+    checkpoint: str = field(metadata=POSITIONAL)
+    """as for `vit checkpoint inspect`"""
+    to: Literal["onnx", "torch-export"]
+    """format"""
+    out: Path
+    """file to write"""
+
+
+@dataclass(frozen=True)
+class Push(Section):
+    """Publish a run folder on a model hub, with a model card."""
+
+    folder: Path = field(metadata=POSITIONAL)
+    """run folder, or a folder that `convert --to safetensors` wrote"""
+    repository: str = field(metadata=POSITIONAL)
+    """ORGANISATION/NAME; made if it does not exist"""
+    private: bool = False
+    """not for everybody to see"""
+
+
+def inspect(options: Inspect, load: LoadOptions) -> int:
+    """Print what a checkpoint is; the exit code is 2 if it cannot be loaded so."""
+    from vit.checkpoints.inspection import describe, facts
+    from vit.checkpoints.loading import find, plan_model
+
+    plan = plan_model(find(options.checkpoint), load)
+    known = facts(plan)
+    print(json.dumps(known, indent=2) if options.json else describe(plan, known, options.tensors))
+    return 2 if known["problems"] else 0
+
+
+def convert(options: Convert, load: LoadOptions) -> int:
+    """Load a checkpoint, write it, and print what became of each tensor."""
+    from vit.checkpoints import convert_model, load_model
+
+    run = read_finished(Path(options.checkpoint), options.results) if options.card else None
+    model = load_model(options.checkpoint, load)
+    notes = convert_model(model, options.to, options.out, options.half, run, options.note)
+    print(f"{options.out}: {model.origin.format} as {options.to}\n{model.origin.report}")
+    for note in notes:
+        print(f"note: {one_line(note)}")
+    return 0
+
+
+def export(options: Export, load: LoadOptions) -> int:
+    """Load a checkpoint, write it as a program, and print how far that is from the model."""
+    from vit.checkpoints import load_model
+    from vit.checkpoints.export import export_program
+
+    model = load_model(options.checkpoint, load)
+    normalize = {"mean": str(model.origin.normalize.mean), "std": str(model.origin.normalize.std)}
+    difference = export_program(model, options.out, options.to, normalize)
+    print(f"{options.out}: {model.origin.format} as {options.to}\n{model.origin.report}")
+    print(f"note: run again, the program differs from the model by at most {difference:.1e}")
+    return 0
+
+
+def push(options: Push) -> int:
+    """Publish a folder, and print where."""
+    from vit.checkpoints.hub import push_to_hub
+
+    print(push_to_hub(options.folder, options.repository, options.private))
+    return 0
+
+
+class Command(NamedTuple):
+    """A command within `vit checkpoint`: what does the work, and the dataclasses of options that it takes."""
+
+    work: Callable[..., int]
+    OPTIONS: tuple[type, ...]
+
+
+COMMANDS = {
+    "inspect": Command(inspect, (Inspect, LoadOptions)),
+    "convert": Command(convert, (Convert, LoadOptions)),
+    "export": Command(export, (Export, LoadOptions)),
+    "push": Command(push, (Push,)),
+}
 
 
 def run(argv: Sequence[str]) -> int:
     """Do what `inspect`, `convert`, `export` or `push` is asked for."""
-    options = checkpoint_parser().parse_args(list(argv))
-    if options.command == "push":
-        from vit.checkpoints.hub import push_to_hub
-
-        print(push_to_hub(Path(options.folder), options.repository, options.private))
-        return 0
-
-    given = {key: value for key in ("half", "card", "results", "note") if (value := getattr(options, key, None))}
-    for key in given:
-        if options.to != "safetensors":
-            raise ConfigError(f"--{key}: is for --to safetensors; leave it out")
-        if key in ("results", "note") and not options.card:
-            raise ConfigError(f"--{key}: is for the card; add --card, or leave it out")
-
-    import warnings
-
-    from vit.checkpoints import commands
-
-    asked = loading_arguments(options)
+    what = "Pretrained models: ours, timm's, MAE's, DINO's, Hugging Face's, torchvision's."
+    purposes = {name: str(command.OPTIONS[0].__doc__) for name, command in COMMANDS.items()}
+    name, rest = choose_command("vit checkpoint", what, purposes, argv)
+    work, groups = COMMANDS[name]
+    options = read_options(f"vit checkpoint {name}", rest, *groups)
     with warnings.catch_warnings(action="ignore"):  # what stays untrained, the commands say themselves
-        if options.command == "inspect":
-            return commands.inspect(options.checkpoint, asked, options.tensors, options.json)
-        beside = commands.Beside(**given)
-        return commands.write(options.checkpoint, asked, options.command, options.to, Path(options.out), beside)
+        return work(*options)

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from vit.cli.old_options import CommandParser
+from vit.cli.options import read_options
+from vit.config import Section
 from vit.errors import one_line
 from vit.pretrained import shipped, shipped_models
 from vit.runs import FIGURES
 
 COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "figures")
-SHOWN = ("accuracy", "masked_loss", "linear_probe", "knn_accuracy")
 NUMBERS = ("parameters", "MB")
+BEST = ("accuracy", "masked_loss", "linear_probe", "knn_accuracy")
 
 
-def models_parser() -> argparse.ArgumentParser:
-    """The options of `vit models`."""
-    parser = CommandParser(
-        prog="vit models", allow_abbrev=False,
-        description="The models that come with the package: wherever a CHECKPOINT is asked for, and in"
-        " vit.checkpoints.load_model, their names will do.",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print all that is known of them as JSON")
-    return parser
+@dataclass(frozen=True)
+class Models(Section):
+    """List the models that come with the package: their names will do as CHECKPOINT, and in load_model."""
+
+    json: bool = False
+    """print all that is known of them as JSON"""
+
+
+OPTIONS = (Models,)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Print what there is."""
-    options = models_parser().parse_args(list(argv))
+    """Print the models, in a table or as JSON."""
+    (options,) = read_options("vit models", argv, *OPTIONS)
     known = [shipped(name) for name in shipped_models()]
     if options.json:
         print(json.dumps(known, indent=2))
@@ -41,16 +42,13 @@ def run(argv: Sequence[str]) -> int:
     rows = [COLUMNS, *(tuple(one_line(cell) for cell in row(model)) for model in known)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
-        line = (
-            cell.rjust(width) if name in NUMBERS else cell.ljust(width)
-            for name, cell, width in zip(COLUMNS, cells, widths, strict=True)
-        )  # fmt: skip
-        print("  ".join(line).rstrip())
+        columns = zip(COLUMNS, cells, widths, strict=True)
+        print("  ".join(f"{cell:{'>' if name in NUMBERS else '<'}{width}}" for name, cell, width in columns).rstrip())
     return 0
 
 
 def row(model: dict[str, Any]) -> tuple[str, ...]:
-    """A model of `vit.pretrained.shipped` in the words of COLUMNS."""
+    """Return a model of `vit.pretrained.shipped` in the order of COLUMNS."""
     encoder, decoder = model["encoder"], model["decoder"]
     what = [
         f"width {encoder['embed_dim']} x {encoder['depth']} blocks",
@@ -69,14 +67,13 @@ def row(model: dict[str, Any]) -> tuple[str, ...]:
 def best_figures(figures: dict[str, Any], data: str) -> Iterator[str]:
     """Yield the most telling figures; of what `vit evaluate` measured, only those on `data`."""
     measured = [found for found in figures.get("measured", []) if found["data"] == data]
-    for key in SHOWN:
+    for key in BEST:
         figure = FIGURES[key]
         method, name = figure.in_results
-        places = [(found[method][name], found) for found in measured if isinstance(found.get(method), dict)]
+        values = [(found[method][name], found) for found in measured if isinstance(found.get(method), dict)]
         if (value := figure.of_summary(figures)) is not None:
-            places.append((value, figures))
-        if places:
-            value, found = places[0]
+            values.append((value, figures))
+        for value, found in values[:1]:
             tested = found.get("tested_on", "test images")
             yield f"{figure.short} {figure.write_brief(value)}{'' if tested == 'test images' else f' on {tested}'}"
 

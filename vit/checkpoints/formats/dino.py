@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from vit.checkpoints.formats.format import Format
 from vit.checkpoints.formats.timm import ANCHOR, BLOCK, OUTSIDE_BLOCKS
-from vit.checkpoints.names import row, within
+from vit.checkpoints.names import table, within
 
-SWIGLU = (row("mlp.fc1.@", "mlp.w12.@"), row("mlp.fc2.@", "mlp.w3.@"))
+SWIGLU = table("""
+    mlp.fc1.@   mlp.w12.@
+    mlp.fc2.@   mlp.w3.@
+""")
 
 DINO = Format(
     name="DINO",
     anchor=ANCHOR,
     marks=(r"(.*\.)?head\.(mlp\.\d+|last_layer)\..*", r"args\.(use_bn_in_head|norm_last_layer|teacher_temp)"),
-    rows=(*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "blocks.#.")),
+    rules=(*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "blocks.#.")),
     dropped=((r"head\.(mlp|last_layer)\..*", "DINO's projection head, of use in its training alone"),),
 )
 
@@ -20,9 +23,9 @@ DINOV2 = Format(
     name="DINOv2",
     anchor=ANCHOR,
     marks=(r"register_tokens", r"mask_token", r"blocks\.\d+\.\d+\.norm1\.weight", r"blocks\.\d+\.mlp\.w12\.weight"),
-    rows=(
+    rules=(
         *OUTSIDE_BLOCKS,
-        row("reg_token", "register_tokens"),
+        *table("reg_token register_tokens"),
         # In a training file, blocks stand in chunks: blocks.CHUNK.BLOCK, where BLOCK counts through.
         *(r for chunk in ("", r"*.") for r in within((*BLOCK, *SWIGLU), "blocks.#.", f"blocks.{chunk}#.")),
     ),

@@ -1,14 +1,14 @@
-"""What is to be known about a format."""
+"""A format: how to recognise it, its table of names, and what its own settings say about a model."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
 
-from vit.checkpoints.names import Row
+from vit.checkpoints.names import KeyRule
 from vit.checkpoints.reading import Source
 from vit.config import ViTConfig
 
@@ -23,15 +23,18 @@ class Hints:
     Attributes:
         encoder: settings of `ViTConfig`; those that the tensors show too must agree with them.
         decoder: settings of `DecoderConfig`, likewise.
-        norm_pix_loss: of the autoencoder; None where nothing says so.
-        mean, std: of the input; None where nothing says so.
-        interpolation: of the resizing of the input, as the settings call it; None where nothing says so.
+        norm_pix_loss: of the autoencoder; None if nothing says so.
+        mean, std: of the input; None if nothing says so.
+        interpolation: of the resizing of the input, as the settings call it; None if nothing says so.
         class_names: of the head.
-        notes: what they say that is not done here, for the user.
+        notes: for the user, on what the settings ask for and is not done here.
+
+    Raises:
+        ValueError: a value that cannot be used, which is named: settings come from outside and may hold anything.
     """
 
-    encoder: dict[str, Any]
-    decoder: dict[str, Any]
+    encoder: dict[str, Any] = field(default_factory=dict)
+    decoder: dict[str, Any] = field(default_factory=dict)
     norm_pix_loss: bool | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -39,77 +42,21 @@ class Hints:
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-
-def no_hints(source: Source) -> Hints:
-    """Of a format without settings."""
-    return Hints({}, {})
-
-
-@dataclass(frozen=True)
-class Format:
-    """A format.
-
-    Attributes:
-        name: for the user.
-        anchor: regular expression of the patch embedding's key, to the end; what stands before it is the wrapping.
-        marks: regular expressions; one of them must match a key within the wrapping, a name of `Source.other`, or
-            "config.json says FORMAT".
-        rows: names.
-        dropped: regular expressions of keys that are left out, each with the reason.
-        hints: reads the settings.
-        global_pool: what the head reads in every model of this format; "" where it may be either.
-        norm_eps, mean, std, interpolation: what holds where the settings do not say.
-    """
-
-    name: str
-    anchor: str
-    rows: tuple[Row, ...]
-    marks: tuple[str, ...] = ()
-    dropped: tuple[tuple[str, str], ...] = ()
-    hints: Callable[[Source], Hints] = no_hints
-    global_pool: str = ""
-    norm_eps: float = 1e-6
-    mean: tuple[float, ...] = IMAGENET[0]
-    std: tuple[float, ...] = IMAGENET[1]
-    interpolation: str = "bicubic"
-
-    def marked(self, source: Source, prefix: str) -> bool:
-        """Whether what stands under `prefix` bears the marks of this format."""
-        if not self.marks:
-            return True
-        names = [key.removeprefix(prefix) for key in source.tensors if key.startswith(prefix)]
-        names += [*source.other, f"config.json says {source.config.get('format')}"]
-        patterns = [re.compile(mark) for mark in self.marks]
-        return any(pattern.fullmatch(name) for pattern in patterns for name in names)
-
-    def reason(self, key: str) -> str:
-        """Why `key` is left out; "" where it should not be."""
-        return next((why for pattern, why in self.dropped if re.fullmatch(pattern, key)), "")
-
-
-def checked(hints: Hints) -> Hints:
-    """The same hints, when they can be used: settings come from outside and may hold anything.
-
-    Raises:
-        ValueError: one cannot, which is named.
-    """
-    for key, value in (*hints.encoder.items(), *hints.decoder.items()):
-        if not _usable("embed_dim" if key == "dim" else key, value):
-            raise ValueError(f"{key} is {value!r}")
-    for key, values in (("mean", hints.mean), ("std", hints.std)):
-        if values is not None and not (
-            0 < len(values) <= 4096 and all(_number(v) and (v > 0 or key == "mean") for v in values)
-        ):
-            raise ValueError(f"{key} is {values!r}")
-    if (hints.mean is None) != (hints.std is None) or (hints.mean and hints.std and len(hints.mean) != len(hints.std)):
-        raise ValueError(f"mean is {hints.mean!r}, std {hints.std!r}")
-    if hints.norm_pix_loss is not None and not isinstance(hints.norm_pix_loss, bool):
-        raise ValueError(f"norm_pix_loss is {hints.norm_pix_loss!r}")
-    return hints
+    def __post_init__(self) -> None:
+        for key, value in (*self.encoder.items(), *self.decoder.items()):
+            if not _usable("embed_dim" if key == "dim" else key, value):
+                raise ValueError(f"{key} is {value!r}")
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if values is not None and not (values and all(_number(v) and (v > 0 or key == "mean") for v in values)):
+                raise ValueError(f"{key} is {values!r}")
+        if len(self.mean or ()) != len(self.std or ()):
+            raise ValueError(f"mean is {self.mean!r}, std {self.std!r}")
+        if not isinstance(self.norm_pix_loss, bool | None):
+            raise ValueError(f"norm_pix_loss is {self.norm_pix_loss!r}")
 
 
 def _usable(key: str, value: Any) -> bool:
-    """Whether a setting of `ViTConfig` can have this value, by its type; a number may be 0 where 0 is its default."""
+    """Whether a setting of `ViTConfig` can have this value, by its type; a number may be 0 if 0 is its default."""
     kind, default = get_type_hints(ViTConfig)[key], getattr(ViTConfig, key)
     if kind == tuple[int, int]:
         return isinstance(value, tuple) and pair(value) is not None and min(value) > 0
@@ -127,8 +74,8 @@ def _number(value: Any) -> bool:
 
 
 def pair(value: Any) -> tuple[int, int] | None:
-    """A size as (height, width): a number stands for a square. None for what is no size."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    """Return a size as (height, width): a number stands for a square; None for what is no size."""
+    if type(value) is int:
         return value, value
     if isinstance(value, list | tuple) and len(value) == 2 and all(type(v) is int for v in value):
         return value[0], value[1]
@@ -136,5 +83,44 @@ def pair(value: Any) -> tuple[int, int] | None:
 
 
 def only_given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Without those that are None."""
+    """Return the values that are not None."""
     return {key: value for key, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format.
+
+    Attributes:
+        name: for the user.
+        anchor: regular expression of the patch embedding's key, to the end; what stands before it is the wrapping.
+        marks: regular expressions; one of them must match a key within the wrapping, a name of `Source.other`, or
+            "config.json says FORMAT".
+        rules: the table of names.
+        dropped: regular expressions of keys that are left out, each with the reason.
+        hints: reads the settings.
+        global_pool: what the head reads in every model of this format; "" if it may be either.
+        norm_eps, mean, std, interpolation: what holds if the settings do not say.
+    """
+
+    name: str
+    anchor: str
+    rules: tuple[KeyRule, ...]
+    marks: tuple[str, ...] = ()
+    dropped: tuple[tuple[str, str], ...] = ()
+    hints: Callable[[Source], Hints] = lambda source: Hints()
+    global_pool: str = ""
+    norm_eps: float = 1e-6
+    mean: tuple[float, ...] = IMAGENET[0]
+    std: tuple[float, ...] = IMAGENET[1]
+    interpolation: str = "bicubic"
+
+    def marked(self, source: Source, prefix: str) -> bool:
+        """Whether what stands under `prefix` bears a mark of this format."""
+        names = [key.removeprefix(prefix) for key in source.tensors if key.startswith(prefix)]
+        names += [*source.other, f"config.json says {source.config.get('format')}"]
+        return not self.marks or any(re.fullmatch("|".join(self.marks), name) for name in names)
+
+    def reason(self, key: str) -> str:
+        """Return why `key` is left out; "" if it should not be."""
+        return next((why for pattern, why in self.dropped if re.fullmatch(pattern, key)), "")

@@ -5,38 +5,38 @@ from __future__ import annotations
 from vit.checkpoints.formats.format import Format, Hints, only_given, pair
 from vit.checkpoints.formats.outgoing import Outgoing, renamed, require
 from vit.checkpoints.formats.timm import ANCHOR, BLOCK, ENCODER
-from vit.checkpoints.names import row, within
+from vit.checkpoints.names import table, within
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import Source
 from vit.mae import Model
 
 DECODER = (
-    row("decoder.mask_token", "mask_token"),
-    row("decoder.pos_embed", "decoder_pos_embed"),
-    row("decoder.embed.@", "decoder_embed.@"),
+    *table("""
+        decoder.mask_token      mask_token
+        decoder.pos_embed       decoder_pos_embed
+        decoder.embed.@         decoder_embed.@
+        decoder.norm.@          decoder_norm.@
+        decoder.pred.@          decoder_pred.@      (pixels)
+    """),
     *within(BLOCK, "decoder.blocks.#.", "decoder_blocks.#."),
-    row("decoder.norm.@", "decoder_norm.@"),
-    row("decoder.pred.@", "decoder_pred.@", change="pixels"),
 )
 
 
 def mae_hints(source: Source) -> Hints:
-    """What the saved command line (`args`) says."""
+    """Read the saved command line, `args`."""
     args = {key.removeprefix("args."): value for key, value in source.other.items() if key.startswith("args.")}
     norm_pix = args.get("norm_pix_loss")
     # The heads stand in files that `to_mae` wrote; MAE's own leave them to the name of the model.
-    encoder = {"image_size": pair(args.get("input_size")), "num_heads": args.get("num_heads")}
-    decoder = {"num_heads": args.get("decoder_num_heads")}
-    return Hints(
-        only_given(encoder), only_given(decoder), norm_pix_loss=norm_pix if isinstance(norm_pix, bool) else None
-    )
+    encoder = only_given({"image_size": pair(args.get("input_size")), "num_heads": args.get("num_heads")})
+    decoder = only_given({"num_heads": args.get("decoder_num_heads")})
+    return Hints(encoder, decoder, norm_pix_loss=norm_pix if isinstance(norm_pix, bool) else None)
 
 
 PRETRAINING = Format(
     name="facebookresearch/mae, pretraining",
     anchor=ANCHOR,
     marks=(r"decoder_pred\.weight", r"decoder_embed\.weight", r"args\.norm_pix_loss"),
-    rows=(*ENCODER, *DECODER),
+    rules=(*ENCODER, *DECODER),
     hints=mae_hints,
 )
 
@@ -44,14 +44,14 @@ FINE_TUNED = Format(
     name="facebookresearch/mae, fine-tuned",
     anchor=ANCHOR,
     marks=(r"args\.(finetune|layer_decay|cls_token)",),
-    rows=ENCODER,
+    rules=ENCODER,
     hints=mae_hints,
-    global_pool="token",  # but where an fc_norm says otherwise
+    global_pool="token",  # unless an fc_norm says otherwise
 )
 
 
 def to_mae(model: Model, origin: Origin) -> Outgoing:
-    """For facebookresearch/mae: the names of its code, under "model"; what that code cannot know, under "args"."""
+    """Write for facebookresearch/mae: the names of its code, under "model"; what that code cannot know, under "args"."""
     what, notes = "MAE's code", []
     require(model, what, class_token=True, registers=0, qkv="linear", mlp="gelu", qk_norm=False, layer_scale=None)
     require(model, what, no_embed_class=False)

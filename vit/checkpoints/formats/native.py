@@ -7,21 +7,22 @@ from typing import Any
 
 from vit.checkpoints.formats.format import Format, Hints
 from vit.checkpoints.formats.timm import ANCHOR, BLOCK, ENCODER
-from vit.checkpoints.names import row, within
-from vit.checkpoints.reading import CheckpointError, Source
+from vit.checkpoints.names import shared, within
+from vit.checkpoints.reading import Source
 from vit.config import DecoderConfig, ViTConfig
+from vit.load_options import CheckpointError
 
 FORMAT = "vit-patch-trainer/1"
 """What config.json says under "format"."""
 
 DECODER = (
-    *(row(f"decoder.{name}") for name in ("mask_token", "pos_embed", "embed.@", "norm.@", "pred.@")),
+    *shared("decoder.mask_token decoder.pos_embed decoder.embed.@ decoder.norm.@ decoder.pred.@"),
     *within(BLOCK, "decoder.blocks.#.", "decoder.blocks.#."),
 )
 
 
 def native_hints(source: Source) -> Hints:
-    """All of config.json; of a state of a run, what stands in it under the same names.
+    """Read config.json; of a state of a run, what stands in it under the same names.
 
     Raises:
         CheckpointError: a setting is missing, or makes no model.
@@ -34,35 +35,37 @@ def native_hints(source: Source) -> Hints:
         if not config["encoder"] and any(key.startswith("config.model.") for key in source.other):
             raise CheckpointError(f"{source.path} was saved by an earlier version: it lacks its model's settings")
         if not config["encoder"]:
-            return Hints({}, {})
+            return Hints()
     try:
         if source.config:
-            config["sha256"]  # compared in reading, where it is there
+            config["sha256"]  # compared in reading, if it is there
         encoder = {key: tuple(v) if isinstance(v, list) else v for key, v in config["encoder"].items()}
-        decoder = config["decoder"]
-        if decoder is not None:
+        decoder = config["decoder"] or {}
+        if decoder:
             decoder = {key: encoder[key] for key in ("qkv", "qkv_bias") if key in encoder} | decoder
-        for settings, kind in ((encoder, ViTConfig), (decoder or {}, DecoderConfig)):
-            unknown = settings.keys() - {item.name for item in fields(kind)}
-            if unknown:
+        for settings, kind in ((encoder, ViTConfig), (decoder, DecoderConfig)):
+            if unknown := settings.keys() - {item.name for item in fields(kind)}:
                 raise KeyError(f"{sorted(unknown)[0]} is no setting of {kind.__name__}")
         return Hints(
-            encoder, decoder or {}, config["norm_pix_loss"], tuple(map(float, config["mean"])),
-            tuple(map(float, config["std"])), config.get("interpolation"), tuple(map(str, config["class_names"])),
-        )  # fmt: skip
+            encoder,
+            decoder,
+            config["norm_pix_loss"],
+            tuple(map(float, config["mean"])),
+            tuple(map(float, config["std"])),
+            config.get("interpolation"),
+            tuple(map(str, config["class_names"])),
+        )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{source.path}: {where} is damaged: {type(error).__name__}: {error}") from error
 
 
 def _of_state(values: dict[str, Any]) -> dict[str, Any]:
-    """What a state of a run (see `vit.training.run`) says of its model, as config.json has it."""
+    """Return what a state of a run (see `vit.training.run`) says of its model, as config.json has it."""
     parts = {
         name: {key.removeprefix(f"{name}."): value for key, value in values.items() if key.startswith(f"{name}.")}
         for name in ("encoder", "decoder")
     }
-    known: dict[str, Any] = {
-        key: values[key] for key in ("norm_pix_loss", "mean", "std", "class_names") if key in values
-    }
+    known = {key: values[key] for key in ("norm_pix_loss", "mean", "std", "class_names") if key in values}
     return known | {"encoder": parts["encoder"], "decoder": parts["decoder"] or None, "interpolation": "bicubic"}
 
 
@@ -70,14 +73,13 @@ AUTOENCODER = Format(
     name="vit-patch-trainer",
     anchor=rf"encoder\.{ANCHOR}",
     marks=(r"decoder\.pred\.weight",),
-    rows=(*within(ENCODER, "", "encoder."), *DECODER),
+    rules=(*within(ENCODER, "", "encoder."), *DECODER),
     hints=native_hints,
 )
-
 ENCODER_ALONE = Format(
     name="vit-patch-trainer",
     anchor=ANCHOR,
     marks=(r"config\.json says vit-patch-trainer/1", r"encoder\.embed_dim"),
-    rows=ENCODER,
+    rules=ENCODER,
     hints=native_hints,
 )

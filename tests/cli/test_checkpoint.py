@@ -89,20 +89,15 @@ def test_export(folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "arguments are required: COMMAND"),
-        (["look"], "invalid choice: 'look'"),
-        (["inspect"], "arguments are required: checkpoint"),
+        ([], "a command is missing; one of inspect, convert, export, push"),
         (["inspect", "nowhere"], "no checkpoint at nowhere"),
-        (["inspect", "{folder}", "--what"], "unrecognized arguments: --what"),
-        (["inspect", "{folder}", "--image-size", "3x3"], "--image-size: '3x3' cannot be used"),
-        (["inspect", "{folder}", "--image-size", "0"], "--image-size: '0' cannot be used"),
+        (["inspect", "{folder}", "--image-size", "0"], "image_size: 0 cannot be used"),
         (["inspect", "{folder}", "--image-size", "18"], "do not divide images of 18 x 18"),
-        (["convert", "{folder}", "--to", "timm"], "arguments are required: --out"),
-        (["convert", "{folder}", "--to", "keras", "--out", "x"], "invalid choice: 'keras'"),
+        (["convert", "{folder}", "--to", "timm"], "--out: is needed"),
+        (["convert", "{folder}", "--to", "keras", "--out", "x"], "--to: 'keras' cannot be used"),
         (["convert", "{folder}", "--to", "mae", "--out", "{folder}/x.bin"], "ends in .pth"),
         (["convert", "{folder}", "--to", "timm", "--out", "{folder}"], "exists; name another place"),
         (["export", "{folder}", "--to", "onnx", "--out", "{folder}/x.pt"], "ends in .onnx"),
-        (["push", "{folder}"], "arguments are required: ORGANISATION/NAME"),
     ],
 )
 def test_what_is_wrong_is_one_line(argv, said, folder, capsys):
@@ -117,21 +112,8 @@ def test_names_in_a_file_cannot_write_on_the_terminal(tmp_path, capsys):
     state = VisionTransformer(ViTConfig(**SIZES)).state_dict()
     torch.save(state | {"\x1b[2Jgone\rnew\nline": torch.ones(1)}, tmp_path / "x.pth")
     assert vit("inspect", tmp_path / "x.pth", "--num-heads", 4, "--grid-size", "4,2", "--tensors") == 2
-    assert (
-        vit(
-            "convert",
-            tmp_path / "x.pth",
-            "--num-heads",
-            4,
-            "--grid-size",
-            "4,2",
-            "--to",
-            "timm",
-            "--out",
-            tmp_path / "o",
-        )
-        == 2
-    )
+    argv = ["--num-heads", 4, "--grid-size", "4,2", "--to", "timm", "--out", tmp_path / "o"]
+    assert vit("convert", tmp_path / "x.pth", *argv) == 2
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
     assert "\r" not in said.out + said.err
