@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.errors import UserError, one_line
-from vit.figures import RunLine, RunPanel, compared_figure, save_figure
+from vit.figures import Panel, RunLine, compared_figure, save_figure
 from vit.figures.measures import SERIES
 from vit.report.pictures import curves_of
 from vit.runs import FIGURES, RunRecord, read_run, settings_that_matter
@@ -121,7 +121,7 @@ def draw_runs(runs: Sequence[RunRecord], path: Path) -> None:
         "lines: while training, on varied images (a running mean) or held-out ones · marks and figures: in the end, on "
     )
     figure = compared_figure(
-        [RunPanel(title, lines, title == "accuracy") for title, lines in panels.items()], "How the runs went",
+        [Panel(title, lines, share=title == "accuracy") for title, lines in panels.items()], "How the runs went",
         about + ", or ".join(measured),
     )  # fmt: skip
     save_figure(figure, path)

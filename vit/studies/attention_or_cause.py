@@ -14,8 +14,7 @@ from vit.data.augment import to_float
 from vit.data.draws import make_generator
 from vit.evaluate.reconstruction import fixed_mask, grid_distances
 from vit.figures.attention import attention_figure
-from vit.figures.measures import ArmPanel, arms_figure
-from vit.figures.scatter import ScatterPanel, scatter_figure
+from vit.figures.measures import Panel, arms_figure, scatter_figure
 from vit.interpret.causes import ATTENTION, GRADIENT, REMOVALS, attended_patches, removal_effects
 from vit.interpret.correlation import correlation, partial_correlation, ranks, top_overlap
 from vit.interpret.heads import HEAD_MEASURES, head_measures
@@ -334,9 +333,9 @@ def _patches_figure(
         return [[] if which == 1 and name == NEARNESS else one for (_, _, name), one in zip(arms, found, strict=True)]
 
     panels = [
-        ArmPanel("rank correlation", values(0), {"chance": 0.0}),
-        ArmPanel("nearness held constant", values(1), {"chance": 0.0}),
-        ArmPanel(f"first {TOP} shared", values(2), {"chance": chance}, share=True),
+        Panel("rank correlation", values(0), lines={"chance": 0.0}),
+        Panel("nearness held constant", values(1), lines={"chance": 0.0}),
+        Panel(f"first {TOP} shared", values(2), lines={"chance": chance}, share=True),
     ]
     about = (
         f"{data} · against the change of a hidden patch when a visible one is left out; a dot a seed; line: nearness"
@@ -353,7 +352,7 @@ def _heads_figure(models: Sequence[Learned], heads: Sequence[Tensor], data: str)
     mean = torch.tensor([head_correlations(one) for one in heads]).mean(0).tolist()
     units = ("bits below even attention", "share of its attention", "mean over tokens", "length of the vector it adds")
     panels = [
-        ScatterPanel(
+        Panel(
             f"{name}: r = {mean[i]:+.2f}".replace("-", "−"),
             {group: (values[:, i], values[:, -1]) for group, values in points.items()},
             units[i],

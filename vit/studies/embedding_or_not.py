@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vit.encoder import Block, VisionTransformer
-from vit.figures.measures import LayerPanel, layers_figure
+from vit.figures.measures import Panel, layers_figure
 from vit.interpret.circuits import chance_angles, principal_angles, share_within
 from vit.studies.finding import Finding, Seeds, Table, seeds
 from vit.studies.laboratory import Laboratory
@@ -65,14 +65,14 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     )
     start = {"all three, at the start": float(torch.stack([before[name] for name in MATRICES]).mean())}
     panels = [
-        LayerPanel(
+        Panel(
             "mean angle between what W_E writes and what a head reads",
             {name: after[name].numpy() for name in MATRICES},
             "degrees",
             {"two random spaces": chance} | start,
             limits=(0, 90),
         ),
-        LayerPanel(
+        Panel(
             "how much of the matrix reads what W_E writes",
             {name: shares[name].numpy() for name in MATRICES},
             "",

@@ -9,7 +9,7 @@ import torch
 from vit.evaluate.features import pixel_features
 from vit.evaluate.knn import knn_accuracy
 from vit.evaluate.reconstruction import fixed_mask, mean_visible
-from vit.figures.measures import ArmPanel, arms_figure
+from vit.figures.measures import Panel, arms_figure
 from vit.mae import masked_patch_loss
 from vit.studies.arms import (
     AS_IT_IS,
@@ -90,12 +90,12 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     values = {key: [found[key].values for found in scores.values()] for key in whole}
     start = {key: found.mean for key, found in untrained.items()}
     panels = [
-        ArmPanel("loss over hidden patches", values["loss"], {"mean of the visible": guess}),
-        ArmPanel(
+        Panel("loss over hidden patches", values["loss"], lines={"mean of the visible": guess}),
+        Panel(
             "20 nearest neighbours", values["neighbours"],
-            {"before training": start["neighbours"], "raw pixels": pixels}, share=True,
+            lines={"before training": start["neighbours"], "raw pixels": pixels}, share=True,
         ),
-        ArmPanel("linear probe", values["linear"], {"before training": start["linear"]}, share=True),
+        Panel("linear probe", values["linear"], lines={"before training": start["linear"]}, share=True),
     ]  # fmt: skip
     figure = arms_figure(
         [arm.label for arm in ARMS], panels, "What is lost when a part does not learn, or is not there", about

@@ -10,7 +10,7 @@ from torch import Tensor
 from vit.data.augment import to_float
 from vit.encoder import VisionTransformer
 from vit.figures import attention_figure
-from vit.figures.measures import LayerPanel, layers_figure
+from vit.figures.measures import Panel, layers_figure
 from vit.figures.style import Figure
 from vit.interpret import AttentionMaps, attention_entropy
 from vit.interpret.logits import asking
@@ -97,11 +97,11 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     about = f"{data.name} · patches, mean over heads; line: mean over seeds, band: their range"
     series = {key: {name: of[key].numpy() for name, of in found.items()} for key in MEASURES}
     panels = [  # the entropy stands in the table
-        LayerPanel(
+        Panel(
             "what a patch gives itself", series["own share"], "of its attention", {"even": 1 / tokens}, share=True
         ),
-        LayerPanel("do logits follow the cosine of tokens?", series["correlation"], "correlation"),
-        LayerPanel("is a logit the same both ways?", series["symmetry"], "symmetry"),
+        Panel("do logits follow the cosine of tokens?", series["correlation"], "correlation"),
+        Panel("is a logit the same both ways?", series["symmetry"], "symmetry"),
     ]
     figures = {
         "maps": maps_figure(arms["Q = K = V = X"][0], arms["learned matrices"][0]),

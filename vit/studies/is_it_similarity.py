@@ -14,9 +14,8 @@ from torch import Tensor
 
 from vit.encoder import VisionTransformer
 from vit.evaluate.reconstruction import grid_distances
-from vit.figures.measures import LayerPanel, layers_figure
-from vit.figures.pairs import PairsPanel, pairs_figure
-from vit.figures.shares import SharesPanel, shares_figure
+from vit.figures.images import pairs_figure
+from vit.figures.measures import Panel, layers_figure, shares_figure
 from vit.interpret.circuits import leading_pairs, pixel_forms, positive_share, symmetric_share
 from vit.interpret.logits import Asking, asking, split_first_logits, split_keys, variance_parts
 from vit.interpret.self_similarity import correlation_with_cosine
@@ -296,7 +295,7 @@ def _preferences_figure(
         "trained": [one.liking for one in trained], "random weights": [one.liking for one in random], "q = k = x": plain,
     }  # fmt: skip
     panels = [
-        LayerPanel(
+        Panel(
             f"logit and {name}",
             {
                 variant: torch.cat([one.mean(0)[..., i].T for one in found]).numpy()  # (seeds x heads, layers)
@@ -324,8 +323,11 @@ def _split_figure(trained: Sequence[Reading], random: Sequence[Reading], numbers
     start = torch.stack([one.keys.mean(1) for one in random]).mean(0)
     layers |= {f"random weights, layer {layer}": start[layer].tolist() for layer in sorted({0, len(start) - 1})}
     panels = [
-        SharesPanel("first layer: what of the query meets what of the key (exact)", MEETINGS, heads),
-        SharesPanel("what tells the keys of a query apart: the key's …", KEYS, layers),
+        Panel(title, {name: dict(zip(parts, shares, strict=True)) for name, shares in rows.items()})
+        for title, parts, rows in (
+            ("first layer: what of the query meets what of the key (exact)", MEETINGS, heads),
+            ("what tells the keys of a query apart: the key's …", KEYS, layers),
+        )
     ]
     about = f"{data} · shares of the variance of a query's logits over keys; left of 0: works against the rest"
     return shares_figure(panels, "What are logits made of?", about)
@@ -334,7 +336,7 @@ def _split_figure(trained: Sequence[Reading], random: Sequence[Reading], numbers
 def _pairs_figure(learned: Learned, root: Tensor, data: str) -> Figure:
     embed = learned.model.encoder.patch_embed
     channels = embed.proj.weight.shape[1]
-    panels = []
+    panels: dict[str, tuple[Tensor, list[list[str]]]] = {}
     for name, model in (("trained", learned.model), ("random weights", learned.initial)):
         forms = root @ pixel_forms(model.encoder).cpu().double()[:4] @ root
         rows, notes = [], []
@@ -346,11 +348,11 @@ def _pairs_figure(learned: Learned, root: Tensor, data: str) -> Figure:
             notes.append(
                 [f"{share:.0%} · {cosine:+.2f}".replace("-", "−") for share, cosine in zip(shares, alike, strict=True)]
             )
-        panels.append(PairsPanel(name, torch.stack(rows)[..., : min(channels, 3), :, :], notes))
+        panels[name] = torch.stack(rows)[..., : min(channels, 3), :, :], notes
     about = (
         f"{data}, seed {learned.config.train.seed}, first layer · a patch with more of the left tile (or of its negative) asks"
         " for patches with more of the right one (or of its negative); below: share of the head's form as patches vary, and"
         " how alike the tiles are, from −1 to +1"
     )
-    names = [f"head {head}" for head in range(len(panels[0].pairs))]
+    names = [f"head {head}" for head in range(len(panels["trained"][0]))]
     return pairs_figure(names, panels, ("asks", "is found"), "What do first-layer heads ask for?", about)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.evaluate.reconstruction import fixed_mask
-from vit.figures.measures import LayerPanel, layers_figure
+from vit.figures.measures import Panel, layers_figure
 from vit.interpret.similarity import clusters
 from vit.mae import masked_patch_loss
 from vit.patches import patchify, unpatchify
@@ -62,8 +62,8 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     about = f"{models[0].data.name}, {len(shown):,} test images · line: mean over seeds, band: their range"
     places = [f"{size:,}" for size in sizes]
     panels = [
-        LayerPanel("first vectors: error of the table", {"table": errors.numpy()}, "of their length", share=True),
-        LayerPanel(
+        Panel("first vectors: error of the table", {"table": errors.numpy()}, "of their length", share=True),
+        Panel(
             "hidden patches: the loss", {"table": losses.numpy()}, "", {"W_E": seeds(linear).mean}
         ),
     ]  # fmt: skip

@@ -14,9 +14,8 @@ from vit.data.draws import make_generator
 from vit.data.images import evenly_spaced
 from vit.data.scenes import CLASS_NAMES, PART_NAMES, SCENES_OF_CLASS
 from vit.encoder import VisionTransformer
-from vit.figures.measures import LayerPanel, layers_figure
-from vit.figures.pasted import pasted_figure
-from vit.figures.shares import SharesPanel, shares_figure
+from vit.figures.images import pasted_figure
+from vit.figures.measures import Panel, layers_figure, shares_figure
 from vit.figures.style import Figure
 from vit.interpret.pasting import paste, pasted_tokens
 from vit.interpret.stream import residual_stream
@@ -259,7 +258,8 @@ def figure_of_shares(shares: dict[str, Tensor], design: Design, data: str) -> Fi
     for name, measured in shares.items():
         depth = measured.shape[1] - 1
         places = ["embedding", *(f"after block {number}" for number in range(1, depth + 1))]
-        panels.append(SharesPanel(name, tuple(TERMS), dict(zip(places, measured.mean(0).tolist(), strict=True))))
+        rows = [dict(zip(TERMS, shares, strict=True)) for shares in measured.mean(0).tolist()]
+        panels.append(Panel(name, dict(zip(places, rows, strict=True))))
     about = f"{data} · {design.description}: shares of their tokens' variance"
     return shares_figure(panels, "What is a token made of?", f"{about}, mean over seeds")
 
@@ -268,7 +268,7 @@ def moved_figure(moved: dict[str, Tensor]) -> Figure:
     """How far tokens move, from layer to layer."""
     top = max(float(measured.mean(4).max()) for measured in moved.values())
     panels = [
-        LayerPanel(
+        Panel(
             name,
             {
                 f"{patch}, {where}": measured[:, kind, others].mean((1, 3)).numpy()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vit.evaluate.reconstruction import fixed_mask, score_reconstruction
-from vit.figures.measures import ArmPanel, LayerPanel, arms_figure, layers_figure
+from vit.figures.measures import Panel, arms_figure, layers_figure
 from vit.figures.style import Figure
 from vit.interpret.gradients import drift, masked_gradients, sizes, weights_by_name
 from vit.studies.arms import (
@@ -87,7 +87,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
         " each other, they give the same logits. What is frozen is frozen in encoder and decoder, and its neighbours learn to"
         " make up for it."
     )
-    panel = ArmPanel("loss over hidden patches", [loss.values for loss in losses.values()])
+    panel = Panel("loss over hidden patches", [loss.values for loss in losses.values()])
     title, about = "What is lost when one of them stands still", "a dot a seed, a bar at their mean; grey: all learn"
     figures = {
         "gradients": gradients_figure(pull, data.name),
@@ -157,7 +157,7 @@ def gradients_figure(pull: Pull, data: str) -> Figure:
     }
     shown["how far it has moved"] = pull.moved
     panels = [
-        LayerPanel(
+        Panel(
             title, {name: of[name].numpy() for name in BY_LAYER}, "of the matrix's size",
             {name: float(of[name].mean()) for name in ("W_E", "positions")}, log=True,
         )
