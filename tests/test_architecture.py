@@ -25,8 +25,8 @@ FLOORS = [
     ["data"],
     ["attention", "masking", "patches"],
     ["device", "runs", "settings"],
-    ["config", "pretrained"],
-    ["atomic", "errors"],
+    ["config", "load_options", "pretrained"],
+    ["atomic", "errors", "progress"],
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vit.cli.options import CommandParser
+from vit.cli.options import read_options
 from vit.cli.study import study_plan
 from vit.settings import parse_config, parse_train_command, take_options
 from vit.studies import STUDIES
@@ -77,8 +77,8 @@ def test_every_command_that_is_told_is_one_that_its_program_takes(words, monkeyp
     elif name == "data":
         parse_config(module.data_parser(), take_options(argv, "--out")[1])
     else:
-        parser: CommandParser = getattr(module, f"{name}_parser")()
-        parser.parse_args(argv)
+        groups, argv = (module.COMMANDS[argv[0]].OPTIONS, argv[1:]) if name == "checkpoint" else (module.OPTIONS, argv)
+        read_options(f"vit {name}", argv, *groups)
 
 
 def test_commands_are_found():

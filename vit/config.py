@@ -72,30 +72,36 @@ Probability = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <=
 BelowOne = Annotated[float, Range("from 0 to below 1", lambda x: 0 <= x < 1)]
 
 
-class _Section:
-    """Checks of all sections: null only where it is allowed, finite numbers, and the range that the type states."""
+class Section:
+    """Checks of all settings: null only where it is allowed, finite numbers, and the range that the type states.
+
+    Also of the options of commands, which have no section: their names are written as on the command line.
+    """
 
     section = ""
 
-    def __init_subclass__(cls, section: str) -> None:
+    def __init_subclass__(cls, section: str = "") -> None:
         cls.section = section
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self), include_extras=True)
         for item in fields(self):  # type: ignore[arg-type]
-            key, value = f"{self.section}.{item.name}", getattr(self, item.name)
+            key = f"{self.section}.{item.name}" if self.section else f"--{item.name.replace('_', '-')}"
+            value = getattr(self, item.name)
             allowed = "leave the key out to have its default"
             _require(value is not None or "None" in str(item.type), key, value, allowed)
             for number in value if isinstance(value, tuple | list) else (value,):
                 finite = not isinstance(number, float) or math.isfinite(number)
                 _require(finite, key, number, "a finite number is needed")
-            for allowed_range in get_args(hints[item.name])[1:]:
-                if isinstance(allowed_range, Range):
-                    _require(allowed_range.holds(value), key, value, allowed_range.allowed)
+            hint = hints[item.name]
+            for part in (hint, *get_args(hint)):  # a type, or those of a union
+                for allowed_range in get_args(part)[1:]:
+                    if isinstance(allowed_range, Range) and value is not None:
+                        _require(allowed_range.holds(value), key, value, allowed_range.allowed)
 
 
 @dataclass(frozen=True)
-class DataConfig(_Section, section="data"):
+class DataConfig(Section, section="data"):
     """Which images: where they come from, and which of them are used."""
 
     source: Source = "cifar10"
@@ -123,7 +129,7 @@ class DataConfig(_Section, section="data"):
 
 
 @dataclass(frozen=True)
-class AugmentConfig(_Section, section="augment"):
+class AugmentConfig(Section, section="augment"):
     """How the training images are varied, each by draws of its own."""
 
     crop: Literal["resized", "pad", "none"] = "resized"
@@ -229,7 +235,7 @@ class DecoderConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig(ViTConfig, _Section, section="model"):
+class ModelConfig(ViTConfig, Section, section="model"):
     """The encoder, the decoder, and which of their parts learn."""
 
     init: str = ""
@@ -321,7 +327,7 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class MaskConfig(_Section, section="mask"):
+class MaskConfig(Section, section="mask"):
     """Pretraining: which patches are hidden."""
 
     kind: Literal["random", "block", "grid"] = "random"
@@ -331,7 +337,7 @@ class MaskConfig(_Section, section="mask"):
 
 
 @dataclass(frozen=True)
-class ReconstructConfig(_Section, section="reconstruct"):
+class ReconstructConfig(Section, section="reconstruct"):
     """Objective reconstruct: what is predicted of the hidden patches."""
 
     norm_pix_loss: bool = True
@@ -341,7 +347,7 @@ class ReconstructConfig(_Section, section="reconstruct"):
 
 
 @dataclass(frozen=True)
-class ClassifyConfig(_Section, section="classify"):
+class ClassifyConfig(Section, section="classify"):
     """Objective classify, of a pretrained encoder or from scratch: what is done to images and labels in training."""
 
     label_smoothing: BelowOne = 0.0
@@ -362,7 +368,7 @@ class ClassifyConfig(_Section, section="classify"):
 
 
 @dataclass(frozen=True)
-class OptimConfig(_Section, section="optim"):
+class OptimConfig(Section, section="optim"):
     """The optimizer and its schedule: linear warm-up, then a cosine."""
 
     name: Literal["adamw", "muon"] = "adamw"
@@ -390,7 +396,7 @@ class OptimConfig(_Section, section="optim"):
 
 
 @dataclass(frozen=True)
-class TrainConfig(_Section, section="train"):
+class TrainConfig(Section, section="train"):
     """What is learned, and how long."""
 
     objective: Literal[*OBJECTIVES] = "reconstruct"  # type: ignore[valid-type]
@@ -406,7 +412,7 @@ class TrainConfig(_Section, section="train"):
 
 
 @dataclass(frozen=True)
-class RunConfig(_Section, section="run"):
+class RunConfig(Section, section="run"):
     """Where a run computes and what it writes: nothing here changes the result but for its last bits."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"

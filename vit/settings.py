@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import ArgumentParser, set_parsing_settings
+from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 
 from vit.config import Config, ConfigError
 from vit.errors import one_line
@@ -88,7 +87,7 @@ def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[s
             check_file(Path(path), sections)
         parsed = parser.parse_args([*(f"--config={path}" for path in files), *settings])
         return {name: section(**parsed[name].as_dict()) for name, section in sections.items()}
-    except argparse.ArgumentError as error:
+    except ArgumentError as error:
         message = one_line(str(error.message)).replace("Parser key ", "").replace("typing.", "")
         raise ConfigError(f"{message.rstrip('.')}. All keys are listed by --help") from error
 
@@ -202,12 +201,16 @@ def parse_train_command(argv: Sequence[str], default_config: Path) -> TrainComma
 
 
 def take_options(argv: Sequence[str], *options: str) -> tuple[list[list[str]], list[str]]:
-    """The values of each of `options` in `argv`, and `argv` without them."""
-    scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for option in options:
-        scan.add_argument(option, action="append", default=[])
-    try:
-        found, rest = scan.parse_known_args(list(argv))
-    except argparse.ArgumentError as error:
-        raise ConfigError(f"{error.argument_name}: {error.message}") from error
-    return [vars(found)[option.removeprefix("--")] for option in options], rest
+    """Return the values of each of `options` in `argv`, and `argv` without them."""
+    found: dict[str, list[str]] = {option: [] for option in options}
+    rest: list[str] = []
+    words = iter(argv)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in found:
+            rest.append(word)
+        elif equals or not (value := next(words, "--")).startswith("--"):
+            found[name].append(value)
+        else:
+            raise ConfigError(f"{name}: a value is missing")
+    return list(found.values()), rest

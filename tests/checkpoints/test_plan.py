@@ -520,9 +520,9 @@ def test_options_of_the_command_line_are_those_of_load_model():
     import inspect as look
     from dataclasses import fields
 
-    from vit.checkpoints.request import Request
+    from vit.load_options import LoadOptions
 
-    asked = [field.name for field in fields(Request)]
+    asked = [field.name for field in fields(LoadOptions)]
     assert sorted(asked) == sorted(set(look.signature(load_model).parameters) - {"source"})
 
 

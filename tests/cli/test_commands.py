@@ -30,8 +30,13 @@ def test_vit_answers_without_heavy_imports(argv, said, vit_command):
     assert not done.stderr
 
 
-def test_vit_help_names_its_commands(vit_command):
-    assert re.search(r"^\s+data\s+\w", vit_command("--help").stdout, re.MULTILINE)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_without_heavy_imports(name, vit_command):
+    done = vit_command(name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: ")
+    assert done.stdout.endswith("imported:\n")
+    assert re.search(rf"^\s+{name}\s+\w", vit_command("--help").stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

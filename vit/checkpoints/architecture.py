@@ -14,9 +14,9 @@ from vit.checkpoints.formats.format import pair
 from vit.checkpoints.names import Shape, Value
 from vit.checkpoints.origin import Report
 from vit.checkpoints.reading import CheckpointError, Source
-from vit.checkpoints.request import Request
 from vit.checkpoints.resize import adapt_channels, resize_kernels, resize_positions
 from vit.config import DecoderConfig, ViTConfig
+from vit.load_options import LoadOptions
 from vit.patches import sincos_positions
 
 # Heads by width, where they are not width / 64: ViT-H and ViT-g of the usual families, and MAE's decoder.
@@ -29,7 +29,13 @@ class Reader:
     """Reads the architecture off the shapes, and changes the values as it was asked."""
 
     def __init__(
-        self, source: Source, format: Format, hints: Hints, request: Request, values: dict[str, Value], report: Report
+        self,
+        source: Source,
+        format: Format,
+        hints: Hints,
+        request: LoadOptions,
+        values: dict[str, Value],
+        report: Report,
     ):
         self.source, self.format, self.hints, self.request = source, format, hints, request
         self.values, self.report = values, report

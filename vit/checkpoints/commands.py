@@ -13,8 +13,8 @@ from vit.checkpoints.convert import convert_model
 from vit.checkpoints.inspection import describe, facts
 from vit.checkpoints.loading import find, load_model
 from vit.checkpoints.plan import plan_model
-from vit.checkpoints.request import Request
 from vit.errors import one_line
+from vit.load_options import LoadOptions
 
 
 def inspect(checkpoint: str, asked: dict[str, Any], every: bool, as_json: bool) -> int:
@@ -29,7 +29,7 @@ def inspect(checkpoint: str, asked: dict[str, Any], every: bool, as_json: bool) 
     Returns:
         the exit code: 0, or 2 where it could not be loaded so.
     """
-    request = Request(**asked)
+    request = LoadOptions(**asked)
     plan = plan_model(find(checkpoint), request)
     known = facts(plan, request)
     print(json.dumps(known, indent=2) if as_json else describe(plan, known, every))

@@ -8,11 +8,11 @@ from typing import Any
 from vit.checkpoints.loading import plan_origin, value_problems
 from vit.checkpoints.plan import Plan
 from vit.checkpoints.reading import check_finite
-from vit.checkpoints.request import Request
 from vit.errors import one_line
+from vit.load_options import LoadOptions
 
 
-def facts(plan: Plan, request: Request) -> dict[str, Any]:
+def facts(plan: Plan, request: LoadOptions) -> dict[str, Any]:
     """All that is known about a checkpoint, in plain values.
 
     Every tensor is read once, to count values that are nan or infinite: a problem where `load_model` refuses them, a note

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -26,9 +26,9 @@ from vit.checkpoints.reading import (
     read_checkpoint,
     shown,
 )
-from vit.checkpoints.request import Request
 from vit.checkpoints.resize import adapt_statistics
 from vit.data.augment import Normalization
+from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.pretrained import shipped_models
 
@@ -39,13 +39,13 @@ SHIPPED = "the model of that name that comes with the package"
 def load_model(
     source: str | Path | Mapping[str, Tensor],
     *,
-    part: str | None = None,
+    part: Literal["encoder"] | None = None,
     image_size: int | tuple[int, int] | None = None,
     patch_size: int | tuple[int, int] | None = None,
     channels: int | None = None,
     num_classes: int | None = None,
     class_token: bool | None = None,
-    global_pool: str | None = None,
+    global_pool: Literal["token", "avg"] | None = None,
     fc_norm: bool | None = None,
     num_heads: int | None = None,
     decoder_heads: int | None = None,
@@ -84,7 +84,7 @@ def load_model(
         CheckpointError: in one line: the file cannot be read or is not safe, its family is not computed here, or a tensor is
             missing, unexpected, of another shape, or not finite.
     """
-    request = Request(
+    request = LoadOptions(
         part, image_size, patch_size, channels, num_classes, class_token, global_pool, fc_norm, num_heads, decoder_heads,
         norm_pix_loss, norm_eps, grid_size, branch, allow,
     )  # fmt: skip
@@ -157,7 +157,7 @@ def find(source: str | Path | Mapping[str, Tensor]) -> Source:
 
 
 @torch.no_grad()
-def build(plan: Plan, request: Request) -> Model:
+def build(plan: Plan, request: LoadOptions) -> Model:
     """The model of a plan, with its weights.
 
     Raises:
@@ -172,7 +172,7 @@ def build(plan: Plan, request: Request) -> Model:
         raise CheckpointError(f"{where}: the model cannot be made: {shown(str(error), 200)}") from error
 
 
-def _build(plan: Plan, request: Request) -> Model:
+def _build(plan: Plan, request: LoadOptions) -> Model:
     state: dict[str, Tensor] = {}
     for target, value in plan.values.items():
         if problems := value_problems(plan, request, target):
@@ -194,7 +194,7 @@ def _build(plan: Plan, request: Request) -> Model:
     return model.eval()
 
 
-def value_problems(plan: Plan, request: Request, target: str) -> list[str]:
+def value_problems(plan: Plan, request: LoadOptions, target: str) -> list[str]:
     """Why the values of one of the model's tensors cannot be used: no weights, or not finite and not allowed to be."""
     problems = []
     for name in plan.values[target].move.sources:

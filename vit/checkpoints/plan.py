@@ -16,10 +16,10 @@ from vit.checkpoints.formats.format import checked
 from vit.checkpoints.names import NOTES, Value, moves_in
 from vit.checkpoints.origin import Report
 from vit.checkpoints.reading import CheckpointError, Source, shown
-from vit.checkpoints.request import Request
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.errors import one_line
+from vit.load_options import LoadOptions
 from vit.mae import Model, build_autoencoder
 
 # Of several copies of the network in one file, the first of these is taken: averaged weights before the last ones.
@@ -78,7 +78,7 @@ class Plan:
         """A name of ours as the model has it: an autoencoder holds its encoder under `encoder.`."""
         return target if self.decoder is None or target.startswith("decoder.") else f"encoder.{target}"
 
-    def allowed(self, request: Request, target: str) -> bool:
+    def allowed(self, request: LoadOptions, target: str) -> bool:
         """Whether `request` allows one of ours, by any name that a message could have called it."""
         value = self.values.get(target)
         theirs = value.move.sources if value else ()
@@ -86,7 +86,7 @@ class Plan:
             target, f"encoder.{target}", *theirs, *(name.removeprefix(self.prefix) for name in theirs)
         )
 
-    def compare(self, request: Request) -> None:
+    def compare(self, request: LoadOptions) -> None:
         """Hold the values against what the model needs, and put the outcome into the report."""
         report, where = self.report, self.source.path
         try:
@@ -125,7 +125,7 @@ class Plan:
                 report.problems.append(f"{what}: {some}; {advice}. name them, or patterns, in allow to accept that")
 
 
-def plan_model(source: Source, request: Request) -> Plan:
+def plan_model(source: Source, request: LoadOptions) -> Plan:
     """Recognise the format, read the architecture off the shapes, and give every tensor its place.
 
     What is missing or unexpected stands in the report, as problems unless allowed.

@@ -24,7 +24,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from vit.checkpoints.pickles import Seen, deed, follow
-from vit.errors import UserError, one_line
+from vit.errors import one_line
+from vit.load_options import CheckpointError
 
 NO_WEIGHTS = "dynamics.safetensors"  # of a run: what was recorded of its training
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
@@ -49,13 +50,6 @@ NOT_WEIGHTS = (
     (b"\x89HDF", "an HDF5 file (TensorFlow, Keras), which is not read here"),
     (b"{", "JSON, not weights"),
 )
-
-
-class CheckpointError(UserError):
-    """A checkpoint that cannot be used; the message is one line: what, where, what to do."""
-
-    def __init__(self, message: str):
-        super().__init__(one_line(message))  # other libraries' messages, which are passed on, have several
 
 
 @dataclass(frozen=True)

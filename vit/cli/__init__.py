@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from vit import __version__
-from vit.cli.options import CommandParser
+from vit.cli.options import choose_command
 from vit.errors import exit_code_of
 
 COMMANDS = {
@@ -33,21 +33,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    parser = CommandParser(
-        prog="vit",
-        description="Train small vision transformers, and look at what they learned. Each command has a --help.",
-    )
-    parser.add_argument("--version", action="version", version=f"vit {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
-    for name, what in COMMANDS.items():
-        commands.add_parser(name, help=what, add_help=False)
-    arguments, rest = parser.parse_known_args(list(argv))
+    if argv[:1] == ["--version"]:
+        print(f"vit {__version__}")
+        return 0
+    what = "Train small vision transformers, and look at what they learned. Each command has a --help."
+    name, rest = choose_command("vit", what, COMMANDS, argv)
 
     from vit.training.process import Stopped, StopRequests
 
     try:
         with StopRequests():
-            return import_module(f"vit.cli.{arguments.command}").run(rest)
+            return import_module(f"vit.cli.{name}").run(rest)
     except Stopped as stopped:
         print(f"vit: stopped by {stopped}", file=sys.stderr)
         return stopped.exit_code

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from vit.cli.options import (
+from vit.cli.old_options import (
     CommandParser,
     loading_arguments,
     loading_parser,

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from vit.cli.options import CommandParser, picture_path, require_folder
+from vit.cli.old_options import CommandParser, picture_path, require_folder
 from vit.config import OBJECTIVES, PRESETS, ConfigError
 
 PEERS = ("vit-pytorch", "transformers", "transformers eager")

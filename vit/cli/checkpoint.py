@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from vit.cli.options import CommandParser, loading_arguments, loading_parser
+from vit.cli.old_options import CommandParser, loading_arguments, loading_parser
 from vit.config import ConfigError
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vit.cli.options import CommandParser, picture_path
+from vit.cli.old_options import CommandParser, picture_path
 from vit.errors import one_line
 
 

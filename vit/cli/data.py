@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jsonargparse import ArgumentParser
 
-from vit.cli.options import picture_path
+from vit.cli.old_options import picture_path
 from vit.config import ConfigError
 from vit.errors import one_line
 from vit.settings import config_parser, parse_config, take_options

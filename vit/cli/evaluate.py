@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vit.cli.options import CommandParser, count, loading_arguments, loading_parser, natural, require_folder, share
+from vit.cli.old_options import CommandParser, count, loading_arguments, loading_parser, natural, require_folder, share
 from vit.config import ConfigError, DataConfig
 from vit.errors import UserError, one_line
 from vit.runs import RunFiles, aligned, results_lines

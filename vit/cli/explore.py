@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from vit.cli.options import (
+from vit.cli.old_options import (
     CommandParser,
     loading_arguments,
     loading_parser,

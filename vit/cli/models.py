@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from vit.cli.options import CommandParser
+from vit.cli.old_options import CommandParser
 from vit.errors import one_line
 from vit.pretrained import shipped, shipped_models
 from vit.runs import FIGURES

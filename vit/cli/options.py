@@ -1,88 +1,245 @@
-"""The parser that commands read their options with, and the options and types of values that several of them share."""
+"""The options of the commands: dataclasses, read from the command line by jsonargparse."""
 
 from __future__ import annotations
 
-import argparse
 import os
-from dataclasses import fields
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from vit.config import ConfigError
+from docstring_parser import parse_from_object  # jsonargparse's own, for the docstrings of attributes
+from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, DefaultHelpFormatter
+
+from vit.config import ConfigError, NonNegative, Positive, Probability, Section
+from vit.errors import one_line
+
+POSITIONAL = {"positional": True}
+"""Metadata of a field that is given by its place instead of as `--name`."""
+WORDS = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path", tuple: "a pair as 32,48",
+}  # fmt: skip
+METAVARS = {int: "N", float: "X", bool: "true|false", tuple: "N,N"}
 
 
-class CommandParser(argparse.ArgumentParser):
-    """Says in one line what is wrong with a command line, instead of with its usage."""
+@dataclass(frozen=True)
+class Option:
+    """A field of a dataclass as an option of a command.
 
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message.removeprefix('argument ')}; --help says more")
+    Attributes:
+        field: of the dataclass.
+        types: that its value may have, or each of its values if it is a list; None apart.
+        many: whether it is a list.
+        help: the docstring of the field.
+    """
+
+    field: Field
+    types: tuple[Any, ...]
+    many: bool
+    help: str
+
+    @property
+    def positional(self) -> bool:
+        return "positional" in self.field.metadata
+
+    @property
+    def spelled(self) -> str:
+        """As it is written on the command line."""
+        return self.field.name if self.positional else f"--{self.field.name.replace('_', '-')}"
+
+    @property
+    def flag(self) -> bool:
+        """Whether it takes no value."""
+        return self.types == (bool,) and self.field.default is False
+
+    def described(self, names: dict[Any, str], comma: str, last: str) -> str:
+        """Its types in words, the choices of a Literal one by one."""
+        kinds = (get_args(kind) if get_origin(kind) is Literal else (get_origin(kind) or kind,) for kind in self.types)
+        words = [names.get(kind, str(kind)) if isinstance(kind, type) else str(kind) for some in kinds for kind in some]
+        return last.join(filter(None, (comma.join(words[:-1]), words[-1])))
+
+    def add_to(self, parser: Any) -> None:
+        """Add it to a parser, or to a group of its options."""
+        if self.flag:
+            parser.add_argument(self.spelled, action="store_true", help=self.help)
+            return
+        made = self.field.default_factory
+        default = self.field.default if made is MISSING else made()
+        texts = dict.fromkeys((str, Path), self.field.name.upper())
+        how: dict[str, Any] = {"metavar": self.described(METAVARS | texts, "|", "|")}
+        if self.many:
+            how["nargs"] = "+" if default else "*"
+        if default is not MISSING:
+            how["default"] = list(default) if self.many and default is not None else default
+        elif not self.positional:
+            how["required"] = True
+        parser.add_argument(self.spelled, type=Union[self.types], help=self.help, **how)  # noqa: UP007
 
 
-def loading_parser() -> CommandParser:
-    """What names a checkpoint and says how it is read."""
-    loading = CommandParser(add_help=False)
-    loading.add_argument(
-        "checkpoint", help="run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"
-    )  # fmt: skip
-    group = loading.add_argument_group("how it is read; by default as it is")
-    group.add_argument("--part", choices=["encoder"], help="leave a decoder out")
-    group.add_argument("--image-size", type=_sizes, metavar="H[,W]", help="pixels: resize the position table")
-    group.add_argument("--patch-size", type=_sizes, metavar="P[,Q]", help="pixels: resize the patch kernels")
-    group.add_argument("--channels", type=int, metavar="N", help="of the images: adapt the patch kernels")
-    group.add_argument("--num-classes", type=int, metavar="N", help="of the head; 0 leaves it out")
-    group.add_argument("--class-token", type=_yes, metavar="true|false", help="whether it has one; false leaves it out")
-    group.add_argument("--global-pool", choices=["token", "avg"], help="what the head reads")
-    group.add_argument("--fc-norm", type=_yes, metavar="true|false", help="whether the last norm follows the pooling")
-    group.add_argument("--num-heads", type=int, metavar="N", help="where nothing says so")
-    group.add_argument("--decoder-heads", type=int, metavar="N", help="where nothing says so")
-    group.add_argument(
-        "--grid-size", type=_sizes, metavar="R,C", help="rows and columns of its position table, likewise"
+def options_of(group: type) -> list[Option]:
+    """Return the options that the fields of a dataclass are."""
+    hints = get_type_hints(group)
+    helps = {entry.arg_name: " ".join((entry.description or "").split()) for entry in parse_from_object(group).params}
+    options = []
+    for item in fields(group):
+        hint = hints[item.name]
+        types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        types = tuple(kind for kind in types if kind is not NoneType)
+        many = get_origin(types[0]) in (list, Sequence) or get_args(types[0])[1:] == (...,)
+        options.append(Option(item, get_args(types[0])[:1] if many else types, many, helps.get(item.name, "")))
+    return options
+
+
+def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any, ...]:
+    """Read a command line into one instance of each dataclass of `groups`.
+
+    A field is the option of its name, with dashes or underscores. Without a default it is required; False by default, it is a
+    flag. A list takes several values, `--seeds 0 1 2` or `--seeds 0,1,2`, and may be repeated; it is read as a tuple. A pair is
+    written `32,48`. Fields with the metadata POSITIONAL are given by their place, wherever that is between the options.
+
+    Args:
+        program: as the user calls it, "vit attention".
+        argv: without it.
+        groups: the first one's docstring describes the command; the others are groups of options. The docstrings of the fields
+            are the help texts.
+
+    Raises:
+        ConfigError: an option or a value that cannot be used, in one line.
+        SystemExit: after `--help`.
+    """
+    # A group of options per dataclass
+    parser = ArgumentParser(
+        prog=program,
+        description=groups[0].__doc__,
+        exit_on_error=False,
+        allow_abbrev=False,
+        formatter_class=_HelpFormatter,
     )
-    group.add_argument(
-        "--norm-pix-loss", type=_yes, metavar="true|false", help="whether a decoder predicts normalised patches"
+    options: dict[str, Option] = {}
+    for group in groups:
+        title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
+        where = parser if group is groups[0] else parser.add_argument_group(title)
+        for option in options_of(group):
+            option.add_to(parser if option.positional else where)
+            options[option.spelled] = option
+    places = (
+        f"{name.upper()} ..." if option.many else name.upper() for name, option in options.items() if option.positional
     )
-    group.add_argument("--norm-eps", type=float, metavar="EPS", help="of all norms, where nothing says so")
-    group.add_argument(
-        "--branch", metavar="KEY", help="of several copies of the network: student, teacher, model_ema, ..."
+    parser.usage = " ".join([program, *places, "[--option VALUE ...]"])
+
+    # The command line
+    try:
+        parsed = parser.parse_args(["--help"] if {"-h", "--help"} & set(argv) else _arranged(argv, options))
+    except ArgumentError as error:
+        raise ConfigError(f"{program}: {_reason(error, options)}; --help says more") from error
+    return tuple(
+        group(
+            **{
+                item.name: tuple(value) if isinstance(value := parsed[item.name], list) else value
+                for item in fields(group)
+            }
+        )
+        for group in groups
     )
-    group.add_argument(
-        "--allow",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a tensor, or a pattern, that may be missing or unexpected or hold nan; may be repeated",
-    )
-    return loading
 
 
-def loading_arguments(options: argparse.Namespace) -> dict[str, Any]:
-    """The keyword arguments of `load_model` that stand in `loading_parser`'s options."""
-    from vit.checkpoints.request import Request
+def choose_command(program: str, what: str, commands: Mapping[str, str], argv: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the command that stands first on a command line, and what follows it.
 
-    return {field.name: getattr(options, field.name) for field in fields(Request)}
+    Args:
+        program: that has the commands.
+        what: it is for.
+        commands: what each is for.
+        argv: without the program.
+
+    Raises:
+        ConfigError: there is no such command, or none is named.
+        SystemExit: after `--help`.
+    """
+    name, *rest = argv or [""]
+    if name in ("-h", "--help"):
+        width = max(map(len, commands))
+        lines = [f"  {command:{width}}  {purpose}" for command, purpose in commands.items()]
+        print("\n".join([f"usage: {program} COMMAND ...", "", what, "", "commands:", *lines]))
+        raise SystemExit(0)
+    if name not in commands:
+        wrong = f"there is no command {one_line(name)!r}" if name else "a command is missing"
+        raise ConfigError(f"{program}: {wrong}; one of {', '.join(commands)}. --help says more")
+    return name, rest
 
 
-def shown_parser() -> CommandParser:
-    """What a model is shown."""
-    shown = CommandParser(add_help=False)
-    shown.add_argument("images", nargs="*", metavar="IMAGE", help="image files; prepared as the model was trained")
-    group = shown.add_argument_group("images of a data set instead")
-    group.add_argument("--data", metavar="NAME", help="cifar10, cifar100, scenes, or a folder of images")
-    group.add_argument("--root", default="data", metavar="DIR", help="where CIFAR's archive lies (default: data)")
-    group.add_argument("--count", type=count, default=8, metavar="N", help="how many test images (default: 8)")
-    group = shown.add_argument_group("hiding patches, for masked models")
-    group.add_argument("--mask", type=float, metavar="SHARE", help="hide this share of the patches, 0.75 say")
-    group.add_argument("--seed", type=natural, default=0, metavar="N", help="of the mask (default: 0)")
-    return shown
+def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
+    """Return a command line as jsonargparse reads it: what is given by its place first, then each option once."""
+    places: list[str] = []
+    given: dict[str, list[str]] = {}
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        option = options.get(name.replace("_", "-")) if word.startswith("--") else None
+        if option is None:  # given by its place; or unknown, which the parser says
+            places.append(word)
+            continue
+        values = [value] if equals else []
+        while rest and not equals and not option.flag and not rest[0].startswith("--") and (option.many or not values):
+            values.append(rest.pop(0))
+        if option.many and str not in option.types:
+            values = [part for value in values for part in value.split(",")]
+        given[option.spelled] = [*given.get(option.spelled, []), *values] if option.many else values
+    arranged = places
+    for name, values in given.items():
+        pair = any(get_origin(kind) is tuple for kind in options[name].types)
+        values = [f"[{value}]" if pair and re.fullmatch(r"\d+(,\d+)+", value) else value for value in values]
+        arranged += [f"{name}={values[0]}"] if values and not options[name].many else [name, *values]
+    return arranged
 
 
-def refuse_idle_options(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Refuse options that would do nothing."""
-    if options.mask is None and options.seed != parser.get_default("seed"):
-        raise ConfigError("--seed: is of the mask; add --mask, or leave it out")
-    for name in ("root", "count"):
-        if options.data is None and getattr(options, name) != parser.get_default(name):
-            raise ConfigError(f"--{name}: is about a data set; add --data, or leave it out")
+def _reason(error: ArgumentError, options: dict[str, Option]) -> str:
+    """What is wrong with a command line: the option, the value, and what it may be."""
+    message, by_name = str(error.message), {option.field.name: option for option in options.values()}
+    if found := re.match(r'Parser key "(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL):
+        option = by_name[found[1]]
+        return f"{option.spelled}: {found[2]!r} cannot be used; {option.described(WORDS, ', ', ' or ')}"
+    if found := re.match(r"the following arguments are required: (\w+)", message):
+        return f"{by_name[found[1]].spelled}: is needed"
+    return one_line(message.removeprefix("argument "))
+
+
+class _HelpFormatter(DefaultHelpFormatter):
+    """Leaves out the types, which the metavars say, and defaults that say nothing."""
+
+    def _expand_help(self, action: Any) -> str:
+        default = ", ".join(map(str, action.default)) if isinstance(action.default, list) else action.default
+        told = default in (None, False, "", SUPPRESS) or "default" in action.help
+        return action.help + ("" if told else f" (default: {default})")
+
+
+@dataclass(frozen=True)
+class ShownImages(Section):
+    """What the model is shown."""
+
+    images: list[str] = field(default_factory=list, metadata=POSITIONAL)
+    """image files; prepared as the model was trained"""
+    data: str | None = None
+    """instead of files: cifar10, cifar100, scenes, or a folder of images"""
+    root: Path = Path("data")
+    """where CIFAR's archive lies"""
+    count: Positive = 8
+    """how many test images of --data"""
+    mask: Probability | None = None
+    """for masked models: hide this share of the patches, e.g. 0.75"""
+    seed: NonNegative = 0
+    """of the mask"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mask is None and self.seed:
+            raise ConfigError("--seed: is of the mask; add --mask, or leave it out")
+        for name in ("root", "count"):
+            if self.data is None and getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                raise ConfigError(f"--{name}: is about a data set; add --data, or leave it out")
 
 
 def require_folder(folder: Path, option: str = "--out") -> None:
@@ -123,55 +280,3 @@ def _file_path(option: str, text: str, suffixes: tuple[str, ...], what: str) -> 
         raise ConfigError(f"{option}: {out.name[:40]}...: File name too long")
     require_folder(out.parent, option)
     return out
-
-
-def whole(text: str) -> int:
-    """A whole number, for options that take words too."""
-    try:
-        return int(text)
-    except ValueError:
-        shown = text[:40]
-        raise argparse.ArgumentTypeError(f"{shown!r} cannot be used; a number, or a word that --help names") from None
-
-
-def count(text: str) -> int:
-    """A number from 1."""
-    if not text.isdecimal() or len(text) > 18 or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be used; a number from 1 to below 10^18")
-    return int(text)
-
-
-def natural(text: str) -> int:
-    """A number from 0."""
-    if not text.isdecimal() or len(text) > 18:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be used; a number from 0 to below 10^18")
-    return int(text)
-
-
-def share(text: str) -> float:
-    """A share of something, above 0 and at most 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; a share above 0 and at most 1")
-    return value
-
-
-def _yes(text: str) -> bool:
-    """ "true" or "false"."""
-    if text not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; true or false")
-    return text == "true"
-
-
-def _sizes(text: str) -> tuple[int, int]:
-    """ "32" or "32,48" as (height, width)."""
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if len(numbers) not in (1, 2) or min(numbers) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; one number, or HEIGHT,WIDTH")
-    return numbers[0], numbers[-1]

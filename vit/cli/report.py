@@ -1,37 +1,39 @@
-"""`vit report`: its options."""
+"""`vit report`: write one page about a run."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from vit.cli.options import CommandParser, page_path
+from vit.cli.options import POSITIONAL, page_path, read_options
+from vit.config import Section
 from vit.errors import one_line
 from vit.runs import RunFiles
 
 
-def report_parser() -> argparse.ArgumentParser:
-    """The options of `vit report`."""
-    parser = CommandParser(
-        prog="vit report", allow_abbrev=False,
-        description="Write one self-contained page about a run, finished or not: what came out, how it went, how it fills in"
-        " and where it looks, its data and settings, and how to repeat it. It opens from disk, without a network or scripts."
-        " What `vit evaluate RUN --out RUN/NAME` has measured is taken in.",
-    )  # fmt: skip
-    parser.add_argument("run", metavar="RUN", help="run folder")
-    parser.add_argument("--out", metavar="PAGE.html", help="file to write (default: RUN/report.html)")
-    return parser
+@dataclass(frozen=True)
+class ReportOptions(Section):
+    """Write one self-contained page about a run, finished or not: what came out, how it went, how it fills in and where it
+    looks, its data and settings, and how to repeat it. It opens from disk, without a network or scripts. What `vit evaluate RUN
+    --out RUN/NAME` has measured is taken in."""
+
+    run: Path = field(metadata=POSITIONAL)
+    """run folder"""
+    out: Path | None = None
+    """page to write, .html (default: RUN/report.html)"""
+
+
+OPTIONS = (ReportOptions,)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Check the options and write the page."""
-    options = report_parser().parse_args(list(argv))
-    folder = Path(options.run)
-    out = RunFiles(folder).report if options.out is None else page_path(options.out)
+    """Write the page."""
+    (options,) = read_options("vit report", argv, *OPTIONS)
+    out = RunFiles(options.run).report if options.out is None else page_path(str(options.out))
 
     from vit.report.page import write_report
 
-    size = write_report(folder, out)
+    size = write_report(options.run, out)
     print(f"report: {one_line(str(out))}, {size:,} bytes")
     return 0

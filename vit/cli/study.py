@@ -10,7 +10,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser
 
 import vit
-from vit.cli.options import require_folder
+from vit.cli.old_options import require_folder
 from vit.config import OBJECTIVES, Config, ConfigError
 from vit.errors import one_line
 from vit.settings import SECTIONS, config_parser, parse_sections, take_options

@@ -1,0 +1,110 @@
+"""Dataclasses as options: each way to write a value, and one line for what cannot be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from vit.cli.options import POSITIONAL, ShownImages, choose_command, read_options
+from vit.config import ConfigError, Probability, Section
+from vit.load_options import LoadOptions
+
+
+@dataclass(frozen=True)
+class Draw(Section):
+    """Draw something."""
+
+    checkpoint: str = field(metadata=POSITIONAL)
+    """run folder"""
+    out: Path
+    """folder for the pictures: 100% of them"""
+    layer: int | Literal["all"] = -1
+    """from 0"""
+    query: tuple[int, int] | str = "auto"
+    """row and column, or a word"""
+    keep: Probability | None = None
+    """share"""
+    film: bool = False
+    """a film too"""
+    sizes: list[int] = field(default_factory=lambda: [4])
+    """pixels"""
+    peers: list[Literal["a", "b"]] | None = None
+    """some of them; all by default"""
+
+
+def read(line: str) -> tuple[Draw, ShownImages, LoadOptions]:
+    return read_options("vit draw", line.split(), Draw, ShownImages, LoadOptions)
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("", {"layer": -1, "query": "auto", "keep": None, "film": False, "sizes": (4,), "peers": None}),
+        ("--layer -2", {"layer": -2}),
+        ("--layer=all --film", {"layer": "all", "film": True}),
+        ("--query 3,4", {"query": (3, 4)}),
+        ("--query=cls", {"query": "cls"}),
+        ("--sizes 2 4", {"sizes": (2, 4)}),
+        ("--sizes=2,4 --sizes -1", {"sizes": (2, 4, -1)}),
+        ("--peers", {"peers": ()}),
+        ("--keep 0.5 --keep 0.6", {"keep": 0.6}),
+        ("--image_size 32 --grid-size 3,4 --class-token false", {"image_size": 32, "grid_size": (3, 4), "class_token": False}),
+        ("--allow head.* --allow a,b", {"allow": ("head.*", "a,b")}),
+        ("a.jpg b.jpg", {"images": ("a.jpg", "b.jpg")}),
+    ],
+)  # fmt: skip
+def test_each_way_to_write_a_value(line, values):
+    draw, shown, load = read(f"RUN --out look {line}")
+    assert (draw.checkpoint, draw.out) == ("RUN", Path("look"))
+    assert {name: (vars(draw) | vars(shown) | vars(load))[name] for name in values} == values
+
+
+def test_places_may_stand_between_options():
+    draw, shown, _ = read("--film RUN --out look a.jpg --layer 0 b.jpg")
+    assert (draw.checkpoint, draw.layer, shown.images) == ("RUN", 0, ("a.jpg", "b.jpg"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--out look", "checkpoint: is needed"),
+        ("RUN", "--out: is needed"),
+        ("RUN --out", "--out: expected one argument"),
+        ("RUN --out look --fly 3", "unrecognized arguments: --fly"),
+        ("RUN --out look --film=3", "--film: .*'3'"),
+        ("RUN --out look --layer last", "--layer: 'last' cannot be used; a whole number or all"),
+        ("RUN --out look --peers c", "--peers: 'c' cannot be used; a or b"),
+        ("RUN --out look --sizes 3 x", "--sizes: 'x' cannot be used; a whole number"),
+        ("RUN --out look --image-size 3,4,5", "--image-size: .* cannot be used; a whole number or a pair as 32,48"),
+        ("RUN --out look --keep 3", "--keep: 3.0 cannot be used; a number from 0 to 1"),
+        ("RUN --out look --keep nan", "--keep: 'nan' cannot be used"),
+        ("RUN --out look --seed 1", "--seed: is of the mask"),
+        ("RUN --out look --count 9", "--count: is about a data set"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(line, said):
+    with pytest.raises(ConfigError, match=f"^(vit draw: )?{said}") as caught:
+        read(line)
+    assert "\n" not in str(caught.value)
+
+
+def test_help_has_each_option_with_its_docstring(capsys):
+    with pytest.raises(SystemExit):
+        read("--help")
+    text = " ".join(capsys.readouterr().out.split())
+    for said in ("vit draw CHECKPOINT IMAGES ...", "Draw something.", "--layer N|all from 0 (default: -1)", "100% of them",
+                 "What the model is shown:", "--class-token true|false"):  # fmt: skip
+        assert said in text
+
+
+def test_choose_command(capsys):
+    assert choose_command("vit", "Vision.", {"fly": "to fly"}, ["fly", "--far"]) == ("fly", ["--far"])
+    with pytest.raises(SystemExit):
+        choose_command("vit", "Vision.", {"fly": "to fly"}, ["--help"])
+    assert "  fly  to fly" in capsys.readouterr().out
+    for argv, said in ((["swim"], "there is no command 'swim'"), ([], "a command is missing")):
+        with pytest.raises(ConfigError, match=said):
+            choose_command("vit", "Vision.", {"fly": "to fly"}, argv)

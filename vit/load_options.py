@@ -1,0 +1,95 @@
+"""What may be asked of a checkpoint. Light: nothing here imports torch, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from vit.errors import UserError, one_line
+
+MOST_PIXELS = 1 << 16
+_NUMBERS = {"channels": (1, 4096), "num_classes": (0, 10_000_000), "num_heads": (1, 4096), "decoder_heads": (1, 4096)}
+
+
+class CheckpointError(UserError):
+    """A checkpoint that cannot be used; the message is one line: what, where, what to do."""
+
+    def __init__(self, message: str):
+        super().__init__(one_line(message))  # other libraries' messages, which are passed on, have several
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How the checkpoint is read; by default as it is.
+
+    The keyword arguments of `vit.checkpoints.load_model`, and options of every command that takes a checkpoint.
+
+    Raises:
+        CheckpointError: a value that cannot be used.
+    """
+
+    part: Literal["encoder"] | None = None
+    """leave a decoder out"""
+    image_size: int | tuple[int, int] | None = None
+    """pixels, H or H,W: resize the position table"""
+    patch_size: int | tuple[int, int] | None = None
+    """pixels, P or P,Q: resize the patch kernels"""
+    channels: int | None = None
+    """of the images: adapt the patch kernels"""
+    num_classes: int | None = None
+    """of the head; 0 leaves it out"""
+    class_token: bool | None = None
+    """whether it has one; false leaves it out"""
+    global_pool: Literal["token", "avg"] | None = None
+    """what the head reads"""
+    fc_norm: bool | None = None
+    """whether the last norm follows the pooling"""
+    num_heads: int | None = None
+    """where nothing says so"""
+    decoder_heads: int | None = None
+    """where nothing says so"""
+    norm_pix_loss: bool | None = None
+    """whether a decoder predicts normalised patches"""
+    norm_eps: float | None = None
+    """of all norms, where nothing says so"""
+    grid_size: tuple[int, int] | None = None
+    """rows and columns R,C of its position table, where nothing says so"""
+    branch: str | None = None
+    """of several copies of the network: student, teacher, model_ema, ..."""
+    allow: Sequence[str] = ()
+    """tensors, by name or pattern, that may be missing or unexpected or hold nan"""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.allow, str):  # of which each letter would be a pattern
+            object.__setattr__(self, "allow", (self.allow,))
+        for key, allowed in (("part", (None, "encoder")), ("global_pool", (None, "token", "avg"))):
+            self._require(getattr(self, key) in allowed, key, f"one of {allowed}")
+        for key in ("image_size", "patch_size", "grid_size"):
+            size = getattr(self, key)
+            if size is not None:
+                pair = (size, size) if isinstance(size, int) else size
+                whole = isinstance(pair, Sequence) and len(pair) == 2 and all(type(n) is int and n > 0 for n in pair)
+                self._require(whole, key, "one positive number, or two")
+                self._require(max(pair) <= MOST_PIXELS, key, f"at most {MOST_PIXELS:,}")
+        for key, (least, most) in _NUMBERS.items():
+            number = getattr(self, key)
+            ok = number is None or (type(number) is int and least <= number <= most)
+            self._require(ok, key, f"a number from {least} to {most:,}")
+        for key in ("class_token", "fc_norm", "norm_pix_loss"):
+            self._require(isinstance(getattr(self, key), bool | None), key, "True or False")
+        eps = self.norm_eps
+        self._require(eps is None or (isinstance(eps, float) and 0 < eps < 1), "norm_eps", "between 0 and 1, as 1e-6")
+        named = self.branch is None or (isinstance(self.branch, str) and self.branch != "")
+        self._require(named, "branch", "the key of a copy, as 'student'")
+        names = isinstance(self.allow, Sequence) and all(isinstance(name, str) for name in self.allow)
+        self._require(names, "allow", "names or patterns, as ['decoder.*']")
+
+    def _require(self, ok: bool, key: str, allowed: str) -> None:
+        if not ok:
+            raise CheckpointError(f"{key}: {getattr(self, key)!r} cannot be used; {allowed}")
+
+    def allows(self, *names: str) -> bool:
+        """Whether a tensor that is known by these names may be missing, unexpected, or not finite."""
+        return any(fnmatchcase(name, pattern) for name in names for pattern in self.allow)
