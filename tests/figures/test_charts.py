@@ -10,8 +10,15 @@ from matplotlib.colors import to_rgb
 from vit.figures import Panel, confusion_figure, reconstruction_figure, reliability_figure
 from vit.figures.curves import smoothed
 from vit.figures.images import pairs_figure, pasted_figure
-from vit.figures.measures import arms_figure, layers_figure, percent, scatter_figure, shares_figure
-from vit.figures.relations import relations_figure, seriated
+from vit.figures.measures import (
+    arms_figure,
+    layers_figure,
+    percent,
+    relations_figure,
+    scatter_figure,
+    seriated,
+    shares_figure,
+)
 from vit.figures.style import LIGHT
 
 

@@ -38,8 +38,7 @@ from vit.figures import (
 )
 from vit.figures.dynamics import ROWS
 from vit.figures.images import pairs_figure, pasted_figure
-from vit.figures.measures import arms_figure, layers_figure, scatter_figure, shares_figure
-from vit.figures.relations import relations_figure
+from vit.figures.measures import arms_figure, layers_figure, relations_figure, scatter_figure, shares_figure
 from vit.figures.style import DARK, LIGHT, fitted, printable, style, text_width, titled_figure, wrapped
 
 HOSTILE = ["$x^$ {", "<script>", "a\nb\rc", "\u202egpj.exe", "_hidden", "", "\udcff", "very long " * 40]

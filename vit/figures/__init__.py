@@ -2,7 +2,7 @@
 
 from vit.figures.attention import attention_figure, masked_figure, strongest_figure
 from vit.figures.classification import confusion_figure, reliability_figure
-from vit.figures.curves import STEERING, Curve, RunLine, compared_figure, curve_figure, curves_figure
+from vit.figures.curves import STEERING, Curve, RunLine, compared_figure, curve_figure, curves_figure, scaling_figure
 from vit.figures.distance import distance_figure
 from vit.figures.dynamics import dynamics_figure
 from vit.figures.explore import ExploredImage, Moment, PageError, explore_page
@@ -10,7 +10,6 @@ from vit.figures.film import film_frames, save_film
 from vit.figures.images import reconstruction_figure, sheet_figure
 from vit.figures.measures import Panel
 from vit.figures.scale import Scale, in_multiples_of_even
-from vit.figures.scaling import scaling_figure
 from vit.figures.strip import bar_strip, image_strip, map_strip
 from vit.figures.style import png_of, save_figure
 

@@ -241,7 +241,7 @@ def masked_figure(
         for one, picture, name in zip(axes, (original, covered, filling), lead, strict=False):
             sheet.picture(one, picture, name, lead_size, quiet)
         sheet.strokes(axes[1], gone[block], theme().stroke)
-        sheet.over(block, labels[block], 8.5, 14.5)
+        sheet.over(block, labels[block], 8.5)
         for one, value, name in zip(axes[len(LEAD) :], values[block], names[block], strict=True):
             sheet.map(one, value, scales[block], name, size, quiet)
             sheet.strokes(one, gone[block])

@@ -38,19 +38,9 @@ ROWS = (
     _Row("cosine", "cosine", r"$\cos(W, W_0)$", "what is left of the\nstart's direction", 0.01),
     _Row("stable_rank", "stable rank", r"$\|W\|_F^2 \,/\, \|W\|_2^2$", "over how many direc-\ntions it is spread", 5.0),
 )
-NAMES = {
-    "W_E": "$W_E$, patches",
-    "pos_embed": "positions",
-    "head": "head",
-    "embed": "decoder's embed",
-    "pred": "decoder's pred",
-    "W_Q": "$W_Q$, queries",
-    "W_K": "$W_K$, keys",
-    "W_V": "$W_V$, values",
-    "W_O": "$W_O$, output",
-    "fc1": "MLP, first",
-    "fc2": "MLP, second",
-}
+NAMES = {"W_Q": "$W_Q$, queries", "W_K": "$W_K$, keys", "W_V": "$W_V$, values", "W_O": "$W_O$, output"}
+NAMES |= {"W_E": "$W_E$, patches", "pos_embed": "positions", "embed": "decoder's embed", "pred": "decoder's pred"}
+NAMES |= {"head": "head", "fc1": "MLP, first", "fc2": "MLP, second"}
 BIASES = ("$b_Q$", "$b_K$", "$b_V$")
 DEPTHS = {False: (0.08, 0.80), True: (0.35, 0.98)}  # by `dark`: of the colours, so that all are seen on the page
 

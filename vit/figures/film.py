@@ -93,7 +93,7 @@ def film_frames(
 def _draw_progress(sheet: Sheet, moment: str, frame: int, frames: int) -> None:
     """The moment's name at the left, and a line as long as the run with a point where it is."""
     done, rest = theme().series[1], theme().quiet
-    sheet.over(0, fitted(moment, sheet.inside - 150, 10, "bold"), 10, 15)
+    sheet.over(0, fitted(moment, sheet.inside - 150, 10, "bold"), 10)
     axes = sheet.place(sheet.right - 240, 10, 240, 20)
     axes.set(xlim=(-0.05 * frames, frames - 1 + 0.05 * frames), ylim=(-1, 1))
     marks = "o" if frames <= MARKED else ""

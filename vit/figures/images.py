@@ -127,7 +127,7 @@ def pasted_figure(
     keys = [(QUERY, "the patch that is the same in all images of a row")]
     sheet = Sheet(len(rows), 0, len(columns), grid, size, title, subtitle, roof=34, foot=30, bar=False, keys=keys)
     for block, images in enumerate(rows):
-        sheet.over(block, names[block], 9, 15)
+        sheet.over(block, names[block], 9)
         for axes, picture, name, under in zip(
             sheet.axes[block], sheet.pixels(images), columns, words[block], strict=True
         ):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -167,22 +168,15 @@ class Sheet(Page):
             row, place = divmod(block, across)
             left = MARGIN + place * (block_width + BETWEEN)
             above = row * self._row_height + roof + HEAD
-            columns_of_line = [(0, column) for column in range(lead)]
-            columns_of_line += [(panel // a_line, lead + panel % a_line) for panel in range(panels)]
-            self.axes.append(
-                [
-                    self.place(left + column * (width + GAP), above + line * line_height, width, height)
-                    for line, column in columns_of_line
-                ]
-            )
+            cells = [(0, column) for column in range(lead)]
+            cells += [(panel // a_line, lead + panel % a_line) for panel in range(panels)]
+            step = width + GAP
+            self.axes.append([self.place(left + x * step, above + y * line_height, width, height) for y, x in cells])
         self._tops = [row * self._row_height + roof + HEAD for row in range(rows)]
-        self._reach = (
-            lines - 1
-        ) * line_height + height  # from the top of a row's first picture to the foot of its last
+        self._reach = (lines - 1) * line_height + height  # from the top of a row's pictures to their foot
         if keys:
-            handles = [_swatch(kind) for kind, _ in keys]
             self.figure.legend(
-                handles,
+                [_swatches()[kind] for kind, _ in keys],
                 [words for _, words in keys],
                 loc="upper left",
                 ncols=columns,
@@ -253,26 +247,16 @@ class Sheet(Page):
         """Write under a picture."""
         axes.set_xlabel(words, fontsize=size, labelpad=3)
 
-    def over(self, block: int, words: str, size: float, points: float) -> None:
-        """Write over the pictures of a block, so many points above the first."""
-        self.axes[block][0].annotate(
-            fitted(words, self.inside, size, "bold"),
-            (0, 1),
-            (0, points),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            fontsize=size,
-            weight="bold",
-        )
+    def over(self, row: int, words: str, size: float) -> None:
+        """Write in the roof over a row of pictures."""
+        y = self._tops[row] - HEAD - 4
+        self.text(MARGIN, y, fitted(words, self.inside, size, "bold"), size, theme().ink, weight="bold", va="baseline")
 
     def outline(self, axes: Axes, patch: tuple[int, int]) -> None:
         """Outline the patch (row, column)."""
         corner = (patch[1] - 0.5, patch[0] - 0.5)
-        axes.add_patch(
-            Rectangle(
-                corner, 1, 1, fill=False, edgecolor=MARK, linewidth=1.3, path_effects=RIM, zorder=5, clip_on=False
-            )
-        )
+        look: Any = {"edgecolor": MARK, "linewidth": 1.3, "path_effects": RIM, "zorder": 5}
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, clip_on=False, **look))
 
     def strokes(self, axes: Axes, where: np.ndarray, colour: str | tuple[str, float] = ON_MAPS) -> None:
         """Draw a stroke across each patch that is True in (rows, columns)."""
@@ -282,12 +266,9 @@ class Sheet(Page):
     def border(self, axes: Axes, where: np.ndarray) -> None:
         """Draw a line around the patches that are True in (rows, columns)."""
         inside = np.pad(where, 1)
-        lines = [
-            [(x - 0.5, y - 0.5), (x + 0.5, y - 0.5)] for y, x in np.argwhere(inside[1:, 1:-1] != inside[:-1, 1:-1])
-        ]
-        lines += [
-            [(x - 0.5, y - 0.5), (x - 0.5, y + 0.5)] for y, x in np.argwhere(inside[1:-1, 1:] != inside[1:-1, :-1])
-        ]
+        over = np.argwhere(inside[1:, 1:-1] != inside[:-1, 1:-1]) - 0.5  # between a patch and the one above
+        left = np.argwhere(inside[1:-1, 1:] != inside[1:-1, :-1]) - 0.5
+        lines = [[(x, y), (x + 1, y)] for y, x in over] + [[(x, y), (x, y + 1)] for y, x in left]
         edge = LineCollection(lines, colors=theme().ink, linewidths=0.8, capstyle="projecting", zorder=4, clip_on=False)
         axes.add_collection(edge)
 
@@ -300,7 +281,9 @@ class Sheet(Page):
             each: whether images have scales of their own.
             overlay: the bar is as wide as the image is bright: each colour of the picture stands in it.
         """
-        high = self._reach + self._row_height * (0 if each else self._rows_to_read())
+        # Of all rows, a bar reaches over those within about 5 inches: a longer one is not easier to read.
+        further = min(len(self._tops) - 1, max(round(5 * DPI / self._row_height) - 1, 0))
+        high = self._reach + self._row_height * (0 if each else further)
         for top, scale in zip(self._tops if each else self._tops[:1], scales, strict=False):
             axes = self.place(self.right + 16, top, 36 if overlay else 18, high)
             tips = 13 / (high - 13 * (scale.over + scale.under))
@@ -327,31 +310,18 @@ class Sheet(Page):
             bar.set_ticks(list(ticks), labels=list(ticks.values()))
             axes.tick_params(labelsize=7, width=0.7)
             if top == self._tops[0]:
-                room = (BAR - 20) / DPI * 72
-                axes.annotate(
-                    fitted(unit or "× even", room, SMALL),
-                    (0, 1),
-                    (-1, 4.2 + 6.2 * scale.over),
-                    xycoords="axes fraction",
-                    textcoords="offset points",
-                    fontsize=SMALL,
-                    color=theme().quiet,
-                    annotation_clip=False,
-                )
-
-    def _rows_to_read(self) -> int:
-        """Rows beyond the first that a bar of about 5 inches reaches: a longer one is not easier to read."""
-        return min(len(self._tops) - 1, max(round(5 * DPI / self._row_height) - 1, 0))
+                name = fitted(unit or "× even", (BAR - 20) / DPI * 72, SMALL)
+                axes.set_title(name, fontsize=SMALL, color=theme().quiet, pad=4.2 + 6.2 * scale.over)
 
 
-def _swatch(kind: str) -> Swatch:
-    if kind == QUERY:
-        return Swatch(
-            facecolor=(*matplotlib.colors.to_rgb(theme().quiet), 0.35), edgecolor=MARK, linewidth=1.3, path_effects=RIM
-        )
-    if kind == ABSENT:
-        return Swatch(facecolor=theme().absent, edgecolor=theme().stroke, hatch="///", linewidth=0)
-    return Swatch(facecolor="#73297f", edgecolor=ON_MAPS[0], hatch="///", linewidth=0)
+def _swatches() -> dict[str, Swatch]:
+    """What stands in the legend for each kind of mark."""
+    shade = (*matplotlib.colors.to_rgb(theme().quiet), 0.35)
+    return {
+        QUERY: Swatch(facecolor=shade, edgecolor=MARK, linewidth=1.3, path_effects=RIM),
+        ABSENT: Swatch(facecolor=theme().absent, edgecolor=theme().stroke, hatch="///", linewidth=0),
+        HIDDEN: Swatch(facecolor="#73297f", edgecolor=ON_MAPS[0], hatch="///", linewidth=0),
+    }
 
 
 def headings(names: Sequence[str], shares: Iterable[Sequence[str]], room: float) -> tuple[list[list[str]], float, bool]:

@@ -97,9 +97,7 @@ def study(laboratory: Laboratory, plan: Plan) -> Finding:
     about = f"{data.name} · patches, mean over heads; line: mean over seeds, band: their range"
     series = {key: {name: of[key].numpy() for name, of in found.items()} for key in MEASURES}
     panels = [  # the entropy stands in the table
-        Panel(
-            "what a patch gives itself", series["own share"], "of its attention", {"even": 1 / tokens}, share=True
-        ),
+        Panel("what a patch gives itself", series["own share"], "of its attention", {"even": 1 / tokens}, share=True),
         Panel("do logits follow the cosine of tokens?", series["correlation"], "correlation"),
         Panel("is a logit the same both ways?", series["symmetry"], "symmetry"),
     ]

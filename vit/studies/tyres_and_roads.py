@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from vit.config import Config
-from vit.figures.measures import Panel, layers_figure
-from vit.figures.relations import relations_figure
+from vit.figures.measures import Panel, layers_figure, relations_figure
 from vit.figures.style import Figure
 from vit.interpret.association import association
 from vit.studies.arms import difference
