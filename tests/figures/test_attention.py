@@ -81,46 +81,16 @@ def as_bytes(colour) -> list[int]:
     return [round(255 * part) for part in to_rgb(colour)]
 
 
-def strong(count: int = 2, labels: list[str] | None = None, **options):
-    maps = weights(count)
-    kept = maps > 1 / 15
-    labels = labels or ["one"] * count
-    return strongest_figure(images(count), maps, kept, names(), labels, "Title", "subtitle", share=0.6, **options)
-
-
-def masked(count: int = 2, labels: list[str] | None = None, maps: torch.Tensor | None = None, **options):
-    maps = weights(count) if maps is None else maps
-    hidden = torch.zeros(count, *GRID, dtype=torch.bool)
+def masked(maps: torch.Tensor, **options):
+    hidden = torch.zeros(1, *GRID, dtype=torch.bool)
     hidden[:, 1:, 2:] = True
-    original = images(count)
-    return masked_figure(
-        original,
-        hidden,
-        1 - original,
-        maps,
-        [(2, 3)] * count,
-        names(),
-        labels or ["one"] * count,
-        "Title",
-        "subtitle",
-        **options,
-    )
-
-
-def distances(**options):
-    far = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, float("nan")], [2.0, 2.0, 2.0]])
-    return distance_figure(far, far / 2, "Title", "subtitle", **options)
+    original = images(1)
+    return masked_figure(original, hidden, 1 - original, maps, [(2, 3)], names(), ["one"], "Title", "", **options)
 
 
 def film(count: int = 3, moments: list[str] | None = None, **options):
     moments = moments or [f"epoch {i + 1} of {count}" for i in range(count)]
     return film_frames(images()[0], weights(count), moments, names(), "cat", "Title", "subtitle", **options)
-
-
-def with_holes() -> torch.Tensor:
-    maps = weights()
-    maps[:, :, 0, 1:4] = float("nan")
-    return maps
 
 
 def test_a_patch_that_is_not_there_is_not_a_zero():
@@ -300,7 +270,7 @@ def test_the_masked_picture_shows_what_the_model_sees_and_how_much_falls_there()
     maps[0, 0, 0, 0], maps[0, 0, 2, 2] = 0.25, 0.5  # the rest on prefix tokens
     maps[0, 1, 0, 0] = 1.0
     maps[0, 2, 2, 4] = 1.0
-    figure = masked(1, maps=maps, masses=torch.tensor([[0.25, 0.0, 0.0]]))
+    figure = masked(maps, masses=torch.tensor([[0.25, 0.0, 0.0]]))
     original, seen, filled, *panels = crops(figure)[:6]
     hidden = np.zeros(GRID, dtype=bool)
     hidden[1:, 2:] = True
@@ -313,12 +283,14 @@ def test_the_masked_picture_shows_what_the_model_sees_and_how_much_falls_there()
         stroke = (centres(panel) != patches(panel)).any(-1)
         assert (stroke == hidden)[~asks].all()
     assert {"mean of heads · 25% visible", "head 0 · 100% visible", "head 1 · 0% visible"} <= set(texts(figure))
-    without = masked(1, maps=maps)
+    without = masked(maps)
     assert "mean of heads · 33% visible" in texts(without)
 
 
 def test_the_distance_figure_has_its_points_where_the_values_are():
-    figure = distances(image_diagonal=10.0, uniform_distance=4.5, uniform_entropy=3.0)
+    given = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, float("nan")], [2.0, 2.0, 2.0]])
+    even = dict(image_diagonal=10.0, uniform_distance=4.5, uniform_entropy=3.0)
+    figure = distance_figure(given, given / 2, "Title", "subtitle", **even)
     far, spread = figure.axes[:2]
     for axes, factor, even in ((far, 1.0, 4.5), (spread, 0.5, 3.0)):
         lines = {line.get_label(): line.get_xydata() for line in axes.lines}
@@ -387,20 +359,6 @@ def test_frames_of_few_colours_keep_them(tmp_path):
     assert durations == [100, 200, 300]
 
 
-def test_a_film_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
-    path = tmp_path / "film.gif"
-    path.write_text("the old one")
-
-    def fail(*args, **kwargs):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(Image.Image, "save", fail)
-    with pytest.raises(OSError, match="disk full"):
-        save_film([np.zeros((2, 2, 3), np.uint8)], path)
-    assert path.read_text() == "the old one"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 NAN, MANY = float("nan"), torch.ones(10, 50, *GRID)
 REFUSED = {
     "no image": (lambda: draw(torch.ones(0, 2, *GRID)), "at least one"),
@@ -408,19 +366,12 @@ REFUSED = {
     "a scale": (lambda: draw(weights(), scale="other"), "shared, row, log"),
     "a patch": (lambda: draw(weights(), query=(3, 0)), "no patch in row 3"),
     "patches": (lambda: draw(weights(), query=[(0, 0)] * 3), "3 patches that ask, for 2"),
-    "masses": (lambda: draw(weights(), masses=torch.zeros(2)), "masses"),
     "infinite": (lambda: draw(weights() / 0), "infinite"),
     "negative": (lambda: draw(-weights(), scale="log", unit="x"), "negative"),
     "labels": (lambda: attention_figure(images(), weights(), names(), ["one"], "", ""), "do not fit"),
     "channels": (lambda: attention_figure(images(2, channels=2), weights(), names(), ["", ""], "", ""), "1 or 3"),
-    "kept": (
-        lambda: strongest_figure(images(), weights(), weights()[:1] > 0, names(), ["", ""], "", "", share=0.6),
-        "kept",
-    ),
     "layers": (lambda: distance_figure(torch.ones(2, 3), torch.ones(3, 2), "", ""), "layers, heads"),
-    "layer names": (lambda: distances(names=["one"]), "1 names for 3 layers"),
     "moments": (lambda: film(3, moments=["one"]), "1 moments for 3"),
-    "a film by rows": (lambda: film(scale="row"), "share one scale"),
 }
 
 
