@@ -5,7 +5,6 @@ import math
 import re
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
@@ -103,12 +102,6 @@ def test_even_rows_and_single_keys_come_back_exact():
     assert torch.equal(weights_of(codes_of(torch.eye(4))), torch.eye(4).double())
 
 
-def test_small_weights_are_not_lost():
-    row = torch.full((1000,), 1e-5)
-    row[0] = 1 - row[1:].sum()
-    assert (codes_of(row)[1:] > 0).all()  # a linear code would be 0 below 1 / 510
-
-
 # ---- The text --------------------------------------------------------------------------------------------------------
 
 
@@ -120,65 +113,35 @@ def test_equal_input_gives_equal_text_at_any_time(monkeypatch):
     assert one != page_of(example(masked=True, moments=2, name="other"))
 
 
-def test_eight_images_of_a_tiny_model_are_below_two_megabytes():
-    arguments = example(layers=range(12), heads=3, images=8)
-    assert len(page_of(arguments).encode()) < 2_000_000
-
-
 def test_an_image_in_several_moments_is_stored_once():
-    arguments = example(moments=2)
-    arguments["moments"] = [
-        Moment(m.name, [ExploredImage("a", noise, m.images[0].weights)])
-        for m, noise in ((m, torch.randint(0, 256, (3, 200, 200)).byte()) for m in arguments["moments"])
+    image = torch.randint(0, 256, (3, 200, 200)).byte()
+    moments = [
+        Moment(m.name, [ExploredImage("a", image.clone(), m.images[0].weights)]) for m in example(moments=2)["moments"]
     ]
-    with pytest.raises(PageError, match="not those of checkpoint 0"):
-        page_of(arguments)  # two images of one name
-    image = arguments["moments"][0].images[0].image
-    arguments["moments"] = [
-        Moment(m.name, [ExploredImage("a", image.clone(), m.images[0].weights)]) for m in arguments["moments"]
-    ]
-    one, both = (len(page_of(arguments, moments=arguments["moments"][:count])) for count in (1, 2))
+    one, both = (len(page_of(example(), moments=moments[:count])) for count in (1, 2))
     assert one > image.numel()
     assert both - one < image.numel() / 4
-    weights = arguments["moments"][0].images[0].weights
-    twice = [Moment("", [ExploredImage(name, image.clone(), weights) for name in "ab"])]  # two masks of one, perhaps
-    assert len(page_of(arguments, moments=twice)) - one < image.numel() / 4
 
 
-@pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.8, 0.9])
-def test_a_page_that_is_too_large_says_what_to_leave_out_and_that_is_enough(share):
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_a_page_that_is_too_large_says_how_much_to_leave_out_and_that_is_enough(share):
     arguments = example(layers=range(12), images=10, moments=10, heads=1, grid=(6, 6))
     size = len(page_of(arguments).encode())
     limit = int(share * size)
     with pytest.raises(PageError) as refusal:
         page_of(arguments, limit=limit)
-    text = str(refusal.value)
-    assert "\n" not in text
-    assert f"{size / 1e6:.2f} MB" in text
-    layers, images, moments = re.search(
-        r"layers? (.+), or the last (\d+) of 10 images, or the first (\d+) of 10 checkpoints", text
-    ).groups()
-    gone = int(re.findall(r"\d+", layers)[-1])
-    kept = [layer for layer in range(12) if layer > gone]
-    changed = {
-        "layers": [
-            Moment(m.name, [ExploredImage(i.name, i.image, {k: i.weights[k] for k in kept}) for i in m.images])
-            for m in arguments["moments"]
-        ],
-        "images": [Moment(m.name, m.images[: 10 - int(images)]) for m in arguments["moments"]],
-        "moments": arguments["moments"][int(moments) :],
-    }
-    for less in changed.values():
-        assert less
-        assert less[0].images
+    assert "\n" not in str(refusal.value)
+    assert f"{size / 1e6:.2f} MB" in str(refusal.value)
+    gone = float(
+        re.search(r"leave out ([\d.]+)% or more of its 12 layers, 10 images or 10 checkpoints", str(refusal.value))[1]
+    )
+    kept = int(10 * (1 - gone / 100))
+    for less in (
+        [Moment(m.name, m.images[:kept]) for m in arguments["moments"]],
+        arguments["moments"][:kept],
+    ):
         assert len(page_of(arguments, moments=less, limit=limit).encode()) <= limit
-
-
-def test_a_decoder_may_be_left_out_and_a_page_that_never_fits_says_so():
-    arguments = example(masked=True)
-    with pytest.raises(PageError, match=r"leave out .*the decoder"):
-        page_of(arguments, limit=len(page_of(arguments)) - 1000)
-    with pytest.raises(PageError, match="leave out all but"):
+    with pytest.raises(PageError, match="cannot be so small"):
         page_of(arguments, limit=1000)
 
 
@@ -191,23 +154,15 @@ def broken(**changes):
 UNEVEN = torch.rand(2, 65, 65)
 REFUSED = {
     "no moment": [],
-    "no image": [Moment("", [])],
     "no weights": broken(weights={}),
     "nan": broken(weights={0: attention(2, 65) * math.nan}),
     "rows that do not sum to 1": broken(weights={0: UNEVEN}),
     "negative weights": broken(weights={0: torch.eye(65)[None] * 3 - 2 / 65}),
     "other tokens": broken(weights={0: attention(2, 64)}),
     "other heads": broken(weights={0: attention(2, 65), 1: attention(3, 65)}),
-    "whole numbers": broken(weights={0: torch.eye(65).long()[None]}),
     "an image of floats": broken(image=torch.rand(3, 8, 8)),
-    "an image of 4 channels": broken(image=torch.zeros(4, 8, 8).byte()),
-    "a mask of another grid": broken(hidden=torch.zeros(4, 4).bool()),
     "nothing visible": broken(hidden=torch.ones(8, 8).bool()),
-    "a decoder of other tokens": broken(decoder={0: attention(2, 17)}),
-    "a reconstruction of another size": broken(filled=torch.zeros(3, 8, 8).byte()),
     "moments of other images": [*broken(), *broken(name="other")],
-    "moments of other layers": [*broken(), *broken(weights={5: attention(2, 65)})],
-    "moments of fewer images": [Moment("", broken()[0].images * 2), *broken()],
 }
 
 
@@ -216,12 +171,6 @@ def test_nonsense_is_refused_in_one_line(moments):
     with pytest.raises(PageError) as refusal:
         page_of(example(), moments=moments)
     assert "\n" not in str(refusal.value)
-
-
-def test_tokens_that_cannot_be_are_refused():
-    for changes in (dict(registers=-1), dict(decoder_prefix=2), dict(grid_size=(0, 8))):
-        with pytest.raises(PageError):
-            page_of(example(), **changes)
 
 
 # ---- In the browser --------------------------------------------------------------------------------------------------
@@ -318,9 +267,7 @@ def assert_drawn(places: np.ndarray, shares: np.ndarray, top: float) -> None:
 
 
 GEOMETRIES = {
-    "8 x 8": dict(grid=(8, 8)),
     "16 x 16": dict(grid=(16, 16)),
-    "3 x 5": dict(grid=(3, 5)),
     "registers": dict(grid=(4, 6), registers=4),
     "no class token": dict(grid=(5, 3), class_token=False),
 }
@@ -366,33 +313,15 @@ def test_scales_and_their_bar(page):
     assert [tick.text for tick in page["ticks"].find_elements(By.TAG_NAME, "span")][-1] == "100%"
 
     tops = set()
-    for layer, head, row in ((0, 0, 0), (1, 1, 1), (1, 0, 7)):  # one top, whatever is chosen
+    for layer, head, row in ((0, 0, 0), (1, 0, 7)):  # one top, whatever is chosen
         page.follow(f"layer={layer}&head={head}&query={row},1&scale=shared")
-        ticks = [tick.text for tick in page["ticks"].find_elements(By.TAG_NAME, "span")]
-        tops.add(ticks[-1])
-        top = float(ticks[-1].strip("≥ %")) / 100
+        tops.add(page["ticks"].find_elements(By.TAG_NAME, "span")[-1].text)
+        top = float(max(tops).strip("≥ %")) / 100
         shares = decoded(given[layer])[head, 1 + 8 * row + 1, 1:].reshape(8, 8)
         assert np.abs(page.drawn() / 255 - np.minimum(shares / top, 1)).max() < 0.02
     assert len(tops) == 1
     between = np.concatenate([decoded(given[layer])[:, 1:, 1:].ravel() for layer in (0, 1)])
     assert (between > 1.02 * top).mean() < 0.01  # few are clipped
-    assert top < 2 * np.quantile(between, 0.995)  # and the scale is not wider than they need
-
-
-def test_shared_scale_of_a_rollout_is_one_for_all_its_queries(page):
-    arguments = example(layers=range(3))
-    given = arguments["moments"][0].images[0].weights
-    exact = attention_rollout([torch.from_numpy(decoded(given[n]))[None] for n in range(3)])[0].numpy()[1:, 1:]
-    page.open(arguments)
-    tops = set()
-    for row, column in ((0, 0), (3, 6)):
-        page.follow(f"layer=2&mode=rollout&scale=shared&query={row},{column}")
-        tops.add(page["ticks"].find_elements(By.TAG_NAME, "span")[-1].text)
-        top = float(max(tops).strip("≥ %")) / 100
-        shares = exact[8 * row + column].reshape(8, 8)
-        assert np.abs(page.drawn() / 255 - np.minimum(shares / top, 1)).max() < 0.02
-    assert len(tops) == 1
-    assert 0.95 * np.quantile(exact, 0.99) < top < exact.max() * 1.05
 
 
 def test_small_maps_are_the_same_numbers_and_choose(page):
@@ -403,13 +332,10 @@ def test_small_maps_are_the_same_numbers_and_choose(page):
     for i, one in enumerate([shares.mean(0), *shares]):
         assert_drawn(page.drawn(f"#heads > div:nth-child({i + 1}) canvas"), one, shares.max())
     page["heads"].find_elements(By.TAG_NAME, "button")[3].click()
-    assert_drawn(page.drawn(), shares[2], shares.max())
     page["layers"].find_elements(By.TAG_NAME, "button")[1].click()
     shares = decoded(given[1])[:, 1 + 28, 1:].reshape(3, 8, 8)
     assert_drawn(page.drawn(), shares[2], shares.max())
     assert page.text("sentence").startswith("layer 1, head 2, patch row 3 column 4: ")
-    page["heads"].find_elements(By.TAG_NAME, "button")[0].click()
-    assert_drawn(page.drawn(), shares.mean(0), shares.max())
 
 
 def test_strongest_keys_are_listed_with_their_numbers(page):
@@ -421,13 +347,10 @@ def test_strongest_keys_are_listed_with_their_numbers(page):
     for line, patch in zip(lines, order, strict=False):
         assert line[:2] == [f"{patch // 8},", f"{patch % 8}"]
         assert float(line[-1].strip("%")) == pytest.approx(100 * shares[3 + patch], abs=0.051)
-    assert lines[6][:3] == ["the", "other", "58"]
     mass = [float(e.text.strip("%<")) for e in page["prefix"].find_elements(By.CSS_SELECTOR, ".number")]
     assert sum(float(line[-1].strip("%")) for line in lines) + sum(mass) == pytest.approx(100, abs=0.5)
     most = f"most on row {order[0] // 8} column {order[0] % 8}, {100 * shares[3 + order[0]]:.1f}%; class token "
     assert most in page.text("sentence")
-    said = re.search(r"class token ([\d.]+)%; registers ([\d.]+)%", page.text("sentence")).groups()
-    assert [float(part) for part in said] == pytest.approx([mass[0], 100 * shares[1:3].sum()], abs=0.051)
 
 
 def asks(page) -> str:
@@ -450,45 +373,27 @@ def test_the_pointer_moves_the_query_and_a_click_holds_it(page):
     assert asks(page) == "patch row 0 column 1"  # held
     page.at("picture", 2, 3, grid).click().perform()
     assert asks(page) == "patch row 2 column 3"  # the hold moves
-    page.at("map", 0, 0, grid).perform()
-    assert asks(page) == "patch row 2 column 3"
-    page.at("map", 2, 3, grid).click().perform()  # let go
-    page.at("map", 0, 0, grid).perform()
-    assert asks(page) == "patch row 0 column 0"
-    page.press(Keys.ENTER)
-    page.at("map", 1, 1, grid).perform()
-    assert asks(page) == "patch row 0 column 0"
     page.press(Keys.ESCAPE)
     page.at("map", 1, 2, grid).perform()
     assert asks(page) == "patch row 1 column 2"
 
 
 def test_keys_move_everything(page):
-    grid = (3, 5)
-    page.open(example(grid=grid, registers=1, layers=range(3), heads=2, images=2), "#layer=2&head=0&query=1,1")
+    page.open(example(grid=(3, 5), registers=1, layers=range(3), images=2), "#layer=2&head=0&query=1,1")
     page.run("document.getElementById('map').focus()")
     for keys, expected in (
-        ([Keys.ARROW_RIGHT], "1 column 2"),
-        ([Keys.ARROW_DOWN], "2 column 2"),
-        ([Keys.ARROW_DOWN], "2 column 2"),  # the edge
-        ([Keys.ARROW_LEFT] * 4, "2 column 0"),
-        ([Keys.ARROW_UP] * 5, "0 column 0"),
-        ([Keys.ARROW_RIGHT] * 9, "0 column 4"),
+        ([Keys.ARROW_RIGHT], "patch row 1 column 2"),
+        ([Keys.ARROW_DOWN] * 2, "patch row 2 column 2"),  # the edge
+        ([Keys.ARROW_LEFT] * 4, "patch row 2 column 0"),
+        ([Keys.ARROW_UP] * 5, "patch row 0 column 0"),
+        (["c"], "class token"),
+        (["c"], "register 0"),
+        (["c"], "patch row 0 column 0"),
+        (["C"], "register 0"),
+        ([Keys.ARROW_LEFT], "patch row 0 column 0"),  # back where the grid was left
     ):
         page.press(*keys)
-        assert asks(page) == f"patch row {expected}"
-    for key, expected in (
-        ("c", "class token"),
-        ("c", "register 0"),
-        ("c", "patch row 0 column 4"),
-        ("C", "register 0"),
-    ):
-        page.press(key)
         assert asks(page) == expected
-        pressed = page["prefix"].find_elements(By.CSS_SELECTOR, "[aria-pressed=true]")
-        assert [button.text.split("\n")[0] for button in pressed] == [expected] * ("patch" not in expected)
-    page.press(Keys.ARROW_LEFT)
-    assert asks(page) == "patch row 0 column 4"  # back where the grid was left
     for key, start in (
         ("l", "layer 0, head 0,"),
         ("L", "layer 2, head 0,"),
@@ -496,12 +401,9 @@ def test_keys_move_everything(page):
         ("h", "layer 2, mean of heads,"),
         ("m", "layer 2, mean of heads, who looks at"),
         ("m", "rollout up to layer 2,"),
-        ("M", "layer 2, mean of heads, who looks at"),
     ):
         page.press(key)
         assert page.text("sentence").startswith(start)
-    assert Select(page["head"]).first_selected_option.text == "mean of heads"  # controls say the same
-    assert page["layer"].get_property("value") == "2"
     page.press("s")
     assert page["scale"].get_property("value") == "shared"
     page.press("i")
@@ -515,12 +417,8 @@ def test_controls_do_what_they_say(page):
     arguments = example(layers=(3, 5, 9), heads=2, images=2)
     given = arguments["moments"][0].images[1].weights
     page.open(arguments, "#query=0,1")
-    thumb = page["thumbs"].find_elements(By.TAG_NAME, "canvas")[1]
-    thumb.click()
+    page["thumbs"].find_elements(By.TAG_NAME, "canvas")[1].click()
     assert page["image"].get_property("value") == "1"
-    Select(page["image"]).select_by_visible_text("image 0")
-    assert page.text("picture-caption") == "image 0"
-    Select(page["image"]).select_by_visible_text("image 1")
     Select(page["head"]).select_by_visible_text("head 1")
     page["layer"].send_keys(Keys.HOME, Keys.ARROW_RIGHT)
     assert page.text("layer-name") == "5"
@@ -531,8 +429,6 @@ def test_controls_do_what_they_say(page):
     assert_drawn(page.drawn(), shares[1], shares.max())
     rollout = page.driver.find_element(By.CSS_SELECTOR, "input[value=rollout]")
     assert not rollout.is_enabled()  # layers 0 to 2 are not there
-    page.follow("layer=5&head=1&query=0,1&mode=rollout")
-    assert page.text("sentence").startswith("layer 5, head 1, patch")
     picture = page.pixels("picture-pixels")
     assert (picture[..., :3] == arguments["moments"][0].images[1].image.permute(1, 2, 0).numpy()).all()
 
@@ -566,6 +462,7 @@ def test_masked_model(page):
     assert np.isnan(page.drawn()).all()
     assert "hidden from the encoder" in page.text("sentence")
     assert page["strongest"].find_elements(By.TAG_NAME, "tr") == []
+    assert not page.run("return document.querySelector('.bar').checkVisibility()")
 
     page.press("d")  # the decoder asks from it
     page.follow(f"part=decoder&layer=1&head=2&query={hidden_row},{hidden_column}")
@@ -670,13 +567,6 @@ def test_the_policy_stops_what_is_not_the_pages_own(page):
     assert sum("Content Security Policy" in line["message"] for line in page.log()) >= 3
 
 
-def set_width(page: Page, width: int) -> None:
-    page.driver.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
-    )
-
-
 def test_nothing_runs_over_the_side(page):
     arguments = example(
         masked=True, registers=4, moments=2, images=10, heads=12, layers=range(12), name="averylongname" * 8
@@ -685,11 +575,11 @@ def test_nothing_runs_over_the_side(page):
     page.open(arguments)
     try:
         for width in (360, 800, 1440):
-            set_width(page, width)
+            size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+            page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
             assert page.run("return document.documentElement.scrollWidth") <= width
-            tops = [page.run("return document.getElementById(arguments[0]).getBoundingClientRect().top", name)
-                    for name in ("picture", "map")]  # fmt: skip
-            assert (tops[0] == tops[1]) == (width > 360)  # side by side, or stacked on a phone
+            top = "return document.getElementById(arguments[0]).getBoundingClientRect().top"
+            assert (page.run(top, "picture") == page.run(top, "map")) == (width > 360)  # stacked on a phone
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
@@ -720,50 +610,6 @@ def test_the_keyboard_alone_reaches_every_control(page):
         assert label.strip()
 
 
-def test_live_text_follows_when_things_are_quiet(page):
-    page.open(example(), "#layer=1&head=0&query=3,4")
-    assert page["live"].get_attribute("aria-live") == "polite"
-    wait = WebDriverWait(page.driver, 5, 0.05)
-    wait.until(lambda _: page.text("live") == page.text("sentence"))
-    page.run("""window.said = [];
-        new MutationObserver(() => said.push(document.getElementById("live").textContent))
-            .observe(document.getElementById("live"), {childList: true});
-        document.getElementById("map").focus()""")
-    page.press(*[Keys.ARROW_RIGHT] * 3, *[Keys.ARROW_UP] * 3)
-    sentence = page.text("sentence")
-    assert re.match(
-        r"layer 1, head 0, patch row 0 column 7: most on row \d column \d, [\d.]+%; class token [\d.]+%", sentence
-    )
-    wait.until(lambda _: page.text("live") == sentence)
-    assert page.run("return said.length") == 1  # once for six moves
-
-
-def test_live_text_says_what_the_sentence_does_not_when_it_changes(page):
-    page.open(example(images=2), "#layer=1&head=0&query=3,4")
-    wait = WebDriverWait(page.driver, 5, 0.05)
-    wait.until(lambda _: page.text("live") == page.text("sentence"))
-    page.run('document.getElementById("map").focus()')
-    page.press("s")
-    wait.until(lambda _: page.text("live").startswith("colours "))
-    assert page.text("live").endswith(f"; {page.text('sentence')}")
-    page.press("i")
-    name = page.run("return document.getElementById('image').selectedOptions[0].textContent")
-    wait.until(lambda _: page.text("live").startswith(f"{name}; "))
-
-
-def test_a_hidden_patch_has_no_map_and_no_scale(page):
-    shown = example(masked=True)
-    hidden = shown["moments"][0].images[0].hidden
-    row, column = next((r, c) for r, c in hidden.nonzero().tolist() if c < 7 and not hidden[r, c + 1])
-    page.open(shown, f"#layer=1&head=0&query={row},{column}")
-    assert "hidden from the encoder" in page.text("sentence")
-    assert not page.run("return document.querySelector('.bar').checkVisibility()")
-    assert "Spread evenly" not in page.text("note")
-    page.run('document.getElementById("map").focus()')
-    page.press(Keys.ARROW_RIGHT)
-    assert page.run("return document.querySelector('.bar').checkVisibility()")
-
-
 @pytest.mark.slow
 def test_a_link_points_at_what_is_shown(page):
     page.open(example(images=2, layers=(2, 7)), "#image=1&layer=2&head=1&query=5,6&mode=column&scale=log")
@@ -777,39 +623,26 @@ def test_a_link_points_at_what_is_shown(page):
     WebDriverWait(page.driver, 10, 0.02).until(lambda _: page["explorer"].is_displayed())
     assert page.text("sentence") == shown
     assert (page.drawn() == places).all()
-    page.open(example())
-    time.sleep(0.7)
-    link = page.driver.current_url
-    page.driver.get("about:blank")
-    page.driver.get(link)  # nobody held a patch: the pointer still moves it
-    WebDriverWait(page.driver, 10, 0.02).until(lambda _: page["explorer"].is_displayed())
-    page.at("map", 2, 2, (8, 8)).perform()
-    assert asks(page) == "patch row 2 column 2"
     page.open(example(), "#image=9&layer=-3&head=1e9&query=99,99&mode=evil&scale=<b>&moment=x&part=decoder")
     assert asks(page) == "patch row 4 column 4"  # what is not there is passed over
 
 
 def test_dark_and_light_are_two_looks_of_one_map(page):
     page.open(example(), "#query=1,1")
-    looks = {}
+    assert page["map-pixels"].value_of_css_property("image-rendering") == "pixelated"
+    light = {}
     try:
         for scheme in ("light", "dark"):
             features = [{"name": "prefers-color-scheme", "value": scheme}]
             page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
             colours = page.run("const s = getComputedStyle(document.body); return [s.backgroundColor, s.color]")
             paper, ink = (sum(map(int, re.findall(r"\d+", colour)[:3])) / 765 for colour in colours)
-            looks[scheme] = SimpleNamespace(paper=paper, ink=ink, places=page.drawn())
+            light[scheme] = paper, ink, page.drawn()
     finally:
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    assert looks["light"].paper > 0.9 > 0.3 > looks["light"].ink
-    assert looks["dark"].ink > 0.8 > 0.2 > looks["dark"].paper
-    assert (looks["light"].places == looks["dark"].places).all()
-
-
-def test_patches_are_enlarged_without_smoothing(page):
-    page.open(example())
-    for canvas in ("map-pixels", "picture-pixels"):
-        assert page[canvas].value_of_css_property("image-rendering") == "pixelated"
+    assert light["light"][0] > 0.9 > 0.3 > light["light"][1]
+    assert light["dark"][1] > 0.8 > 0.2 > light["dark"][0]
+    assert (light["light"][2] == light["dark"][2]).all()
 
 
 def spoken(driver: webdriver.Chrome) -> str:

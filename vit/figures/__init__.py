@@ -1,18 +1,16 @@
 """Tensors in, matplotlib figures and pages out. The only room with matplotlib; it never sees a model."""
 
-from vit.figures.attention import attention_figure
+from vit.figures.attention import attention_figure, masked_figure, strongest_figure
 from vit.figures.classification import confusion_figure, reliability_figure
-from vit.figures.curves import STEERING, Curve, RunLine, RunPanel, compared_figure, curve_figure, curves_figure
+from vit.figures.curves import STEERING, Curve, RunLine, compared_figure, curve_figure, curves_figure, scaling_figure
 from vit.figures.distance import distance_figure
 from vit.figures.dynamics import dynamics_figure
 from vit.figures.explore import ExploredImage, Moment, PageError, explore_page
 from vit.figures.film import film_frames, save_film
 from vit.figures.images import reconstruction_figure, sheet_figure
-from vit.figures.masked import masked_figure
+from vit.figures.measures import Panel
 from vit.figures.scale import Scale, in_multiples_of_even
-from vit.figures.scaling import scaling_figure
 from vit.figures.strip import bar_strip, image_strip, map_strip
-from vit.figures.strongest import strongest_figure
 from vit.figures.style import png_of, save_figure
 
 __all__ = [
@@ -21,8 +19,8 @@ __all__ = [
     "ExploredImage",
     "Moment",
     "PageError",
+    "Panel",
     "RunLine",
-    "RunPanel",
     "Scale",
     "attention_figure",
     "bar_strip",

@@ -1,4 +1,4 @@
-"""Attention maps beside the images they belong to, or over them."""
+"""Attention maps beside the images they belong to, or over them; what they hold most of; what a masked model looks at."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vit.figures.layout import laid_out
-from vit.figures.mosaic import SMALL, Sheet, enlarged, headings, pictures_of
-from vit.figures.scale import SCALES, Scale, blended, brightness, in_multiples_of_even, short, to_bytes
-from vit.figures.style import DPI, fitted, theme_of
+from vit.figures.scale import SCALES, Scale, brightness, in_multiples_of_even, short
+from vit.figures.sheet import ABSENT, HIDDEN, QUERY, FigureError, Sheet, headings
+from vit.figures.style import fitted, styled, text_width, theme
 
 Patch = tuple[int, int]
-ABSENT_KEY = ("absent", "a patch hidden from the model: no value, not zero")
-QUERY_KEY = ("query", "the patch that asks")
+ABSENT_KEY = (ABSENT, "a patch hidden from the model: no value, not zero")
+QUERY_KEY = (QUERY, "the patch that asks")
+NO_PLACE = "tokens without a place in the image (class token, registers)"
+LEAD = ("original", "what the model sees", "filled in")  # of a masked model's images
 
 
+@styled
 def attention_figure(
     images: Tensor,
     maps: Tensor,
@@ -68,32 +71,194 @@ def attention_figure(
     Raises:
         ValueError: shapes, counts or the scale do not fit, or there are more pictures than one sheet holds.
     """
-    theme = theme_of(dark)
-    drawn = checked(images, maps, panels, labels, masses, query)
-    values, grid = (drawn.values if unit else in_multiples_of_even(drawn.values)), drawn.grid
+    given = checked(images, maps, panels, labels, masses, query)
+    values = given.values if unit else in_multiples_of_even(given.values)
     scales = scales_of(values, scale)
-    image = (images.shape[-2], images.shape[-1])
-    layout = laid_out(len(values), 1, len(panels), grid, image, beside=scale != "row")
-    names, size, _ = headings(panels, drawn.shares, layout.width)
-    notes = notes_of(values, scales, scale, unit, drawn.masses is not None, overlay, what)
-    sheet = Sheet(layout, True, notes, keys_of(values, drawn.queries, mark), title, subtitle, theme)
-    for block, picture in enumerate(pictures_of(images, layout)):
-        asks = drawn.queries[block] if drawn.queries else None
-        draw_block(
-            sheet, block, picture, labels[block], values[block], names[block], size, scales[block], asks, overlay
-        )
-    draw_bars(sheet, scales, scale, unit, overlay)
+    sheet = Sheet(
+        len(values),
+        1,
+        len(panels),
+        given.grid,
+        (images.shape[-2], images.shape[-1]),
+        title,
+        subtitle,
+        beside=scale != "row",
+        keys=keys_of(values, given.queries, mark),
+        notes=notes_of(values, scales, scale, unit, given.masses is not None, overlay, what),
+    )
+    draw_maps(sheet, images, values, given, panels, labels, scales, overlay)
+    sheet.bars(scales, unit, scale == "row", overlay)
     return sheet.figure
 
 
-class Drawn(NamedTuple):
+@styled
+def strongest_figure(
+    images: Tensor,
+    maps: Tensor,
+    kept: Tensor,
+    panels: Sequence[str],
+    labels: Sequence[str],
+    title: str,
+    subtitle: str,
+    *,
+    share: float,
+    masses: Tensor | None = None,
+    query: Patch | Sequence[Patch] | None = None,
+    dark: bool = False,
+) -> Figure:
+    """Image by image, the fewest patches that together hold a share of what a map gives to patches: DINO's picture, at 60%.
+
+    They are shown as they are, within a line; all others are dimmed to grey. Under each picture stands how many they are.
+
+    Args:
+        images: (B, C, H, W) from 0 to 1, C 1 or 3.
+        maps: (B, P, rows, columns); nan where a patch was hidden from the model.
+        kept: bool (B, P, rows, columns), True for the strongest.
+        panels, labels, title, subtitle, masses, query, dark: as in `attention_figure`.
+        share: of the attention that falls on patches, 0 to 1, which `kept` holds.
+
+    Raises:
+        ValueError: shapes or counts do not fit, or there are more pictures than one sheet holds.
+    """
+    given = checked(images, maps, panels, labels, masses, query)
+    if kept.shape != maps.shape:
+        raise FigureError(f"kept is of the shape of the maps, {tuple(maps.shape)}, got {tuple(kept.shape)}")
+    chosen, absent = kept.detach().bool().cpu().numpy(), np.isnan(given.values)
+    notes = [
+        f"Not dimmed: the fewest patches that together hold {share:.0%} of the attention on patches; their number stands below."
+    ]
+    if absent.any():
+        notes.append("Patches that were hidden from the model are dimmed too, and not counted.")
+    if given.masses is not None:
+        notes.append(f"%: the share of the attention that falls on patches; the rest stays on {NO_PLACE}.")
+    sheet = Sheet(
+        len(images),
+        1,
+        len(panels),
+        given.grid,
+        (images.shape[-2], images.shape[-1]),
+        title,
+        subtitle,
+        foot=32,
+        beside=True,
+        bar=False,
+        keys=[QUERY_KEY] if given.queries else [],
+        notes=notes,
+    )
+    names, size, _ = headings(panels, given.shares, sheet.room)
+    most = given.grid[0] * given.grid[1]
+    unit = " patches" if text_width(f"{most} of {most} patches", size) <= sheet.room else ""
+    for block, (picture, axes) in enumerate(zip(sheet.pixels(images), sheet.axes, strict=True)):
+        sheet.picture(axes[0], picture, fitted(labels[block], sheet.room, 8), 8)
+        rest = dimmed(picture, dark)
+        for panel, (one, name) in enumerate(zip(axes[1:], names[block], strict=True)):
+            here = chosen[block, panel]
+            sheet.picture(
+                one, np.where(enlarged(here, picture.shape)[..., None], picture, rest), name, size, not sheet.top[block]
+            )
+            sheet.border(one, here)
+            sheet.below(one, f"{here.sum()} of {(~absent[block, panel]).sum()}{unit}", size)
+        for one in axes if given.queries else []:
+            sheet.outline(one, given.queries[block])
+    return sheet.figure
+
+
+@styled
+def masked_figure(
+    images: Tensor,
+    hidden: Tensor,
+    filled: Tensor,
+    maps: Tensor,
+    patch: Sequence[Patch],
+    panels: Sequence[str],
+    labels: Sequence[str],
+    title: str,
+    subtitle: str,
+    *,
+    masses: Tensor | None = None,
+    scale: str = "shared",
+    dark: bool = False,
+) -> Figure:
+    """Image by image: the original, what the model sees, how it fills in, and where the decoder looks from one patch.
+
+    In the maps, a stroke crosses each hidden patch, and each heading says how much of the attention is on visible ones.
+
+    Args:
+        images: (B, C, H, W) from 0 to 1, C 1 or 3.
+        hidden: bool (B, rows, columns), True where the model did not see.
+        filled: as images.
+        maps: (B, P, rows, columns), the decoder's attention weights from the patch to all patches.
+        patch: (row, column) of the patch that asks, one for each image; outlined.
+        panels: P names of heads or layers.
+        labels, title, subtitle, scale, dark: as in `attention_figure`.
+        masses: (B, P), what fell on tokens without a place in the picture; None where all fell on patches.
+
+    Raises:
+        ValueError: shapes or counts do not fit, or there are more pictures than one sheet holds.
+    """
+    given = checked(images, maps, panels, labels, masses, patch)
+    if hidden.shape != (len(images), *given.grid):
+        raise FigureError(f"hidden is (images, rows, columns), {(len(images), *given.grid)}, got {tuple(hidden.shape)}")
+    if filled.shape != images.shape:
+        raise FigureError(f"filled is of the images' shape, {tuple(images.shape)}, got {tuple(filled.shape)}")
+    gone = hidden.detach().bool().cpu().numpy()
+    values = in_multiples_of_even(given.values)
+    scales = scales_of(values, scale)
+    notes = [
+        *notes_of(values, scales, scale, None, masses=False),
+        f"%: the share of the attention that falls on patches visible to the model; they are {percent(1 - gone.mean())} of all."
+        + (f" What is on neither kind of patch stays on {NO_PLACE}." if given.masses is not None else ""),
+    ]
+    keys = [
+        *keys_of(values, given.queries),
+        (ABSENT, "hidden from the model"),
+        (HIDDEN, "stroke over a map: this patch is hidden from the model, the decoder has only its place"),
+    ]
+    sheet = Sheet(
+        len(images),
+        len(LEAD),
+        len(panels),
+        given.grid,
+        (images.shape[-2], images.shape[-1]),
+        title,
+        subtitle,
+        roof=32,
+        keys=keys,
+        notes=notes,
+    )
+    # Over each map its name and the share of the attention on visible patches.
+    there = np.nan_to_num(given.values)
+    whole = there.sum((-2, -1)) + (0 if given.masses is None else given.masses)
+    seen = (there * ~gone[:, None]).sum((-2, -1)) / np.where(whole > 0, whole, 1)
+    shares = [[percent(share) for share in row] for row in seen]
+    names, size, cut = headings(panels, [[f"{share} visible" for share in row] for row in shares], sheet.room)
+    if cut:  # the notes say it too
+        names, size, _ = headings(panels, shares, sheet.room)
+    (lead,), lead_size, _ = headings(LEAD, [[""] * len(LEAD)], sheet.room)
+    for block, (original, filling) in enumerate(zip(sheet.pixels(images), sheet.pixels(filled), strict=True)):
+        axes, quiet = sheet.axes[block], not sheet.top[block]
+        covered = np.where(enlarged(gone[block], original.shape)[..., None], to_rgb(theme().absent), original)
+        for one, picture, name in zip(axes, (original, covered, filling), lead, strict=False):
+            sheet.picture(one, picture, name, lead_size, quiet)
+        sheet.strokes(axes[1], gone[block], theme().stroke)
+        sheet.over(block, labels[block], 8.5)
+        for one, value, name in zip(axes[len(LEAD) :], values[block], names[block], strict=True):
+            sheet.map(one, value, scales[block], name, size, quiet)
+            sheet.strokes(one, gone[block])
+        for one in axes:
+            sheet.outline(one, given.queries[block])
+    sheet.bars(scales, None, scale == "row")
+    return sheet.figure
+
+
+class Given(NamedTuple):
     """What the figures take, checked: maps as numbers, the text beside each name, the patch that asks in each image."""
 
     values: np.ndarray
     grid: tuple[int, int]
     masses: np.ndarray | None
     shares: list[list[str]]
-    queries: list[Patch] | None
+    queries: list[Patch]
 
 
 def checked(
@@ -103,48 +268,36 @@ def checked(
     labels: Sequence[str],
     masses: Tensor | None,
     query: Patch | Sequence[Patch] | None,
-) -> Drawn:
+) -> Given:
     """The arguments of a figure, see `attention_figure`.
 
     Raises:
         ValueError: they do not fit each other.
     """
     if maps.ndim != 4 or len(maps) != len(images) or maps.shape[1] != len(panels) or len(labels) != len(images):
-        raise ValueError(
+        raise FigureError(
             f"maps of shape {tuple(maps.shape)} do not fit {len(images)} images with {len(labels)} labels"
             f" and {len(panels)} panels: they are (images, panels, rows, columns)"
         )
     values = maps.detach().double().cpu().numpy()
-    grid = (values.shape[2], values.shape[3])
+    rows, columns = values.shape[2:]
     if np.isinf(values).any():
-        raise ValueError("maps hold infinite values")
-    shares = [[""] * len(panels) for _ in labels]
-    mass = None
+        raise FigureError("maps hold infinite values")
+    shares, mass = [[""] * len(panels) for _ in labels], None
     if masses is not None:
         if masses.shape != maps.shape[:2]:
-            raise ValueError(f"masses are (images, panels), {tuple(maps.shape[:2])}, got {tuple(masses.shape)}")
+            raise FigureError(f"masses are (images, panels), {tuple(maps.shape[:2])}, got {tuple(masses.shape)}")
         mass = masses.detach().double().cpu().numpy()
         shares = [[percent(1 - one) for one in row] for row in mass]
-    return Drawn(values, grid, mass, shares, queries_of(query, len(images), grid))
-
-
-def queries_of(query: Patch | Sequence[Patch] | None, count: int, grid: tuple[int, int]) -> list[Patch] | None:
-    """The patch that asks in each of `count` images.
-
-    Raises:
-        ValueError: there is no such patch, or they are not as many as images.
-    """
-    if query is None:
-        return None
-    queries: list[Any] = [query] * count if all(isinstance(part, Integral) for part in query) else list(query)
-    if len(queries) != count:
-        raise ValueError(f"{len(queries)} patches that ask, for {count} images")
-    result: list[Patch] = []
-    for row, column in queries:
-        if not (0 <= row < grid[0] and 0 <= column < grid[1]):
-            raise ValueError(f"there is no patch in row {row}, column {column} of a grid of {grid[0]} x {grid[1]}")
-        result.append((int(row), int(column)))
-    return result
+    asks: list[Any] = []
+    if query is not None:
+        asks = [query] * len(images) if all(isinstance(part, Integral) for part in query) else list(query)
+        if len(asks) != len(images):
+            raise FigureError(f"{len(asks)} patches that ask, for {len(images)} images")
+    for row, column in asks:
+        if not (0 <= row < rows and 0 <= column < columns):
+            raise FigureError(f"there is no patch in row {row}, column {column} of a grid of {rows} x {columns}")
+    return Given(values, (rows, columns), mass, shares, [(int(row), int(column)) for row, column in asks])
 
 
 def scales_of(values: np.ndarray, scale: str) -> list[Scale]:
@@ -154,77 +307,37 @@ def scales_of(values: np.ndarray, scale: str) -> list[Scale]:
         ValueError: there is no such scale, or it is logarithmic and has negative values to show.
     """
     if scale not in SCALES:
-        raise ValueError(f"scale is one of {', '.join(SCALES)}, got {scale!r}")
+        raise FigureError(f"scale is one of {', '.join(SCALES)}, got {scale!r}")
     if scale == "row":
         return [Scale.of(image) for image in values]
     if scale == "log" and (values < 0).any():
-        raise ValueError("a logarithmic scale has no place for negative values")
+        raise FigureError("a logarithmic scale has no place for negative values")
     return [Scale.of(values, scale == "log")] * len(values)
 
 
-def draw_block(
+def draw_maps(
     sheet: Sheet,
-    block: int,
-    picture: np.ndarray,
-    label: str,
+    images: Tensor,
     values: np.ndarray,
-    names: Sequence[str],
-    size: float,
-    scale: Scale,
-    query: Patch | None,
-    overlay: bool = False,
+    given: Given,
+    panels: Sequence[str],
+    labels: Sequence[str],
+    scales: Sequence[Scale],
+    overlay: bool,
 ) -> None:
-    """One image and its maps (P, rows, columns)."""
-    layout, grid = sheet.layout, values.shape[1:]
-    cell = layout.cell(block, 0)
-    sheet.picture(cell, to_bytes(picture))
-    name = fitted(label, layout.width / DPI * 72, SMALL + 0.5)
-    sheet.heading(cell, name, SMALL + 0.5, sheet.theme.ink)
-    draw_panels(sheet, block, values, names, size, scale, brightness(picture) if overlay else None)
-    if query is not None:
-        for box in (cell, *(layout.panel(block, panel) for panel in range(len(values)))):
-            sheet.outline(box, (grid[0], grid[1]), query)
+    """Draw each image and its maps (B, P, rows, columns)."""
+    names, size, _ = headings(panels, given.shares, sheet.room)
+    for block, (picture, axes) in enumerate(zip(sheet.pixels(images), sheet.axes, strict=True)):
+        sheet.picture(axes[0], picture, fitted(labels[block], sheet.room, 8), 8)
+        for one, value, name in zip(axes[1:], values[block], names[block], strict=True):
+            sheet.map(one, value, scales[block], name, size, not sheet.top[block], picture if overlay else None)
+        for one in axes if given.queries else []:
+            sheet.outline(one, given.queries[block])
 
 
-def draw_panels(
-    sheet: Sheet,
-    block: int,
-    values: np.ndarray,
-    names: Sequence[str],
-    size: float,
-    scale: Scale,
-    grey: np.ndarray | None = None,
-) -> None:
-    """The maps (P, rows, columns) of one image; over `grey` (height, width), where that is given."""
-    layout, theme = sheet.layout, sheet.theme
-    for panel, (one, name) in enumerate(zip(values, names, strict=True)):
-        box = layout.panel(block, panel)
-        painted = enlarged(scale.colours(one, theme), (box.height, box.width))
-        if grey is not None:
-            absent = enlarged(np.isnan(one), (box.height, box.width))
-            painted = np.where(absent[..., None], painted, blended(painted, grey))
-        sheet.picture(box, painted)
-        sheet.strokes(box, np.isnan(one), theme.stroke)
-        sheet.heading(box, name, size, theme.ink if block < layout.across else theme.quiet)
-
-
-def draw_bars(sheet: Sheet, scales: Sequence[Scale], scale: str, unit: str | None, overlay: bool = False) -> None:
-    """One bar for the sheet, or one for each image."""
-    layout = sheet.layout
-    # One bar for all need not be longer than is easy to read; it ends where a row ends.
-    spans = [(block, block) for block in range(len(scales))] if scale == "row" else [(0, layout.tall(5))]
-    for first, last in spans:
-        room = layout.beside(first, last)
-        box = room._replace(width=36 if overlay else 18)
-        one = scales[first]
-        strip = one.blended_strip(box.height, box.width) if overlay else one.strip(box.height, box.width)
-        name = (unit or "× even") if first == 0 else ""
-        sheet.bar(box, one, strip, name, even=unit is None)
-
-
-def keys_of(values: np.ndarray, queries: list[Patch] | None, mark: str = QUERY_KEY[1]) -> list[tuple[str, str]]:
-    """What of the marks a sheet needs to explain."""
-    return [*([(QUERY_KEY[0], mark)] if queries else []), *([ABSENT_KEY] if np.isnan(values).any() else [])]
+def keys_of(values: np.ndarray, queries: list[Patch], mark: str = QUERY_KEY[1]) -> list[tuple[str, str]]:
+    """Legend entries that maps (B, P, rows, columns) need."""
+    return [*([(QUERY, mark)] if queries else []), *([ABSENT_KEY] if np.isnan(values).any() else [])]
 
 
 def notes_of(
@@ -237,13 +350,12 @@ def notes_of(
     what: str = "attention",
 ) -> list[str]:
     """Sentences that say what the colours and the percentage mean."""
-    shown = unit or f"{what} in multiples of even"
     which = {
         "shared": "one scale for all maps",
         "row": "each image has a scale of its own, so compare within a row",
         "log": "one logarithmic scale for all maps",
     }[scale]
-    notes = [f"Colour: {shown}; {which}."]
+    notes = [f"Colour: {unit or f'{what} in multiples of even'}; {which}."]
     if unit is None:
         there = " that the model sees" if np.isnan(values).any() else ""
         notes[0] += f" 1 is what each patch would get of {what} spread evenly over all patches{there}."
@@ -258,15 +370,13 @@ def notes_of(
     ):
         if np.any(far):
             share = np.sum(far) / (~np.isnan(values)).sum()
-            most = short([end(values[np.asarray(far)])])[0]
-            beyond.append(f"{percent(float(share))} of the values lie {where} it, the {name} {most}")
+            beyond.append(
+                f"{percent(share)} of the values lie {where} it, the {name} {short(end(values[np.asarray(far)]))}"
+            )
     if beyond:
         notes.append(f"Pointed end of a bar: {'; '.join(beyond)}.")
     if masses:
-        notes.append(
-            f"%: the share of the {what} that falls on patches; the rest stays on tokens without a place in the image"
-            " (class token, registers)."
-        )
+        notes.append(f"%: the share of the {what} that falls on patches; the rest stays on {NO_PLACE}.")
     return notes
 
 
@@ -277,3 +387,15 @@ def percent(share: float) -> str:
     if 0.995 <= share < 0.9999:
         return ">99%"
     return f"{share:.0%}"
+
+
+def dimmed(picture: np.ndarray, dark: bool = False) -> np.ndarray:
+    """(H, W, 3) from 0 to 1 -> grey, of little contrast, near the colour of the page: likewise (H, W, 3)."""
+    grey = brightness(picture)[..., None].repeat(3, -1)
+    return 0.10 + 0.22 * grey if dark else 0.66 + 0.26 * grey
+
+
+def enlarged(grid: np.ndarray, size: Sequence[int]) -> np.ndarray:
+    """(rows, columns) -> (H, W), each pixel that of its patch."""
+    rows, columns = (np.arange(pixels) * old // pixels for pixels, old in zip(size, grid.shape, strict=False))
+    return grid[rows[:, None], columns]

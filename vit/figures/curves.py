@@ -1,4 +1,4 @@
-"""How a run went."""
+"""How a run went, how several did, and how the cost of a step grows."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from vit.figures.measures import SERIES, dress, percent
-from vit.figures.style import DPI, INK, LIGHT, Theme, fitted, plain, theme_of, titled_figure
+from vit.figures.measures import SERIES, Panel, percent
+from vit.figures.style import fitted, legend_below, printable, styled, theme, titled_figure
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ PANEL = 4.6
 """Width in inches of a panel by itself: its text can be read on a phone, and two stand beside each other on a page."""
 
 
+@styled
 def curves_figure(metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
     """What a run measured, and its learning rate and gradient norm, over the epochs.
 
@@ -52,35 +53,27 @@ def curves_figure(metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve],
         curves: one large panel each.
         title, subtitle: the heading.
     """
-    figure, free = titled_figure(9.0 if len(curves) == 1 else 12.0, 4.2, title, subtitle)
-    left = 0.075 if len(curves) == 1 else 0.055
-    grid = figure.add_gridspec(
-        2, len(curves) + 1, left=left, right=0.98, top=free - 0.055, bottom=0.11, wspace=0.22, hspace=0.55
-    )
-    grid.set_width_ratios([*[2.1 if len(curves) == 1 else 1.6] * len(curves), 1])
+    wide = 2.1 if len(curves) == 1 else 1.6
+    figure = titled_figure(9.0 if len(curves) == 1 else 12.0, 4.2, title, subtitle)
+    grid = figure.add_gridspec(2, len(curves) + 1, width_ratios=[*[wide] * len(curves), 1])
     for column, curve in enumerate(curves):
         axes = figure.add_subplot(grid[:, column])
-        _draw(axes, metrics, curve, LIGHT)
-        axes.legend(fontsize=7.5, facecolor="white", edgecolor="none", framealpha=0.95, labelcolor=INK)
-    for place, curve in enumerate(STEERING):
-        _draw(figure.add_subplot(grid[place, -1]), metrics, curve, LIGHT)
+        _draw(axes, metrics, curve)
+        axes.legend(frameon=True)
+    for row, curve in enumerate(STEERING):
+        _draw(figure.add_subplot(grid[row, -1]), metrics, curve)
     return figure
 
 
+@styled
 def curve_figure(metrics: Sequence[Mapping[str, Any]], curve: Curve, height: float, dark: bool = False) -> Figure:
     """One panel by itself, without a heading and `height` inches high, its legend below it; the rest as in `curves_figure`."""
-    theme = theme_of(dark)
-    figure = Figure(figsize=(PANEL, height), dpi=DPI, facecolor=theme.paper)
-    axes = figure.add_subplot()
-    _draw(axes, metrics, curve, theme, 1.2)
+    figure = titled_figure(PANEL, height - 0.12, "", "")
+    axes = figure.subplots()
+    _draw(axes, metrics, curve, 1.2)
     lines, names = axes.get_legend_handles_labels()
-    below = 0.44 + (0.08 + 0.21 * len(lines) if lines else 0)  # a legend within would lie on the lines
-    axes.set_position((0.64 / PANEL, below / height, (PANEL - 0.76) / PANEL, (height - 0.3 - below) / height))
-    if lines:
-        figure.legend(
-            lines, names, loc="lower left", bbox_to_anchor=(0.52 / PANEL, 0), fontsize=9, frameon=False,
-            labelcolor=theme.ink,
-        )  # fmt: skip
+    if lines:  # a legend within would lie on the lines
+        figure.legend(lines, names, loc="outside lower left", fontsize=9)
     return figure
 
 
@@ -104,88 +97,98 @@ class RunLine:
     rough: bool = True
 
 
-@dataclass(frozen=True)
-class RunPanel:
-    """A panel of `compared_figure`: its title, its runs, and whether it shows a share of one, written in percent."""
-
-    title: str
-    lines: Sequence[RunLine]
-    share: bool = False
-
-
-def compared_figure(panels: Sequence[RunPanel], title: str, subtitle: str) -> Figure:
+@styled
+def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
     """Several runs over their epochs: a line while a run trained, a mark for what was measured when it had ended.
 
     Args:
-        panels: side by side, the legend of each below it.
+        panels: side by side, the legend of each below it; values: a `RunLine` for each run.
         title, subtitle: the heading.
     """
-    rows = max(sum(bool(line.label) for line in panel.lines) for panel in panels)
-    below = 0.52 + 0.18 * rows  # inches
-    figure, free = titled_figure(max(PANEL * len(panels), 6.4), 3.3 + below, title, subtitle)
-    width, height = figure.get_size_inches()
-    room = width / len(panels)
-    for number, panel in enumerate(panels):
-        axes = figure.add_axes(
-            ((number * room + 0.6) / width, below / height, (room - 0.8) / width, free - (0.3 + below) / height)
-        )
-        dress(axes, LIGHT)
-        for line in panel.lines:
-            colour, style, mark = SERIES[line.series]
+    rows = max(sum(bool(line.label) for line in panel.values) for panel in panels)
+    room = max(PANEL, 6.4 / len(panels))
+    figure = titled_figure(room * len(panels), 3.8 + 0.18 * rows, title, subtitle)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for line in panel.values:
+            (style, mark), colour = SERIES[line.series], theme().series[line.series]
             values = np.asarray(line.values, dtype=float)
-            drawn = smoothed(values) if line.rough else values
-            axes.plot(line.epoch, drawn, color=colour, linestyle=style, linewidth=1.6)
+            axes.plot(line.epoch, smoothed(values) if line.rough else values, color=colour, linestyle=style)
             if line.end is not None:
-                epoch, value = line.end
                 axes.plot(
-                    [epoch], [value], color=colour, marker=mark, markersize=8, markeredgecolor="white", linestyle="",
-                    clip_on=False, zorder=5,
-                )  # fmt: skip
-            if line.label:
-                label = plain(fitted(line.label, (room - 1.4) * 72, 8))
-                axes.plot(
-                    [], [], color=colour, linestyle=style, marker=mark, markersize=5.5, linewidth=1.6, label=label
+                    *line.end,
+                    color=colour,
+                    marker=mark,
+                    markersize=8,
+                    markeredgecolor=theme().paper,
+                    clip_on=False,
+                    zorder=5,
                 )
+            if line.label:
+                label = fitted(line.label, (room - 1.4) * 72, 8)
+                axes.plot([], [], color=colour, linestyle=style, marker=mark, markersize=5.5, label=label)
         if panel.share:
             axes.yaxis.set_major_formatter(percent)
-        axes.set_title(panel.title, fontsize=9.5, color=INK, loc="left")
-        axes.set_xlabel("epoch", fontsize=8, color=LIGHT.quiet)
+        axes.set_title(printable(panel.title))
+        axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))
-        handles, names = axes.get_legend_handles_labels()
-        figure.legend(
-            handles, names, loc="upper left", bbox_to_anchor=((number * room + 0.5) / width, (below - 0.44) / height),
-            fontsize=8, frameon=False, labelcolor=INK, borderaxespad=0, borderpad=0, handlelength=3,
-        )  # fmt: skip
+        legend_below(axes, 0.44, fontsize=8, handlelength=3)
     return figure
 
 
-def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, theme: Theme, enlarged: float = 1.0) -> None:
+@styled
+def scaling_figure(axes: Mapping[str, Mapping[str, Any]], title: str, subtitle: str) -> Figure:
+    """A log-log panel for each of `axes`: what was measured, and what arithmetic alone would have.
+
+    Args:
+        axes: name -> "x", "seconds", "flops" (sequences of one length), "slope" (None: not to be quoted) and "expected_slope".
+        title, subtitle: the heading.
+    """
+    columns = 3
+    rows = -(-len(axes) // columns)
+    subtitle += " · dashed: what arithmetic alone would have, through the cheapest point"
+    figure = titled_figure(9.0, 2.6 * rows, title, subtitle)
+    blue, orange, *_ = theme().series
+    every = figure.subplots(rows, columns, squeeze=False).flat
+    for panel in every[len(axes) :]:
+        panel.set_visible(False)
+    for panel, (name, values) in zip(every, axes.items(), strict=False):
+        x, seconds, flops = (np.asarray(values[key], dtype=float) for key in ("x", "seconds", "flops"))
+        cheapest = int(flops.argmin())
+        panel.loglog(x, seconds[cheapest] * flops / flops[cheapest], color=orange, linestyle="--", linewidth=1.4)
+        panel.loglog(x, seconds, color=blue, marker="o")
+        measured = "too noisy" if values["slope"] is None else f"slope {values['slope']:.2f}"
+        panel.set_title(f"{printable(name)}: {measured} (dashed {values['expected_slope']:.2f})", fontsize=8.5)
+        panel.set_xticks(x, [f"{value:g}" for value in x])
+        panel.xaxis.set_minor_formatter(NullFormatter())
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        panel.yaxis.set_minor_formatter("{x:g}")  # within a decade, there may be one major tick alone
+        panel.set_ylabel("seconds an epoch" if name == "images" else "seconds a step")
+        panel.tick_params(labelsize=7.5, which="both")
+    return figure
+
+
+def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarged: float = 1.0) -> None:
     """A curve and its axes; letters are `enlarged` so many times."""
     epoch, values = _series(metrics, curve.key)
+    blue, orange, green, purple, *_ = theme().series
     if curve.exact:
-        axes.plot(epoch, values, color=theme.dots, linewidth=1)
+        axes.plot(epoch, values, color=blue, linewidth=1)
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter("{x:g}")
     else:
-        axes.plot(epoch, values, color=theme.dots, alpha=0.25, linewidth=0.8)
-        axes.plot(epoch, smoothed(values), color=theme.dots, linewidth=1.8, label="in training, on varied images")
+        axes.plot(epoch, values, color=blue, alpha=0.25, linewidth=0.8)
+        axes.plot(epoch, smoothed(values), color=blue, linewidth=1.8, label="in training, on varied images")
         epoch, values = _series(metrics, curve.val_key)
         if len(values):
-            axes.plot(
-                epoch, values, color=theme.fourth, linewidth=1.6, marker="o", markersize=3, label="held-out images"
-            )
-        for (name, value), colour, style in zip(
-            curve.lines.items(), (theme.line, theme.third, theme.quiet), ("-", "--", ":"), strict=False
-        ):
-            axes.axhline(value, color=colour, linewidth=1.4, linestyle=style, label=f"{name}: {value:.3f}")
-    axes.set_title(curve.title, fontsize=9 * enlarged, color=theme.ink, loc="left")
-    axes.set_xlabel("epoch", fontsize=8 * enlarged, color=theme.quiet)
+            axes.plot(epoch, values, color=purple, marker="o", markersize=3, label="held-out images")
+        looks = ((orange, "-"), (green, "--"), (theme().quiet, ":"))
+        for (name, value), (colour, style) in zip(curve.lines.items(), looks, strict=False):
+            axes.axhline(value, color=colour, linewidth=1.4, linestyle=style, label=f"{printable(name)}: {value:.3f}")
+    axes.set_title(printable(curve.title), fontsize=9 * enlarged)
+    axes.set_xlabel("epoch", fontsize=8 * enlarged)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))
-    axes.tick_params(labelsize=7.5 * enlarged, colors=theme.quiet)
-    axes.set_facecolor(theme.paper)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(theme.quiet)
+    axes.tick_params(labelsize=7.5 * enlarged)
 
 
 def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:

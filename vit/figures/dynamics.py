@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from torch import Tensor
 
-from vit.figures.style import BLUE, COLOURS, GREEN, ORANGE, PURPLE, Theme, theme_of, titled_figure
+from vit.figures.style import COLOURS, styled, theme, titled_figure
 
 Courses = Mapping[str, Mapping[str, Tensor]]
 """Name of a matrix -> name of a quantity -> (records, layers)."""
@@ -37,14 +38,11 @@ ROWS = (
     _Row("cosine", "cosine", r"$\cos(W, W_0)$", "what is left of the\nstart's direction", 0.01),
     _Row("stable_rank", "stable rank", r"$\|W\|_F^2 \,/\, \|W\|_2^2$", "over how many direc-\ntions it is spread", 5.0),
 )
-NAMES = {
-    "W_E": "$W_E$, patches", "pos_embed": "positions", "head": "head", "embed": "decoder's embed", "pred": "decoder's pred",
-    "W_Q": "$W_Q$, queries", "W_K": "$W_K$, keys", "W_V": "$W_V$, values", "W_O": "$W_O$, output",
-    "fc1": "MLP, first", "fc2": "MLP, second",
-}  # fmt: skip
+NAMES = {"W_Q": "$W_Q$, queries", "W_K": "$W_K$, keys", "W_V": "$W_V$, values", "W_O": "$W_O$, output"}
+NAMES |= {"W_E": "$W_E$, patches", "pos_embed": "positions", "embed": "decoder's embed", "pred": "decoder's pred"}
+NAMES |= {"head": "head", "fc1": "MLP, first", "fc2": "MLP, second"}
 BIASES = ("$b_Q$", "$b_K$", "$b_V$")
-HUES = {False: (BLUE, ORANGE, GREEN, PURPLE), True: ("#6cb0f0", "#ff9d4d", "#74c476", "#c9a2e6")}  # by `dark`
-DEPTHS = {False: (0.08, 0.80), True: (0.35, 0.98)}  # of the colours, so that all are seen on the page
+DEPTHS = {False: (0.08, 0.80), True: (0.35, 0.98)}  # by `dark`: of the colours, so that all are seen on the page
 
 ABOUT_PRODUCTS = r"""But for biases, logits depend on
 $W_Q$ and $W_K$ by their product alone,
@@ -62,14 +60,8 @@ AdamW, which divides by its size,
 makes a walk even of that: here to
 {norm} of the others' norm."""
 
-# Inches.
-WIDTH = 13.0
-HEIGHT, GAP = 1.1, (0.16, 0.17)  # of a panel, and what is between two
-LEFT, TOP, RIGHT = 1.75, 0.6, 0.2  # of the names of rows; of legend and headings; margin
-SECOND, STEPS = 0.3, 0.42  # of the second column's numbers; of the last row's
-WIDE, BELOW = (1.95, 1.55), 2.3  # a panel of products or biases; all of that
 
-
+@styled
 def dynamics_figure(
     steps: Tensor,
     layers: Courses,
@@ -94,141 +86,138 @@ def dynamics_figure(
         title, subtitle: the heading.
         dark: for a dark page.
     """
-    theme, at = theme_of(dark), steps.numpy()
+    at = steps.numpy()
     depth = max(values.shape[1] for courses in layers.values() for values in courses.values())
     colours = ListedColormap(matplotlib.colormaps[COLOURS](np.linspace(*DEPTHS[dark], depth)))
-    hues = dict(zip(single, HUES[dark], strict=False))
-    pitch = (WIDTH - LEFT - SECOND - RIGHT + GAP[0]) / (len(layers) + 1)
-    lefts = [LEFT, *(LEFT + SECOND + column * pitch for column in range(1, len(layers) + 1))]
-    tops = [TOP + row * (HEIGHT + GAP[1]) for row in range(len(ROWS))]
-    end = tops[-1] + HEIGHT + STEPS
-    figure, free = titled_figure(WIDTH, end + (BELOW if products is not None else 0.0), title, subtitle, theme)
-    page = _Page(figure, free, theme, at)
-    for row, top in zip(ROWS, tops, strict=True):
-        page.text(0.15, top + 0.08, row.name, 9.5, theme.ink, weight="bold")
-        page.text(0.15, top + 0.28, row.formula, 8, theme.quiet)
-        page.text(0.15, top + 0.52, row.words, 7.5, theme.quiet)
-        panels = [page.panel(left, top, (pitch - GAP[0], HEIGHT), labelled=row is ROWS[-1]) for left in lefts]
-        for name, courses in single.items():
-            panels[0].plot(at, courses[row.quantity].numpy(), color=hues[name], linewidth=1.3)
-        for panel, (name, courses) in zip(panels[1:], layers.items(), strict=True):
+    figure = titled_figure(13.0, 7.3 + (2.2 if products is not None else 0.0), title, subtitle)
+    heights = [7.3, 2.2] if products is not None else [7.3]
+    upper, *lower = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    columns = len(layers) + 2  # words, what is outside of the layers, a column per matrix
+    grid = upper.subplots(len(ROWS), columns, squeeze=False, width_ratios=[1.2, *[1.0] * (columns - 1)])
+    for row, (words, outside, *panels) in zip(ROWS, grid, strict=True):
+        _write(words, (row.name, 9.5, theme().ink), (row.formula, 8, theme().quiet), (row.words, 7.5, theme().quiet))
+        for colour, courses in zip(theme().series, single.values(), strict=False):
+            outside.plot(at, courses[row.quantity].numpy(), color=colour, linewidth=1.3)
+        for panel, (name, courses) in zip(panels, layers.items(), strict=True):
             _by_depth(panel, at, courses[row.quantity].numpy(), colours)
             if name in decoder:
-                panel.plot(at, decoder[name][row.quantity].numpy(), color=theme.quiet, linewidth=1.1, linestyle="--")
+                panel.plot(at, decoder[name][row.quantity].numpy(), color=theme().quiet, linewidth=1.1, linestyle="--")
+            panel.tick_params(labelleft=panel is panels[0])
+        for panel in (outside, *panels):
+            _over_steps(panel, at, labelled=row is ROWS[-1])
         if row.span is None:
-            _logarithmic(panels, decades=4)
+            _logarithmic([outside, *panels], decades=4)
         else:
-            _linear(panels[:1], row.span)
-            _linear(panels[1:], row.span)
-        for panel in panels[2:]:
-            panel.tick_params(labelleft=False)
+            _linear([outside], row.span)
+            _linear(panels, row.span)
         if row is ROWS[0]:
-            panels[0].set_title("outside the layers", fontsize=9, color=theme.ink, pad=5)
-            for panel, (name, courses) in zip(panels[1:], layers.items(), strict=True):
-                heading = _frozen(courses[row.quantity].numpy()) + NAMES[name]
-                panel.set_title(heading, fontsize=9, color=theme.ink, pad=5)
+            _head(outside, "outside the layers")
+            for panel, (name, courses) in zip(panels, layers.items(), strict=True):
+                _head(panel, _frozen(courses[row.quantity].numpy()) + NAMES[name])
     lines = []
-    for name, courses in single.items():
+    for colour, (name, courses) in zip(theme().series, single.items(), strict=False):
         label = NAMES[name] if courses["gradient_norm"].any() else f"{NAMES[name]}, frozen"
-        lines.append(Line2D([], [], color=hues[name], linewidth=1.6, label=label))
+        lines.append(Line2D([], [], color=colour, label=label))
     if decoder:
-        lines.append(Line2D([], [], color=theme.quiet, linewidth=1.2, linestyle="--", label="decoder's layers"))
-    page.legend(LEFT, -0.02, lines)
-    page.bar(colours)
+        lines.append(Line2D([], [], color=theme().quiet, linewidth=1.2, linestyle="--", label="decoder's layers"))
+    _legend(upper, lines, loc="outside upper left")
+    bar = upper.colorbar(
+        ScalarMappable(Normalize(-0.5, depth - 0.5), colours), ax=grid, aspect=60, fraction=0.02, pad=0.01
+    )
+    bar.ax.yaxis.set_major_locator(MaxNLocator(nbins=13, integer=True, min_n_ticks=1))
+    bar.set_label("layer of the encoder")
+    bar.outline.set_visible(False)
     if products is not None:
-        _draw_products(page, (LEFT, end + 0.35), products.numpy(), colours)
-        if biases is not None:
-            gradients, norms = (values.numpy() for values in biases)
-            _draw_biases(page, (LEFT + 4.4, end + 0.35), gradients, norms, HUES[dark])
+        _draw_below(lower[0], at, products.numpy(), biases, colours)
     return figure
 
 
-class _Page:
-    """A figure whose parts are placed in inches, from the left and from below the heading."""
-
-    def __init__(self, figure: Figure, free: float, theme: Theme, steps: np.ndarray):
-        self.figure, self.free, self.theme, self.steps = figure, free, theme, steps
-        self.width, self.height = figure.get_figwidth(), figure.get_figheight()
-
-    def axes(self, left: float, top: float, size: tuple[float, float]) -> Axes:
-        bottom = self.free - (top + size[1]) / self.height
-        box = (left / self.width, bottom, size[0] / self.width, size[1] / self.height)
-        return self.figure.add_axes(box, facecolor=self.theme.paper)
-
-    def panel(self, left: float, top: float, size: tuple[float, float], labelled: bool = True) -> Axes:
-        """Axes over the steps, which are logarithmic: most happens in the first ones."""
-        axes, quiet = self.axes(left, top, size), self.theme.quiet
-        axes.set_xscale("log")
-        axes.set_xlim(self.steps[0] / 1.12, self.steps[-1] * 1.2)
-        axes.xaxis.set_major_locator(_powers_of_ten(self.steps[0], self.steps[-1]))
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.xaxis.set_minor_locator(
-            NullLocator()
-        )  # there are many panels: their marks would take longer than all lines
-        axes.tick_params(labelsize=7, colors=quiet, labelbottom=labelled)
-        if labelled:
-            axes.set_xlabel("step", fontsize=7.5, color=quiet, labelpad=1)
-        axes.grid(alpha=0.25, linewidth=0.6, color=quiet)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(quiet)
-        return axes
-
-    def text(self, left: float, top: float, text: str, size: float, colour: str, weight: str = "normal") -> None:
-        place = (left / self.width, self.free - top / self.height)
-        self.figure.text(*place, text, fontsize=size, color=colour, va="top", linespacing=1.4, weight=weight)
-
-    def legend(self, left: float, top: float, lines: list[Line2D]) -> None:
-        place = (left / self.width, self.free - top / self.height)
-        self.figure.legend(
-            handles=lines, loc="upper left", bbox_to_anchor=place, ncols=len(lines), fontsize=8, frameon=False,
-            labelcolor=self.theme.quiet, borderaxespad=0, handlelength=1.6, handletextpad=0.5, columnspacing=1.8,
-        )  # fmt: skip
-
-    def bar(self, colours: ListedColormap) -> None:
-        """Which colour is which layer."""
-        size = (min(0.28 * colours.N, 2.4), 0.1)
-        axes = self.axes(self.width - RIGHT - size[0], 0.0, size)
-        axes.imshow(np.arange(colours.N)[None], cmap=colours, aspect="auto", vmin=-0.5, vmax=colours.N - 0.5)
-        axes.set_yticks([])
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=13, integer=True, min_n_ticks=1))
-        axes.set_xlim(-0.5, colours.N - 0.5)
-        axes.tick_params(labelsize=7, colors=self.theme.quiet, length=0, pad=2)
-        axes.spines[:].set_visible(False)
-        label = "layer of the encoder"
-        axes.text(
-            -0.1 / size[0], 0.5, label, transform=axes.transAxes, ha="right", va="center", fontsize=8, color=self.theme.quiet
-        )  # fmt: skip
-
-
-def _draw_products(page: _Page, place: tuple[float, float], products: np.ndarray, colours: ListedColormap) -> None:
-    panel = page.panel(*place, WIDE)
-    for head in range(products.shape[2]):
-        _by_depth(panel, page.steps, products[:, :, head], colours)
-    _logarithmic([panel])
-    panel.set_title("drift of $W_Q W_K^{\\,\\top}$, a line a head", fontsize=9, color=page.theme.ink, loc="left", pad=5)
-    page.text(place[0] + WIDE[0] + 0.15, place[1], ABOUT_PRODUCTS, 8, page.theme.quiet)
-
-
-def _draw_biases(
-    page: _Page, place: tuple[float, float], gradients: np.ndarray, norms: np.ndarray, hues: tuple[str, ...]
+def _draw_below(
+    figure: Figure,
+    steps: np.ndarray,
+    products: np.ndarray,
+    biases: tuple[Tensor, Tensor] | None,
+    colours: ListedColormap,
 ) -> None:
-    """Norms of the gradients, and of the biases themselves, of queries, keys and values: (records, layers, 3) each."""
-    left, top = place
-    for values, name in ((gradients, "gradient of the biases"), (norms, "norm of the biases")):
-        panel = page.panel(left, top, WIDE)
-        for third, hue in enumerate(hues[:3]):
-            panel.plot(page.steps, values[:, :, third], color=hue, linewidth=0.9)
-        _logarithmic([panel])
-        panel.set_title(name, fontsize=9, color=page.theme.ink, loc="left", pad=5)
-        left += WIDE[0] + 0.45
-    handles = [Line2D([], [], color=hue, linewidth=1.6, label=name) for hue, name in zip(hues, BIASES, strict=False)]
-    page.legend(left - 0.3, top - 0.22, handles)
+    """The drift of the products (records, layers, h), and what became of the biases, with words on both."""
+    drift, about, gradient, norm, about_keys = figure.subplots(1, 5, width_ratios=[1.0, 1.1, 1.0, 1.0, 1.1])
+    for head in range(products.shape[2]):
+        _by_depth(drift, steps, products[:, :, head], colours)
+    _over_steps(drift, steps)
+    _logarithmic([drift])
+    drift.set_title("drift of $W_Q W_K^{\\,\\top}$, a line a head", parse_math=True)
+    _write(about, (ABOUT_PRODUCTS, 8, theme().quiet))
+    if biases is None:
+        for axes in (gradient, norm, about_keys):
+            axes.set_visible(False)
+        return
+    gradients, norms = (values.numpy() for values in biases)
+    for axes, values, name in ((gradient, gradients, "gradient of the biases"), (norm, norms, "norm of the biases")):
+        for third, colour in zip(range(3), theme().series, strict=False):
+            axes.plot(steps, values[:, :, third], color=colour, linewidth=0.9)
+        _over_steps(axes, steps)
+        _logarithmic([axes])
+        axes.set_title(name)
+    handles = [Line2D([], [], color=colour, label=name) for colour, name in zip(theme().series, BIASES, strict=False)]
+    _legend(norm, handles, frameon=True)
     words = ABOUT_KEYS
     found = [(np.median(values[..., 1]), np.median(values[..., ::2].max(-1))) for values in (gradients, norms[-1])]
     if all(0 < key < others for key, others in found):  # not where some of them are frozen
-        gradient, norm = (_power(key / others) for key, others in found)
-        words += "\n" + MEASURED_OF_KEYS.format(gradient=gradient, norm=norm)
-    page.text(left - 0.3, top, words, 8, page.theme.quiet)
+        shares = (_power(key / others) for key, others in found)
+        words += "\n" + MEASURED_OF_KEYS.format(**dict(zip(("gradient", "norm"), shares, strict=True)))
+    _write(about_keys, (words, 8, theme().quiet))
+
+
+def _write(axes: Axes, *parts: tuple[str, float, str]) -> None:
+    """Text instead of a panel: parts of so many points and such a colour, one below the other. Formulas are set."""
+    axes.set_axis_off()
+    down = 0.0
+    for text, size, colour in parts:
+        axes.annotate(
+            text,
+            (0, 1),
+            (0, -down),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="top",
+            fontsize=size,
+            color=colour,
+            linespacing=1.4,
+            parse_math=True,
+            weight="bold" if colour == theme().ink else "normal",
+        ).set_in_layout(False)
+        down += 14.5 if text.count("\n") == 0 else 0
+
+
+def _legend(owner: Any, lines: Sequence[Line2D], **options: Any) -> None:
+    """A legend in one line, of a figure or of a panel; formulas are set."""
+    legend = owner.legend(
+        handles=lines,
+        ncols=len(lines),
+        fontsize=8,
+        labelcolor=theme().quiet,
+        handlelength=1.6,
+        columnspacing=1.4,
+        **options,
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(True)
+
+
+def _head(axes: Axes, text: str) -> None:
+    axes.set_title(text, loc="center", parse_math=True)
+
+
+def _over_steps(axes: Axes, steps: np.ndarray, labelled: bool = True) -> None:
+    """Steps are logarithmic: most happens in the first ones."""
+    axes.set_xscale("log")
+    axes.set_xlim(steps[0] / 1.12, steps[-1] * 1.2)
+    axes.xaxis.set_major_locator(_powers_of_ten(steps[0], steps[-1]))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_minor_locator(NullLocator())  # there are many panels: their marks would take longer than all lines
+    axes.tick_params(labelsize=7, labelbottom=labelled)
+    if labelled:
+        axes.set_xlabel("step", fontsize=7.5, labelpad=1)
 
 
 def _power(value: float) -> str:
@@ -276,11 +265,11 @@ def _logarithmic(panels: list[Axes], decades: int = 99) -> None:
     low = min(max(low, high / 10.0**decades), high / 1.5)
     margin = (high / low) ** 0.06
     for panel in panels:
-        panel.set_ylim(
-            low / margin, high * margin
-        )  # first: where all is 0 (frozen), there is no logarithm of what is drawn
+        # First: where all is 0 (frozen), there is no logarithm of what is drawn.
+        panel.set_ylim(low / margin, high * margin)
         panel.set_yscale("log")
         panel.yaxis.set_major_locator(_powers_of_ten(low, high))
+        panel.yaxis.set_major_formatter("{x:g}")
         panel.yaxis.set_minor_locator(NullLocator())
 
 

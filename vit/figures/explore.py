@@ -102,30 +102,44 @@ def explore_page(
             be larger than `limit`, and then it says what to leave out.
     """
     prefix = int(class_token) + registers
-    if registers < 0 or not 0 <= decoder_prefix <= prefix:
+    if min(grid_size) < 1 or registers < 0 or not 0 <= decoder_prefix <= prefix:
         raise PageError(
-            f"{registers} registers, and {decoder_prefix} prefix tokens in the decoder, of {prefix} in the encoder"
+            f"a grid of {grid_size}, {registers} registers, {decoder_prefix} of {prefix} prefix tokens in the decoder"
         )
-    _check(moments, grid_size, prefix, decoder_prefix)
-    stream = _Stream()
+    if not moments or not moments[0].images:
+        raise PageError("a page needs at least one image")
     first = moments[0].images
-    described = [_described(stream, [moment.images[i] for moment in moments]) for i in range(len(first))]
+    for number, moment in enumerate(moments):
+        if len(moment.images) != len(first):
+            raise PageError(f"checkpoint {number} has {len(moment.images)} images and checkpoint 0 has {len(first)}")
+        for place, image in enumerate(moment.images):
+            if wrong := _wrong(image, first[place], first[0], grid_size, prefix, decoder_prefix):
+                raise PageError(f"image {place} of checkpoint {number}: {wrong}")
+    stream = _Stream()
+    parts = [(first[0].weights, prefix), (first[0].decoder, decoder_prefix)]
+    encoder, decoder = (
+        {"layers": sorted(layers), "heads": len(next(iter(layers.values()))), "prefix": count} if layers else None
+        for layers, count in parts
+    )
     description = {
         "moments": [printable(moment.name) for moment in moments],
         "grid": list(grid_size),
         "classToken": class_token,
         "registers": registers,
-        "encoder": {"layers": _numbers(first[0].weights), "heads": _heads(first[0].weights), "prefix": prefix},
-        "decoder": {"layers": _numbers(first[0].decoder), "heads": _heads(first[0].decoder), "prefix": decoder_prefix}
-        if first[0].decoder
-        else None,
+        "encoder": encoder,
+        "decoder": decoder,
         "colours": _colours(),
-        "images": described,
+        "images": [_described(stream, [moment.images[i] for moment in moments]) for i in range(len(first))],
     }
-    page = _assembled(title, facts, description, stream.packed())
-    size = len(page.encode())
-    if size > limit:
-        raise PageError(_too_large(moments, size, limit))
+    data = stream.packed()
+    page = _assembled(title, facts, description, data)
+    if (size := len(page.encode())) > limit:
+        over = (size - limit) / len(data)
+        less = f"leave out {over:.1%} or more" if over < 1 else "it cannot be so small; leave out most"
+        raise PageError(
+            f"the page would be {size / 1e6:.2f} MB, above {limit / 1e6:.2f} MB; {less} of its"
+            f" {len(first[0].weights) + len(first[0].decoder)} layers, {len(first)} images or {len(moments)} checkpoints"
+        )
     return page
 
 
@@ -149,74 +163,47 @@ def weights_of(codes: Tensor) -> Tensor:
     return torch.where(seen, ((exact + shift) / SCALE) ** 2, 0.0)
 
 
-def _check(moments: Sequence[Moment], grid_size: tuple[int, int], prefix: int, decoder_prefix: int) -> None:
-    if min(grid_size) < 1:
-        raise PageError(f"a grid of {grid_size[0]} x {grid_size[1]} has no patches")
-    if not moments or not moments[0].images:
-        raise PageError("a page needs at least one image")
-    patches = grid_size[0] * grid_size[1]
-    first = moments[0].images
-    for m, moment in enumerate(moments):
-        if len(moment.images) != len(first):
-            raise PageError(f"checkpoint {m} has {len(moment.images)} images and checkpoint 0 has {len(first)}")
-        for i, image in enumerate(moment.images):
-            where = f"image {i}" + (f" of checkpoint {m}" if len(moments) > 1 else "")
-            _check_pixels(image.image, f"{where}: the image")
-            if image.filled is not None:
-                _check_pixels(image.filled, f"{where}: the reconstruction")
-                if image.filled.shape != image.image.shape:
-                    raise PageError(f"{where}: its reconstruction has another size than itself")
-            if image.hidden is not None and (
-                image.hidden.shape != grid_size or image.hidden.dtype != torch.bool or bool(image.hidden.all())
-            ):
-                raise PageError(f"{where}: hidden is bool {grid_size}, with a visible patch in it")
-            visible = patches if image.hidden is None else patches - int(image.hidden.sum())
-            if not image.weights:
-                raise PageError(f"{where}: it has no weights")
-            for part, layers, expected, tokens in (
-                ("encoder", image.weights, first[0].weights, prefix + visible),
-                ("decoder", image.decoder, first[0].decoder, decoder_prefix + patches),
-            ):
-                if layers.keys() != expected.keys():
-                    raise PageError(f"{where}: its {part} layers are not those of the first image")
-                for layer, weights in layers.items():
-                    shape = (_heads(expected), tokens, tokens)
-                    _check_weights(weights, shape, f"{where}, {part} layer {layer}")
-            if not _same(image, first[i]):
-                raise PageError(f"{where}: its name, pixels or hidden patches are not those of checkpoint 0")
-
-
-def _check_pixels(image: Tensor, what: str) -> None:
-    if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] not in (1, 3) or image.numel() == 0:
-        raise PageError(f"{what} is uint8 (1 or 3, H, W), got {image.dtype} {tuple(image.shape)}")
-
-
-def _check_weights(weights: Tensor, shape: tuple[int, int, int], what: str) -> None:
-    if tuple(weights.shape) != shape or not weights.is_floating_point():
-        raise PageError(f"{what}: weights are floating point {shape}, got {weights.dtype} {tuple(weights.shape)}")
-    weights = weights.detach()
-    if not bool(weights.isfinite().all()):
-        raise PageError(f"{what}: a weight is not finite")
-    if bool((weights < 0).any()) or float((weights.double().sum(-1) - 1).abs().max()) > SLACK:
-        raise PageError(f"{what}: weights are shares from 0 that sum to 1 in each row")
-
-
-def _same(one: ExploredImage, other: ExploredImage) -> bool:
-    if one is other:
-        return True
-    if one.name != other.name or not torch.equal(one.image, other.image):
-        return False
-    if (one.filled is None) != (other.filled is None) or (one.hidden is None) != (other.hidden is None):
-        return False
-    return one.hidden is None or other.hidden is None or torch.equal(one.hidden, other.hidden)
-
-
-def _heads(layers: Mapping[int, Tensor]) -> int:
-    return min((len(weights) for weights in layers.values()), default=0)
-
-
-def _numbers(layers: Mapping[int, Tensor]) -> list[int]:
-    return sorted(int(layer) for layer in layers)
+def _wrong(
+    image: ExploredImage,
+    before: ExploredImage,
+    first: ExploredImage,
+    grid_size: tuple[int, int],
+    prefix: int,
+    decoder_prefix: int,
+) -> str:
+    """What is wrong with an image: with its tensors, beside itself in the first checkpoint, beside the first image; or ""."""
+    for pixels in (image.image, image.filled):
+        if pixels is not None and (
+            pixels.dtype != torch.uint8 or pixels.ndim != 3 or len(pixels) not in (1, 3) or not pixels.numel()
+        ):
+            return f"pixels are uint8 (1 or 3, H, W), got {pixels.dtype} {tuple(pixels.shape)}"
+    if image.filled is not None and image.filled.shape != image.image.shape:
+        return "its reconstruction has another size than itself"
+    hidden = torch.zeros(grid_size, dtype=torch.bool) if image.hidden is None else image.hidden
+    if hidden.shape != grid_size or hidden.dtype != torch.bool or bool(hidden.all()):
+        return f"hidden is bool {grid_size}, with a visible patch in it"
+    if (
+        not image.weights
+        or image.weights.keys() != first.weights.keys()
+        or image.decoder.keys() != first.decoder.keys()
+    ):
+        return "it has no weights, or of other layers than the first image"
+    for layers, expected, tokens in (
+        (image.weights, first.weights, prefix + int((~hidden).sum())),
+        (image.decoder, first.decoder, decoder_prefix + hidden.numel()),
+    ):
+        for layer, weights in layers.items():
+            shape = (len(next(iter(expected.values()))), tokens, tokens)
+            if tuple(weights.shape) != shape or not weights.is_floating_point():
+                return f"layer {layer}: weights are floating point {shape}, got {weights.dtype} {tuple(weights.shape)}"
+            off = (weights.detach().double().sum(-1) - 1).abs().max()
+            if not bool(off <= SLACK) or bool((weights < 0).any()):  # nan is not below anything
+                return f"layer {layer}: weights are shares from 0 that sum to 1 in each row"
+    tensors = ((image.image, before.image), (image.filled, before.filled), (image.hidden, before.hidden))
+    same = image.name == before.name and all((one is None) == (other is None) for one, other in tensors)
+    for one, other in (tensors[0], tensors[2]):
+        same = same and (one is other or (one is not None and other is not None and torch.equal(one, other)))
+    return "" if same else "its name, pixels or hidden patches are not those of checkpoint 0"
 
 
 class _Stream:
@@ -238,11 +225,7 @@ class _Stream:
 
     def packed(self) -> str:
         # mtime 0: a page does not tell when it was made, and the same one twice is the same to the byte.
-        return _packed(b"".join(self._parts))
-
-
-def _packed(data: bytes) -> str:
-    return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
+        return base64.b64encode(gzip.compress(b"".join(self._parts), 9, mtime=0)).decode()
 
 
 def _described(stream: _Stream, states: Sequence[ExploredImage]) -> dict[str, Any]:
@@ -282,58 +265,3 @@ def _assembled(title: str, facts: Sequence[tuple[str, str]], description: Mappin
         described = described.replace(sign, f"\\u{ord(sign):04x}")
     template = Path(__file__).with_name("explore.html")
     return render_page(template, title=title, facts=facts, description=Markup(described), data=data)
-
-
-def _too_large(moments: Sequence[Moment], size: int, limit: int) -> str:
-    """What to leave out, by what each layer of each image in each moment costs."""
-    first = moments[0].images[0]
-    parts = [("encoder", layer) for layer in sorted(first.weights)] + [("decoder", n) for n in sorted(first.decoder)]
-    cost = np.array(
-        [
-            [
-                [len(_packed(_codes({layer: _layers(image, part)[layer]}))) for part, layer in parts]
-                for image in moment.images
-            ]
-            for moment in moments
-        ],
-        dtype=float,
-    )  # (moments, images, layers)
-    cost *= 0.95  # one stream packs better than its pieces do: without one, a little less is gone than it weighs
-    over = size - limit
-    ways = []
-    encoder = len(first.weights)
-    if count := _fewest(cost.sum((0, 1))[: encoder - 1], over):
-        gone = [layer for _, layer in parts[:count]]
-        ways.append(f"layer{'s' * (count > 1)} {_span(gone)}")
-    if first.decoder and cost.sum((0, 1))[encoder:].sum() >= over:
-        ways.append("the decoder")
-    if count := _fewest(cost.sum((0, 2))[:0:-1], over):
-        ways.append(f"the last {count} of {cost.shape[1]} images")
-    if count := _fewest(cost.sum((1, 2))[:-1], over):
-        ways.append(f"the first {count} of {cost.shape[0]} checkpoints")
-    if not ways:
-        fits = max(int(limit // (size / cost.size)), 1)
-        ways.append(
-            f"all but {fits} of the {cost.size} maps ({len(parts)} layers, {cost.shape[1]} images, "
-            f"{cost.shape[0]} checkpoint{'s' * (len(moments) > 1)})"
-        )
-    return f"the page would be {_megabytes(size)}, above {_megabytes(limit)}; leave out {', or '.join(ways)}"
-
-
-def _layers(image: ExploredImage, part: str) -> Mapping[int, Tensor]:
-    return image.weights if part == "encoder" else image.decoder
-
-
-def _fewest(costs: np.ndarray, over: float) -> int:
-    """How many of the first costs sum to `over`; 0 if all of them do not."""
-    enough = np.flatnonzero(costs.cumsum() >= over)
-    return int(enough[0]) + 1 if len(enough) else 0
-
-
-def _span(numbers: Sequence[int]) -> str:
-    whole = len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1
-    return f"{numbers[0]} to {numbers[-1]}" if whole else ", ".join(map(str, numbers))
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.2f} MB" if size < 10_000_000 else f"{size / 1e6:.1f} MB"

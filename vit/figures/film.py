@@ -9,22 +9,17 @@ from pathlib import Path
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle
 from PIL import Image
 from torch import Tensor
 
 from vit.atomic import replacing
-from vit.figures.attention import Patch, checked, draw_bars, draw_block, keys_of, notes_of, scales_of
-from vit.figures.layout import MARGIN, laid_out
-from vit.figures.mosaic import Sheet, headings, pictures_of
-from vit.figures.scale import PALETTE as SCALE_COLOURS
-from vit.figures.scale import in_multiples_of_even
-from vit.figures.style import DPI, fitted, theme_of
+from vit.figures.attention import Patch, checked, draw_maps, keys_of, notes_of, scales_of
+from vit.figures.scale import PALETTE, in_multiples_of_even
+from vit.figures.sheet import FigureError, Sheet
+from vit.figures.style import fitted, style, theme
 
-ROOF = 34  # dots for the moment and the mark of progress
-COLOURS_OF_GIF = 256
-EXACT_COLOURS = 64  # of these, the ones that cover most and are not changed
 LAST = 3  # times as long as the others the last frame stands
+MARKED = 24  # frames up to which the line of progress has a point for each
 
 
 def film_frames(
@@ -62,44 +57,49 @@ def film_frames(
         ValueError: shapes, counts or the scale do not fit.
     """
     if len(moments) != len(maps):
-        raise ValueError(f"{len(moments)} moments for {len(maps)} maps")
+        raise FigureError(f"{len(moments)} moments for {len(maps)} maps")
     if scale == "row":
-        raise ValueError("the frames of a film share one scale: 'shared' or 'log'")
-    theme = theme_of(dark)
+        raise FigureError("the frames of a film share one scale: 'shared' or 'log'")
     images = image[None].expand(len(maps), *image.shape)
-    drawn = checked(images, maps, panels, [label] * len(maps), masses, query)
-    values = drawn.values if unit else in_multiples_of_even(drawn.values)
+    given = checked(images, maps, panels, [label] * len(maps), masses, query)
+    values = given.values if unit else in_multiples_of_even(given.values)
     scales = scales_of(values, scale)
-    layout = laid_out(1, 1, len(panels), drawn.grid, (image.shape[-2], image.shape[-1]), roof=ROOF)
-    picture = pictures_of(image[None], layout)[0]
-    names, size, _ = headings(panels, drawn.shares, layout.width)
-    notes = notes_of(values, scales, scale, unit, drawn.masses is not None, overlay)
+    notes = notes_of(values, scales, scale, unit, given.masses is not None, overlay)
     notes[0] = notes[0].replace("for all maps", "for all maps and frames")
     frames = []
-    for frame, moment in enumerate(moments):
-        sheet = Sheet(layout, True, notes, keys_of(values, drawn.queries), title, subtitle, theme)
-        asks = drawn.queries[frame] if drawn.queries else None
-        draw_block(sheet, 0, picture, label, values[frame], names[frame], size, scales[frame], asks, overlay)
-        draw_bars(sheet, scales[:1], scale, unit, overlay)
-        _draw_progress(sheet, moment, frame, len(moments))
-        frames.append(sheet.figure)
+    with style(dark):
+        for frame, moment in enumerate(moments):
+            sheet = Sheet(
+                1,
+                1,
+                len(panels),
+                given.grid,
+                (image.shape[-2], image.shape[-1]),
+                title,
+                subtitle,
+                roof=34,
+                keys=keys_of(values, given.queries),
+                notes=notes,
+            )
+            now = slice(frame, frame + 1)
+            shown = given._replace(shares=given.shares[now], queries=given.queries[now])
+            draw_maps(sheet, image[None], values[now], shown, panels, [label], scales, overlay)
+            sheet.bars(scales[:1], unit, False, overlay)
+            _draw_progress(sheet, moment, frame, len(moments))
+            frames.append(sheet.figure)
     return frames
 
 
 def _draw_progress(sheet: Sheet, moment: str, frame: int, frames: int) -> None:
-    theme, y = sheet.theme, 14
-    left, right = sheet.layout.right - int(1.6 * DPI), sheet.layout.right - 6
-    room = (left - MARGIN - 24) / DPI * 72
-    sheet.text(MARGIN, y + 6, fitted(moment, room, 10, "bold"), 10, theme.ink, weight="bold", va="baseline")
-    places = np.linspace(left, right, frames) if frames > 1 else np.array([right])
-    sheet.axes.plot([left, right], [y, y], color=theme.quiet, alpha=0.35, linewidth=1.5, solid_capstyle="round")
-    sheet.axes.plot([left, places[frame]], [y, y], color=theme.line, linewidth=1.5, solid_capstyle="round")
-    if frames <= 24:
-        for place in places[frame + 1 :]:
-            sheet.axes.add_patch(Circle((place, y), 3, facecolor=theme.paper, edgecolor=theme.quiet, linewidth=0.8))
-        for place in places[:frame]:
-            sheet.axes.add_patch(Circle((place, y), 3, facecolor=theme.line, linewidth=0))
-    sheet.axes.add_patch(Circle((places[frame], y), 5.5, facecolor=theme.line, linewidth=0, zorder=5))
+    """The moment's name at the left, and a line as long as the run with a point where it is."""
+    done, rest = theme().series[1], theme().quiet
+    sheet.over(0, fitted(moment, sheet.inside - 150, 10, "bold"), 10)
+    axes = sheet.place(sheet.right - 240, 10, 240, 20)
+    axes.set(xlim=(-0.05 * frames, frames - 1 + 0.05 * frames), ylim=(-1, 1))
+    marks = "o" if frames <= MARKED else ""
+    axes.plot(range(frames), [0] * frames, color=rest, alpha=0.5, linewidth=1.2, marker=marks, markersize=2.6)
+    axes.plot(range(frame + 1), [0] * (frame + 1), color=done, linewidth=1.5, marker=marks, markersize=3)
+    axes.plot([frame], [0], color=done, marker="o", markersize=6)
 
 
 def save_film(frames: Sequence[Figure | np.ndarray], path: Path, seconds: float = 0.6) -> None:
@@ -117,20 +117,25 @@ def save_film(frames: Sequence[Figure | np.ndarray], path: Path, seconds: float 
         ValueError: there are no frames, they differ in size, the path is no GIF, or the time is too short.
     """
     if path.suffix.lower() != ".gif":
-        raise ValueError(f"a film is a .gif, not {path.name!r}")
+        raise FigureError(f"a film is a .gif, not {path.name!r}")
     if not (math.isfinite(seconds) and 0.02 <= seconds <= 600):
-        raise ValueError(f"a frame stands from 0.02 to 600 seconds, got {seconds}")
+        raise FigureError(f"a frame stands from 0.02 to 600 seconds, got {seconds}")
     pictures = [rendered(frame) if isinstance(frame, Figure) else frame for frame in frames]
     if not pictures or any(picture.shape != pictures[0].shape for picture in pictures):
-        raise ValueError("a film needs frames, all of one size")
-    indexed, palette = _indexed(pictures)
+        raise FigureError("a film needs frames, all of one size")
+    indexed = _indexed(np.stack(pictures))
     each = round(seconds * 100) * 10  # milliseconds; a GIF counts hundredths of a second
     durations = [each] * (len(indexed) - 1) + [each * LAST]
     with replacing(path) as temporary:
         indexed[0].save(
-            temporary, format="GIF", save_all=True, append_images=indexed[1:], duration=durations, loop=0, optimize=False,
-            palette=palette,  # without it, each frame would bring a copy
-        )  # fmt: skip
+            temporary,
+            format="GIF",
+            save_all=True,
+            append_images=indexed[1:],
+            duration=durations,
+            loop=0,
+            optimize=False,
+        )
 
 
 def rendered(figure: Figure) -> np.ndarray:
@@ -140,42 +145,26 @@ def rendered(figure: Figure) -> np.ndarray:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def _indexed(pictures: Sequence[np.ndarray]) -> tuple[list[Image.Image], bytes]:
-    """The pictures in one palette, and this. Each colour becomes the nearest; Pillow's own search is only roughly right."""
-    counts: dict[int, int] = {}
-    packed = [picture.astype(np.uint32) @ np.array([65536, 256, 1], dtype=np.uint32) for picture in pictures]
-    for one in packed:
-        for colour, count in zip(*(part.tolist() for part in np.unique(one, return_counts=True)), strict=True):
-            counts[colour] = counts.get(colour, 0) + count
-    codes = np.array(sorted(counts), dtype=np.uint32)
+def _indexed(pictures: np.ndarray) -> list[Image.Image]:
+    """Frames (F, H, W, 3), uint8, in one palette: each colour becomes the nearest; Pillow's own search is only roughly right.
+
+    A colour counts by the root of its area, and those of the maps as much as a quarter of all.
+    """
+    packed = pictures.astype(np.uint32) @ np.array([65536, 256, 1], dtype=np.uint32)
+    codes, index, counts = np.unique(packed, return_inverse=True, return_counts=True)
     colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=-1).astype(np.uint8)
-    palette = _palette(colours, np.array([counts[code] for code in codes.tolist()]))
+    palette = colours
+    if len(colours) > 256:
+        weighted = colours.repeat(np.sqrt(counts).round().astype(int), 0)
+        weighted = np.concatenate([weighted, PALETTE.repeat(len(weighted) // 1024 + 1, 0)])
+        found = Image.fromarray(weighted[None]).quantize(256, kmeans=1).getpalette() or []
+        palette = np.array(found, dtype=np.uint8).reshape(-1, 3)
     nearest = [
-        ((part[:, None].astype(np.int32) - palette.astype(np.int32)) ** 2).sum(-1).argmin(1)
+        ((part[:, None].astype(int) - palette) ** 2).sum(-1).argmin(1)
         for part in np.array_split(colours, len(colours) // 4096 + 1)
     ]
-    index = np.concatenate(nearest).astype(np.uint8)
-    result = []
-    for one in packed:
-        image = Image.fromarray(index[np.searchsorted(codes, one)], "L")
-        image.putpalette(palette.tobytes())  # makes it one of palette indices
-        result.append(image)
-    return result, palette.tobytes()
-
-
-def _palette(colours: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Colours (n, 3), uint8, and how often each occurs -> (up to 256, 3): themselves if they are few enough, else near ones.
-
-    Those that cover most stay exact (paper, ink, outlines), and every second one of the scale, or the bar would go in steps.
-    The others share what is left, each with the logarithm of its area as weight.
-    """
-    if len(colours) <= COLOURS_OF_GIF:
-        return colours
-    of_scale = (colours[:, None] == SCALE_COLOURS[::2]).all(-1).any(1)
-    rank = np.argsort(np.argsort(-counts, kind="stable"))
-    fixed = (rank < EXACT_COLOURS) | of_scale
-    exact, rest = np.flatnonzero(fixed), np.flatnonzero(~fixed)
-    left = COLOURS_OF_GIF - len(exact)
-    weighted = colours[rest].repeat(np.log2(counts[rest] + 1).round().astype(int), 0)
-    found = Image.fromarray(weighted[None], "RGB").quantize(left, Image.Quantize.MEDIANCUT, kmeans=1).getpalette() or []
-    return np.concatenate([colours[exact], np.array(found, dtype=np.uint8).reshape(-1, 3)[:left]])
+    frames = []
+    for frame in np.concatenate(nearest).astype(np.uint8)[index].reshape(packed.shape):
+        frames.append(Image.fromarray(frame))
+        frames[-1].putpalette(palette.tobytes())
+    return frames

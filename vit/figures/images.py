@@ -1,22 +1,25 @@
-"""Pictures of pictures: reconstructions, and sheets of a data set."""
+"""Pictures of pictures: reconstructions, sheets of a data set, patches in other surroundings, pairs of patches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.colors import ListedColormap, hsv_to_rgb
+from matplotlib.colors import ListedColormap, hsv_to_rgb, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from vit.figures.style import HIDDEN, INK, bare, plain, titled_figure
+from vit.figures.scale import to_bytes
+from vit.figures.sheet import QUERY, SMALL, Page, Sheet, whole
+from vit.figures.style import DPI, fitted, printable, styled, text_width, theme
 
 
+@styled
 def reconstruction_figure(
     original: Tensor, filled: Tensor, hidden: Tensor, labels: Sequence[str], title: str, subtitle: str
 ) -> Figure:
-    """Rows original, masked, filled in; a column an image.
+    """Rows original, masked, filled in; a column per image.
 
     Args:
         original: (B, C, H, W) from 0 to 1.
@@ -26,33 +29,25 @@ def reconstruction_figure(
         title: says what it is.
         subtitle: model, data, mask, and how hidden patches got their brightness.
     """
-    rows = {
-        "original": _pixels(original),
-        "what the\nmodel sees": np.where(hidden.permute(0, 2, 3, 1).numpy(), np.array(HIDDEN), _pixels(original)),
-        "filled in": _pixels(filled),
-    }
-    count = len(original)
-    cell = min(1.0, 11 / count)
-    height = cell * original.shape[-2] / original.shape[-1]
-    left = 0.95
-    figure, free = titled_figure(left + count * cell + 0.12, len(rows) * height + 0.32, title, subtitle)
-    bottom = 0.08 / figure.get_figheight()
-    grid = figure.add_gridspec(
-        len(rows), count, left=left / figure.get_figwidth(), right=1 - 0.12 / figure.get_figwidth(),
-        top=free - 0.22 / figure.get_figheight(), bottom=bottom, wspace=0.05, hspace=0.05,
-    )  # fmt: skip
+    seen = np.where(hidden.permute(0, 2, 3, 1).numpy(), to_rgb(theme().absent), _pixels(original))
+    rows = {"original": _pixels(original), "what the\nmodel sees": seen, "filled in": _pixels(filled)}
+    count, (height, width) = len(original), original.shape[-2:]
+    across = whole(min(1.0, 11 / count) * DPI, width)
+    down = across // width * height
+    left, head, gap = 140, 30, 8
+    page = Page(left + count * (across + gap) + 10, head + len(rows) * (down + gap) + 8, title, subtitle)
     for row, (name, pictures) in enumerate(rows.items()):
+        y = head + row * (down + gap)
+        page.text(left - 12, y + down / 2, name, 9, theme().ink, ha="right", va="center")
         for column, picture in enumerate(pictures):
-            axes = figure.add_subplot(grid[row, column])
-            axes.imshow(picture, interpolation="nearest")
-            bare(axes)
+            axes = page.place(left + column * (across + gap), y, across, down)
+            axes.imshow(picture, aspect="auto")
             if row == 0:
-                axes.set_title(plain(labels[column]), fontsize=8, color=INK, pad=3)
-            if column == 0:
-                axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9, color=INK, labelpad=6)
-    return figure
+                axes.set_title(fitted(labels[column], across / DPI * 72, 8), fontsize=8, loc="center", pad=3)
+    return page.figure
 
 
+@styled
 def sheet_figure(
     images: Tensor,
     labels: Sequence[str],
@@ -68,40 +63,33 @@ def sheet_figure(
         images: uint8 (N, C, H, W).
         labels: N names; may be empty strings.
         title, subtitle: the heading.
-        columns: images a row.
+        columns: images in a row.
         parts: uint8 (N, H, W), an index into `part_names`.
         part_names: names of the parts, for the legend.
     """
-    rows = -(-len(images) // columns)
-    sides = 1 if parts is None else 2
-    cell, head = 0.68, 0.17
-    height = cell * images.shape[-2] / images.shape[-1] + head
-    legend = 0.0 if parts is None else 0.3 + 0.2 * -(-len(part_names) // 8)
-    width = sides * columns * cell + 0.3 * sides
-    figure, free = titled_figure(width, rows * height + legend + 0.1, title, subtitle)
+    rows, sides = -(-len(images) // columns), 1 if parts is None else 2
+    height, width = images.shape[-2:]
+    across = whole(0.62 * DPI, width)
+    down = across // width * height
+    head, gap, margin = 24, 6, 22
+    side_width = columns * (across + gap) - gap + 2 * margin
+    in_line = min(8, max(len(part_names), 1))
+    legend = 0 if parts is None else 30 + 30 * -(-len(part_names) // in_line)
+    page = Page(sides * side_width - margin * (sides - 1), rows * (down + head) + 20 + legend, title, subtitle)
     colours = ListedColormap(_distinct_colours(len(part_names)))
-    for side in range(sides):
-        grid = figure.add_gridspec(
-            rows, columns, left=(side + 0.15 / (width / sides)) / sides, right=(side + 1 - 0.15 / (width / sides)) / sides,
-            top=free - head / figure.get_figheight(), bottom=(legend + 0.05) / figure.get_figheight(),
-            wspace=0.06, hspace=0.3,
-        )  # fmt: skip
-        for index in range(len(images)):
-            axes = figure.add_subplot(grid[index // columns, index % columns])
-            bare(axes)
-            if side == 0:
-                axes.imshow(images[index].permute(1, 2, 0).numpy(), interpolation="nearest")
-                axes.set_title(plain(labels[index])[:14], fontsize=6.5, color=INK, pad=2)
-            elif parts is not None:
-                axes.imshow(
-                    parts[index].numpy(), cmap=colours, vmin=-0.5, vmax=len(part_names) - 0.5, interpolation="nearest"
-                )
+    for number, image in enumerate(images):
+        x, y = margin + number % columns * (across + gap), head + number // columns * (down + head)
+        axes = page.place(x, y, across, down)
+        axes.imshow(image.permute(1, 2, 0).numpy(), aspect="auto")
+        axes.set_title(fitted(labels[number], across / DPI * 72, 6.5), fontsize=6.5, loc="center", pad=2)
+        if parts is not None:
+            axes = page.place(x + side_width - margin, y, across, down)
+            axes.imshow(parts[number].numpy(), cmap=colours, vmin=-0.5, vmax=len(part_names) - 0.5, aspect="auto")
     if parts is not None:
         handles = [Patch(color=colours(i)) for i in range(len(part_names))]
-        figure.legend(
-            handles, [plain(name) for name in part_names], loc="lower center", ncols=8, fontsize=7, frameon=False
-        )
-    return figure
+        names = [printable(name) for name in part_names]
+        page.figure.legend(handles, names, loc="lower center", ncols=in_line)
+    return page.figure
 
 
 def _pixels(images: Tensor) -> np.ndarray:
@@ -111,3 +99,95 @@ def _pixels(images: Tensor) -> np.ndarray:
 def _distinct_colours(count: int) -> list[tuple[float, float, float]]:
     golden = 0.618034  # steps of the golden section: neighbours in the list are far apart on the wheel
     return [tuple(hsv_to_rgb((i * golden % 1, 0.45 + 0.35 * (i % 2), 0.95 - 0.3 * (i % 3) / 2))) for i in range(count)]
+
+
+@styled
+def pasted_figure(
+    rows: Sequence[Tensor],
+    patch: tuple[int, int],
+    grid: tuple[int, int],
+    names: Sequence[str],
+    columns: Sequence[str],
+    words: Sequence[Sequence[str]],
+    title: str,
+    subtitle: str,
+) -> Figure:
+    """Rows of images, in each of which the same place is outlined.
+
+    Args:
+        rows: (n, C, H, W) from 0 to 1 each.
+        patch: (row, column) of the place.
+        grid: (rows, columns) of patches.
+        names: of the rows.
+        columns: names of the n images.
+        words: for each row, what stands under each image.
+        title, subtitle: the heading.
+    """
+    size = (rows[0].shape[-2], rows[0].shape[-1])
+    keys = [(QUERY, "the patch that is the same in all images of a row")]
+    sheet = Sheet(len(rows), 0, len(columns), grid, size, title, subtitle, roof=34, foot=30, bar=False, keys=keys)
+    for block, images in enumerate(rows):
+        sheet.over(block, names[block], 9)
+        for axes, picture, name, under in zip(
+            sheet.axes[block], sheet.pixels(images), columns, words[block], strict=True
+        ):
+            sheet.picture(axes, picture, fitted(name, sheet.room, 8), 8)
+            sheet.outline(axes, patch)
+            sheet.below(axes, fitted(under, sheet.room, SMALL), SMALL)
+    return sheet.figure
+
+
+@styled
+def pairs_figure(
+    names: Sequence[str],
+    panels: Mapping[str, tuple[Tensor, Sequence[Sequence[str]]]],
+    sides: tuple[str, str],
+    title: str,
+    subtitle: str,
+) -> Figure:
+    """Pairs of patches as coloured tiles, in rows: 0 is grey, and one scale holds for all, to where 95% of the values lie.
+
+    Args:
+        names: of the rows.
+        panels: side by side: by title, the pairs (rows, n, 2, C, p, q) around 0, C 1 or 3, and what stands under each.
+        sides: what the left and the right tile of a pair are, in a word.
+        title, subtitle: the heading.
+
+    Raises:
+        ValueError: a panel has another number of rows, or channels that are no colours.
+    """
+    for pairs, _ in panels.values():
+        if pairs.ndim != 6 or len(pairs) != len(names) or pairs.shape[3] not in (1, 3):
+            raise ValueError(f"pairs are ({len(names)}, n, 2, 1 or 3, p, q), got {tuple(pairs.shape)}")
+    most = float(np.quantile(np.concatenate([pairs.abs().flatten() for pairs, _ in panels.values()]), 0.95)) or 1.0
+    tile = whole(0.46 * DPI, next(iter(panels.values()))[0].shape[-1])
+    pair, row_height, margin, apart = 2 * tile + 44, tile + 56, 30, 80
+    x = round(max(text_width(name, 8.5) for name in names) / 72 * DPI) + 2 * margin
+    width = x + sum(pair * pairs.shape[1] for pairs, _ in panels.values()) + apart * (len(panels) - 1)
+    page = Page(width, 66 + row_height * len(names) + 24, title, subtitle)
+    for row, name in enumerate(names):
+        page.text(
+            x - margin, 78 + row * row_height + tile / 2, printable(name), 8.5, theme().ink, ha="right", va="center"
+        )
+    for name, (pairs, notes) in panels.items():
+        page.text(x, 15, printable(name), 9.5, theme().ink, va="center", weight="bold")
+        tiles = to_bytes(0.5 + 0.5 * pairs.detach().double().cpu().numpy() / most)
+        tiles = np.moveaxis(tiles, 3, -1).repeat(3 // pairs.shape[3], -1)  # (rows, n, 2, p, q, 3)
+        for row, number, side in np.ndindex(tiles.shape[:3]):
+            left, y = x + number * pair + side * (tile + 8), 78 + row * row_height
+            axes = page.place(left, y, tile, tile)
+            axes.imshow(tiles[row, number, side], aspect="auto")
+            if row == 0:
+                axes.set_title(printable(sides[side]), fontsize=7, loc="center", pad=4, color=theme().quiet)
+            if side == 0:
+                page.text(
+                    left + tile + 4,
+                    y + tile + 19,
+                    printable(notes[row][number]),
+                    7.5,
+                    theme().ink,
+                    ha="center",
+                    va="center",
+                )
+        x += pair * pairs.shape[1] + apart
+    return page.figure

@@ -1,120 +1,52 @@
-"""Measures with their seeds: by arm of an experiment, and by layer of a model."""
+"""Measures with their seeds: by arm, by layer, one against another, as parts of a whole, as relations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from vit.figures.style import (
-    BLUE,
-    GREEN,
     LIGHT,
-    ORANGE,
-    PURPLE,
-    Theme,
-    escaped,
-    plain,
+    bare,
+    legend_below,
+    legend_columns,
+    printable,
+    styled,
     text_width,
+    theme,
     titled_figure,
     wrapped,
 )
 
-SERIES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PURPLE, ":", "D"), ("#a0781e", (0, (6, 1)), "v"))
-"""Colour, line and mark of the first series, the second ...: told apart in black and white too."""
+SERIES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"), ((0, (6, 1)), "v"))
+"""Line and mark of the first series, the second ...: told apart in black and white too. The colours are the style's."""
+DIVERGING = "PuOr_r"  # below 0 purple, above 0 orange: told apart in the common kinds of colour blindness
+HATCHES = ("", "///", "...", "xxx", "", "\\\\\\")
 
 
 @dataclass(frozen=True)
-class ArmPanel:
-    """A panel of `arms_figure`.
+class Panel:
+    """A panel of a figure.
 
     Attributes:
         title: what is measured.
-        values: for each arm, the value of each seed; none where it was not measured.
-        lines: vertical lines: what they are called, and their value.
-        share: whether it is a share of one, written in percent.
+        values: what is drawn; see the function that draws it.
+        unit: of the axis of the values.
+        lines: lines across the values: what they are called, and their value.
+        share: whether the values are shares of one, written in percent.
+        limits: of the axis of the values; None for what they need.
+        log: whether that axis is logarithmic.
     """
 
     title: str
-    values: Sequence[Sequence[float]]
-    lines: Mapping[str, float] = field(default_factory=dict)
-    share: bool = False
-
-
-def arms_figure(
-    names: Sequence[str], panels: Sequence[ArmPanel], title: str, subtitle: str, theme: Theme = LIGHT
-) -> Figure:
-    """What changes from arm to arm of an experiment: a row an arm, a dot a seed, a bar at their mean.
-
-    The first arm is what the others are compared with: its mean is drawn as a line through all rows.
-
-    Args:
-        names: of the arms, from the top.
-        panels: side by side.
-        title, subtitle: the heading.
-        theme: the colours.
-    """
-    left = max(text_width(name, 8.5) for name in names) / 72 + 0.3  # inches
-    width = left + 2.55 * len(panels) + 0.2
-    legend = any(panel.lines for panel in panels)
-    figure, free = titled_figure(max(width, 6.0), 0.3 * len(names) + 0.85 + 0.25 * legend, title, subtitle, theme)
-    width, height = figure.get_size_inches()
-    grid = figure.add_gridspec(
-        1, len(panels), left=left / width, right=1 - 0.2 / width, top=free - 0.3 / height,
-        bottom=(0.4 + 0.25 * legend) / height, wspace=0.14,
-    )  # fmt: skip
-    rows = np.arange(len(names))[::-1]
-    for column, panel in enumerate(panels):
-        axes = figure.add_subplot(grid[0, column])
-        dress(axes, theme)
-        axes.set_title(plain(panel.title), fontsize=9, color=theme.ink, loc="left")
-        first = panel.values[0]
-        if len(first):
-            axes.axvline(float(np.mean(first)), color=theme.quiet, linewidth=0.9, alpha=0.7, zorder=1)
-        for (name, value), (colour, style, _) in zip(panel.lines.items(), SERIES[1:], strict=False):
-            axes.axvline(value, color=colour, linewidth=1.3, linestyle=style, label=plain(name), zorder=1)
-        for row, values in zip(rows, panel.values, strict=True):
-            if len(values):
-                axes.plot(
-                    values, [row] * len(values), "o", color=theme.dots, markersize=4, alpha=0.55, markeredgewidth=0
-                )
-                axes.plot([np.mean(values)], [row], "|", color=theme.line, markersize=13, markeredgewidth=2.4)
-        axes.set_ylim(-0.6, len(names) - 0.4)
-        axes.set_yticks(rows, [plain(name) for name in names] if column == 0 else [])
-        axes.tick_params(axis="y", length=0, labelsize=8.5, colors=theme.ink)
-        axes.grid(axis="y", alpha=0.12)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
-        axes.margins(x=0.09)
-        if panel.share:
-            axes.xaxis.set_major_formatter(percent)
-        if panel.lines:
-            axes.legend(
-                loc="upper left", bbox_to_anchor=(-0.02, -0.3 / (0.3 * len(names) + 0.15)), fontsize=7.5, frameon=False,
-                labelcolor=theme.quiet, ncols=2,
-            )  # fmt: skip
-    return figure
-
-
-@dataclass(frozen=True)
-class LayerPanel:
-    """A panel of `layers_figure`.
-
-    Attributes:
-        title: what is measured.
-        series: by name, (seeds, layers): their mean is drawn as a line, their range as a band.
-        unit: of the vertical axis.
-        lines: horizontal lines: what they are called, and their value.
-        share: whether it is a share of one, written in percent.
-        limits: of the vertical axis; None for what the values need.
-        log: whether the vertical axis is logarithmic.
-    """
-
-    title: str
-    series: Mapping[str, np.ndarray]
+    values: Any
     unit: str = ""
     lines: Mapping[str, float] = field(default_factory=dict)
     share: bool = False
@@ -122,96 +54,295 @@ class LayerPanel:
     log: bool = False
 
 
+@styled
+def arms_figure(
+    names: Sequence[str], panels: Sequence[Panel], title: str, subtitle: str, *, dark: bool = False
+) -> Figure:
+    """What changes from arm to arm of an experiment: a row per arm, a dot per seed, a bar at their mean.
+
+    The first arm is what the others are compared with: its mean is drawn as a line through all rows.
+
+    Args:
+        names: of the arms, from the top.
+        panels: side by side; values: for each arm, those of its seeds, none where it was not measured.
+        title, subtitle: the heading.
+        dark: for a dark page.
+    """
+    left = max(text_width(name, 8.5) for name in names) / 72
+    legend = 0.2 * any(panel.lines for panel in panels)
+    width = max(left + 2.55 * len(panels) + 0.5, 6.0)
+    figure = titled_figure(width, 0.3 * len(names) + 0.75 + legend, title, subtitle)
+    rows = np.arange(len(names))[::-1]
+    for axes, panel in zip(figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels, strict=True):
+        titled(axes, panel.title, 2.4)
+        if len(panel.values[0]):
+            axes.axvline(float(np.mean(panel.values[0])), color=theme().quiet, linewidth=0.9, alpha=0.7, zorder=1)
+        for (name, value), (line, _), colour in zip(panel.lines.items(), SERIES[1:], theme().series[1:], strict=False):
+            axes.axvline(value, color=colour, linewidth=1.3, linestyle=line, label=printable(name), zorder=1)
+        for row, values in zip(rows, panel.values, strict=True):
+            if len(values):
+                axes.plot(values, [row] * len(values), "o", color=theme().series[0], alpha=0.55, markeredgewidth=0)
+                axes.plot([np.mean(values)], [row], "|", color=theme().series[1], markersize=13, markeredgewidth=2.4)
+        axes.set_ylim(-0.6, len(names) - 0.4)
+        axes.set_yticks(rows, [printable(name) for name in names])
+        axes.tick_params(axis="y", length=0, labelsize=8.5, labelcolor=theme().ink)
+        axes.grid(axis="y", alpha=0.12)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+        axes.margins(x=0.09)
+        if panel.share:
+            axes.xaxis.set_major_formatter(percent)
+        if panel.lines:
+            legend_below(axes, 0.3, ncols=2, labelcolor=theme().quiet)
+    return figure
+
+
+@styled
 def layers_figure(
-    panels: Sequence[LayerPanel],
+    panels: Sequence[Panel],
     title: str,
     subtitle: str,
     places: Sequence[str] | None = None,
     axis: str = "layer, from 0",
-    theme: Theme = LIGHT,
+    *,
+    dark: bool = False,
 ) -> Figure:
     """Measures from layer to layer: lines for the means over seeds, bands for their range.
 
-    Panels that show the same series have one legend, below them.
+    Panels that show the same series, or the same lines across, have one legend, below them.
 
     Args:
-        panels: up to three side by side, then the next row; four in two rows of two.
+        panels: up to three side by side, then the next row; four in two rows of two. Values: by name, (seeds, layers).
         title, subtitle: the heading.
         places: names of what stands along the horizontal axis; None for 0, 1, ....
         axis: what it is.
-        theme: the colours.
+        dark: for a dark page.
     """
     columns = 2 if len(panels) == 4 else min(len(panels), 3)
     rows = -(-len(panels) // columns)
     width = max(3.4 * columns, 6.2) + 0.2
-    room = (width - 0.77) / columns - 0.45  # inches for a title
-    titles = [wrapped(panel.title, room * 72, 9) for panel in panels]
-    above = 0.3 + 0.16 * (max(map(len, titles)) - 1)
-    names = list(panels[0].series)
-    shared = len(panels) > 1 and len(names) > 1 and all(list(panel.series) == names for panel in panels)
-    across = min(len(names), max(1, int(width * 72 / (max(text_width(name, 7.5) for name in names) + 48))))
-    below = 0.17 * -(-len(names) // across) + 0.1 if shared else 0.0
-    figure, free = titled_figure(width, (2.7 + above) * rows + below, title, subtitle, theme)
-    width, height = figure.get_size_inches()
-    left = 0.74 if any(panel.log for panel in panels) else 0.62  # "0.00005" is wider than "0.5"
-    grid = figure.add_gridspec(
-        rows, columns, left=left / width, right=1 - 0.15 / width, top=free - above / height,
-        bottom=(0.48 + below) / height, wspace=0.24, hspace=(above + 0.6) / 2.2,
-    )  # fmt: skip
-    for number, panel in enumerate(panels):
-        axes = figure.add_subplot(grid[number // columns, number % columns])
-        dress(axes, theme)
-        axes.set_title(escaped("\n".join(titles[number])), fontsize=9, color=theme.ink, loc="left")
-        for (name, values), (colour, style, mark) in zip(panel.series.items(), SERIES, strict=False):
+    room = (width - 0.4) / columns - 0.6  # inches for a title
+    most = max(len(wrapped(panel.title, room * 72, 9)) for panel in panels)
+    # A legend of what all panels have stands below them, where it hides nothing.
+    first = panels[0]
+    names: list[str] = []
+    if len(panels) > 1 and all(list(panel.values) == list(first.values) for panel in panels):
+        names = list(first.values) if len(first.values) > 1 else []
+        if all(list(panel.lines) == list(first.lines) for panel in panels):
+            names += first.lines
+    across = legend_columns(names, width - 0.3) if names else 1
+    below = 0.17 * -(-len(names) // across) + 0.12 if names else 0.0
+    figure = titled_figure(width, (2.65 + 0.16 * most) * rows + below, title, subtitle)
+    every = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in every[len(panels) :]:
+        axes.set_visible(False)
+    for axes, panel in zip(every, panels, strict=False):
+        titled(axes, panel.title, room)
+        for (name, values), (line, mark), colour in zip(panel.values.items(), SERIES, theme().series, strict=False):
             values = np.atleast_2d(values)
             x = np.arange(values.shape[1])
-            axes.plot(
-                x, values.mean(0), color=colour, linestyle=style, marker=mark, markersize=3.6, linewidth=1.7,
-                label=plain(name),
-            )  # fmt: skip
+            axes.plot(x, values.mean(0), color=colour, linestyle=line, marker=mark, label=printable(name))
             if len(values) > 1:
                 axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.16, linewidth=0)
             if places is None:
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
             else:
-                axes.set_xticks(x, [plain(place) for place in places][: len(x)])
+                axes.set_xticks(x, [printable(place) for place in places][: len(x)])
         for (name, value), dashes in zip(panel.lines.items(), ((2, 2), (7, 2), (1, 3)), strict=False):
-            axes.axhline(value, color=theme.quiet, linewidth=1.2, linestyle=(0, dashes), label=plain(name))
+            axes.axhline(value, color=theme().quiet, linewidth=1.2, linestyle=(0, dashes), label=printable(name))
         if panel.log:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter(lambda value, _: np.format_float_positional(value, trim="-"))
+            axes.yaxis.set_major_formatter(lambda value, _: np.format_float_positional(float(f"{value:.3g}"), trim="-"))
             axes.yaxis.set_minor_locator(NullLocator())
         if panel.limits:
             axes.set_ylim(*panel.limits)
         if panel.share:
             axes.yaxis.set_major_formatter(percent)
-        axes.set_xlabel(axis, fontsize=8, color=theme.quiet)
-        axes.set_ylabel(panel.unit, fontsize=8, color=theme.quiet)
+        axes.set(xlabel=axis, ylabel=panel.unit)
         handles, labels = axes.get_legend_handles_labels()
-        if shared:
-            if number == 0:
-                figure.legend(
-                    handles[: len(names)], labels[: len(names)], loc="lower center", ncols=across, fontsize=7.5,
-                    frameon=False, labelcolor=theme.ink, borderpad=0, borderaxespad=0.3,
-                )  # fmt: skip
-            handles, labels = handles[len(names) :], labels[len(names) :]
-        if len(labels) + shared > 1:
-            axes.legend(
-                handles, labels, fontsize=7.5, facecolor=theme.paper, edgecolor="none", framealpha=0.85,
-                labelcolor=theme.ink,
-            )  # fmt: skip
+        if axes is every[0] and names:
+            figure.legend(handles[: len(names)], labels[: len(names)], loc="outside lower center", ncols=across)
+        if len(labels) > max(len(names), 1):
+            axes.legend(handles[len(names) :], labels[len(names) :], frameon=True)
     return figure
 
 
-def dress(axes: Axes, theme: Theme) -> None:
-    """The plain axes of all these panels."""
-    axes.set_facecolor(theme.paper)
-    axes.tick_params(labelsize=7.5, colors=theme.quiet)
-    axes.grid(alpha=0.25, linewidth=0.6, color=theme.quiet)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(theme.quiet)
+@styled
+def scatter_figure(
+    panels: Sequence[Panel], up: str, title: str, subtitle: str, log: bool = False, *, dark: bool = False
+) -> Figure:
+    """Points, up to four panels side by side; y is the same measure in all of them, on one scale.
+
+    Args:
+        panels: of the same kinds of points. Values: by name, x and y of the points, each (n,); the unit is that of x.
+        up: what y is.
+        title, subtitle: the heading.
+        log: draw y logarithmically, but for what lies around 0, which is drawn in equal steps.
+        dark: for a dark page.
+    """
+    columns = min(len(panels), 4)
+    rows = -(-len(panels) // columns)
+    width = max(2.6 * columns + 0.6, 6.2)
+    figure = titled_figure(width, 3.4 * rows + 0.25, title, subtitle)
+    every = np.concatenate([y for panel in panels for _, y in panel.values.values()])
+    even = 10.0 ** np.ceil(np.log10(max(float(np.quantile(np.abs(every), 0.2)), 1e-12)))  # up to it, in equal steps
+    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        titled(axes, panel.title, (width - 0.87) / columns - 0.3)
+        for (name, (x, y)), (_, mark), colour in zip(panel.values.items(), SERIES, theme().series, strict=False):
+            axes.plot(
+                x,
+                y,
+                color=colour,
+                marker=mark,
+                linestyle="none",
+                markersize=5,
+                alpha=0.8,
+                markeredgecolor=theme().paper,
+                markeredgewidth=0.5,
+                label=printable(name),
+            )
+        axes.axhline(0, color=theme().quiet, linewidth=0.8)
+        if log:
+            axes.set_yscale("symlog", linthresh=even)
+            axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_xlabel(panel.unit)
+    for axes in grid[:, 0]:
+        axes.set_ylabel(up)
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, ncols=4)
+    return figure
+
+
+@styled
+def shares_figure(panels: Sequence[Panel], title: str, subtitle: str, *, dark: bool = False) -> Figure:
+    """Bars from 0 to 100%, divided into parts; a part below 0, which works against the others, lies left of 0.
+
+    Args:
+        panels: side by side. Values: for each bar, by its name, the share of each part, six at most; they sum to 1.
+        title, subtitle: the heading.
+        dark: for a dark page.
+
+    Raises:
+        ValueError: a row has other parts than the first, or does not sum to 1.
+    """
+    for panel in panels:
+        parts = list(next(iter(panel.values.values())))
+        for name, shares in panel.values.items():
+            if list(shares) != parts or abs(sum(shares.values()) - 1) > 1e-3:
+                raise ValueError(f"{name!r} needs {len(parts)} shares that sum to 1, got {shares}")
+    most = max(len(panel.values) for panel in panels)
+    keys = 0.17 * max(-(-len(next(iter(panel.values.values()))) // 2) for panel in panels) + 0.3
+    lefts = [max(text_width(name, 8) for name in panel.values) / 72 for panel in panels]
+    figure = titled_figure(sum(lefts) + 3.6 * len(panels), 0.24 * most + 0.7 + keys, title, subtitle)
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    colours = (*theme().series[:4], "#9aa3ad", "#5b6470")
+    for axes, panel in zip(grid, panels, strict=True):
+        titled(axes, panel.title, 3.2)
+        values = np.array([list(shares.values()) for shares in panel.values.values()])  # (rows, parts)
+        rows = np.arange(len(values))[::-1]
+        for part, name in enumerate(next(iter(panel.values.values()))):
+            one = values[:, part]
+            before = np.where(one > 0, values[:, :part].clip(min=0).sum(1), values[:, :part].clip(max=0).sum(1))
+            axes.barh(
+                rows,
+                one,
+                0.74,
+                left=before,
+                color=colours[part],
+                hatch=HATCHES[part],
+                hatchcolor=theme().paper,
+                edgecolor=theme().paper,
+                linewidth=0.5,
+                label=printable(name),
+            )
+        axes.axvline(0, color=theme().ink, linewidth=0.8)
+        axes.set_xlim(min(float(values.clip(max=0).sum(1).min()) * 1.05, 0), float(values.clip(min=0).sum(1).max()))
+        axes.set_ylim(-0.5, len(values) - 0.5)
+        axes.set_yticks(rows, [printable(name) for name in panel.values])
+        axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=theme().ink)
+        axes.grid(axis="y", visible=False)
+        axes.xaxis.set_major_formatter(percent)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+        legend_below(axes, 0.28, ncols=2, columnspacing=1.2, handlelength=1.6)
+    return figure
+
+
+@styled
+def relations_figure(
+    names: Sequence[str],
+    relations: Sequence[Panel],
+    title: str,
+    subtitle: str,
+    marked: Sequence[tuple[str, str]] = (),
+    *,
+    dark: bool = False,
+) -> Figure:
+    """Square maps of relations, two side by side, all in one order, in which what is high in the first stands together.
+
+    Args:
+        names: K of them.
+        relations: over the same things. Values: (K, K), without the diagonal; limits: at which colours end.
+        title, subtitle: the heading.
+        marked: pairs of names whose cells are outlined.
+        dark: for a dark page.
+    """
+    order = seriated(relations[0].values)
+    named = [printable(names[place]) for place in order]
+    across = min(len(relations), 2)
+    rows = -(-len(relations) // across)
+    size = 6.5 if len(names) > 20 else 8
+    label = max(text_width(name, size) for name in named) / 72
+    figure = titled_figure((4.35 + label) * across, (4.95 + label) * rows, title, subtitle)
+    every = figure.subplots(rows, across, squeeze=False).flat
+    for axes in every[len(relations) :]:
+        axes.set_visible(False)
+    for axes, relation in zip(every, relations, strict=False):
+        values = relation.values[np.ix_(order, order)].astype(float)
+        np.fill_diagonal(values, np.nan)
+        limit = float(np.nanmax(np.abs(values))) or 1.0
+        low, high = relation.limits or (-limit, limit)
+        bare(axes)
+        drawn = axes.imshow(values, cmap=DIVERGING, vmin=low, vmax=high)
+        axes.set(frame_on=True, facecolor=theme().absent)
+        axes.spines[:].set_visible(False)
+        axes.set_xticks(range(len(named)), named, rotation=90, fontsize=size)
+        axes.set_yticks(range(len(named)), named, fontsize=size)
+        axes.tick_params(length=0, pad=2, labelcolor=theme().ink)
+        axes.set_title(printable(relation.title))
+        for one, other in marked:
+            for x, y in ((named.index(one), named.index(other)), (named.index(other), named.index(one))):
+                axes.add_patch(
+                    Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor=LIGHT.ink, linewidth=1.4, clip_on=False)
+                )
+        bar = figure.colorbar(drawn, ax=axes, orientation="horizontal", aspect=55, pad=0.02)
+        bar.ax.tick_params(labelsize=7, length=2)
+        bar.outline.set_visible(False)
+        bar.set_label(printable(relation.unit), fontsize=7.5, labelpad=1)
+    return figure
+
+
+def seriated(values: np.ndarray) -> list[int]:
+    """An order of K things in which those of high values (K, K) stand near each other.
+
+    Always the two groups that are nearest on average are joined (average linkage, Sokal and Michener 1958), laid end to end
+    so that their nearest ends meet.
+    """
+    groups = [[place] for place in range(len(values))]
+    while len(groups) > 1:
+        pairs = [(i, j) for i in range(len(groups)) for j in range(i)]
+        i, j = max(pairs, key=lambda pair: float(values[np.ix_(groups[pair[0]], groups[pair[1]])].mean()))
+        one, other = groups.pop(i), groups.pop(j)
+        ways = [(a, b) for a in (one, one[::-1]) for b in (other, other[::-1])]
+        first, second = max(ways, key=lambda way: float(values[way[0][-1], way[1][0]]))
+        groups.append(first + second)
+    return groups[0]
+
+
+def titled(axes: Axes, title: str, room: float) -> None:
+    """Write a panel's title in lines of `room` inches."""
+    axes.set_title("\n".join(wrapped(title, room * 72, 9)))
 
 
 def percent(share: float, _: float = 0) -> str:

@@ -1,40 +1,50 @@
-"""From values to colours, and what the colours mean: one rule for maps, for overlays and for the bar beside them."""
+"""From values to colours: one rule for maps, for overlays and for the bar beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.ticker import MaxNLocator
+from matplotlib.colors import Normalize
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 
-from vit.figures.style import COLOURS, Theme
+from vit.figures.style import COLOURS
 
 SCALES = ("shared", "row", "log")
-OPACITY = 0.5  # of a map over its image
-PALETTE = (matplotlib.colormaps[COLOURS](np.arange(256))[:, :3] * 255).round().astype(np.uint8)  # (256, 3)
+PALETTE = matplotlib.colormaps[COLOURS](np.arange(256), bytes=True)[:, :3]  # (256, 3)
 
 
-@dataclass(frozen=True)
-class Scale:
-    """A range of values and the colours it is drawn in, linear or logarithmic.
+class Scale(Normalize):
+    """A range of values and the colours it is drawn in, linear or logarithmic; what lies beyond has the first or last colour.
 
     Attributes:
-        low, top: drawn in the first and the last colour, as is what lies beyond them.
+        low, top: drawn in the first and the last colour.
         lowest, highest: of all values.
         log: whether equal factors, not equal steps, are equally far apart in colour.
     """
 
-    low: float
-    top: float
-    lowest: float
-    highest: float
-    log: bool = False
+    def __init__(self, low: float, top: float, lowest: float, highest: float, log: bool = False):
+        super().__init__(low, top, clip=True)
+        self.low, self.top = low, top
+        self.lowest, self.highest, self.log = lowest, highest, log
+
+    def __call__(self, value: Any, clip: bool | None = None) -> Any:
+        """Where values lie between the first and the last colour, 0 to 1; nan is masked."""
+        inside = np.clip(np.ma.masked_invalid(value), self.low, self.top)
+        if self.log:
+            return np.ma.log(inside / self.low) / np.log(self.top / self.low)
+        return (inside - self.low) / (self.top - self.low)
+
+    def inverse(self, value: Any) -> Any:
+        """The values at places from 0 to 1."""
+        if self.log:
+            return self.low * (self.top / self.low) ** np.asarray(value)
+        return self.low + np.asarray(value) * (self.top - self.low)
 
     @classmethod
     def of(cls, values: np.ndarray, log: bool = False) -> Scale:
-        """The scale for all of `values`, of any shape; nan does not count.
+        """The scale, linear or logarithmic, for all of `values`, of any shape; nan does not count.
 
         It starts at 0, or at the lowest value where that is negative. A few outliers do not stretch it: where the
         highest value is far above 99.5% of all, it ends at these, and the bar says so. A logarithmic one starts likewise at
@@ -65,51 +75,22 @@ class Scale:
         """Whether some value lies below its start."""
         return self.lowest < self.low
 
-    def place(self, values: np.ndarray) -> np.ndarray:
-        """Where values lie between the first and the last colour, 0 to 1; nan stays."""
-        if self.log:
-            ratio = np.log(np.maximum(values, self.low) / self.low) / np.log(self.top / self.low)
-        else:
-            ratio = (values - self.low) / (self.top - self.low)
-        return np.clip(ratio, 0, 1)
-
-    def colours(self, values: np.ndarray, theme: Theme) -> np.ndarray:
-        """Values of any shape -> colours (..., 3), uint8; nan in the colour of what is absent."""
-        absent = np.isnan(values)
-        index = (np.where(absent, 0, self.place(values)) * 255).round().astype(np.uint8)
-        return np.where(absent[..., None], to_bytes(np.array(theme.absent)), PALETTE[index])
-
     def ticks(self, most: int) -> list[float]:
         """Round values within the scale, up to about `most` of them."""
-        if not self.log:
-            found = np.asarray(MaxNLocator(max(most - 1, 1), steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.top))
+        if self.log:
+            ways: list[Locator] = [LogLocator(subs=subs, numticks=99) for subs in ((1, 2, 5), (1, 3), (1,))]
         else:
-            decades = range(int(np.floor(np.log10(self.low))), int(np.ceil(np.log10(self.top))) + 1)
-            for steps in ((1, 2, 5), (1, 3), (1,)):
-                found = np.array([step * 10.0**decade for decade in decades for step in steps])
-                if self.within(found).sum() <= most:
-                    break
-        inside = found[self.within(found)]
-        return [float(value) for value in (inside if len(inside) > 1 else (self.low, self.top))]
-
-    def within(self, values: np.ndarray) -> np.ndarray:
-        """Which values lie on the bar, but for rounding."""
+            ways = [MaxNLocator(max(most - 1, 1), steps=[1, 2, 2.5, 5, 10])]
         slack = 1e-6 * (self.top - self.low)
-        return (values >= self.low - slack) & (values <= self.top + slack)
-
-    def strip(self, height: int, width: int = 1) -> np.ndarray:
-        """The bar: (height, width, 3) uint8, the highest value at the top."""
-        index = np.linspace(255, 0, height).round().astype(int)
-        return np.broadcast_to(PALETTE[index][:, None], (height, width, 3))
-
-    def blended_strip(self, height: int, width: int) -> np.ndarray:
-        """The bar of an overlay: every colour that `blended` makes, the image from black at the left to white at the right."""
-        return blended(self.strip(height, width), np.linspace(0, 1, width)[None, :].repeat(height, 0))
-
-
-def blended(colours: np.ndarray, grey: np.ndarray) -> np.ndarray:
-    """A map's colours (..., 3), uint8, at a fixed opacity over an image's brightness (...), 0 to 1 -> (..., 3), uint8."""
-    return to_bytes(OPACITY * colours / 255.0 + (1 - OPACITY) * grey[..., None])
+        found = [self.low, self.top]
+        for locator in ways:
+            values = locator.tick_values(self.low, self.top)
+            inside = [float(value) for value in values if self.low - slack <= value <= self.top + slack]
+            if len(inside) > 1:
+                found = inside
+            if len(inside) <= most:
+                break
+        return found
 
 
 def brightness(picture: np.ndarray) -> np.ndarray:
@@ -127,6 +108,6 @@ def in_multiples_of_even(maps: np.ndarray) -> np.ndarray:
     return maps * (~np.isnan(maps)).sum((-2, -1), keepdims=True)
 
 
-def short(values: Sequence[float]) -> list[str]:
-    """Numbers as one writes them beside a bar."""
-    return [f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}" for value in values]
+def short(value: float) -> str:
+    """A number as one writes it beside a bar."""
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"

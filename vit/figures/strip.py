@@ -46,8 +46,8 @@ def map_strip(maps: Tensor, image: tuple[int, int], scale: Scale) -> bytes:
         image: (H, W) of the images that they are about.
         scale: of the colours.
     """
-    places = (scale.place(maps.detach().double().cpu().numpy()) * 255).round().astype(np.uint8)
-    return _strip(_opaque(PALETTE[_nearest(places, cell_of(image))]))
+    places = np.asarray(scale(maps.detach().double().cpu().numpy()))
+    return _strip(_opaque(PALETTE[(_nearest(places, cell_of(image)) * 255).round().astype(np.uint8)]))
 
 
 def bar_strip() -> bytes:

@@ -1,114 +1,148 @@
-"""How all figures look. Figures are made as objects, never through pyplot: no global state, no window, no leak."""
+"""How all figures look: the style sheets, the heading, text that fits, saving.
+
+Figures are made as objects, never through pyplot: no global state, no window, no leak.
+"""
 
 from __future__ import annotations
 
+import inspect
 import io
 import math
 import textwrap
 import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.textpath import text_to_path
+from matplotlib.transforms import ScaledTranslation
 
 from vit.atomic import replacing
 
-INK, QUIET, HIDDEN = "#1b1f24", "#5b6470", (0.80, 0.82, 0.85)
-BLUE, ORANGE, GREEN, PURPLE = (
-    "#2166ac",
-    "#d95f02",
-    "#1b7837",
-    "#762a83",
-)  # told apart in the common kinds of colour blindness
-COLOURS = "magma"  # perceptually uniform
+P = ParamSpec("P")
+COLOURS = "magma"  # of maps, as in the style sheets
 DPI = 150
 ELLIPSIS = "…"
+SHEETS = [str(Path(__file__).with_name(f"{name}.mplstyle")) for name in ("light", "dark")]
+AS_PNG: dict[str, Any] = {"pil_kwargs": {"optimize": True}}
+
+
+def _settings(dark: bool) -> Any:
+    """The settings of the style sheets over matplotlib's own defaults: those of the user's matplotlibrc do not count."""
+    kept_out = {"backend", "backend_fallback", "interactive", "toolbar", "webagg.address"}
+    settings: Any = {key: value for key, value in matplotlib.rcParamsDefault.items() if key not in kept_out}
+    for sheet in SHEETS[: 1 + dark]:
+        settings |= matplotlib.rc_params_from_file(sheet, use_default_template=False)
+    return settings
+
+
+SETTINGS = {dark: _settings(dark) for dark in (False, True)}
 
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours of a figure: its paper, what is written on it, and what stands for a patch that is not there.
+    """The colours of a style sheet.
 
     Attributes:
         paper, ink, quiet: background, main and secondary text.
-        absent: of a patch that the model does not see; `stroke` is drawn across it, so that it is told from a value in
-            black and white too.
-        dots, line: of points and of the line through their means.
-        third, fourth: of what else is drawn beside them.
+        absent, stroke: of a patch that the model does not see, and the stroke across it.
+        series: of the first thing that is drawn, the second ...
     """
 
     paper: str
     ink: str
     quiet: str
-    absent: tuple[float, float, float]
+    absent: str
     stroke: str
-    dots: str
-    line: str
-    third: str
-    fourth: str
+    series: Sequence[str]
+
+    @classmethod
+    def of(cls, settings: Any) -> Theme:
+        """The colours of matplotlib's settings."""
+        return cls(
+            paper=settings["figure.facecolor"],
+            ink=settings["text.color"],
+            quiet=settings["axes.labelcolor"],
+            absent=settings["patch.facecolor"],
+            stroke=settings["hatch.color"],
+            series=settings["axes.prop_cycle"].by_key()["color"],
+        )
 
 
-LIGHT = Theme("white", INK, QUIET, HIDDEN, "#98a1ad", BLUE, ORANGE, GREEN, PURPLE)
-DARK = Theme("#14171c", "#f1f3f5", "#a7b0bc", (0.23, 0.26, 0.31), "#6b7482", "#6cb0f0", "#ff9d4d", "#72c98a", "#c9a0e6")
+LIGHT, DARK = (Theme.of(SETTINGS[dark]) for dark in (False, True))
 
 
-def theme_of(dark: bool) -> Theme:
-    """The colours for a dark page, or for a white one."""
-    return DARK if dark else LIGHT
+def theme() -> Theme:
+    """The colours of the style that is in use."""
+    return Theme.of(matplotlib.rcParams)
 
 
-def titled_figure(
-    width: float, height: float, title: str, subtitle: str, theme: Theme = LIGHT, title_lines: int = 2
-) -> tuple[Figure, float]:
-    """A figure of width x height inches of content under a heading.
+def style(dark: bool = False) -> AbstractContextManager[None]:
+    """A context in which artists get our style: they take it when they are made."""
+    return matplotlib.rc_context(SETTINGS[dark])
 
-    The title takes up to `title_lines` lines and then ends in an ellipsis; the subtitle takes what it needs. Without a title
-    there is no heading: a page says beside the figure what it is.
 
-    Returns:
-        The figure, and the share of its height, from the bottom, that is free for the content.
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Let a function draw its figure in our style, dark where it is called with `dark`, and lay it out there, once."""
+    signature = inspect.signature(draw)
+
+    @wraps(draw)
+    def drawn(*args: P.args, **options: P.kwargs) -> Figure:
+        with style(bool(signature.bind(*args, **options).arguments.get("dark", False))):
+            figure = draw(*args, **options)
+            if figure.get_layout_engine() is not None:
+                figure.draw_without_rendering()  # makes ticks too
+                figure.set_layout_engine("none")
+        return figure
+
+    return drawn
+
+
+def titled_figure(width: float, height: float, title: str, subtitle: str, placed: bool = False) -> Figure:
+    """A figure of width x height inches of content under a heading, both to be drawn within `styled`.
+
+    The title takes up to two lines and then ends in an ellipsis; the subtitle takes what it needs. Without a title there is no
+    heading: a page says beside the figure what it is.
+
+    Args:
+        width, height: of the content.
+        title, subtitle: the heading.
+        placed: whether the caller places its axes itself, in the lower `height` inches; else constrained layout does.
     """
+    titles, lines, head = [], [], 0.12
+    if title:
+        room = (width - 0.3) * 72
+        titles, lines = wrapped(title[:500], room, 13, "bold"), wrapped(subtitle, room, 8.5)
+        if len(titles) > 2:
+            titles = [titles[0], fitted(" ".join(titles[1:]), room, 13, "bold")]
+        head = 0.22 + 0.24 * len(titles) + 0.17 * len(lines)
+    total = math.ceil((height + head) * DPI - 1e-6) / DPI  # whole dots: what stands on them below stays sharp
+    figure = Figure(figsize=(width, total), dpi=DPI)
+    if not placed:
+        rect = (0.1 / width, 0.06 / total, 1 - 0.2 / width, (height - 0.12) / total)
+        figure.set_layout_engine(ConstrainedLayoutEngine(rect=rect))
     if not title:
-        total = math.ceil((height + 0.12) * DPI - 1e-6) / DPI
-        return Figure(figsize=(width, total), dpi=DPI, facecolor=theme.paper), height / total
-    lines = textwrap.wrap(printable(subtitle), max(30, int(width * 13.5)))
-    titles = wrapped(title[:500], (width - 0.3) * 72, 13, "bold")
-    if len(titles) > title_lines:
-        titles = [
-            *titles[: title_lines - 1],
-            fitted(" ".join(titles[title_lines - 1 :]), (width - 0.3) * 72, 13, "bold"),
-        ]
-    head = 0.46 + 0.17 * len(lines) + 0.24 * max(len(titles) - 1, 0)  # inches
-    total = math.ceil((height + head) * DPI - 1e-6) / DPI  # whole pixels: what stands on them below stays sharp
-    figure = Figure(figsize=(width, total), dpi=DPI, facecolor=theme.paper)
-    margin = 0.15 / width
-    below = 0.42 + 0.24 * max(len(titles) - 1, 0)
-    top = 1 - 0.14 / total
-    figure.text(
-        margin, top, escaped("\n".join(titles)), fontsize=13, weight="bold", color=theme.ink, va="top", linespacing=1.3
-    )
-    text = escaped("\n".join(lines))
-    figure.text(margin, 1 - below / total, text, fontsize=8.5, color=theme.quiet, va="top", linespacing=1.35)
-    return figure, height / total
+        return figure
+    below = 0.18 + 0.24 * len(titles)
+    left, top = 0.15 / width, 1 - 0.14 / total
+    figure.text(left, top, "\n".join(titles), fontsize=13, weight="bold", va="top", linespacing=1.3)
+    quiet = theme().quiet
+    figure.text(left, 1 - below / total, "\n".join(lines), fontsize=8.5, color=quiet, va="top", linespacing=1.35)
+    return figure
 
 
 def bare(axes: Axes) -> None:
     """No ticks and no frame: for pictures."""
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-
-
-def plain(text: str) -> str:
-    """Text as it is: a dollar sign in a class name must not start a formula, nor a control character break a line."""
-    return escaped(printable(text))
+    axes.set(xticks=[], yticks=[], frame_on=False)
+    axes.grid(False)
 
 
 def printable(text: str) -> str:
@@ -116,11 +150,6 @@ def printable(text: str) -> str:
     if text.isprintable():  # as most is; a picture in a page is a long one
         return text
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def escaped(text: str) -> str:
-    """`text` for matplotlib, to which a pair of dollar signs is a formula."""
-    return text.replace("$", r"\$")
 
 
 @lru_cache(maxsize=4096)
@@ -134,7 +163,7 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
 
 
 def fitted(text: str, width: float, size: float, weight: str = "normal") -> str:
-    """`text` made printable and cut, with an ellipsis, to what fits into `width` points; not escaped yet."""
+    """`text` made printable and cut, with an ellipsis, to what fits into `width` points."""
     text = printable(text)[:1000]  # no name needs more; measuring takes time
     if text_width(text, size, weight) <= width:
         return text
@@ -150,30 +179,36 @@ def fitted(text: str, width: float, size: float, weight: str = "normal") -> str:
 
 def wrapped(text: str, width: float, size: float, weight: str = "normal") -> list[str]:
     """`text` made printable, in lines of up to `width` points; broken between words, or within one that is too long."""
-    lines: list[str] = []
-    line = ""
-    for word in printable(text).split(" "):
-        longer = f"{line} {word}" if line else word
-        if text_width(longer, size, weight) <= width:
-            line = longer
-            continue
-        if line:
-            lines.append(line)
-        while text_width(word, size, weight) > width and len(word) > 1:
-            cut = max(len(fitted(word, width, size, weight)) - len(ELLIPSIS), 1)
-            lines.append(word[:cut])
-            word = word[cut:]
-        line = word
-    return [*lines, line] if line else lines
+    text = printable(text)
+    letters = max(len(text), 1)
+    while True:
+        lines = textwrap.wrap(text, letters, break_on_hyphens=False)
+        widest = max((text_width(line, size, weight) for line in lines), default=0.0)
+        if widest <= width or letters == 1:
+            return lines
+        letters = max(min(letters - 1, int(letters * max(width / widest, 0.5) + 1)), 1)
 
 
-AS_PNG: dict[str, Any] = {"pil_kwargs": {"optimize": True}}
+def legend_columns(names: Sequence[str], width: float, size: float = 7.5) -> int:
+    """How many entries of a legend stand beside each other in `width` inches."""
+    widths = [text_width(name, size) + 44 for name in names]
+    for columns in range(len(names), 1, -1):
+        rows = math.ceil(len(names) / columns)
+        if sum(max(widths[start : start + rows]) for start in range(0, len(names), rows)) <= width * 72:
+            return math.ceil(len(names) / rows)  # lines of equal length
+    return 1
+
+
+def legend_below(axes: Axes, down: float, **options: Any) -> None:
+    """A legend so many inches below a panel: within it, it would lie on what is drawn."""
+    below = axes.transAxes + ScaledTranslation(-0.05, -down, axes.figure.dpi_scale_trans)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below, borderaxespad=0, borderpad=0, **options)
 
 
 def png_of(figure: Figure, dpi: int = DPI) -> bytes:
     """`figure` as a PNG with so many dots an inch; equal figures give equal bytes."""
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=dpi, facecolor=figure.get_facecolor(), **AS_PNG)
+    figure.savefig(file, format="png", dpi=dpi, **AS_PNG)
     return file.getvalue()
 
 
@@ -185,5 +220,5 @@ def save_figure(figure: Figure, path: Path) -> None:
         options = AS_PNG
     elif kind in (".pdf", ".svg"):
         options["metadata"] = {"CreationDate" if kind == ".pdf" else "Date": None}
-    with replacing(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "vit"}):
-        figure.savefig(temporary, dpi=DPI, facecolor=figure.get_facecolor(), **options)
+    with replacing(path) as temporary, style():
+        figure.savefig(temporary, **options)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.errors import UserError, one_line
-from vit.figures import RunLine, RunPanel, compared_figure, save_figure
+from vit.figures import Panel, RunLine, compared_figure, save_figure
 from vit.figures.measures import SERIES
 from vit.report.pictures import curves_of
 from vit.runs import FIGURES, WRONG_VALUES, RunRecord, read_run, settings_that_matter
@@ -155,7 +155,7 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path) -> None:
     about = (
         "lines: while training, on varied images (a running mean) or held-out ones · marks and figures: in the end, on "
     )
-    drawn_panels = [RunPanel(title, lines, title == "accuracy") for title, lines in panels.items()]
+    drawn_panels = [Panel(title, lines, share=title == "accuracy") for title, lines in panels.items()]
     save_figure(compared_figure(drawn_panels, "How the runs went", about + ", or ".join(tested)), path)
 
 

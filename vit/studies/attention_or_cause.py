@@ -25,8 +25,7 @@ from vit.data.augment import to_float
 from vit.data.draws import make_generator
 from vit.evaluate.reconstruction import grid_distances
 from vit.figures.attention import attention_figure
-from vit.figures.measures import ArmPanel, arms_figure
-from vit.figures.scatter import ScatterPanel, scatter_figure
+from vit.figures.measures import Panel, arms_figure, scatter_figure
 from vit.figures.style import Figure
 from vit.interpret.measures import head_ablation
 from vit.mae import MaskedAutoencoder, masked_patch_loss
@@ -242,9 +241,9 @@ def patches_figure(scores: dict[str, Tensor], chance: float, data: str) -> Figur
     """How well each guess ranks the visible patches, a dot a seed."""
     values = [[of[:, i][~of[:, i].isnan()].tolist() for of in scores.values()] for i in range(3)]
     panels = [
-        ArmPanel("rank correlation", values[0], {"chance": 0.0}),
-        ArmPanel("nearness held constant", values[1], {"chance": 0.0}),
-        ArmPanel(f"first {TOP} shared", values[2], {"chance": chance}, share=True),
+        Panel("rank correlation", values[0], lines={"chance": 0.0}),
+        Panel("nearness held constant", values[1], lines={"chance": 0.0}),
+        Panel(f"first {TOP} shared", values[2], lines={"chance": chance}, share=True),
     ]
     about = (
         f"{data} · against the change of a hidden patch when a visible one is left out; a dot a seed; line: nearness"
@@ -256,7 +255,7 @@ def heads_figure(groups: dict[str, Tensor], correlations: Tensor, data: str) -> 
     """What heads are like against what is lost without them, a point a head: by group, (seeds, heads, 5)."""
     units = ("bits below even attention", "share of its attention", "mean over tokens", "length of the vector it adds")
     panels = [
-        ScatterPanel(
+        Panel(
             f"{name}: r = {mean:+.2f}".replace("-", "−"),
             {group: (of[..., i].flatten().numpy(), of[..., -1].flatten().numpy()) for group, of in groups.items()},
             unit,

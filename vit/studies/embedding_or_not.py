@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vit.encoder import Block, VisionTransformer
-from vit.figures.measures import LayerPanel, layers_figure
+from vit.figures.measures import Panel, layers_figure
 from vit.studies.analysis.circuits import chance_angles, principal_angles, share_within
 from vit.studies.experiment import Experiment
 from vit.studies.results import Results, Table, seeds
@@ -64,14 +64,14 @@ def study(experiment: Experiment) -> Results:
 
     start = float(torch.stack([before[name][..., 0] for name in MATRICES]).mean())
     panels = [
-        LayerPanel(
+        Panel(
             "mean angle between what W_E writes and what a head reads",
             {name: of.numpy() for name, of in after.items()},
             "degrees",
             {"two random spaces": chance, "all three, at the start": start},
             limits=(0, 90),
         ),
-        LayerPanel(
+        Panel(
             "how much of the matrix reads what W_E writes",
             {name: of.numpy() for name, of in shares.items()},
             "",

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from vit.evaluate.features import pixel_features
 from vit.evaluate.knn import knn_accuracy
-from vit.figures.measures import ArmPanel, arms_figure
+from vit.figures.measures import Panel, arms_figure
 from vit.studies.experiment import SCORES, USUAL, Experiment, over_seeds
 from vit.studies.results import Results, Seeds, Table, seeds
 
@@ -70,7 +70,7 @@ def study(experiment: Experiment) -> Results:
         "linear": {"before training": untrained["linear"].mean},
     }
     panels = [
-        ArmPanel(title, [found[key].values for found in scores.values()], lines[key], share=key != "loss")
+        Panel(title, [found[key].values for found in scores.values()], lines=lines[key], share=key != "loss")
         for key, title in SCORES.items()
     ]
     about = f"{data.name}, {budget} · a dot a seed, a bar at their mean; grey: all learn"

@@ -20,7 +20,7 @@ from torch import Tensor
 from vit.data.augment import to_float
 from vit.encoder import VisionTransformer
 from vit.figures import attention_figure
-from vit.figures.measures import LayerPanel, layers_figure
+from vit.figures.measures import Panel, layers_figure
 from vit.figures.style import Figure
 from vit.interpret import AttentionMaps, attention_entropy
 from vit.patches import patchify
@@ -77,9 +77,9 @@ def study(experiment: Experiment) -> Results:
 
     series = [{name: of[..., measure].numpy() for name, of in found.items()} for measure in range(3)]
     panels = [
-        LayerPanel("what a patch gives itself", series[OWN_SHARE], "of its attention", {"even": even}, share=True),
-        LayerPanel("do logits follow the cosine of tokens?", series[CORRELATION], "correlation"),
-        LayerPanel("is a logit the same both ways?", series[SYMMETRY], "symmetry"),
+        Panel("what a patch gives itself", series[OWN_SHARE], "of its attention", {"even": even}, share=True),
+        Panel("do logits follow the cosine of tokens?", series[CORRELATION], "correlation"),
+        Panel("is a logit the same both ways?", series[SYMMETRY], "symmetry"),
     ]
     about = f"{data.name} · patches, mean over heads; line: mean over seeds, band: their range"
     pictures = {

@@ -25,9 +25,8 @@ from torch import Tensor
 
 from vit.encoder import VisionTransformer
 from vit.evaluate.reconstruction import grid_distances
-from vit.figures.measures import LayerPanel, layers_figure
-from vit.figures.pairs import PairsPanel, pairs_figure
-from vit.figures.shares import SharesPanel, shares_figure
+from vit.figures.images import pairs_figure
+from vit.figures.measures import Panel, layers_figure, shares_figure
 from vit.figures.style import Figure
 from vit.patches import patchify, unpatchify
 from vit.studies.analysis.circuits import leading_pairs, pixel_forms, positive_share, symmetric_share
@@ -230,7 +229,7 @@ def preferences_figure(trained: Reading, random: Reading, plain: Tensor, data: s
     """Whether logits go with likeness, from layer to layer; a line the mean over heads and seeds."""
     variants = {"trained": trained.liking, "random weights": random.liking, "q = k = x": plain}
     panels = [
-        LayerPanel(
+        Panel(
             f"logit and {name}",
             {
                 # (seeds, images, layers, h, 3) -> (seeds x heads, layers)
@@ -259,8 +258,11 @@ def split_figure(trained: Reading, random: Reading, numbers: list[int], data: st
     start = random.keys.mean((0, 2))  # (layers, 3)
     layers |= {f"random weights, layer {layer}": start[layer].tolist() for layer in sorted({0, len(start) - 1})}
     panels = [
-        SharesPanel("first layer: what of the query meets what of the key (exact)", MEETINGS, heads),
-        SharesPanel("what tells the keys of a query apart: the key's …", KEYS, layers),
+        Panel(title, {name: dict(zip(parts, shares, strict=True)) for name, shares in rows.items()})
+        for title, parts, rows in (
+            ("first layer: what of the query meets what of the key (exact)", MEETINGS, heads),
+            ("what tells the keys of a query apart: the key's …", KEYS, layers),
+        )
     ]
     about = f"{data} · shares of the variance of a query's logits over keys; left of 0: works against the rest"
     return shares_figure(panels, "What are logits made of?", about)
@@ -270,7 +272,7 @@ def pairs_of_patches(trained: Trained, root: Tensor, data: str) -> Figure:
     """What the heads of the first layer ask for, beside what answers, trained and with random weights."""
     embed = trained.model.encoder.patch_embed
     channels = min(embed.proj.weight.shape[1], 3)
-    panels = []
+    panels = {}
     for name, model in (("trained", trained.model), ("random weights", trained.initial)):
         rows, notes = [], []
         for form in root @ pixel_forms(model.encoder).cpu().double()[:4] @ root:
@@ -281,11 +283,11 @@ def pairs_of_patches(trained: Trained, root: Tensor, data: str) -> Figure:
             notes.append(
                 [f"{share:.0%} · {cosine:+.2f}".replace("-", "−") for share, cosine in zip(shares, alike, strict=True)]
             )
-        panels.append(PairsPanel(name, torch.stack(rows)[..., :channels, :, :], notes))
+        panels[name] = (torch.stack(rows)[..., :channels, :, :], notes)
     about = (
         f"{data}, seed {trained.config.train.seed}, first layer · a patch with more of the left tile (or of its negative) asks"
         " for patches with more of the right one (or of its negative); below: share of the head's form as patches vary, and"
         " how alike the tiles are, from −1 to +1"
     )
-    names = [f"head {head}" for head in range(len(panels[0].pairs))]
+    names = [f"head {head}" for head in range(len(panels["trained"][0]))]
     return pairs_figure(names, panels, ("asks", "is found"), "What do first-layer heads ask for?", about)

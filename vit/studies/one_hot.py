@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.figures.measures import LayerPanel, layers_figure
+from vit.figures.measures import Panel, layers_figure
 from vit.mae import masked_patch_loss
 from vit.patches import patchify, unpatchify
 from vit.studies.experiment import Experiment, Trained
@@ -64,8 +64,8 @@ def study(experiment: Experiment) -> Results:
 
     shown = len(models[0].sample(experiment.study.images))
     panels = [
-        LayerPanel("first vectors: error of the table", {"table": errors.numpy()}, "of their length", share=True),
-        LayerPanel("hidden patches: the loss", {"table": losses.numpy()}, "", {"W_E": linear.mean}),
+        Panel("first vectors: error of the table", {"table": errors.numpy()}, "of their length", share=True),
+        Panel("hidden patches: the loss", {"table": losses.numpy()}, "", {"W_E": linear.mean}),
     ]
     about = f"{models[0].data.name}, {shown:,} test images · line: mean over seeds, band: their range"
     places = [f"{size:,}" for size in sizes]

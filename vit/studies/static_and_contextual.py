@@ -27,9 +27,8 @@ from vit.data.draws import make_generator
 from vit.data.images import evenly_spaced
 from vit.data.scenes import CLASS_NAMES, PART_NAMES, SCENES_OF_CLASS
 from vit.encoder import VisionTransformer
-from vit.figures.measures import LayerPanel, layers_figure
-from vit.figures.pasted import pasted_figure
-from vit.figures.shares import SharesPanel, shares_figure
+from vit.figures.images import pasted_figure
+from vit.figures.measures import Panel, layers_figure, shares_figure
 from vit.figures.style import Figure
 from vit.patches import patchify
 from vit.studies.analysis.tokens import paste, pasted_tokens, residual_stream, variance_shares
@@ -208,7 +207,8 @@ def shares_of_tokens(shares: dict[str, Tensor], about: str) -> Figure:
     panels = []
     for name, of in shares.items():
         places = ["embedding", *(f"after block {number}" for number in range(1, of.shape[1]))]
-        panels.append(SharesPanel(name, tuple(TERMS), dict(zip(places, of.mean(0).tolist(), strict=True))))
+        rows = zip(places, of.mean(0).tolist(), strict=True)
+        panels.append(Panel(name, {place: dict(zip(TERMS, shares, strict=True)) for place, shares in rows}))
     return shares_figure(
         panels, "What is a token made of?", f"{about}: shares of their tokens' variance, mean over seeds"
     )
@@ -218,7 +218,7 @@ def moved_figure(moved: dict[str, Tensor]) -> Figure:
     """How far tokens move, from layer to layer."""
     top = max(float(of.mean(4).max()) for of in moved.values())
     panels = [
-        LayerPanel(
+        Panel(
             name,
             {
                 f"{patch}, {scene}": of[:, kind, GROUPS[scene]].mean((1, 3)).numpy()

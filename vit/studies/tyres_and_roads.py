@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from vit.config import Config
-from vit.figures.measures import LayerPanel, layers_figure
-from vit.figures.relations import Relation, relations_figure
+from vit.figures.measures import Panel, layers_figure, relations_figure
 from vit.figures.style import Figure
 from vit.studies.analysis.correlation import association
 from vit.studies.experiment import Experiment
@@ -155,7 +154,7 @@ def company_figure(found: list[Company], which: int, unit: str, title: str) -> F
     ends = [end for _, series in measured for values in series.values() for end in (values.min(), values.max())]
     low, high = min(ends), max(ends)
     limits = (low - 0.05 * (high - low), high + 0.05 * (high - low))
-    panels = [LayerPanel(title, series, unit, {"none": 0.0}, limits=limits) for title, series in measured]
+    panels = [Panel(title, series, unit, {"none": 0.0}, limits=limits) for title, series in measured]
     about = (
         "the cosine of two kinds of patches against how much more often than by chance they are in one image, looks and places"
         " held constant · line: mean over seeds, band: their range"
@@ -166,7 +165,7 @@ def company_figure(found: list[Company], which: int, unit: str, title: str) -> F
 def wheel_figure(scenes: Company) -> Figure:
     """How near wheels and their doubles are to roads, from layer to layer."""
     panels = [
-        LayerPanel(
+        Panel(
             f"{arm}, {view}",
             {kind: scenes.cosine(kind, ROAD, arm, view).numpy() for kind in (WHEEL, BALL, BUOY)},
             "cosine with roads",
@@ -182,10 +181,10 @@ def parts_figure(scenes: Company) -> Figure:
     """All parts of Scenes against each other."""
     deep = {view: scenes.cosines["trained", view][:, -1].mean(0).numpy() for view in (WHOLE, ALONE)}
     relations = [
-        Relation(f"how often they are {TOGETHER}", scenes.kinds.met[TOGETHER].numpy(), "bits more than by chance"),
-        Relation("how alike they look", scenes.looks[ALONE].numpy(), "cosine of mean patches", 1.0),
-        Relation("their tokens in the last block, in whole images", deep[WHOLE], "cosine", 1.0),
-        Relation("their tokens in the last block, each patch alone", deep[ALONE], "cosine", 1.0),
+        Panel(f"how often they are {TOGETHER}", scenes.kinds.met[TOGETHER].numpy(), "bits more than by chance"),
+        Panel("how alike they look", scenes.looks[ALONE].numpy(), "cosine of mean patches", limits=(-1, 1)),
+        Panel("their tokens in the last block, in whole images", deep[WHOLE], "cosine", limits=(-1, 1)),
+        Panel("their tokens in the last block, each patch alone", deep[ALONE], "cosine", limits=(-1, 1)),
     ]
     about = "Scenes, trained models, mean over seeds · outlined: wheel and road, ball and road"
     marked = [(WHEEL, ROAD), (BALL, ROAD)]

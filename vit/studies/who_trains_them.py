@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vit.figures.measures import ArmPanel, LayerPanel, arms_figure, layers_figure
+from vit.figures.measures import Panel, arms_figure, layers_figure
 from vit.figures.style import Figure
 from vit.studies.analysis.gradients import drift, masked_gradients, sizes, weights_by_name
 from vit.studies.experiment import USUAL, Experiment, Trained
@@ -69,7 +69,7 @@ def study(experiment: Experiment) -> Results:
         ("arm", "loss over hidden patches", "more than where all learn"),
         [(arm, loss, "" if loss is whole else loss - whole) for arm, loss in losses.items()],
     )
-    panel = ArmPanel("loss over hidden patches", [loss.values for loss in losses.values()])
+    panel = Panel("loss over hidden patches", [loss.values for loss in losses.values()])
     title, about = "What is lost when one of them stands still", "a dot a seed, a bar at their mean; grey: all learn"
     pictures = {
         "gradients": gradients_figure(pull, data.name),
@@ -143,7 +143,7 @@ def gradients_figure(pull: Pull, data: str) -> Figure:
     }
     shown["how far it has moved"] = pull.moved
     panels = [
-        LayerPanel(
+        Panel(
             title,
             {name: of[name].numpy() for name in BY_LAYER},
             "of the matrix's size",

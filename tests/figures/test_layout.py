@@ -1,0 +1,304 @@
+"""Every kind of figure, light and dark, with hostile names: nothing overlaps or leaves the page, patches are whole dots."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+from matplotlib.text import Text
+
+from vit.figures import (
+    STEERING,
+    Curve,
+    Panel,
+    RunLine,
+    attention_figure,
+    compared_figure,
+    confusion_figure,
+    curve_figure,
+    curves_figure,
+    distance_figure,
+    dynamics_figure,
+    film_frames,
+    masked_figure,
+    png_of,
+    reconstruction_figure,
+    reliability_figure,
+    save_figure,
+    scaling_figure,
+    sheet_figure,
+    strongest_figure,
+)
+from vit.figures.dynamics import ROWS
+from vit.figures.images import pairs_figure, pasted_figure
+from vit.figures.measures import arms_figure, layers_figure, relations_figure, scatter_figure, shares_figure
+from vit.figures.style import DARK, LIGHT, fitted, printable, style, text_width, titled_figure, wrapped
+
+HOSTILE = ["$x^$ {", "<script>", "a\nb\rc", "\u202egpj.exe", "_hidden", "", "\udcff", "very long " * 40]
+T = ("Title $", "subtitle " * 40)
+
+
+def rand(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def maps(count: int, panels: int, rows: int = 3, columns: int = 5) -> torch.Tensor:
+    return (4 * rand(count, panels, rows * columns)).softmax(-1).unflatten(-1, (rows, columns))
+
+
+def attention(count: int, panels: int, grid: tuple[int, int] = (3, 5), labels: list[str] | None = None, **options):
+    names = ["mean of heads", *(f"head {head}" for head in range(panels - 1))]
+    images = rand(count, 3, 4 * grid[0], 4 * grid[1])
+    return attention_figure(images, maps(count, panels, *grid), names, labels or ["one"] * count, *T, **options)
+
+
+def masked(**options):
+    hidden = torch.zeros(8, 3, 5, dtype=torch.bool)
+    hidden[:, 1:, 2:] = True
+    images, names = rand(8, 3, 12, 20), ["layer 0, mean", "layer 1, mean"]
+    patches = [(2, 3)] * 8
+    return masked_figure(images, hidden, 1 - images, maps(8, 2), patches, names, HOSTILE, *T, **options)
+
+
+def strongest(**options):
+    found = maps(8, 2)
+    options |= dict(share=0.6, masses=torch.full((8, 2), 0.1), query=(0, 0))
+    return strongest_figure(rand(8, 3, 12, 20), found, found > 1 / 15, ["mean", "head 0"], HOSTILE, *T, **options)
+
+
+def reconstruction(count: int):
+    labels = list(itertools.islice(itertools.cycle(HOSTILE), count))
+    images = rand(count, 3, 16, 16)
+    return reconstruction_figure(images, 1 - images, rand(count, 1, 16, 16) > 0.5, labels, *T)
+
+
+def sheet(parts: bool):
+    images = (255 * rand(len(HOSTILE), 3, 16, 16)).to(torch.uint8)
+    of_pixels = torch.ones(len(HOSTILE), 16, 16, dtype=torch.uint8) if parts else None
+    return sheet_figure(images, HOSTILE, *T, 3, of_pixels, ["sky", "road"] if parts else [])
+
+
+METRICS = [{"epoch": i / 10, "loss": 1 / (i + 1), "lr": 1e-3 * i, "grad_norm": 1.0} for i in range(30)]
+METRICS += [{"epoch": 1.0, "held": 0.3}, {"epoch": 3.0, "held": 0.1}]
+LOSS = Curve("loss", "loss", "held", {"a $ line": 0.5, "another": 0.2})
+
+
+def dynamics(layers: int, names: tuple[str, ...], decoder: bool, biases: bool, **options):
+    steps = torch.tensor([1, 2, 4, 8, 16, 20, 40, 60])
+
+    def courses(names: tuple[str, ...], depth: int):
+        return {name: {row.quantity: rand(8, depth) + 0.01 for row in ROWS} for name in names}
+
+    products = rand(8, layers, 2) if "W_Q" in names else None
+    drifts = (rand(8, layers, 3), rand(8, layers, 3, seed=1)) if biases else None
+    of_layers, of_decoder = courses(names, layers), courses(names, 2) if decoder else {}
+    of_layers[names[0]]["gradient_norm"][:] = 0  # frozen
+    return dynamics_figure(steps, of_layers, of_decoder, courses(("W_E", "head"), 1), products, drifts, *T, **options)
+
+
+def series(*names: str) -> dict[str, np.ndarray]:
+    return {name: rand(3, 5, seed=at).numpy() for at, name in enumerate(names)}
+
+
+MATRICES = ("W_Q", "W_K", "W_V", "W_O", "fc1", "fc2")
+AXES = dict(x=[1, 2, 4], seconds=[0.1, 0.2, 0.5], flops=[1e9, 2e9, 4e9], slope=None, expected_slope=1.0)
+SHARES = {f"row {i}": {"a $ part": 0.5, "another part": 0.7, "against": -0.2} for i in range(6)}
+NAMED = [f"{name}: long name of a series" for name in "abcd"]
+BINS = (torch.tensor([0.2, 0.9]), torch.tensor([0.5, 0.6]), torch.tensor([3, 1]), 0.1)
+BY_DEPTH = dict(image_diagonal=9.0, uniform_distance=4.5, uniform_entropy=3.0)
+RUNS = [
+    Panel("loss", [RunLine(0, (), (), (3, 0.5), "$a$ " * 60), RunLine(4, [1, 2], [0.1, 0.2])]),
+    Panel("accuracy", [RunLine(1, [1], [0.5], None, "b", rough=False)], share=True),
+]
+
+# Figures that a dark page may show, and those that are drawn on paper.
+THEMED = {
+    "one image, one map": lambda **o: attention(1, 1, **o),
+    "shared, eight images": lambda **o: attention(8, 3, labels=HOSTILE, masses=torch.full((8, 3), 0.07), **o),
+    "16 images, one map": lambda **o: attention(16, 1, masses=rand(16, 1), overlay=True, query=(0, 4), **o),
+    "row, of a patch": lambda **o: attention(2, 3, scale="row", query=(2, 1), **o),
+    "12 heads": lambda **o: attention(1, 13, (14, 14), masses=rand(1, 13), scale="log", **o),
+    "17 heads": lambda **o: attention(2, 18, (4, 4), masses=rand(2, 18), **o),
+    "wide": lambda **o: attention(2, 4, (2, 9), query=(1, 8), **o),
+    "tall": lambda **o: attention(2, 4, (9, 2), query=(8, 1), scale="row", overlay=True, **o),
+    "hostile names": lambda **o: attention_figure(
+        rand(8, 3, 12, 20), maps(8, 8), HOSTILE, HOSTILE, "$", "\n", unit=HOSTILE[-1], **o
+    ),
+    "strongest": strongest,
+    "masked": masked,
+    "a frame": lambda **o: film_frames(
+        rand(3, 12, 20), maps(3, 3), HOSTILE[-3:], ["mean", "head 0", "head 1"], "cat", *T, query=(2, 2), **o
+    )[2],
+    "distances": lambda **o: distance_figure(rand(3, 4), rand(3, 4), *T, **BY_DEPTH, **o),
+    "distances of named layers": lambda **o: distance_figure(
+        rand(40, 1), rand(40, 1), *T, names=[f"{name} {i}" for i in range(5) for name in HOSTILE], **o
+    ),
+    "confusion": lambda **o: confusion_figure(torch.eye(8, dtype=torch.int64) + 1, HOSTILE, *T, **o),
+    "confusion of many": lambda **o: confusion_figure(torch.eye(30, dtype=torch.int64), ["x"] * 30, "", "", **o),
+    "reliability": lambda **o: reliability_figure(*BINS, *T, **o),
+    "a curve": lambda **o: curve_figure(METRICS, LOSS, 3.0, **o),
+    "an exact curve": lambda **o: curve_figure(METRICS, STEERING[0], 1.9, **o),
+    "dynamics": lambda **o: dynamics(3, MATRICES, True, True, **o),
+    "dynamics without biases": lambda **o: dynamics(24, MATRICES, False, False, **o),
+    "dynamics without the three maps": lambda **o: dynamics(1, ("W_O", "fc1"), False, False, **o),
+    "four panels of layers": lambda **o: layers_figure(
+        [Panel("gradient " * 9, series(*NAMED), "of its size", {"W_E": 0.1}, log=True)] * 4, *T, **o
+    ),
+    "five panels of layers": lambda **o: layers_figure(
+        [Panel("a long title, " * 5, series("a", f"b{n}"), "unit", {"even": 0.5}) for n in range(5)], *T, **o
+    ),
+    "arms": lambda **o: arms_figure(
+        ["all $x$", "none", "a long name of an arm"],
+        [Panel(name, [[0.5, 0.7], [], [0.9]], lines={"baseline": 1.1}, share=True) for name in ("loss", "probe")],
+        *T,
+        **o,
+    ),
+    "scatter": lambda **o: scatter_figure(
+        [Panel("r = 0.3, " * 8, {"a $": (rand(9).numpy(), rand(9).numpy() ** 9)}, "x")] * 5, "loss", *T, log=True, **o
+    ),
+    "shares": lambda **o: shares_figure([Panel("a long title of a panel " * 3, SHARES)] * 2, *T, **o),
+    "relations": lambda **o: relations_figure(
+        [f"a thing {i}" for i in range(6)], [Panel("a", rand(6, 6).numpy(), "cosine", limits=(-1, 1))] * 3, *T, **o
+    ),
+}
+ON_PAPER = {
+    "reconstruction": lambda: reconstruction(8),
+    "reconstruction of 16": lambda: reconstruction(16),
+    "reconstruction of one": lambda: reconstruction(1),
+    "sheet": lambda: sheet(False),
+    "sheet with parts": lambda: sheet(True),
+    "curves": lambda: curves_figure(METRICS, [LOSS], *T),
+    "two curves": lambda: curves_figure(METRICS, [LOSS, Curve("accuracy", "loss", "held", {})], *T),
+    "curves of one step": lambda: curves_figure(METRICS[:1], [LOSS], *T),
+    "runs": lambda: compared_figure(RUNS, *T),
+    "scaling": lambda: scaling_figure(dict.fromkeys(["tokens", "images", "$depth$"], AXES), *T),
+    "pairs": lambda: pairs_figure(
+        ["head $0$"], {"all": (rand(1, 2, 2, 3, 4, 4), [["12%", "3%"]])}, ("asks", "is found"), *T
+    ),
+    "pasted": lambda: pasted_figure(
+        [rand(3, 3, 8, 8)] * 2, (1, 0), (2, 2), ["a wheel", "a ball"], HOSTILE[-3:], [HOSTILE[-3:]] * 2, *T
+    ),
+}
+FIGURES = {name: lambda dark, make=make: make() for name, make in ON_PAPER.items()}
+FIGURES |= {name: lambda dark, make=make: make(dark=dark) for name, make in THEMED.items()}
+CASES = [(name, dark) for name in FIGURES for dark in ([False, True] if name in THEMED else [False])]
+WITH_PATCHES = {"one image, one map": (3, 5), "12 heads": (14, 14), "17 heads": (4, 4), "wide": (2, 9), "tall": (9, 2)}
+
+
+def texts(figure: Figure) -> list[Text]:
+    """All texts that are seen."""
+    figure.draw_without_rendering()
+    found = []
+    for axes in figure.findobj(lambda artist: hasattr(artist, "xaxis")):
+        if not axes.get_visible() or not axes.axison:
+            found += axes.texts if axes.get_visible() else []
+            continue
+        found += [*axes.texts, axes.title, axes._left_title]
+        for axis in (axes.xaxis, axes.yaxis):
+            ticks = [tick for tick in axis._update_ticks() if tick.get_visible()]
+            found += [label for tick in ticks for label in (tick.label1, tick.label2) if label.get_visible()]
+            found.append(axis.label)
+    legends = figure.findobj(lambda artist: type(artist).__name__ == "Legend" and artist.get_visible())
+    found += [text for legend in legends for text in [*legend.get_texts(), legend.get_title()]]
+    found += [text for part in [figure, *figure.subfigs] for text in part.texts]
+    return [text for text in found if text.get_visible() and text.get_text().strip()]
+
+
+@pytest.mark.parametrize(("name", "dark"), CASES, ids=str)
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_no_text_overlaps_another_or_leaves_the_page(name, dark):
+    figure = FIGURES[name](dark)
+    assert to_rgb(figure.get_facecolor()) == to_rgb((DARK if dark else LIGHT).paper)
+    boxes = [(text, text.get_window_extent()) for text in texts(figure)]
+    for text, box in boxes:
+        assert box.x0 >= -0.5, text
+        assert box.y0 >= -0.5, text
+        assert box.x1 <= figure.bbox.x1 + 0.5, text
+        assert box.y1 <= figure.bbox.y1 + 0.5, text
+        assert (sum(to_rgb(text.get_color())) > 1.2) == dark or "confusion" in name, text  # ink on its paper
+    straight = [(text, box) for text, box in boxes if text.get_rotation() % 90 == 0]
+    for (one, first), (other, second) in itertools.combinations(straight, 2):
+        wide = min(first.x1, second.x1) - max(first.x0, second.x0)
+        high = min(first.y1, second.y1) - max(first.y0, second.y0)
+        assert wide <= 1 or high <= 1, (one, other)
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if "layers" in name or "dynamics" in name])
+def test_a_legend_of_the_whole_figure_hides_nothing(name):
+    figure = FIGURES[name](False)
+    for part in [figure, *figure.subfigs]:
+        for legend in part.legends:
+            box = legend.get_window_extent()
+            assert not any(
+                box.overlaps(axes.get_tightbbox()) for axes in figure.axes if axes.axison and axes.get_visible()
+            )
+
+
+@pytest.mark.parametrize("name", WITH_PATCHES)
+def test_every_patch_covers_as_many_whole_dots(name):
+    rows, columns = WITH_PATCHES[name]
+    for axes in FIGURES[name](False).axes:
+        if axes.images and axes.images[0].get_array().shape[:2] == (rows, columns):
+            box = axes.get_window_extent()
+            for side, count in ((box.width, columns), (box.height, rows)):
+                assert side / count == pytest.approx(round(side / count), abs=1e-6)
+            for place in (box.x0, box.y0):
+                assert place == pytest.approx(round(place), abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_equal_figures_are_equal_files(name, tmp_path):
+    for kind in ("png", "svg", "pdf") if "masked" in name else ("png",):
+        for path in (tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"):
+            save_figure(FIGURES[name](False), path)
+        assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"two.{kind}").read_bytes()
+    picture = imread(tmp_path / "one.png")[..., :3]
+    assert picture.std() > 0.01
+    for edge in (picture[0], picture[-1], picture[:, 0], picture[:, -1]):
+        assert (edge == 1).all()  # nothing runs over it
+
+
+def test_more_dots_are_the_same_figure_in_more_detail():
+    figure = curve_figure(METRICS, LOSS, 3.0)
+    small, large = (imread(io.BytesIO(png_of(figure, dpi))).shape for dpi in (100, 200))
+    assert (2 * small[0], 2 * small[1]) == large[:2]
+    assert not figure.texts  # the page has the heading
+
+
+def test_a_long_title_goes_on_in_a_second_line_and_then_ends():
+    with style():
+        short = titled_figure(4, 1, "A title", "subtitle")
+        for title in ("word " * 12, "word " * 500, "x" * 5000, "$ " * 300):
+            figure = titled_figure(4, 1, title, "subtitle")
+            assert figure.get_figheight() == pytest.approx(short.get_figheight() + 0.24, abs=0.01)
+            edges = [text.get_window_extent() for text in figure.texts]
+            assert all(edge.x1 <= figure.bbox.x1 for edge in edges)
+            assert edges[0].y0 > edges[1].y1
+    assert figure.texts[0].get_text().endswith("…")
+
+
+@pytest.mark.parametrize("text", ["short", "x" * 500, "several words of a name " * 9, "\u202egpj.exe", "日本" * 40])
+def test_text_is_cut_and_wrapped_by_its_width(text):
+    cut = fitted(text, 60, 8)
+    assert text_width(cut, 8) <= 60
+    assert cut == text or cut.endswith("…") or "\N{REPLACEMENT CHARACTER}" in cut
+    lines = wrapped(text, 60, 8)
+    assert all(text_width(line, 8) <= 60 for line in lines)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "").replace("\u202e", "\N{REPLACEMENT CHARACTER}")
+
+
+def test_names_start_no_formula_and_no_line():
+    assert printable("a$b\n\udcff") == "a$b��"
+    with warnings.catch_warnings(action="error"):
+        figure = curve_figure(METRICS, Curve("$x^", "loss"), 3.0)
+    assert figure.axes[0].get_title(loc="left") == "$x^"
+    assert not figure.axes[0]._left_title.get_parse_math()

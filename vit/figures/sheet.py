@@ -1,0 +1,347 @@
+"""A sheet of small pictures: images, and maps of their patches beside them.
+
+Constrained layout gives axes any size, and the patches of a map then differ by a dot in theirs. Here each picture has axes of
+its own whose size in dots is a multiple of the grid's, so that all patches are equally large and have sharp edges. All axes are
+in patches: the first one's middle is (0, 0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.patches import Patch as Swatch
+from matplotlib.patches import Rectangle
+from matplotlib.patheffects import Normal, Stroke
+from PIL import Image
+from torch import Tensor
+
+from vit.errors import UserError
+from vit.figures.scale import Scale, brightness, short, to_bytes
+from vit.figures.style import COLOURS, DPI, bare, fitted, legend_columns, text_width, theme, titled_figure, wrapped
+
+MOST_PICTURES = 480  # on one sheet: beyond it nobody reads
+MOST_A_LINE = 13  # panels beside each other: the mean and twelve heads
+SMALLEST, LARGEST = 0.9 * DPI, 2.4 * DPI  # side of a square picture, in dots
+WIDEST, HIGHEST = 11.5 * DPI, 10.0 * DPI  # what pictures may grow to fill
+MARGIN, GAP, BETWEEN = 22, 10, 34  # dots at the left, between pictures, between images beside each other
+HEAD, BAR = 27, 152  # dots over a picture, and for a bar with its numbers
+PIXELATED = 64  # pixels a side, up to which an image is shown with its pixels as squares
+SMALL = 7.5  # points
+MARK, MARK_EDGE = "#00e5ff", "#06262b"  # the outline of a query: a colour that no map has, and its dark rim
+RIM = [Stroke(linewidth=2.6, foreground=MARK_EDGE), Normal()]
+ON_MAPS = ("#9b9b9b", 0.5)  # a stroke lighter than the dark half of the colours and darker than the bright half
+QUERY, ABSENT, HIDDEN = "query", "absent", "hidden"  # what a key explains
+
+
+def whole(dots: float, parts: int) -> int:
+    """The multiple of `parts` nearest to so many dots."""
+    return max(round(dots / parts), 1) * parts
+
+
+class FigureError(UserError, ValueError):
+    """A figure that cannot be drawn so; the message is one line."""
+
+
+class Page:
+    """A figure whose parts are placed in dots, from the upper left of what stands below its heading.
+
+    Args:
+        width, height: of the content, in dots.
+        title, subtitle: the heading.
+    """
+
+    def __init__(self, width: float, height: float, title: str, subtitle: str):
+        self.width, self.height = max(width, 5.6 * DPI), height
+        self.figure = titled_figure(self.width / DPI, height / DPI, title, subtitle, placed=True)
+        self._total = round(self.figure.get_figheight() * DPI)
+
+    def share(self, x: float, y: float) -> tuple[float, float]:
+        """Dots from the upper left -> shares of the figure from its lower left."""
+        return x / self.width, (self.height - y) / self._total
+
+    def place(self, x: float, y: float, width: float, height: float) -> Axes:
+        """New axes for a picture."""
+        axes = self.figure.add_axes((*self.share(x, y + height), width / self.width, height / self._total))
+        bare(axes)
+        return axes
+
+    def text(self, x: float, y: float, words: str, size: float, colour: str, **options: str) -> None:
+        """Write printable text."""
+        self.figure.text(*self.share(x, y), words, fontsize=size, color=colour, **options)  # type: ignore[arg-type]
+
+
+class Sheet(Page):
+    """A figure of blocks, one per image: pictures that lead, and beside them the panels, in one or more lines.
+
+    Up to 13 panels stand in one line (fewer when images are wide), more go on in lines of equal length. Images with but one
+    or two panels may stand beside each other, up to eight pictures in a row. Pictures grow until the sheet is about 12 inches
+    wide or 10 high, from 0.9 to 2.4 inches a side; with many images it becomes higher.
+
+    Args:
+        blocks, lead, panels: how many images, pictures before the panels, and panels.
+        grid: (rows, columns) of patches.
+        image: (H, W) of the images, for the shape of a picture.
+        title, subtitle: the heading.
+        roof, foot: dots over a block, and under each picture.
+        beside: whether images with few panels may stand beside each other.
+        bar: whether to leave room for bars at the right.
+        keys: what stands for what: (QUERY | ABSENT | HIDDEN, words), before the notes.
+        notes: sentences for the foot of the sheet.
+
+    Attributes:
+        figure: of matplotlib.
+        axes: of each block, the leading pictures and then the panels.
+        size: (width, height) of a picture, in dots.
+        room: points that it is wide, for words over it.
+        right: where the last picture of a row ends, in dots.
+        inside: points from the first picture of a row to there.
+        top: whether a block stands in the first row.
+
+    Raises:
+        FigureError: there are no pictures, or more than fit one legible sheet.
+    """
+
+    def __init__(
+        self,
+        blocks: int,
+        lead: int,
+        panels: int,
+        grid: tuple[int, int],
+        image: tuple[int, int],
+        title: str,
+        subtitle: str,
+        *,
+        roof: int = 0,
+        foot: int = 0,
+        beside: bool = False,
+        bar: bool = True,
+        keys: Sequence[tuple[str, str]] = (),
+        notes: Sequence[str] = (),
+    ):
+        if not blocks or not panels:
+            raise FigureError("a figure needs at least one image and one map")
+        if (count := blocks * (lead + panels)) > MOST_PICTURES:
+            raise FigureError(
+                f"{count} pictures do not fit one legible figure, which holds {MOST_PICTURES}: leave out images or panels"
+            )
+        self.grid = grid
+        # How many panels in a line, lines in a block, blocks beside each other.
+        stretch = math.sqrt(image[0] / image[1])
+        fit = int((WIDEST * 1.2 + GAP) // (SMALLEST / stretch + GAP)) - lead
+        lines = math.ceil(panels / min(MOST_A_LINE, max(fit, 1)))
+        a_line = math.ceil(panels / lines)
+        few = beside and lines == 1 and lead + a_line <= 3
+        rows = math.ceil(blocks / (8 // (lead + a_line))) if few else blocks
+        across = math.ceil(blocks / rows)
+        # The size of a picture: the largest that fits, in whole dots a patch, and a pixel where these show.
+        fill_width = (WIDEST / (across * (lead + a_line)) - GAP) * stretch
+        fill_height = (HIGHEST / (rows * lines) - HEAD - foot - roof / lines) / stretch
+        side = min(max(min(fill_width, fill_height), SMALLEST), LARGEST)
+        width = max(whole(side / stretch, grid[1]), 2 * grid[1])
+        if image[1] % grid[1] == 0 and image[1] <= min(width, PIXELATED):
+            width = whole(width, image[1])
+        height = max(whole(width * image[0] / image[1], grid[0]), 2 * grid[0])
+        # The figure: pictures, keys, notes.
+        line_height = HEAD + height + foot
+        self._row_height = roof + lines * line_height
+        block_width = (lead + a_line) * (width + GAP) - GAP
+        self.right = MARGIN + across * (block_width + BETWEEN) - BETWEEN
+        self.inside = (self.right - MARGIN) / DPI * 72
+        width_of_all = max(self.right + (BAR if bar else MARGIN), int(5.6 * DPI))
+        inside = (width_of_all - 2 * MARGIN) / DPI
+        columns = legend_columns([words for _, words in keys], inside) if keys else 1
+        key_height = 24 * math.ceil(len(keys) / columns)
+        written = [line for note in notes for line in wrapped(note, inside * 72, SMALL)]
+        foot_of_pictures = rows * self._row_height + 16
+        super().__init__(width_of_all, foot_of_pictures + key_height + 20 * len(written) + 14, title, subtitle)
+        self.size, self.room = (width, height), width / DPI * 72
+        self.top = [block < across for block in range(blocks)]
+        self.axes: list[list[Axes]] = []
+        for block in range(blocks):
+            row, place = divmod(block, across)
+            left = MARGIN + place * (block_width + BETWEEN)
+            above = row * self._row_height + roof + HEAD
+            cells = [(0, column) for column in range(lead)]
+            cells += [(panel // a_line, lead + panel % a_line) for panel in range(panels)]
+            step = width + GAP
+            self.axes.append([self.place(left + x * step, above + y * line_height, width, height) for y, x in cells])
+        self._tops = [row * self._row_height + roof + HEAD for row in range(rows)]
+        self._reach = (lines - 1) * line_height + height  # from the top of a row's pictures to their foot
+        if keys:
+            self.figure.legend(
+                [_swatches()[kind] for kind, _ in keys],
+                [words for _, words in keys],
+                loc="upper left",
+                ncols=columns,
+                handlelength=1.1,
+                handleheight=1.1,
+                bbox_to_anchor=self.share(MARGIN, foot_of_pictures - 4),
+                borderaxespad=0,
+                borderpad=0,
+                labelcolor=theme().quiet,
+                columnspacing=1.6,
+            )
+        for number, text in enumerate(written):
+            self.text(MARGIN, foot_of_pictures + key_height + 20 * number, text, SMALL, theme().quiet, va="top")
+
+    def pixels(self, images: Tensor) -> np.ndarray:
+        """Images (B, C, H, W) from 0 to 1, C 1 or 3 -> (B, H, W, 3), 0 to 1.
+
+        Small ones keep their pixels, to be shown as squares; ones of more than 64 pixels a side become as large as a picture.
+
+        Raises:
+            FigureError: they have another number of channels.
+        """
+        if images.ndim != 4 or images.shape[1] not in (1, 3):
+            raise FigureError(f"images are (B, 1 or 3, H, W), got {tuple(images.shape)}")
+        colours = images.detach().float().cpu().expand(-1, 3, -1, -1).permute(0, 2, 3, 1)
+        pixels = to_bytes(colours.nan_to_num().numpy())
+        if max(pixels.shape[1:3]) > PIXELATED:
+            pixels = np.stack(
+                [np.asarray(Image.fromarray(one).resize(self.size, Image.Resampling.LANCZOS)) for one in pixels]
+            )
+        return pixels / 255
+
+    def picture(self, axes: Axes, pixels: np.ndarray, name: str = "", size: float = SMALL, quiet: bool = False) -> None:
+        """Draw (H, W, 3) from 0 to 1 under a name."""
+        self._draw(axes, pixels)
+        self._name(axes, name, size, quiet)
+
+    def map(
+        self,
+        axes: Axes,
+        values: np.ndarray,
+        scale: Scale,
+        name: str,
+        size: float,
+        quiet: bool,
+        over: np.ndarray | None = None,
+    ) -> None:
+        """Draw (rows, columns), nan for what is absent and crossed by a stroke; at half opacity `over` an image (H, W, 3)."""
+        absent = np.isnan(values)
+        colours = matplotlib.colormaps[COLOURS].with_extremes(bad=theme().absent)
+        if over is None:
+            self._draw(axes, values, cmap=colours, norm=scale)
+        else:
+            self._draw(axes, brightness(over), cmap="gray", vmin=0, vmax=1)
+            self._draw(axes, values, cmap=colours, norm=scale, alpha=np.where(absent, 1.0, 0.5))
+        self.strokes(axes, absent, theme().stroke)
+        self._name(axes, name, size, quiet)
+
+    def _draw(self, axes: Axes, pixels: np.ndarray, **options: object) -> None:
+        rows, columns = self.grid
+        extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
+        axes.imshow(pixels, aspect="auto", extent=extent, **options)  # type: ignore[arg-type]
+
+    def _name(self, axes: Axes, name: str, size: float, quiet: bool) -> None:
+        axes.set_title(name, fontsize=size, loc="center", pad=3.4, color=theme().quiet if quiet else theme().ink)
+
+    def below(self, axes: Axes, words: str, size: float) -> None:
+        """Write under a picture."""
+        axes.set_xlabel(words, fontsize=size, labelpad=3)
+
+    def over(self, row: int, words: str, size: float) -> None:
+        """Write in the roof over a row of pictures."""
+        y = self._tops[row] - HEAD - 4
+        self.text(MARGIN, y, fitted(words, self.inside, size, "bold"), size, theme().ink, weight="bold", va="baseline")
+
+    def outline(self, axes: Axes, patch: tuple[int, int]) -> None:
+        """Outline the patch (row, column)."""
+        corner = (patch[1] - 0.5, patch[0] - 0.5)
+        look: Any = {"edgecolor": MARK, "linewidth": 1.3, "path_effects": RIM, "zorder": 5}
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, clip_on=False, **look))
+
+    def strokes(self, axes: Axes, where: np.ndarray, colour: str | tuple[str, float] = ON_MAPS) -> None:
+        """Draw a stroke across each patch that is True in (rows, columns)."""
+        lines = [[(x - 0.5, y + 0.5), (x + 0.5, y - 0.5)] for y, x in np.argwhere(where)]
+        axes.add_collection(LineCollection(lines, colors=[colour], linewidths=0.7, capstyle="butt", zorder=4))
+
+    def border(self, axes: Axes, where: np.ndarray) -> None:
+        """Draw a line around the patches that are True in (rows, columns)."""
+        inside = np.pad(where, 1)
+        over = np.argwhere(inside[1:, 1:-1] != inside[:-1, 1:-1]) - 0.5  # between a patch and the one above
+        left = np.argwhere(inside[1:-1, 1:] != inside[1:-1, :-1]) - 0.5
+        lines = [[(x, y), (x + 1, y)] for y, x in over] + [[(x, y), (x, y + 1)] for y, x in left]
+        edge = LineCollection(lines, colors=theme().ink, linewidths=0.8, capstyle="projecting", zorder=4, clip_on=False)
+        axes.add_collection(edge)
+
+    def bars(self, scales: Sequence[Scale], unit: str | None, each: bool, overlay: bool = False) -> None:
+        """Draw the bar of the first scale beside the first rows, or `each` of them beside its own.
+
+        Args:
+            scales: one per image.
+            unit: of the values; None for multiples of even.
+            each: whether images have scales of their own.
+            overlay: the bar is as wide as the image is bright: each colour of the picture stands in it.
+        """
+        # Of all rows, a bar reaches over those within about 5 inches: a longer one is not easier to read.
+        further = min(len(self._tops) - 1, max(round(5 * DPI / self._row_height) - 1, 0))
+        high = self._reach + self._row_height * (0 if each else further)
+        for top, scale in zip(self._tops if each else self._tops[:1], scales, strict=False):
+            axes = self.place(self.right + 16, top, 36 if overlay else 18, high)
+            tips = 13 / (high - 13 * (scale.over + scale.under))
+            ends = {(False, False): "neither", (True, False): "max", (False, True): "min", (True, True): "both"}
+            colours = matplotlib.colormaps[COLOURS]
+            if overlay:
+                low, top_colour = (0.5 * np.array(colours(end)[:3]) + 0.25 for end in (0.0, 1.0))
+                colours = colours.with_extremes(under=tuple(low), over=tuple(top_colour))
+            bar = self.figure.colorbar(
+                ScalarMappable(scale, colours), cax=axes, extend=ends[scale.over, scale.under], extendfrac=tips
+            )
+            bar.outline.set_visible(False)
+            if overlay:  # the image from black at the left to white at the right
+                grey = np.linspace(0, 1, 256)[None]
+                axes.autoscale(False)
+                axes.imshow(
+                    grey, cmap="gray", alpha=0.5, extent=(0, 1, 0, 1), transform=axes.transAxes, aspect="auto", zorder=3
+                )
+            ticks = {tick: short(tick) for tick in scale.ticks(min(1 + int(high) // 40, 8))}
+            if unit is None and scale.low <= 1 <= scale.top:
+                near = 22 / high
+                ticks = {tick: name for tick, name in ticks.items() if abs(float(scale(tick) - scale(1.0))) > near}
+                ticks[1.0] = "1 = even"
+            bar.set_ticks(list(ticks), labels=list(ticks.values()))
+            axes.tick_params(labelsize=7, width=0.7)
+            if top == self._tops[0]:
+                name = fitted(unit or "× even", (BAR - 20) / DPI * 72, SMALL)
+                axes.set_title(name, fontsize=SMALL, color=theme().quiet, pad=4.2 + 6.2 * scale.over)
+
+
+def _swatches() -> dict[str, Swatch]:
+    """What stands in the legend for each kind of mark."""
+    shade = (*matplotlib.colors.to_rgb(theme().quiet), 0.35)
+    return {
+        QUERY: Swatch(facecolor=shade, edgecolor=MARK, linewidth=1.3, path_effects=RIM),
+        ABSENT: Swatch(facecolor=theme().absent, edgecolor=theme().stroke, hatch="///", linewidth=0),
+        HIDDEN: Swatch(facecolor="#73297f", edgecolor=ON_MAPS[0], hatch="///", linewidth=0),
+    }
+
+
+def headings(names: Sequence[str], shares: Iterable[Sequence[str]], room: float) -> tuple[list[list[str]], float, bool]:
+    """Headings "name · share" that fit `room` points.
+
+    Their font size is the largest from 7.5 to 5.5 points at which all fit; where none is small enough, names end in an
+    ellipsis.
+
+    Args:
+        names: P names.
+        shares: for each block, P texts that are never cut; may be empty.
+
+    Returns:
+        the headings of each block, their size, and whether a name had to be cut.
+    """
+    rows = [[f" · {share}" if share else "" for share in row] for row in shares]
+    tails = {tail for row in rows for tail in row}
+    for size in (7.5, 7.0, 6.5, 6.0, 5.5):
+        tail = max(text_width(tail, size) for tail in tails)
+        cut = [fitted(name, room - tail, size) for name in names]
+        if cut == list(names):
+            break
+    return [[name + tail for name, tail in zip(cut, row, strict=True)] for row in rows], size, cut != list(names)
