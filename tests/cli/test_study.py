@@ -22,6 +22,7 @@ from vit.studies import STUDIES
         (["one-hot", "--out", "x", "--study.colour", "0"], "study.colour"),
         (["one-hot", "--out", "x", "--train.epochs", "0"], "train.epochs: 0 cannot be used"),
         (["one-hot", "--out", "x", "--train.objective", "classify"], "studies look at masked autoencoders"),
+        (["one-hot", "--out", "x", "--model.qkv", "identity"], "model.qkv, model.qkv_bias: studies look at W_Q"),
         (["one-hot", "--out", "x", "--model.init", "vit-tiny-p4-cifar10"], "model.init: studies compare"),
         (["one-hot", "--out", "x", "--config", "none.yaml"], "cannot read none.yaml"),
         (["one-hot", "--out", "x", "more"], "more"),

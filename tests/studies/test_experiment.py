@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from vit.atomic import PARTIAL
-from vit.config import AugmentConfig, Config, DataConfig, ModelConfig
+from vit.config import AugmentConfig, Config, DataConfig
 from vit.interpret import AttentionMaps, read_dynamics
 from vit.masking import make_mask
 from vit.studies import StudyConfig, attention_or_cause, identity_case, is_it_similarity, one_hot, who_trains_them
@@ -231,23 +231,6 @@ def test_images_without_labels_are_refused(one_seed, tmp_path):
         replace(one_seed, config=replace(one_seed.config, data=data)).require_labels()
 
 
-@pytest.mark.parametrize(
-    ("settings", "biases", "said"),
-    [
-        ({"qkv": "identity"}, False, "^with model.qkv identity there are no W_Q, W_K and W_V to look at"),
-        ({"qkv_bias": False}, True, "^without model.qkv_bias there are no biases to look at"),
-        ({"qkv_bias": False}, False, None),
-    ],
-)
-def test_matrices_and_biases_are_asked_for_where_a_study_looks_at_them(tmp_path, settings, biases, said):
-    made = Experiment(Config(model=ModelConfig(**settings)), StudyConfig([0], 10), tmp_path)
-    if said is None:
-        made.require_matrices(biases)
-    else:
-        with pytest.raises(StudyError, match=said):
-            made.require_matrices(biases)
-
-
 @pytest.fixture
 def sorted_by_class(trained) -> Trained:
     """The same model beside the same images, sorted as those of a folder are."""
@@ -270,7 +253,7 @@ def test_a_sample_is_spread_over_the_classes(sorted_by_class):
 LOOKS = {
     "attention-or-cause": lambda one: attention_or_cause.ask(one, one.model, 20),
     "is-it-similarity": lambda one: is_it_similarity.batches(one, 20),
-    "is-it-similarity, keys": lambda one: is_it_similarity.read(one, one.model.encoder, 80, torch.eye(48).double()),
+    "is-it-similarity, keys": lambda one: is_it_similarity.key_shares(one, one.model.encoder, 80),
     "is-it-similarity, covariance": is_it_similarity.covariance_root,
     "identity-case": lambda one: identity_case.by_layer(one, one.model.encoder, 20),
     "one-hot, rows": one_hot.one_hot_difference,

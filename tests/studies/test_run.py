@@ -67,9 +67,11 @@ def test_a_study_is_made_again_in_its_place_and_another_is_not(experiment, tmp_p
 
 
 def test_what_a_study_refuses_is_said_with_its_name(experiment, tmp_path):
-    identity = replace(experiment.config, model=replace(experiment.config.model, qkv="identity"))
-    with pytest.raises(StudyError, match=r"^who-trains-them: with model\.qkv identity"):
-        run_study("who-trains-them", replace(experiment, config=identity), tmp_path, "")
+    mask = replace(experiment.config.mask, ratio=0.95)
+    with pytest.raises(
+        StudyError, match=r"^attention-or-cause: 3 visible patches are too few to rank; lower mask.ratio"
+    ):
+        run_study("attention-or-cause", replace(experiment, config=replace(experiment.config, mask=mask)), tmp_path, "")
     assert not list(tmp_path.iterdir())
 
 

@@ -30,13 +30,7 @@ from vit.figures.style import Figure
 from vit.interpret.measures import head_ablation
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import num_keep
-from vit.studies.analysis.causes import (
-    ATTENTION,
-    HEAD_MEASURES,
-    attended_patches,
-    head_measures,
-    removal_effects,
-)
+from vit.studies.analysis.causes import ATTENTION, HEAD_MEASURES, attended_patches, head_measures, removal_effects
 from vit.studies.analysis.correlation import correlation, partial_correlation, ranks, top_overlap
 from vit.studies.experiment import Experiment, Trained, trained_and_random
 from vit.studies.results import Results, StudyError, Table, seeds
@@ -49,32 +43,19 @@ BATCH = 64  # images at a time
 
 @dataclass(frozen=True)
 class Asked:
-    """Hidden patches, n in all, and what each of the K visible patches of their images is to them.
+    """n hidden patches, and what each of the K visible patches of their images is to them."""
 
-    Attributes:
-        image, hidden: (n,), numbers of the image, of those that are looked at, and of the hidden patch.
-        visible: (n, K), numbers of the visible patches.
-        guesses: by name, (n, K): how much each is attended to, or how near it is.
-        left_out: (n, K), mean squared change of what is filled in when it is hidden as well.
-        averaged: likewise, when the mean of the visible patches stands in its place.
-        error: (n, K), growth of the squared error when it is hidden as well.
-    """
-
-    image: Tensor
-    hidden: Tensor
-    visible: Tensor
-    guesses: dict[str, Tensor]
-    left_out: Tensor
-    averaged: Tensor
-    error: Tensor
+    image: Tensor  # (n,) number of the image
+    hidden: Tensor  # (n,) number of the patch
+    visible: Tensor  # (n, K) numbers of the patches
+    guesses: dict[str, Tensor]  # (n, K) by name: how much each is attended to, or how near it is
+    left_out: Tensor  # (n, K) mean squared change of the prediction when it is hidden as well
+    averaged: Tensor  # (n, K) likewise, with the mean of the visible patches in its place
+    error: Tensor  # (n, K) growth of the squared error when it is hidden as well
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it.
-
-    Raises:
-        StudyError: the mask leaves too few patches to be ranked.
-    """
+    """Return what was measured; the module says how to read it."""
     rows, columns = experiment.config.model.grid_size
     visible = num_keep(rows * columns, experiment.config.mask.ratio)
     if visible < 2 * TOP:
@@ -130,7 +111,7 @@ def study(experiment: Experiment) -> Results:
 
 
 def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
-    """Ask about some hidden patches of each of some test images, of a study's model before or after training."""
+    """Measure what `PER_IMAGE` hidden patches of test images rest on."""
     found: dict[str, list[Tensor]] = defaultdict(list)
     for number, (inputs, mask) in enumerate(trained.masked(trained.inputs(images), BATCH)):
         # J hidden patches of each image
@@ -160,10 +141,10 @@ def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
 
 
 def scored(asked: Asked) -> dict[str, Tensor]:
-    """How well each guess ranks the visible patches, over all that was asked: float64 (5,).
+    """Return how well each guess ranks the visible patches: float64 (5,).
 
-    Its rank correlation with the change when a patch is left out, the same with nearness held constant (nan of nearness
-    itself), the overlap of the first `TOP`, and the rank correlations with the two other effects.
+    Its rank correlation with the change when a patch is left out, also at equal nearness (nan of nearness itself), the
+    overlap of the first `TOP`, and its rank correlations with the two other effects.
     """
     nearness = ranks(asked.guesses[NEARNESS])
     left_out, averaged, error = (ranks(of) for of in (asked.left_out, asked.averaged, asked.error))
@@ -183,10 +164,7 @@ def scored(asked: Asked) -> dict[str, Tensor]:
 
 
 def weigh(trained: Trained, model: MaskedAutoencoder, images: int) -> Tensor:
-    """What the attention of each head is like, and what is lost without it: (heads, 5), those of the encoder first.
-
-    In the order of `HEAD_MEASURES`; then the growth of the loss over hidden patches when the head is silenced.
-    """
+    """Return `HEAD_MEASURES` and the growth of the loss when a head is silenced: (heads, 5), the encoder's first."""
     shown = list(trained.masked(trained.inputs(images), BATCH))
 
     def loss() -> Tensor:
@@ -198,13 +176,13 @@ def weigh(trained: Trained, model: MaskedAutoencoder, images: int) -> Tensor:
 
 
 def head_correlations(measures: Tensor) -> Tensor:
-    """The rank correlation over heads of each of `HEAD_MEASURES` with the loss: (4,), of (heads, 5)."""
+    """Return the rank correlation over heads of each of `HEAD_MEASURES` with the loss: (heads, 5) -> (4,)."""
     columns = ranks(measures.T)
     return correlation(columns[:-1], columns[-1])
 
 
 def example_figure(trained: Trained, asked: Asked, images: int) -> Figure:
-    """Attention beside what matters, of three images in which they agree well, in the middle, and badly."""
+    """Draw attention beside what matters, of three images in which they agree well, in the middle, and badly."""
     agrees = correlation(ranks(asked.guesses[ATTENTION]), ranks(asked.left_out))
     order = agrees.argsort().tolist()
     chosen = [order[round(share * (len(order) - 1))] for share in (0.9, 0.5, 0.1)]
@@ -238,7 +216,7 @@ def example_figure(trained: Trained, asked: Asked, images: int) -> Figure:
 
 
 def patches_figure(scores: dict[str, Tensor], chance: float, data: str) -> Figure:
-    """How well each guess ranks the visible patches, a dot a seed."""
+    """Draw how well each guess ranks the visible patches, a dot a seed."""
     values = [[of[:, i][~of[:, i].isnan()].tolist() for of in scores.values()] for i in range(3)]
     panels = [
         Panel("rank correlation", values[0], lines={"chance": 0.0}),
@@ -252,7 +230,7 @@ def patches_figure(scores: dict[str, Tensor], chance: float, data: str) -> Figur
 
 
 def heads_figure(groups: dict[str, Tensor], correlations: Tensor, data: str) -> Figure:
-    """What heads are like against what is lost without them, a point a head: by group, (seeds, heads, 5)."""
+    """Draw what heads are like against what is lost without them: by group, (seeds, heads, 5)."""
     units = ("bits below even attention", "share of its attention", "mean over tokens", "length of the vector it adds")
     panels = [
         Panel(

@@ -17,22 +17,16 @@ if TYPE_CHECKING:
 
 
 class StudyError(UserError):
-    """A study that cannot be made; the message is one line."""
+    """A study cannot be made."""
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """One measure, once per seed.
-
-    Attributes:
-        values: in the order of the seeds.
-        share: whether it is a share of one, written in percent.
-        digits: after the point; None for as many as the spread leaves meaning.
-    """
+    """One measure, once per seed."""
 
     values: tuple[float, ...]
-    share: bool = False
-    digits: int | None = None
+    share: bool = False  # of one, written in percent
+    digits: int | None = None  # after the point; None: as many as the spread leaves meaning
 
     @property
     def mean(self) -> float:
@@ -45,12 +39,12 @@ class Seeds:
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     def __sub__(self, other: Seeds) -> Seeds:
-        """By how much a measure is above another, seed by seed, so that what both share cancels; shares differ by points."""
+        """Subtract seed by seed, so that what both share cancels; shares differ by points."""
         unit = 100 if self.share else 1
         return Seeds(tuple(unit * (a - b) for a, b in zip(self.values, other.values, strict=True)))
 
     def __str__(self) -> str:
-        """ "50.2% ± 0.4" or "0.512 ± 0.003": as many digits as the spread leaves meaning."""
+        """Return "50.2% ± 0.4" or "0.512 ± 0.003"."""
         if not all(map(math.isfinite, self.values)):
             return "not finite"
         factor, unit = (100, "%") if self.share else (1, "")
@@ -76,13 +70,7 @@ def seeds(values: Tensor | Sequence[float], share: bool = False, digits: int | N
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of measures.
-
-    Attributes:
-        title: what they are.
-        columns: one name each.
-        rows: as wide as `columns`: names, counts, measures.
-    """
+    """Rows of names, counts and `Seeds`."""
 
     title: str
     columns: Sequence[str]

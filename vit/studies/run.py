@@ -25,17 +25,8 @@ from vit.studies.results import StudyError
 def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str:
     """Run a study, and write results.json, tables.md and its pictures into `out`/`name`.
 
-    Args:
-        name: of `STUDIES`.
-        experiment: what it works with.
-        out: results of the same settings are made again; those of other settings are refused.
-        command: that was typed.
-
-    Returns:
-        How to read the results: the text that stands at the top of the study's module.
-
-    Raises:
-        StudyError: it cannot be made with these settings, other files stand in its place, or a library is missing.
+    Results of the same settings are replaced; other files are refused with a StudyError. Returns how to read the results,
+    which is the docstring of the study's module.
     """
     # refuse what cannot be made or written
     folder, config = out / name, experiment.config

@@ -57,44 +57,39 @@ CASES = 200  # wheels that are pasted elsewhere, at most
 
 
 class Design(NamedTuple):
-    """Patches (n, P), each of which is put at each of the places (m,) in each of the contexts, images (k, C, H, W)."""
+    """Patches, each of which is put at each of the places in each of the contexts."""
 
-    patches: Tensor
-    places: Tensor
-    contexts: Tensor
+    patches: Tensor  # (n, P)
+    places: Tensor  # (m,)
+    contexts: Tensor  # (k, C, H, W)
 
     @property
     def description(self) -> str:
-        """How many there are of each, in words."""
+        """Count them in words."""
         patches, places, contexts = map(len, self)
         return f"{patches} patches, each at {places} places of {contexts} images"
 
 
 @dataclass(frozen=True)
 class Cases:
-    """Wheels in street images, and where else they are put: n of them.
+    """n wheels in street images, and where else they and as many balls are put."""
 
-    Attributes:
-        scenes: uint8 (n, C, H, W) each: the wheel's own image, another street, a meadow, a sea, the air.
-        givers: for a wheel and for a ball, the images that it is cut out of, and its place there, int64 (n,).
-        places: int64 (n,), where it is put: the wheel's own place.
-    """
-
-    scenes: dict[str, Tensor]
-    givers: dict[str, tuple[Tensor, Tensor]]
-    places: Tensor
+    scenes: dict[
+        str, Tensor
+    ]  # uint8 (n, C, H, W) each: the wheel's own image, another street, a meadow, a sea, the air
+    givers: dict[
+        str, tuple[Tensor, Tensor]
+    ]  # of wheels and balls: the images they are cut out of, and the places there
+    places: Tensor  # (n,) where they are put: the wheel's own place
 
     def pasted(self, trained: Trained, kind: str, scene: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Arguments of `paste`: the images of a scene, the patches of a kind, and the places."""
+        """Return the arguments of `paste`: the images of a scene, the patches of a kind, the places."""
         images, places = self.givers[kind]
         cut = patchify(trained.prepare(images), trained.model.encoder.patch_embed.patch_size)
         return trained.prepare(self.scenes[scene]), cut[torch.arange(len(cut)), places], self.places
 
     def distances(self, trained: Trained, encoder: VisionTransformer) -> Tensor:
-        """How far a token moves from the wheel's own image into another scene: (kinds, other scenes, S, n).
-
-        That is 1 - cosine of the same patch's tokens at the same place, beyond what is typical of that place.
-        """
+        """Return 1 - cosine of a patch's tokens in the wheel's own image and another scene: (kinds, other scenes, S, n)."""
         images = torch.cat(list(self.scenes.values()))
         sums = [residual_stream(encoder, trained.prepare(part)).sum(1) for part in images.split(BATCH)]
         typical = (torch.stack(sums).sum(0) / len(images))[:, self.places]  # (S, n, D)
@@ -106,11 +101,7 @@ class Cases:
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it.
-
-    Raises:
-        StudyError: patches are too large, or images too few, for patches to be put into other images.
-    """
+    """Return what was measured; the module says how to read it."""
     scenes = experiment.on_scenes
     require_parts(scenes.model, (WHEEL, BALL))
     count = len(experiment.data().test)
@@ -146,12 +137,7 @@ def study(experiment: Experiment) -> Results:
         f" {len(cases.places)} wheels",
         ("model", "patch", "scene", "first block", "middle block", "last block"),
         [
-            (
-                name,
-                patch,
-                scene,
-                *(seeds(of[:, kind, others, stage], digits=2) for stage in (1, of.shape[3] // 2, -1)),
-            )
+            (name, patch, scene, *(seeds(of[:, kind, others, stage], digits=2) for stage in (1, of.shape[3] // 2, -1)))
             for name, of in moved.items()
             for kind, patch in enumerate((WHEEL, BALL))
             for scene, others in GROUPS.items()
@@ -166,7 +152,7 @@ def study(experiment: Experiment) -> Results:
 
 
 def design_of(trained: Trained) -> Design:
-    """`PATCHES`, `PLACES` and `IMAGES` of a model's test images, or as many as there are: the same for all models."""
+    """Draw `PATCHES`, `PLACES` and `IMAGES` of test images, or as many as there are: the same for all models."""
     embed, inputs = trained.model.encoder.patch_embed, trained.inputs(PATCHES + IMAGES)
     givers = torch.linspace(0, len(inputs) - 1, PATCHES).round().long()  # spread like the others over all classes
     contexts = inputs[~torch.isin(torch.arange(len(inputs)), givers)]
@@ -177,7 +163,7 @@ def design_of(trained: Trained) -> Design:
 
 
 def token_shares(encoder: VisionTransformer, design: Design) -> Tensor:
-    """What the tokens of a design differ by, before the first block and after each: (S, terms), which sum to one."""
+    """Return what the tokens of a design differ by, before the first block and after each: (S, terms), which sum to one."""
     levels = tuple(map(len, design))
     patch, place, context = torch.cartesian_prod(*map(torch.arange, levels)).T
     tokens = pasted_tokens(encoder, design.contexts[context], design.patches[patch], design.places[place])
@@ -186,7 +172,7 @@ def token_shares(encoder: VisionTransformer, design: Design) -> Tensor:
 
 
 def street_wheels(model: ModelConfig, count: int) -> Cases:
-    """Up to `count` wheels of Scenes that nearly fill a patch, and as many balls, and images to put them into."""
+    """Choose up to `count` wheels of Scenes that nearly fill a patch, as many balls, and images to put them into."""
     images, labels, _, clear = drawn_scenes("test", model, CLEAR)
     wheels, balls = ((clear == PART_NAMES.index(kind)).nonzero() for kind in (WHEEL, BALL))  # rows: image, patch
     wheels = wheels[evenly_spaced(len(wheels), count)]
@@ -203,7 +189,7 @@ def street_wheels(model: ModelConfig, count: int) -> Cases:
 
 
 def shares_of_tokens(shares: dict[str, Tensor], about: str) -> Figure:
-    """What tokens differ by, from layer to layer."""
+    """Draw what tokens differ by, from layer to layer."""
     panels = []
     for name, of in shares.items():
         places = ["embedding", *(f"after block {number}" for number in range(1, of.shape[1]))]
@@ -215,7 +201,7 @@ def shares_of_tokens(shares: dict[str, Tensor], about: str) -> Figure:
 
 
 def moved_figure(moved: dict[str, Tensor]) -> Figure:
-    """How far tokens move, from layer to layer."""
+    """Draw how far tokens move, from layer to layer."""
     top = max(float(of.mean(4).max()) for of in moved.values())
     panels = [
         Panel(
@@ -239,7 +225,7 @@ def moved_figure(moved: dict[str, Tensor]) -> Figure:
 
 
 def example_figure(cases: Cases, trained: Trained, moved: Tensor) -> Figure:
-    """A wheel and a ball at the same place of the same images: the case whose tokens move as far as half of all do."""
+    """Draw a wheel and a ball at the same place of the same images: the case of median movement."""
     embed = trained.model.encoder.patch_embed
     number = int(moved[0, :, -1].mean(0).argsort()[len(cases.places) // 2])
     place = divmod(int(cases.places[number]), embed.grid_size[1])

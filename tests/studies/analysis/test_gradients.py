@@ -41,12 +41,7 @@ def test_they_are_the_slopes_of_the_loss(images, mask):
     images = images.double()
     found = masked_gradients(model, images, mask)
     block = model.encoder.blocks[1]
-    places = {
-        "W_Q": block.attn.W_Q.T,
-        "W_K": block.attn.W_K.T,
-        "W_V": block.attn.W_V.T,
-        "W_O": block.attn.proj.weight,
-    }
+    places = {"W_Q": block.attn.W_Q.T, "W_K": block.attn.W_K.T, "W_V": block.attn.W_V.T, "W_O": block.attn.proj.weight}
     for name, weight in places.items():
         direction = torch.randn(weight.shape, dtype=torch.double)
         losses = []

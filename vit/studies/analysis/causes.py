@@ -1,6 +1,4 @@
-"""What the filling in of a hidden patch rests on: by attention, and by taking visible patches away, one after the other.
-
-And what the attention of each head is like, to hold beside what is lost without it.
+"""What a hidden patch's reconstruction rests on, by attention and by taking visible patches away; what heads are like.
 
 Letters: B batch, L patches, K visible patches, J hidden patches that are asked about, N tokens (prefix + L or K).
 """
@@ -26,26 +24,17 @@ from vit.patches import patchify, unpatchify
 
 
 class Effects(NamedTuple):
-    """What happens to each patch when a visible one is taken away, both (B, L, K).
+    """What happens to each patch's prediction when a visible patch is taken away, (B, L, K) each."""
 
-    Attributes:
-        change: mean squared change of what is predicted for the patch.
-        error: by how much its mean squared error grows; negative where it is filled in better without.
-    """
-
-    change: Tensor
-    error: Tensor
+    change: Tensor  # mean squared
+    error: Tensor  # growth of the mean squared error
 
 
 @torch.no_grad()
 def removal_effects(
     model: MaskedAutoencoder, inputs: Tensor, mask: Mask, how: Literal["left out", "mean patch"] = "left out"
 ) -> Effects:
-    """Take away each visible patch in turn, and see what becomes of the reconstruction of images (B, C, H, W), normalised.
-
-    "left out": the patch is hidden from the encoder like the others; "mean patch": the mean of the image's visible patches
-    stands in its place, and no token goes missing. The mask leaves two patches visible at least.
-    """
+    """Take away each visible patch of images (B, C, H, W) in turn: hide it as well, or put the visible ones' mean there."""
     embed, targets = model.encoder.patch_embed, model.targets(inputs)
     patches = patchify(inputs, embed.patch_size)  # (B, L, P)
     visible = 1 - mask.mask[:, :, None]
@@ -65,7 +54,7 @@ def removal_effects(
 
 
 def hide_one_more(mask: Mask, number: int) -> Mask:
-    """Return the mask that hides a visible patch as well: the one at `number`, 0 to K - 1, of `ids_keep`; K is 2 or more."""
+    """Return the mask that also hides the visible patch at `number` of `ids_keep`."""
     visible = mask.ids_keep.shape[1]
     noise = mask.ids_restore.float()
     return mask_from_noise(noise.masked_fill(noise == number, visible - 0.5), visible - 1)
@@ -75,12 +64,11 @@ ATTENTION, GRADIENT = "attention, last decoder layer", "gradient × attention, d
 
 
 def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidden: Tensor) -> dict[str, Tensor]:
-    """How much of each visible patch goes into filling in hidden patches (B, J), as attention has it: (B, J, K), by name.
+    """Return how much attention gives visible patches in filling in hidden ones (B, J): (B, J, K) by name, in mask order.
 
-    `ATTENTION`: the weights of the last decoder layer, mean over heads. The rollout through decoder and encoder.
-    `GRADIENT`: relevance through the decoder (Chefer, Gur and Wolf 2021) for how right the patch is filled in. Where the
-    decoder has several layers, also their mean, and its own rollout. Visible patches are in the mask's order.
+    `ATTENTION` is that of the last decoder layer; `GRADIENT` is relevance (Chefer, Gur and Wolf 2021) for the patch's error.
     """
+    # Attention of the decoder, and the rollout through decoder and encoder
     prefix, depth = model.encoder.num_prefix_tokens, len(model.encoder.blocks)
     every = torch.arange(len(inputs), device=inputs.device)
     visible = prefix + mask.ids_keep[:, None].expand(-1, hidden.shape[1], -1)  # (B, J, K), as tokens of the decoder
@@ -96,6 +84,8 @@ def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidde
     seen = torch.cat([torch.arange(prefix, device=inputs.device).expand(*visible.shape[:2], -1), visible], -1)
     came = decoder[at[0], at[1], seen] @ attention_rollout(layers[:depth])  # (B, J, prefix + K)
     found["rollout, encoder and decoder"] = came[..., prefix:]
+
+    # Relevance, patch by patch
     rests = []
     for patch in hidden.unbind(1):
         score = partial(_right_at, targets=model.targets(inputs), patch=patch)
@@ -105,7 +95,7 @@ def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidde
 
 
 def _right_at(filled: Tensor, targets: Tensor, patch: Tensor) -> Tensor:
-    """How right the reconstruction (B, L, P) is at one patch of each image: minus its squared error, (B,)."""
+    """Return minus the squared error of one patch of each image: (B,)."""
     return -(filled - targets).square().mean(-1)[torch.arange(len(filled), device=filled.device), patch]
 
 
@@ -114,11 +104,10 @@ HEAD_MEASURES = ("sharpness", "on other tokens", "strongest weight", "what it wr
 
 @torch.no_grad()
 def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
-    """Return `HEAD_MEASURES` of all heads of a model of ours: (heads, 4), means over what `run` shows it.
+    """Return `HEAD_MEASURES` of all heads of our models: (heads, 4), means over the tokens that `run` shows.
 
-    How far the entropy of a token's weights is below that of even ones, in bits; the share of its attention that goes to
-    other tokens; its largest weight; the length of the vector that the head adds to it. An AttentionError refuses other
-    models' attention.
+    In bits below the entropy of even weights; the share of attention to other tokens; the largest weight; the length of the
+    vector that the head adds.
     """
     sums: dict[int, Tensor] = {}
     counts: dict[int, int] = {}

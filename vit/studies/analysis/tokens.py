@@ -22,8 +22,7 @@ BATCH = 250
 def residual_stream(encoder: VisionTransformer, inputs: Tensor, alone: bool = False) -> Tensor:
     """Return the patch tokens of images (B, C, H, W) before the first block and after each: (S, B, L, D), not normed.
 
-    With `alone`, each patch is seen by itself, at its place, as if all others were hidden. That costs little, because two
-    tokens (a class token and the patch) attend to each other only.
+    With `alone`, each patch is seen by itself, at its place, as if all others were hidden.
     """
     prefix = encoder.num_prefix_tokens
     with eval_mode(encoder):
@@ -57,13 +56,10 @@ def pasted_tokens(encoder: VisionTransformer, inputs: Tensor, patches: Tensor, p
 
 
 def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str, ...], float]:
-    """The shares of the variance that each factor makes by itself, and that only arise from several together.
+    """Split the variance of vectors (levels of the first factor, of the second, ..., D) into shares, which sum to one.
 
-    The classical split of a full factorial design (Fisher 1925), summed over the dimensions of the vectors: its terms are
-    at right angles to each other, so the shares sum to one (all are 0 where nothing varies). ("patch",) is what the mean
-    over all else still varies by; ("patch", "place") what the two do together beyond the sum of what each does. `values`
-    are (levels of the first factor, of the second, ..., D), one vector for every combination; smaller sets of factors come
-    first.
+    A full factorial design (Fisher 1925): ("patch",) is what the mean over all else varies by; ("patch", "place") what the
+    two do together beyond the sum of what each does.
     """
     values = values.cpu().double()  # not every device has float64
     axes = range(len(factors))
@@ -83,11 +79,10 @@ def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str,
 
 
 def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor:
-    """Return the mean token of K groups of patches, beyond what is typical of their places, in two halves: (S, 2, K, D).
+    """Return the mean token of K groups of patches, beyond the mean token of their places: (S, 2, K, D).
 
-    From every token the mean token of its place is taken away, over all images. Even and odd images are averaged apart, so
-    that two means can be compared which have no image in common; nan where a half has no patch of a group. The batches are
-    (S, B, L, D), of all images one after another; the labels (n, L), -1 for none.
+    Even and odd images are averaged apart, so that two means have no image in common; nan where a half has no patch of a
+    group. The batches (S, B, L, D) are of all images in order; the labels (n, L), -1 for none.
     """
     half = torch.arange(len(labels))[:, None] % 2
     groups = torch.where(labels < 0, 2 * count, labels + count * half)  # (n, L), the last for patches of no group
@@ -105,10 +100,7 @@ def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor
 
 
 def group_cosines(means: Tensor) -> Tensor:
-    """The cosine between any two of K groups, each about the mean of all, across the halves of `group_means`: (S, K, K).
-
-    It is symmetric; on the diagonal, how well the two halves agree on a group.
-    """
+    """Return the cosine between any two groups, about the mean of all, across the halves of `group_means`: (S, K, K)."""
     unit = F.normalize(means - means.mean(2, keepdim=True), dim=-1)
     cosines = unit[:, 0] @ unit[:, 1].transpose(1, 2)
     return (cosines + cosines.transpose(1, 2)) / 2
