@@ -56,7 +56,7 @@ def run(argv: Sequence[str]) -> int:
 
     # one study after another
     from vit.studies.experiment import Experiment
-    from vit.studies.run import run_study
+    from vit.studies.results import run_study
 
     for study, (config, looked_at) in studies.items():
         print(f"{study}: {STUDIES[study]}", flush=True)

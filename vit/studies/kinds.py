@@ -1,11 +1,11 @@
 """Kinds of patches, and what is known of them without any model: how they look, where they lie, what they occur with.
 
-Letters: n images, L patches, K kinds.
+Letters: n or B images, L patches, K kinds, D width, S stages of the residual stream (before the first block, after each).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -19,9 +19,8 @@ from vit.data import SCENES_SEED, Dataset
 from vit.data.augment import Normalization, cut_to_shape, to_float
 from vit.data.images import evenly_spaced
 from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
-from vit.encoder import VisionTransformer
+from vit.encoder import VisionTransformer, eval_mode
 from vit.patches import patchify
-from vit.studies.analysis.tokens import group_cosines, group_means, residual_stream
 from vit.studies.experiment import Trained
 from vit.studies.results import StudyError
 
@@ -76,6 +75,57 @@ def information(met: Tensor, expected: Tensor) -> Tensor:
     The ones draw it towards 0 where few meetings are expected: two rare things may have had no occasion.
     """
     return ((met + 1) / (expected + 1)).log2()
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def residual_stream(encoder: VisionTransformer, inputs: Tensor, alone: bool = False) -> Tensor:
+    """Return the patch tokens of images (B, C, H, W) before the first block and after each: (S, B, L, D), not normed.
+
+    With `alone`, each patch is seen by itself, at its place, as if all others were hidden.
+    """
+    prefix = encoder.num_prefix_tokens
+    with eval_mode(encoder):
+        x = encoder.embed(encoder.patchify(inputs))  # (B, prefix + L, D)
+        batch, patches = len(x), x.shape[1] - prefix
+        if alone:
+            heads = x[:, None, :prefix].expand(-1, patches, -1, -1)  # (B, L, prefix, D)
+            x = torch.cat([heads, x[:, prefix:, None]], dim=2).flatten(0, 1)  # (B L, prefix + 1, D)
+        found = [x[:, prefix:]]
+        for block in encoder.blocks:
+            x = block(x)
+            found.append(x[:, prefix:])
+    return torch.stack(found).unflatten(1, (batch, -1)).flatten(2, 3)
+
+
+def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor:
+    """Return the mean token of K groups of patches, beyond the mean token of their places: (S, 2, K, D).
+
+    Even and odd images are averaged apart, so that two means have no image in common; nan where a half has no patch of a
+    group. The batches (S, B, L, D) are of all images in order; the labels (n, L), -1 for none.
+    """
+    half = torch.arange(len(labels))[:, None] % 2
+    groups = torch.where(labels < 0, 2 * count, labels + count * half)  # (n, L), the last for patches of no group
+    sums, places, done = [], [], 0
+    for tokens in batches:
+        into = groups[done : done + tokens.shape[1]].flatten().to(tokens.device)
+        empty = tokens.new_zeros(len(tokens), 2 * count + 1, tokens.shape[3])
+        sums.append(empty.index_add_(1, into, tokens.flatten(1, 2))[:, :-1].cpu().double())
+        places.append(tokens.sum(1).cpu().double())
+        done += tokens.shape[1]
+    typical = torch.stack(places).sum(0) / done  # (S, L, D)
+    lie = torch.stack([torch.bincount(column, minlength=2 * count + 1)[:-1] for column in groups.T], dim=1).double()
+    beyond = torch.stack(sums).sum(0) - lie @ typical  # (S, 2 K, D)
+    return (beyond / lie.sum(1)[:, None]).unflatten(1, (2, count))
+
+
+def group_cosines(means: Tensor) -> Tensor:
+    """Return the cosine between any two groups, about the mean of all, across the halves of `group_means`: (S, K, K)."""
+    unit = F.normalize(means - means.mean(2, keepdim=True), dim=-1)
+    cosines = unit[:, 0] @ unit[:, 1].transpose(1, 2)
+    return (cosines + cosines.transpose(1, 2)) / 2
 
 
 # --- kinds ------------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ that would not be there.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
 import torch
@@ -30,10 +31,9 @@ from vit.encoder import VisionTransformer
 from vit.figures.images import pasted_figure
 from vit.figures.measures import Panel, layers_figure, shares_figure
 from vit.figures.style import Figure
-from vit.patches import patchify
-from vit.studies.analysis.tokens import paste, pasted_tokens, residual_stream, variance_shares
+from vit.patches import patchify, unpatchify
 from vit.studies.experiment import Experiment, Trained, trained_and_random
-from vit.studies.kinds import BATCH, CLEAR, drawn_scenes, require_parts
+from vit.studies.kinds import BATCH, CLEAR, drawn_scenes, require_parts, residual_stream
 from vit.studies.results import Results, StudyError, Table, seeds
 
 PATCHES, PLACES, IMAGES = 16, 9, 16  # each with each: 2,304 images
@@ -186,6 +186,49 @@ def street_wheels(model: ModelConfig, count: int) -> Cases:
     scenes = {HOME: images[own], STREET: images[other]}
     scenes |= {scene: images[shows[scene][torch.arange(len(wheels)) % len(shows[scene])]] for scene in ELSEWHERE}
     return Cases(scenes, {WHEEL: (images[own], places), BALL: (images[balls[:, 0]], balls[:, 1])}, places)
+
+
+def paste(inputs: Tensor, patches: Tensor, places: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    """Return images (B, C, H, W) with one patch each replaced by `patches` (B, P), at `places` (B,) in row order."""
+    (height, width), (p, q) = inputs.shape[-2:], patch_size
+    cut = patchify(inputs, patch_size).clone()  # (B, L, P)
+    cut[torch.arange(len(cut)), places] = patches
+    return unpatchify(cut, patch_size, (height // p, width // q))
+
+
+def pasted_tokens(encoder: VisionTransformer, inputs: Tensor, patches: Tensor, places: Tensor) -> Tensor:
+    """Return the tokens (S, B, D) of patches that are pasted into images; arguments as in `paste`, normalised."""
+    found = []
+    for part in torch.arange(len(inputs)).split(BATCH):
+        images = paste(inputs[part], patches[part], places[part], encoder.patch_embed.patch_size)
+        found.append(residual_stream(encoder, images)[:, torch.arange(len(part)), places[part]])
+    return torch.cat(found, dim=1)
+
+
+def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str, ...], float]:
+    """Split the variance of vectors (levels of the first factor, of the second, ..., D) into shares, which sum to one.
+
+    A full factorial design (Fisher 1925): ("patch",) is what the mean over all else varies by; ("patch", "place") what the
+    two do together beyond the sum of what each does.
+    """
+    values = values.cpu().double()  # not every device has float64
+    axes = range(len(factors))
+    terms: dict[tuple[int, ...], Tensor] = {(): values.mean(tuple(axes), keepdim=True)}
+    for size in range(1, len(factors) + 1):
+        for chosen in combinations(axes, size):
+            averaged = tuple(axis for axis in axes if axis not in chosen)
+            mean = values.mean(averaged, keepdim=True) if averaged else values
+            smaller = [term for others, term in terms.items() if set(others) < set(chosen)]
+            terms[chosen] = mean - torch.stack([term.expand_as(mean) for term in smaller]).sum(0)
+    whole = (values - terms.pop(())).square().sum().clamp(min=torch.finfo(values.dtype).tiny)
+    combined = values[..., 0].numel()
+    return {
+        tuple(factors[axis] for axis in chosen): float(term.square().sum() * (combined / term[..., 0].numel()) / whole)
+        for chosen, term in terms.items()
+    }
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------------
 
 
 def shares_of_tokens(shares: dict[str, Tensor], about: str) -> Figure:
