@@ -49,9 +49,8 @@ CONTEXT = slice(3, None)  # of TERMS, those that the image has a part in
 WHEEL, BALL = "wheel", "ball"  # a ball is drawn by the wheel's code, see vit.data.scenes.LOOK_ALIKES
 HOME, STREET, ELSEWHERE = "home", "another street", ("meadow", "sea", "air")
 OTHERS = (STREET, *ELSEWHERE)
-GROUPS = {
-    **{scene: slice(i, i + 1) for i, scene in enumerate(OTHERS)},
-    "meadow, sea or air": slice(1, None),
+GROUPS = {scene: slice(i, i + 1) for i, scene in enumerate(OTHERS)} | {
+    "meadow, sea or air": slice(1, None)
 }  # of OTHERS
 CASES = 200  # wheels that are pasted elsewhere, at most
 
@@ -111,10 +110,8 @@ def study(experiment: Experiment) -> Results:
         )
     models, drawn = experiment.models(), experiment.models(config=scenes)
     cases = street_wheels(scenes.model, min(experiment.study.images, CASES))
-    shares = trained_and_random(
-        models, lambda one, model: token_shares(model.encoder, design_of(one))
-    )  # (seeds, S, terms)
-    # (seeds, kinds, other scenes, S, n)
+    # (seeds, S, terms) and (seeds, kinds, other scenes, S, n)
+    shares = trained_and_random(models, lambda one, model: token_shares(model.encoder, design_of(one)))
     moved = trained_and_random(drawn, lambda one, model: cases.distances(one, model.encoder))
 
     design = design_of(models[0]).description
@@ -238,9 +235,8 @@ def shares_of_tokens(shares: dict[str, Tensor], about: str) -> Figure:
         places = ["embedding", *(f"after block {number}" for number in range(1, of.shape[1]))]
         rows = zip(places, of.mean(0).tolist(), strict=True)
         panels.append(Panel(name, {place: dict(zip(TERMS, shares, strict=True)) for place, shares in rows}))
-    return shares_figure(
-        panels, "What is a token made of?", f"{about}: shares of their tokens' variance, mean over seeds"
-    )
+    about = f"{about}: shares of their tokens' variance, mean over seeds"
+    return shares_figure(panels, "What is a token made of?", about)
 
 
 def moved_figure(moved: dict[str, Tensor]) -> Figure:
