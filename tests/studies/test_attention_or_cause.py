@@ -4,19 +4,30 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
-from vit.studies.analysis.causes import ATTENTION, GRADIENT, HEAD_MEASURES
+from vit.config import DecoderConfig, ViTConfig
+from vit.encoder import VisionTransformer
+from vit.interpret import AttentionError, AttentionMaps
+from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.masking import Mask, make_mask
+from vit.patches import patchify, unpatchify
 from vit.studies.attention_or_cause import (
+    ATTENTION,
+    GRADIENT,
+    HEAD_MEASURES,
     NEARNESS,
     TOP,
     Asked,
     ask,
-    head_correlations,
+    attended_patches,
+    head_measures,
+    hide_one_more,
+    removal_effects,
     scored,
     study,
     weigh,
 )
-from vit.studies.results import StudyError
 
 
 def planted(guesses: dict[str, torch.Tensor], effect: torch.Tensor) -> Asked:
@@ -32,15 +43,6 @@ def test_agreement_that_is_planted_is_found_and_chance_is_none():
     assert found["chance"].tolist() == pytest.approx([0, 0, TOP / 16, 0, 0], abs=0.02)
     assert 0.15 < found["near it"][0] < 0.45 < 0.7 < found["near it"][1]  # nearness hides it
     assert found[NEARNESS][1].isnan()
-
-
-def test_nearness_alone_is_told_from_attention():
-    torch.manual_seed(0)
-    near = torch.rand(3000, 16)
-    attention, effect = (near + torch.rand(3000, 16) for _ in range(2))
-    found = scored(planted({NEARNESS: near, "attention": attention}, effect))
-    assert found["attention"][0] > 0.4
-    assert abs(found["attention"][1]) < 0.05
 
 
 def test_hidden_patches_are_asked_about_visible_ones(trained):
@@ -67,21 +69,122 @@ def test_a_head_that_is_silent_is_not_missed(trained):
     assert found[:, -1].abs().max() > 1e-4
 
 
-def test_correlations_over_heads_are_of_ranks():
-    measures = torch.rand(9, 5)
-    measures[:, 0], measures[:, 3] = measures[:, -1] ** 2, -measures[:, -1]
-    found = head_correlations(measures)
-    assert float(found[0]) == pytest.approx(1)
-    assert float(found[3]) == pytest.approx(-1)
-
-
-def test_too_few_visible_patches_are_refused(experiment):
-    mask = replace(experiment.config.mask, ratio=0.95)
-    with pytest.raises(StudyError, match=r"3 visible patches are too few to rank; lower mask.ratio"):
-        study(replace(experiment, config=replace(experiment.config, mask=mask)))
-
-
 def test_of_one_head_there_is_no_correlation(one_seed):
     model = replace(one_seed.config.model, depth=1, num_heads=1)
     heads = study(replace(one_seed, config=replace(one_seed.config, model=model))).tables[1]
     assert [row[2].values for row in heads.rows] == [(0.0,)] * len(HEAD_MEASURES)
+
+
+# --- patches
+
+GRID = (3, 4)
+
+
+def model_of(depth: int = 1) -> MaskedAutoencoder:
+    torch.manual_seed(0)
+    encoder = dict(image_size=(6, 8), patch_size=(2, 2), embed_dim=16, depth=2, num_heads=2)
+    model = build_autoencoder(ViTConfig(**encoder), DecoderConfig(dim=16, depth=depth, num_heads=2), norm_pix_loss=True)
+    for name, parameter in model.named_parameters():
+        if not name.endswith("pos_embed"):
+            nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+@pytest.fixture
+def mask() -> Mask:
+    return make_mask("random", 5, GRID, 0.5, torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def inputs() -> torch.Tensor:
+    return torch.randn(5, 3, 6, 8, generator=torch.Generator().manual_seed(1))
+
+
+def test_one_more_is_hidden_and_no_other(mask):
+    for number in range(6):
+        more = hide_one_more(mask, number)
+        expected = mask.mask.scatter(1, mask.ids_keep[:, number : number + 1], 1.0)
+        assert torch.equal(more.mask, expected)
+        kept = [i for i in range(6) if i != number]
+        assert torch.equal(more.ids_keep, mask.ids_keep[:, kept])  # in the same order
+
+
+@pytest.mark.parametrize("how", ["left out", "mean patch"])
+def test_effects_by_their_definition(mask, inputs, how):
+    model = model_of()
+    found = removal_effects(model, inputs, mask, how)
+    assert found.change.shape == found.error.shape == (5, 12, 6)
+    patches = patchify(inputs, (2, 2))
+    place = mask.ids_keep[2, 4]
+    if how == "left out":
+        other = model(inputs, hide_one_more(mask, 4))
+    else:
+        patches[2, place] = patches[2, mask.mask[2] == 0].mean(0)
+        other = model(unpatchify(patches, (2, 2), GRID), mask)
+    whole, targets = model(inputs, mask)[2], model.targets(inputs)[2]
+    torch.testing.assert_close(found.change[2, :, 4], (other[2] - whole).square().mean(-1))
+    errors = [(one - targets).square().mean(-1) for one in (other[2], whole)]
+    torch.testing.assert_close(found.error[2, :, 4], errors[0] - errors[1])
+
+
+def test_without_attention_no_patch_rests_on_another(mask, inputs):
+    model = model_of()
+    for part in (*model.encoder.blocks, *model.decoder.blocks):
+        nn.init.zeros_(part.attn.proj.weight)
+    hidden = mask.mask > 0
+    for how in ("left out", "mean patch"):
+        change = removal_effects(model, inputs, mask, how).change
+        assert change[hidden].max() < 1e-10
+        assert change[~hidden].max() > 1e-3  # but each on itself
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_is_attended_to_is_read_at_the_right_tokens(mask, inputs, depth):
+    model = model_of(depth)
+    hidden = mask.mask.topk(3).indices
+    found = attended_patches(model, inputs, mask, hidden)
+    assert all(one.shape == (5, 3, 6) for one in found.values())
+    assert len(found) == (3 if depth == 1 else 5)
+    with torch.no_grad(), AttentionMaps(model.decoder) as maps:
+        model(inputs, mask)
+    weights = maps.of(-1).mean(1)
+    torch.testing.assert_close(found[ATTENTION][3, 1, 2], weights[3, 1 + hidden[3, 1], 1 + mask.ids_keep[3, 2]])
+    rollout = found["rollout, encoder and decoder"]
+    assert (rollout > 0).all()
+    assert (rollout.sum(-1) < 1).all()
+    assert (found[GRADIENT] >= 0).all()
+
+
+# --- heads
+
+
+def encoder_of() -> VisionTransformer:
+    torch.manual_seed(0)
+    model = VisionTransformer(ViTConfig((8, 8), (4, 4), embed_dim=16, depth=2, num_heads=2))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model.eval()
+
+
+def test_a_head_without_queries_is_even_and_one_without_output_writes_nothing():
+    model = encoder_of()
+    model.attention(0).qkv.weight.data[8:16] = 0  # W_Q of the second head
+    model.attention(0).qkv.bias.data[8:16] = 0
+    model.attention(1).W_O.data[:8] = 0  # the first head's rows
+    found = head_measures(model, lambda: model(torch.randn(3, 3, 8, 8)))
+    assert found.shape == (4, len(HEAD_MEASURES))
+    assert found[1, :3].tolist() == pytest.approx([0, 1 - 1 / 5, 1 / 5], abs=1e-5)  # of five tokens
+    assert found[0, 0] > 0.01
+    assert found[2, 3] == 0
+    assert found[3, 3] > 0.1
+
+
+def test_the_mean_is_over_all_images_and_what_is_not_ours_is_refused():
+    model = encoder_of()
+    images = torch.randn(5, 3, 8, 8)
+    whole = head_measures(model, lambda: model(images))
+    parts = head_measures(model, lambda: [model(part) for part in images.split(2)])
+    torch.testing.assert_close(whole, parts)
+    other = nn.TransformerEncoderLayer(16, 2, batch_first=True)
+    with pytest.raises(AttentionError, match="does not say"):
+        head_measures(other, lambda: other(torch.randn(1, 4, 16)))

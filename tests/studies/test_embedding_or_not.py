@@ -1,11 +1,13 @@
 """What W_Q, W_K and W_V read of what the embedding writes."""
 
+import math
+
 import pytest
 import torch
 
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
-from vit.studies.embedding_or_not import reading
+from vit.studies.embedding_or_not import principal_angles, reading, share_within
 
 
 @pytest.fixture
@@ -37,3 +39,19 @@ def test_random_matrices_are_at_chance_and_the_scale_of_the_norm_counts(encoder)
     assert float(before[1]) == pytest.approx(48 / 95, abs=0.03)
     encoder.blocks[0].norm1.weight.data[:48] = 0
     assert not torch.allclose(reading(encoder, "W_V")[0], before, atol=1e-2)
+
+
+def test_known_angles():
+    plane = torch.eye(4)[:2]
+    turned = torch.tensor([[math.cos(0.3), 0, math.sin(0.3), 0], [0, 0, 0, 1.0]])
+    expected = [math.degrees(0.3), 90]
+    assert principal_angles(plane, turned).tolist() == pytest.approx(expected)
+    assert principal_angles(torch.cat([plane, plane]), turned).tolist() == pytest.approx(expected)  # nothing new
+
+
+def test_shares_of_a_space_and_of_what_is_left_sum_to_one():
+    torch.manual_seed(0)
+    matrix, basis = torch.randn(8, 12), torch.linalg.qr(torch.randn(12, 12)).Q
+    parts = [share_within(matrix, basis[:5]), share_within(matrix, basis[5:])]
+    assert sum(parts) == pytest.approx(1)
+    assert share_within(torch.randn(4, 5) @ basis[:5], basis[:5]) == pytest.approx(1)

@@ -7,12 +7,11 @@ import torch
 from PIL import Image
 
 from vit.atomic import PARTIAL
-from vit.config import AugmentConfig, Config, DataConfig, ModelConfig
+from vit.config import AugmentConfig, Config, DataConfig
 from vit.interpret import AttentionMaps, read_dynamics
 from vit.masking import make_mask
-from vit.studies import StudyConfig, attention_or_cause, identity_case, is_it_similarity, one_hot, who_trains_them
+from vit.studies import StudyConfig
 from vit.studies import experiment as module
-from vit.studies import static_and_contextual as static
 from vit.studies.experiment import ARMS, Arm, Experiment, Trained
 from vit.studies.results import StudyError
 from vit.training import loop
@@ -104,12 +103,6 @@ def test_a_study_may_change_the_model_before_the_first_step(one_seed, trained, m
     assert not torch.equal(changed.model.encoder.attention(0).W_K, trained.model.encoder.attention(0).W_K)
 
 
-def test_a_study_may_show_other_images(one_seed, trained):
-    (mixed,) = one_seed.models("shuffled across images")
-    assert torch.equal(mixed.initial.encoder.patch_embed.proj.weight, trained.initial.encoder.patch_embed.proj.weight)
-    assert mixed.scores["loss"] > trained.scores["loss"]  # images were never seen
-
-
 def test_scores_are_measured_once_and_learning_helps(one_seed, trained, monkeypatch):
     scores = trained.scores
     assert 0 < scores["loss"] < 1.1
@@ -141,8 +134,6 @@ def moved(learned) -> set[str]:
 @pytest.mark.parametrize(
     ("arm", "stays"),
     [
-        ("W_E frozen", ["patch_embed"]),
-        ("W_V frozen", ["/W_V"]),
         ("W_Q and W_K frozen", ["/W_Q", "/W_K"]),
         ("MLP frozen", [".mlp."]),
     ],
@@ -231,23 +222,6 @@ def test_images_without_labels_are_refused(one_seed, tmp_path):
         replace(one_seed, config=replace(one_seed.config, data=data)).require_labels()
 
 
-@pytest.mark.parametrize(
-    ("settings", "biases", "said"),
-    [
-        ({"qkv": "identity"}, False, "^with model.qkv identity there are no W_Q, W_K and W_V to look at"),
-        ({"qkv_bias": False}, True, "^without model.qkv_bias there are no biases to look at"),
-        ({"qkv_bias": False}, False, None),
-    ],
-)
-def test_matrices_and_biases_are_asked_for_where_a_study_looks_at_them(tmp_path, settings, biases, said):
-    made = Experiment(Config(model=ModelConfig(**settings)), StudyConfig([0], 10), tmp_path)
-    if said is None:
-        made.require_matrices(biases)
-    else:
-        with pytest.raises(StudyError, match=said):
-            made.require_matrices(biases)
-
-
 @pytest.fixture
 def sorted_by_class(trained) -> Trained:
     """The same model beside the same images, sorted as those of a folder are."""
@@ -265,39 +239,3 @@ def test_a_sample_is_spread_over_the_classes(sorted_by_class):
         found = [int(part.labels[(part.images == image).flatten(1).all(1)][0]) for image in sample]
         assert len(sample) == 20
         assert set(found) == set(range(10))
-
-
-LOOKS = {
-    "attention-or-cause": lambda one: attention_or_cause.ask(one, one.model, 20),
-    "is-it-similarity": lambda one: is_it_similarity.batches(one, 20),
-    "is-it-similarity, keys": lambda one: is_it_similarity.read(one, one.model.encoder, 80, torch.eye(48).double()),
-    "is-it-similarity, covariance": is_it_similarity.covariance_root,
-    "identity-case": lambda one: identity_case.by_layer(one, one.model.encoder, 20),
-    "one-hot, rows": one_hot.one_hot_difference,
-    "one-hot, convolution": one_hot.convolution_difference,
-    "one-hot, tables": lambda one: one_hot.table_errors(one, 20),
-    "who-trains-them": lambda one: who_trains_them.pull_of([one], 20),
-    "static-and-contextual": static.design_of,
-}
-
-
-@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-def test_studies_look_at_images_of_all_classes(sorted_by_class, monkeypatch, look):
-    seen: list[torch.Tensor] = []
-    prepare = Trained.prepare
-
-    def watched(one: Trained, images: torch.Tensor) -> torch.Tensor:
-        seen.append(images)
-        return prepare(one, images)
-
-    monkeypatch.setattr(Trained, "prepare", watched)
-    monkeypatch.setattr(one_hot, "SIZES", (2,))
-    look(sorted_by_class)
-    found = {image.numpy().tobytes() for part in seen for image in part}
-    shown = {}
-    for name in ("train", "test"):
-        part = getattr(sorted_by_class.data, name)
-        pairs = zip(part.images, part.labels.tolist(), strict=True)
-        shown[name] = {label for image, label in pairs if image.numpy().tobytes() in found}
-    assert any(shown.values())
-    assert all(labels == set(range(10)) for labels in shown.values() if labels)

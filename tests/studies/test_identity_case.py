@@ -1,9 +1,8 @@
 """Attention without W_Q, W_K and W_V."""
 
 import pytest
-import torch
 
-from vit.studies.identity_case import busiest, by_layer
+from vit.studies.identity_case import by_layer
 
 MEASURES = ("own share", "correlation", "symmetry", "entropy")
 
@@ -24,12 +23,3 @@ def test_identity_is_symmetric_and_looks_at_itself(one_seed):
     assert (found["random"]["own share"] < 2 / 65).all()
     assert (found["random"]["symmetry"].abs() < 0.5).all()
     assert (found["plain"]["correlation"] > found["random"]["correlation"] + 0.3).all()
-
-
-def test_the_busiest_patch_lies_off_the_border_where_it_can():
-    patches = torch.zeros(2, 64, 3)
-    patches[0, 0] = torch.tensor([0.0, 5, 9])  # in the corner
-    patches[0, 8 * 2 + 3] = torch.tensor([0.0, 1, 2])
-    patches[1, 8 * 6 + 5] = torch.tensor([0.0, 1, 2])
-    assert busiest(patches, (8, 8)) == [(2, 3), (6, 5)]
-    assert busiest(patches[:1, :2], (1, 2)) == [(0, 0)]

@@ -8,10 +8,11 @@ from vit.studies.is_it_similarity import (
     KEYS,
     MEETINGS,
     covariance_root,
+    first_layer_shares,
     form_shares,
+    key_shares,
     leaning,
     preferences,
-    read,
 )
 
 
@@ -56,9 +57,9 @@ def test_random_weights_lean_neither_way(trained):
 
 
 def test_shares_sum_to_one_and_the_first_layer_has_taken_nothing_in(trained):
-    found = read(trained, trained.model.encoder, 48, covariance_root(trained))
-    assert found.first.shape == (3, len(MEETINGS))
-    assert found.keys.shape == (2, 3, len(KEYS))
-    for shares in (found.first, found.keys):
+    first, keys = (of(trained, trained.model.encoder, 48) for of in (first_layer_shares, key_shares))
+    assert first.shape == (3, len(MEETINGS))
+    assert keys.shape == (2, 3, len(KEYS))
+    for shares in (first, keys):
         torch.testing.assert_close(shares.sum(-1), torch.ones(shares.shape[:-1]), rtol=0, atol=1e-4)
-    assert found.keys[0, :, 2].abs().max() < 1e-4
+    assert keys[0, :, 2].abs().max() < 1e-4

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
-from vit.config import ModelConfig
+from vit.config import ModelConfig, ViTConfig
 from vit.data.scenes import MAY_TOUCH, PART_NAMES, draw_scenes, scene_indices
+from vit.encoder import VisionTransformer
+from vit.masking import mask_from_noise
 from vit.studies import kinds
-from vit.studies.kinds import ALONE, BESIDE, TOGETHER, WHOLE, clusters, clusters_of_patches, drawn_scenes
+from vit.studies.kinds import (
+    ALONE,
+    BESIDE,
+    TOGETHER,
+    WHOLE,
+    clusters,
+    clusters_of_patches,
+    drawn_scenes,
+    group_cosines,
+    group_means,
+    patch_labels,
+    residual_stream,
+    side_by_side,
+    together_in_images,
+)
 
 
 def test_the_parts_that_the_title_speaks_of_are_measured(parts):
@@ -59,16 +77,6 @@ def test_looks_are_of_pixels_alone(parts, trained):
     assert places.diagonal().min() == pytest.approx(1)
 
 
-def test_clusters_are_those_of_all_classes(trained, monkeypatch):
-    monkeypatch.setattr(kinds, "CLUSTERS", 2)
-    monkeypatch.setattr(kinds, "FEWEST", 1)
-    sets = [part.subset(part.labels.argsort(stable=True)) for part in (trained.data.train, trained.data.test)]
-    data = replace(trained.data, train=sets[0], test=sets[1])
-    images, _ = clusters_of_patches(trained.config.model, data, 20).views[WHOLE]
-    found = [int(sets[1].labels[(sets[1].images == image).flatten(1).all(1)][0]) for image in images]
-    assert set(found) == set(range(10))
-
-
 def test_clusters_are_found_in_any_images(trained, monkeypatch):
     monkeypatch.setattr(kinds, "CLUSTERS", 6)
     monkeypatch.setattr(kinds, "FEWEST", 2)
@@ -101,3 +109,105 @@ def test_no_more_centres_than_points_that_differ_and_a_seed_decides():
     many = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
     assert torch.equal(clusters(many, 20, seed=1), clusters(many, 20, seed=1))
     assert not torch.equal(clusters(many, 20, seed=1), clusters(many, 20, seed=2))
+
+
+# --- what occurs together, on label maps small enough to count by hand
+
+
+def test_the_label_of_most_pixels():
+    labels = torch.tensor([[[0, 0, 1, 1], [0, 2, 1, 1]]])  # patches of 2 x 2
+    assert patch_labels(labels, (1, 2)).tolist() == [[0, 1]]
+    assert patch_labels(labels, (1, 2), 0.75).tolist() == [[0, 1]]
+    assert patch_labels(labels, (1, 2), 0.8).tolist() == [[-1, 1]]
+    assert patch_labels(labels.to(torch.uint8), (2, 1)).tolist() == [[0, 1]]  # ties: the lowest
+
+
+def test_labels_that_share_images():
+    # 0 and 1 always together in half of the images, 2 and 3 in the other half; 4 is in none
+    labels = torch.tensor([[0, 1, -1], [2, 3, 3]]).repeat(50, 1)
+    found = together_in_images(labels, 5)
+    assert torch.equal(found, found.T)
+    assert found[0, 1].item() == pytest.approx(math.log2(51 / 26))
+    assert found[0, 2].item() == pytest.approx(math.log2(1 / 26))
+    assert found[4, 0].item() == 0
+
+
+def test_labels_that_touch():
+    # In columns 0 1 0 1 ...: 0 touches 1 to both sides and itself above and below; 2 touches nobody of the others.
+    grid = torch.tensor([0, 1]).repeat(4, 2)  # (4, 4)
+    labels = torch.stack([grid.flatten(), torch.full((16,), 2)])
+    found = side_by_side(labels, (4, 4), 3)
+    assert torch.equal(found, found.T)
+    assert (found[2, :2] < -3).all()
+    met, ends = 12, torch.tensor([24.0, 24.0, 48.0])  # 12 of 24 pairs are of 0 and 1
+    assert found[0, 1].item() == pytest.approx(math.log2((met + 1) / (ends[0] * ends[1] / 96 + 1)), abs=1e-6)
+
+
+# --- tokens
+
+
+@pytest.fixture(params=[{}, dict(class_token=False), dict(registers=2)], ids=str)
+def model(request) -> VisionTransformer:
+    torch.manual_seed(0)
+    model = VisionTransformer(
+        ViTConfig(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4, **request.param)
+    )
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model
+
+
+def test_it_begins_with_the_embedding_and_ends_with_what_the_model_gives(model):
+    images, prefix = torch.randn(3, 3, 8, 12), model.num_prefix_tokens
+    model.train()
+    found = residual_stream(model, images)
+    assert model.training
+    assert found.shape == (4, 3, 12, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(found[0], model.embed(model.patchify(images))[:, prefix:])
+        torch.testing.assert_close(model.norm(found[-1]), model(images)[:, prefix:], rtol=1e-4, atol=1e-5)
+
+
+def test_a_patch_alone_is_one_with_all_others_hidden(model):
+    images = torch.randn(2, 3, 8, 12)
+    found = residual_stream(model, images, alone=True)
+    assert found.shape == (4, 2, 12, 16)
+    for patch in (0, 5, 11):
+        mask = mask_from_noise((torch.arange(12) != patch).float().expand(2, -1), 1)
+        with torch.no_grad():
+            expected = model(images, mask)[:, model.num_prefix_tokens]
+            torch.testing.assert_close(model.norm(found[-1, :, patch]), expected, rtol=1e-4, atol=1e-5)
+
+
+def draws(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_group_means_by_their_definition():
+    tokens = draws(2, 8, 6, 4)  # two stages of eight images of six patches
+    labels = torch.randint(-1, 3, (8, 6), generator=torch.Generator().manual_seed(1))
+    found = group_means(iter(tokens.split(3, dim=1)), labels, 3)
+    assert found.shape == (2, 2, 3, 4)
+    beyond = tokens - tokens.mean(1, keepdim=True)
+    for half in (0, 1):
+        for group in range(3):
+            expected = beyond[:, half::2][:, labels[half::2] == group].mean(1)
+            torch.testing.assert_close(found[:, half, group].float(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_group_that_a_half_has_not_is_not_a_number():
+    labels = torch.tensor([[0, 1], [0, 0]])
+    found = group_means([draws(1, 2, 2, 4)], labels, 2)
+    assert found[0, 1, 1].isnan().all()
+    assert not found[0, 0].isnan().any()
+
+
+def test_cosines_are_across_halves_and_about_the_mean_of_all():
+    one = torch.tensor([[1.0, 0], [0, 1], [-1, -1]])
+    found = group_cosines(torch.stack([one, one])[None] + 5)[0]  # 5 is common to all, and goes away
+    torch.testing.assert_close(found, F.normalize(one, dim=1) @ F.normalize(one, dim=1).T)
+    halves = draws(3, 2, 5, 8)
+    found = group_cosines(halves)
+    torch.testing.assert_close(found, found.transpose(1, 2))
+    torch.testing.assert_close(found, group_cosines(halves.flip(1)))
+    assert found.diagonal(dim1=1, dim2=2).max() < 1  # the halves of a group differ

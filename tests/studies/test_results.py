@@ -1,23 +1,30 @@
-"""How measures and tables are written."""
+"""How measures and tables are written; studies, run: what stands in their place is not lost."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
-from vit.studies.results import Seeds, Table, seeds
+from vit.studies import STUDIES, StudyConfig, results
+from vit.studies.results import Results, StudyError, Table, run_study, seeds
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
     ("values", "share", "text"),
     [
         ([0.5, 0.52, 0.54], True, "52.0% ± 2.0"),
-        ([0.5], True, "50.0%"),
         ([0.512, 0.515, 0.518], False, "0.5150 ± 0.0030"),
-        ([1234.0, 1240.0], False, "1237.0 ± 4.2"),
         ([1200.0, 1300.0], False, "1250 ± 71"),
         ([0.04321], False, "0.0432"),
-        ([44.6], False, "44.6"),
         ([1e-12, 3e-12], False, "2.0e-12 ± 1e-12"),
-        ([-2.34e-5], False, "-2.3e-05"),
         ([3e-9, 2e-9], True, "0.0% ± 0.0"),
         ([0.0, 0.0], False, "0 ± 0"),
         ([float("nan")], False, "not finite"),
@@ -32,11 +39,6 @@ def test_a_measure_is_written_with_its_spread_and_no_digit_more(values, share, t
 )
 def test_or_with_as_many_digits_as_were_asked_for(values, text):
     assert str(seeds(values, digits=2)) == text
-
-
-def test_the_spread_is_that_of_a_sample():
-    assert Seeds((1.0, 3.0)).spread == pytest.approx(2**0.5)
-    assert Seeds((1.0,)).spread is None
 
 
 def test_of_a_tensor_the_mean_of_each_seed_is_taken():
@@ -57,3 +59,98 @@ def test_markdown_cells_stay_cells():
     assert lines[0] == "**T**"
     assert lines[2:] == ["| arm | loss |", "| --- | --- |", r"| a\|b | 0.550 ± 0.071 |", "| plain | 3 |"]
     assert table.as_plain()["rows"] == [["a|b", [0.5, 0.6]], ["plain", 3]]
+
+
+# --- vit study
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """The study one-hot, in no time."""
+
+    def study(experiment):
+        values = [0.5 + seed for seed in experiment.study.seeds]
+        return Results([Table("T", ("loss",), [(seeds(values),)])], {"one": Figure(), "two": Figure()})
+
+    monkeypatch.setattr(import_module("vit.studies.one_hot"), "study", study)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_has_a_module_that_says_how_to_read_it_and_a_configuration(name):
+    module = import_module(f"vit.studies.{name.replace('-', '_')}")
+    assert callable(module.study)
+    assert "*Limits.*" in module.__doc__
+    header = (ROOT / "configs" / "studies" / f"{name}.yaml").read_text()
+    assert header.startswith(f"# {STUDIES[name]}")
+    assert f"vit study {name}" in header
+
+
+def test_a_study_is_a_page_its_pictures_and_its_numbers(experiment, tmp_path, quick):
+    reading = run_study("one-hot", experiment, tmp_path, "vit study one-hot --out y")
+    folder = tmp_path / "one-hot"
+    assert {path.name for path in folder.iterdir()} == {"tables.md", "results.json", "one.png", "two.png"}
+    page = (folder / "tables.md").read_text()
+    parts = [f"# {STUDIES['one-hot']}", reading, "](one.png)", "](two.png)", "**T**", "    vit study one-hot --out y"]
+    places = [page.index(part) for part in parts]
+    assert places == sorted(places)
+    found = json.loads((folder / "results.json").read_text())
+    assert found["tables"] == [{"title": "T", "columns": ["loss"], "rows": [[[0.5, 1.5]]]}]
+    assert found["command"] == "vit study one-hot --out y"
+    assert found["seeds"] == [0, 1]
+
+
+def test_a_study_is_made_again_in_its_place_and_another_is_not(experiment, tmp_path, quick):
+    run_study("one-hot", experiment, tmp_path, "vit study one-hot")
+    moved = replace(experiment.config, data=replace(experiment.config.data, root="elsewhere"))
+    run_study("one-hot", replace(experiment, config=moved), tmp_path, "vit study one-hot --data.root elsewhere")
+    assert "elsewhere" in (tmp_path / "one-hot" / "tables.md").read_text()
+    with pytest.raises(StudyError, match="holds a study with other settings; name another folder"):
+        run_study("one-hot", replace(experiment, study=StudyConfig([5])), tmp_path, "vit study one-hot")
+    results = tmp_path / "one-hot" / "results.json"
+    for content, said in (("no JSON", "is damaged"), (None, "holds other files")):
+        results.write_text(content) if content else results.unlink()
+        with pytest.raises(StudyError, match=said):
+            run_study("one-hot", experiment, tmp_path, "vit study one-hot")
+
+
+def test_what_a_study_refuses_is_said_with_its_name(experiment, tmp_path):
+    mask = replace(experiment.config.mask, ratio=0.95)
+    with pytest.raises(
+        StudyError, match=r"^attention-or-cause: 3 visible patches are too few to rank; lower mask.ratio"
+    ):
+        run_study("attention-or-cause", replace(experiment, config=replace(experiment.config, mask=mask)), tmp_path, "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_library_that_is_missing_is_named(experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "find_spec", lambda name: None if name == "sklearn" else name)
+    with pytest.raises(StudyError, match=r"sklearn cannot be imported; pip install -e '\.\[studies\]'"):
+        run_study("one-hot", experiment, tmp_path, "vit study one-hot")
+
+
+SMALLER = {
+    "kinds": {"SCENES": 600, "LEAST": 3},
+    "one_hot": {"SIZES": (1, 8)},
+    "static_and_contextual": {"PATCHES": 5, "PLACES": 100, "IMAGES": 6, "CASES": 12},  # there are 64 places
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_measures_what_its_tables_say(one_seed, tmp_path, monkeypatch, name):
+    for module, sizes in SMALLER.items():
+        for constant, size in sizes.items():
+            monkeypatch.setattr(import_module(f"vit.studies.{module}"), constant, size)
+    run_study(name, replace(one_seed), tmp_path, f"vit study {name}")
+    found = json.loads((tmp_path / name / "results.json").read_text())
+    cells = [cell for table in found["tables"] for row in table["rows"] for cell in row if isinstance(cell, list)]
+    assert cells
+    assert all(len(cell) == 1 and math.isfinite(cell[0]) for cell in cells)
+    assert all(len(row) == len(table["columns"]) for table in found["tables"] for row in table["rows"])
+    pictures = re.findall(r"\]\((\w+\.png)\)", (tmp_path / name / "tables.md").read_text())
+    assert {path.name for path in (tmp_path / name).iterdir()} == {"tables.md", "results.json", *pictures}
+    # what was measured on what
+    assert found["data"] == [{"name": "Scenes", "content_hash": found["data"][0]["content_hash"], "train_images": 256}]
+    assert found["training_seconds"] > 0
+    assert found["measuring_seconds"] > 0
+    assert found["settings"]["model.depth"] == 2

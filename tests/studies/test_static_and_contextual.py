@@ -6,11 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
+from vit.config import ViTConfig
 from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
+from vit.encoder import VisionTransformer
+from vit.patches import patchify
 from vit.studies import kinds
 from vit.studies import static_and_contextual as study
 from vit.studies.experiment import Experiment
+from vit.studies.kinds import residual_stream
 from vit.studies.results import StudyError
 from vit.studies.static_and_contextual import (
     BALL,
@@ -20,8 +25,11 @@ from vit.studies.static_and_contextual import (
     TERMS,
     WHEEL,
     design_of,
+    paste,
+    pasted_tokens,
     street_wheels,
     token_shares,
+    variance_shares,
 )
 
 
@@ -92,24 +100,90 @@ def untrained(experiment, config, data) -> Experiment:
     return made
 
 
-@pytest.mark.parametrize("size", [8, 16])
-def test_large_patches_are_refused_before_any_training(experiment, size):
+def test_large_patches_are_refused_before_any_training(experiment):
+    size = 8
     config = replace(experiment.config, model=replace(experiment.config.model, patch_size=size))
     said = f"^too few patches of {size} x {size} pixels are filled by a .*; take model.patch_size 4$"
     with pytest.raises(StudyError, match=said):
         study.study(untrained(experiment, config, experiment.data()))
 
 
-@pytest.mark.parametrize("count", [1, 5, 6])
-def test_too_few_images_are_refused_before_any_training(experiment, count):
+def test_too_few_images_are_refused_before_any_training(experiment):
+    count = 6
     few = replace(experiment.data(), test=experiment.data().test.subset(torch.arange(count)))
     with pytest.raises(StudyError, match=rf"^{count} test images are too few; .* 7 at least$"):
         study.study(untrained(experiment, experiment.config, few))
 
 
-def test_as_many_images_as_are_asked_for_are_enough(trained):
-    few = replace(trained.data, test=trained.data.test.subset(torch.arange(7)))
-    design = design_of(replace(trained, data=few))
-    assert design.description == "5 patches, each at 4 places of 2 images"
-    shares = token_shares(trained.model.encoder, design)
-    torch.testing.assert_close(shares.sum(1), torch.ones(3))
+# --- patches put elsewhere
+
+SIZE = (4, 2)
+
+
+def images(count: int) -> torch.Tensor:
+    return torch.randn(count, 3, 8, 12, generator=torch.Generator().manual_seed(count))
+
+
+def test_only_the_place_changes():
+    inputs, places = images(5), torch.tensor([0, 3, 11, 6, 6])
+    before = inputs.clone()
+    patches = torch.arange(5.0)[:, None].expand(-1, 24)
+    found = patchify(paste(inputs, patches, places, SIZE), SIZE)
+    assert torch.equal(inputs, before)
+    untouched = torch.ones(5, 12, dtype=torch.bool)
+    untouched[torch.arange(5), places] = False
+    assert torch.equal(found[~untouched], patches)
+    assert torch.equal(found[untouched], patchify(inputs, SIZE)[untouched])
+
+
+def test_a_patch_put_back_has_its_own_token():
+    torch.manual_seed(0)
+    model = VisionTransformer(ViTConfig(image_size=(8, 12), patch_size=SIZE, embed_dim=16, depth=2, num_heads=4))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    inputs, places = images(300), torch.arange(300) % 12  # more than one batch
+    rows = torch.arange(300)
+    found = pasted_tokens(model, inputs, patchify(inputs, SIZE)[rows, places], places)
+    torch.testing.assert_close(found, residual_stream(model, inputs)[:, rows, places], rtol=1e-4, atol=1e-5)
+
+
+# --- variance
+
+FACTORS = ("patch", "place", "context")
+
+
+def centred(*shape: int, seed: int) -> torch.Tensor:
+    """Random values whose mean over each axis but the last is 0: a term of one set of factors alone."""
+    values = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+    for axis in range(len(shape) - 1):
+        if shape[axis] > 1:
+            values = values - values.mean(axis, keepdim=True)
+    return values / values.square().mean().sqrt()
+
+
+def test_known_terms_are_found_exactly():
+    sizes = {"patch": 5, "place": 3, "context": 4}
+    terms = {
+        ("patch",): 3.0,
+        ("place",): 1.0,
+        ("context",): 2.0,
+        ("patch", "place"): 0.5,
+        ("place", "context"): 1.5,
+        ("patch", "place", "context"): 2.0,
+    }
+    values = torch.full((5, 3, 4, 6), 7.0, dtype=torch.double)
+    for number, (term, share) in enumerate(terms.items()):
+        shape = [sizes[factor] if factor in term else 1 for factor in FACTORS]
+        values = values + share**0.5 * centred(*shape, 6, seed=number)
+    found = variance_shares(values, FACTORS)
+    assert list(found) == [
+        ("patch",),
+        ("place",),
+        ("context",),
+        ("patch", "place"),
+        ("patch", "context"),
+        ("place", "context"),
+        FACTORS,
+    ]
+    for term, share in found.items():
+        assert share == pytest.approx(terms.get(term, 0) / 10, abs=1e-9)

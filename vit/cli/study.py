@@ -56,7 +56,7 @@ def run(argv: Sequence[str]) -> int:
 
     # one study after another
     from vit.studies.experiment import Experiment
-    from vit.studies.run import run_study
+    from vit.studies.results import run_study
 
     for study, (config, looked_at) in studies.items():
         print(f"{study}: {STUDIES[study]}", flush=True)
@@ -67,15 +67,9 @@ def run(argv: Sequence[str]) -> int:
 
 
 def study_settings(name: str, quick: bool = False, settings: Sequence[str] = ()) -> tuple[Config, StudyConfig]:
-    """Return the settings of `vit study NAME`: of its trainings, and of what it looks at.
+    """Return the settings of `vit study NAME`: base.yaml, NAME.yaml, quick.yaml where asked, and `settings`; the last wins.
 
-    Args:
-        name: of a study; its configuration in configs/studies/, if it has one, comes after base.yaml.
-        quick: with quick.yaml after both.
-        settings: as on the command line; they come last, and win.
-
-    Raises:
-        ConfigError: a setting that cannot be used, or the configurations are not there.
+    A ConfigError says which setting cannot be used, or that configs/studies is not there.
     """
     base = CONFIGS / "base.yaml"
     if not base.exists():
@@ -89,6 +83,8 @@ def study_settings(name: str, quick: bool = False, settings: Sequence[str] = ())
     config = Config(**sections)
     if OBJECTIVES[config.train.objective].labels:
         raise ConfigError("train.objective: studies look at masked autoencoders; leave it out")
+    if config.model.qkv != "linear" or not config.model.qkv_bias:
+        raise ConfigError("model.qkv, model.qkv_bias: studies look at W_Q, W_K, W_V and their biases; leave them out")
     if config.model.init:
         raise ConfigError("model.init: studies compare with the random weights that they begin with; leave it out")
     return config, study

@@ -1,7 +1,7 @@
-"""The learner's questions, answered by measuring: `vit study NAME`. Light: a study's module is imported when it runs.
+"""The learner's questions, answered by measuring: `vit study NAME`. A study's module is imported when it runs.
 
-A new study is a module here, whose docstring says how to read its results and whose `study(experiment)` returns them, and
-its entry in `STUDIES`. Settings of its own, where base.yaml's do not fit, stand in configs/studies/NAME.yaml.
+A new study is a module, whose docstring says how to read its results and whose `study(experiment)` returns them, and its entry
+in `STUDIES`. Settings of its own stand in configs/studies/NAME.yaml.
 """
 
 from __future__ import annotations

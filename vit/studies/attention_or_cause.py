@@ -15,66 +15,57 @@ lost without one is measured with all others in place.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from vit.attention import MultiHeadSelfAttention
 from vit.data.augment import to_float
 from vit.data.draws import make_generator
-from vit.evaluate.reconstruction import grid_distances
+from vit.encoder import eval_mode
+from vit.evaluate.reconstruction import grid_distances, mean_visible
 from vit.figures.attention import attention_figure
 from vit.figures.measures import Panel, arms_figure, scatter_figure
 from vit.figures.style import Figure
-from vit.interpret.measures import head_ablation
+from vit.interpret.capture import AttentionMaps
+from vit.interpret.layers import AttentionError, intercept_attention
+from vit.interpret.measures import attention_entropy, attention_rollout, head_ablation, relevance
 from vit.mae import MaskedAutoencoder, masked_patch_loss
-from vit.masking import num_keep
-from vit.studies.analysis.causes import (
-    ATTENTION,
-    HEAD_MEASURES,
-    attended_patches,
-    head_measures,
-    removal_effects,
-)
+from vit.masking import Mask, mask_from_noise, num_keep
+from vit.patches import patchify, unpatchify
 from vit.studies.analysis.correlation import correlation, partial_correlation, ranks, top_overlap
 from vit.studies.experiment import Experiment, Trained, trained_and_random
 from vit.studies.results import Results, StudyError, Table, seeds
 
+ATTENTION, GRADIENT = "attention, last decoder layer", "gradient × attention, decoder"
 NEARNESS = "nearness"
 PER_IMAGE = 4  # hidden patches of an image that are asked about
 TOP = 3
 BATCH = 64  # images at a time
+HEAD_MEASURES = ("sharpness", "on other tokens", "strongest weight", "what it writes")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Hidden patches, n in all, and what each of the K visible patches of their images is to them.
+    """n hidden patches, and what each of the K visible patches of their images is to them."""
 
-    Attributes:
-        image, hidden: (n,), numbers of the image, of those that are looked at, and of the hidden patch.
-        visible: (n, K), numbers of the visible patches.
-        guesses: by name, (n, K): how much each is attended to, or how near it is.
-        left_out: (n, K), mean squared change of what is filled in when it is hidden as well.
-        averaged: likewise, when the mean of the visible patches stands in its place.
-        error: (n, K), growth of the squared error when it is hidden as well.
-    """
-
-    image: Tensor
-    hidden: Tensor
-    visible: Tensor
-    guesses: dict[str, Tensor]
-    left_out: Tensor
-    averaged: Tensor
-    error: Tensor
+    image: Tensor  # (n,) number of the image
+    hidden: Tensor  # (n,) number of the patch
+    visible: Tensor  # (n, K) numbers of the patches
+    guesses: dict[str, Tensor]  # (n, K) by name: how much each is attended to, or how near it is
+    left_out: Tensor  # (n, K) mean squared change of the prediction when it is hidden as well
+    averaged: Tensor  # (n, K) likewise, with the mean of the visible patches in its place
+    error: Tensor  # (n, K) growth of the squared error when it is hidden as well
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it.
-
-    Raises:
-        StudyError: the mask leaves too few patches to be ranked.
-    """
+    """Return what was measured; the module says how to read it."""
     rows, columns = experiment.config.model.grid_size
     visible = num_keep(rows * columns, experiment.config.mask.ratio)
     if visible < 2 * TOP:
@@ -129,8 +120,83 @@ def study(experiment: Experiment) -> Results:
     return Results([patches_table, heads_table], pictures)
 
 
+# --- patches: B batch, L patches, K visible ones, J hidden ones that are asked about ----------------------------------------
+
+
+class Effects(NamedTuple):
+    """What happens to each patch's prediction when a visible patch is taken away, (B, L, K) each."""
+
+    change: Tensor  # mean squared
+    error: Tensor  # growth of the mean squared error
+
+
+@torch.no_grad()
+def removal_effects(
+    model: MaskedAutoencoder, inputs: Tensor, mask: Mask, how: Literal["left out", "mean patch"] = "left out"
+) -> Effects:
+    """Take away each visible patch of images (B, C, H, W) in turn: hide it as well, or put the visible ones' mean there."""
+    embed, targets = model.encoder.patch_embed, model.targets(inputs)
+    patches = patchify(inputs, embed.patch_size)  # (B, L, P)
+    mean = mean_visible(patches, mask)[:, :1]  # (B, 1, P)
+    changes, errors = [], []
+    with eval_mode(model):
+        whole = model(inputs, mask)  # (B, L, P)
+        for number in range(mask.ids_keep.shape[1]):
+            if how == "left out":
+                found = model(inputs, hide_one_more(mask, number))
+            else:
+                place = mask.ids_keep[:, number, None, None].expand_as(mean)
+                found = model(unpatchify(patches.scatter(1, place, mean), embed.patch_size, embed.grid_size), mask)
+            changes.append((found - whole).square().mean(-1))
+            errors.append((found - targets).square().mean(-1) - (whole - targets).square().mean(-1))
+    return Effects(torch.stack(changes, -1), torch.stack(errors, -1))
+
+
+def hide_one_more(mask: Mask, number: int) -> Mask:
+    """Return the mask that also hides the visible patch at `number` of `ids_keep`."""
+    visible = mask.ids_keep.shape[1]
+    noise = mask.ids_restore.float()
+    return mask_from_noise(noise.masked_fill(noise == number, visible - 0.5), visible - 1)
+
+
+def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidden: Tensor) -> dict[str, Tensor]:
+    """Return how much attention gives visible patches in filling in hidden ones (B, J): (B, J, K) by name, in mask order.
+
+    `ATTENTION` is that of the last decoder layer; `GRADIENT` is relevance (Chefer, Gur and Wolf 2021) for the patch's error.
+    """
+    # Attention of the decoder, and the rollout through decoder and encoder
+    prefix, depth = model.encoder.num_prefix_tokens, len(model.encoder.blocks)
+    every = torch.arange(len(inputs), device=inputs.device)
+    visible = prefix + mask.ids_keep[:, None].expand(-1, hidden.shape[1], -1)  # (B, J, K), as tokens of the decoder
+    at = (every[:, None, None], prefix + hidden[:, :, None], visible)  # of (B, N, N): (B, J, K)
+    with eval_mode(model), torch.no_grad(), AttentionMaps(model) as maps:
+        model(inputs, mask)
+    layers = [maps.weights[number] for number in sorted(maps.weights)]
+    found = {ATTENTION: layers[-1].mean(1)[at]}
+    decoder = attention_rollout(layers[depth:])
+    if len(layers) - depth > 1:  # of one layer, these rank patches alike
+        found["attention, mean of decoder layers"] = torch.stack(layers[depth:]).mean((0, 2))[at]
+        found["rollout, decoder"] = decoder[at]
+    seen = torch.cat([torch.arange(prefix, device=inputs.device).expand(*visible.shape[:2], -1), visible], -1)
+    came = decoder[at[0], at[1], seen] @ attention_rollout(layers[:depth])  # (B, J, prefix + K)
+    found["rollout, encoder and decoder"] = came[..., prefix:]
+
+    # Relevance, patch by patch
+    rests = []
+    for patch in hidden.unbind(1):
+        score = partial(_right_at, targets=model.targets(inputs), patch=patch)
+        rests.append(relevance(model.decoder, inputs, score, lambda x: model(x, mask))[every, prefix + patch])
+    found[GRADIENT] = torch.stack(rests, 1).gather(2, visible)
+    return found
+
+
+def _right_at(filled: Tensor, targets: Tensor, patch: Tensor) -> Tensor:
+    """Return minus the squared error of one patch of each image: (B,)."""
+    return -(filled - targets).square().mean(-1)[torch.arange(len(filled), device=filled.device), patch]
+
+
 def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
-    """Ask about some hidden patches of each of some test images, of a study's model before or after training."""
+    """Measure what `PER_IMAGE` hidden patches of test images rest on."""
     found: dict[str, list[Tensor]] = defaultdict(list)
     for number, (inputs, mask) in enumerate(trained.masked(trained.inputs(images), BATCH)):
         # J hidden patches of each image
@@ -160,10 +226,10 @@ def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
 
 
 def scored(asked: Asked) -> dict[str, Tensor]:
-    """How well each guess ranks the visible patches, over all that was asked: float64 (5,).
+    """Return how well each guess ranks the visible patches: float64 (5,).
 
-    Its rank correlation with the change when a patch is left out, the same with nearness held constant (nan of nearness
-    itself), the overlap of the first `TOP`, and the rank correlations with the two other effects.
+    Its rank correlation with the change when a patch is left out, also at equal nearness (nan of nearness itself), the
+    overlap of the first `TOP`, and its rank correlations with the two other effects.
     """
     nearness = ranks(asked.guesses[NEARNESS])
     left_out, averaged, error = (ranks(of) for of in (asked.left_out, asked.averaged, asked.error))
@@ -182,11 +248,42 @@ def scored(asked: Asked) -> dict[str, Tensor]:
     return found
 
 
-def weigh(trained: Trained, model: MaskedAutoencoder, images: int) -> Tensor:
-    """What the attention of each head is like, and what is lost without it: (heads, 5), those of the encoder first.
+# --- heads ------------------------------------------------------------------------------------------------------------------
 
-    In the order of `HEAD_MEASURES`; then the growth of the loss over hidden patches when the head is silenced.
+
+@torch.no_grad()
+def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
+    """Return `HEAD_MEASURES` of all heads of our models: (heads, 4), means over the tokens that `run` shows.
+
+    In bits below the entropy of even weights; the share of attention to other tokens; the largest weight; the length of the
+    vector that the head adds.
     """
+    sums: dict[int, Tensor] = {}
+    counts: dict[int, int] = {}
+
+    def look(layer: int, weights: Tensor, values: Tensor) -> Tensor:
+        name, attention = layers[layer]
+        if not isinstance(attention, MultiHeadSelfAttention):
+            raise AttentionError(f"{name} ({type(attention).__name__}) does not say what its heads write")
+        mixed = weights @ values  # (B, h, N, d)
+        written = mixed @ attention.W_O.unflatten(0, (weights.shape[1], -1))  # (B, h, N, D)
+        found = (
+            math.log2(weights.shape[-1]) - attention_entropy(weights),
+            1 - weights.diagonal(dim1=-2, dim2=-1).mean(-1),
+            weights.amax(-1).mean(-1),
+            written.norm(dim=-1).mean(-1),
+        )
+        sums[layer] = sums.get(layer, 0) + torch.stack(found, -1).sum(0)  # (h, 4)
+        counts[layer] = counts.get(layer, 0) + len(weights)
+        return mixed
+
+    with eval_mode(model), intercept_attention(model, look) as layers:
+        run()
+    return torch.cat([sums[layer] / counts[layer] for layer in sorted(sums)])
+
+
+def weigh(trained: Trained, model: MaskedAutoencoder, images: int) -> Tensor:
+    """Return `HEAD_MEASURES` and the growth of the loss when a head is silenced: (heads, 5), the encoder's first."""
     shown = list(trained.masked(trained.inputs(images), BATCH))
 
     def loss() -> Tensor:
@@ -198,13 +295,16 @@ def weigh(trained: Trained, model: MaskedAutoencoder, images: int) -> Tensor:
 
 
 def head_correlations(measures: Tensor) -> Tensor:
-    """The rank correlation over heads of each of `HEAD_MEASURES` with the loss: (4,), of (heads, 5)."""
+    """Return the rank correlation over heads of each of `HEAD_MEASURES` with the loss: (heads, 5) -> (4,)."""
     columns = ranks(measures.T)
     return correlation(columns[:-1], columns[-1])
 
 
+# --- figures ----------------------------------------------------------------------------------------------------------------
+
+
 def example_figure(trained: Trained, asked: Asked, images: int) -> Figure:
-    """Attention beside what matters, of three images in which they agree well, in the middle, and badly."""
+    """Draw attention beside what matters, of three images in which they agree well, in the middle, and badly."""
     agrees = correlation(ranks(asked.guesses[ATTENTION]), ranks(asked.left_out))
     order = agrees.argsort().tolist()
     chosen = [order[round(share * (len(order) - 1))] for share in (0.9, 0.5, 0.1)]
@@ -238,7 +338,7 @@ def example_figure(trained: Trained, asked: Asked, images: int) -> Figure:
 
 
 def patches_figure(scores: dict[str, Tensor], chance: float, data: str) -> Figure:
-    """How well each guess ranks the visible patches, a dot a seed."""
+    """Draw how well each guess ranks the visible patches, a dot a seed."""
     values = [[of[:, i][~of[:, i].isnan()].tolist() for of in scores.values()] for i in range(3)]
     panels = [
         Panel("rank correlation", values[0], lines={"chance": 0.0}),
@@ -252,7 +352,7 @@ def patches_figure(scores: dict[str, Tensor], chance: float, data: str) -> Figur
 
 
 def heads_figure(groups: dict[str, Tensor], correlations: Tensor, data: str) -> Figure:
-    """What heads are like against what is lost without them, a point a head: by group, (seeds, heads, 5)."""
+    """Draw what heads are like against what is lost without them: by group, (seeds, heads, 5)."""
     units = ("bits below even attention", "share of its attention", "mean over tokens", "length of the vector it adds")
     panels = [
         Panel(

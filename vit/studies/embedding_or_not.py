@@ -12,13 +12,14 @@ model, the question cannot be asked.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from scipy.linalg import orth, subspace_angles
 from torch import Tensor
 
 from vit.encoder import Block, VisionTransformer
 from vit.figures.measures import Panel, layers_figure
-from vit.studies.analysis.circuits import chance_angles, principal_angles, share_within
-from vit.studies.experiment import Experiment
+from vit.studies.experiment import Experiment, trained_and_random
 from vit.studies.results import Results, Table, seeds
 
 MATRICES = ("W_Q", "W_K", "W_V")
@@ -26,54 +27,49 @@ MATRICES = ("W_Q", "W_K", "W_V")
 
 def study(experiment: Experiment) -> Results:
     """Return what was measured; the module says how to read it."""
-    experiment.require_matrices()
     models = experiment.models()
     encoder = models[0].model.encoder
     values, width = encoder.patch_embed.W_E.shape
     head = width // encoder.attention(0).num_heads
     rank = min(width - 1, values)  # the norm in front of a layer takes one direction, the mean, away
     chance = float(chance_angles(head, rank, width - 1).mean())
-    read = {name: torch.stack([reading(one.model.encoder, name) for one in models]) for name in MATRICES}
-    before = {name: torch.stack([reading(one.initial.encoder, name) for one in models]) for name in MATRICES}
-    after, shares = ({name: of[..., i] for name, of in read.items()} for i in (0, 1))  # (seeds, layers)
+    found = trained_and_random(models, lambda _, model: torch.stack([reading(model.encoder, m) for m in MATRICES]))
+    after, shares = found["trained"].unbind(-1)  # (seeds, matrices, layers)
+    before = found["random weights"][..., 0]
 
-    what = {"W_Q": "what it asks for", "W_K": "what it is found by", "W_V": "what it hands over"}
+    gives = ("what it asks for", "what it is found by", "what it hands over")
     vector = "the vector of a token, in its layer"
     shapes = Table(
         "What they are",
         ("matrix", "shape", "how many", "it reads", "it gives"),
         [
             ("W_E, the embedding", f"{values} x {width}", 1, "the pixels of a patch", "the patch's first vector"),
-            *((name, f"{width} x {width}", len(encoder.blocks), vector, what[name]) for name in MATRICES),
+            *(
+                (name, f"{width} x {width}", len(encoder.blocks), vector, what)
+                for name, what in zip(MATRICES, gives, strict=True)
+            ),
         ],
     )
     angles = Table(
         f"Mean angle in degrees between the space that W_E writes ({rank} of {width} dimensions) and a head's ({head})",
         ("matrix", "first layer, at the start", "first layer, trained", "all layers, trained", "two random spaces"),
         [
-            (
-                name,
-                seeds(before[name][:, 0, 0]),
-                seeds(after[name][:, 0]),
-                seeds(after[name]),
-                f"{chance:.1f}",
-            )
-            for name in MATRICES
+            (name, seeds(before[:, i, 0]), seeds(after[:, i, 0]), seeds(after[:, i]), f"{chance:.1f}")
+            for i, name in enumerate(MATRICES)
         ],
     )
 
-    start = float(torch.stack([before[name][..., 0] for name in MATRICES]).mean())
     panels = [
         Panel(
             "mean angle between what W_E writes and what a head reads",
-            {name: of.numpy() for name, of in after.items()},
+            {name: after[:, i].numpy() for i, name in enumerate(MATRICES)},
             "degrees",
-            {"two random spaces": chance, "all three, at the start": start},
+            {"two random spaces": chance, "all three, at the start": float(before.mean())},
             limits=(0, 90),
         ),
         Panel(
             "how much of the matrix reads what W_E writes",
-            {name: of.numpy() for name, of in shares.items()},
+            {name: shares[:, i].numpy() for i, name in enumerate(MATRICES)},
             "",
             {"a random matrix": rank / (width - 1)},
             share=True,
@@ -86,11 +82,7 @@ def study(experiment: Experiment) -> Results:
 
 
 def reading(encoder: VisionTransformer, name: str) -> Tensor:
-    """How a matrix, "W_Q", "W_K" or "W_V", reads what W_E writes, in each layer: (layers, 2).
-
-    The first is the mean principal angle between the two spaces in degrees, over heads; the second is the share of the
-    matrix that lies in the space that W_E writes.
-    """
+    """Return how a matrix of `MATRICES` reads what W_E writes: (layers, 2), the heads' mean angle and `share_within`."""
     written = _centred(encoder.patch_embed.W_E.detach())  # (P, D)
     found = []
     for block in encoder.blocks:
@@ -103,5 +95,30 @@ def reading(encoder: VisionTransformer, name: str) -> Tensor:
 
 
 def _centred(rows: Tensor) -> Tensor:
-    """Rows without their mean over D, which the norm takes away from every token."""
+    """Return rows without their mean over D, which the norm takes away from every token."""
     return rows - rows.mean(1, keepdim=True)
+
+
+def principal_angles(a: Tensor, b: Tensor) -> Tensor:
+    """Return the principal angles in degrees between the row spaces of a (m, D) and b (n, D), the smallest first.
+
+    There are as many as the smaller space has dimensions (Björck and Golub 1973).
+    """
+    angles = subspace_angles(*(rows.cpu().double().numpy().T for rows in (a, b)))  # the largest first
+    return torch.from_numpy(np.degrees(angles[::-1]))
+
+
+def share_within(matrix: Tensor, rows: Tensor) -> float:
+    """Return how much of a map (m, D) lies in the row space of `rows` (n, D); of r random dimensions, r / D."""
+    read, basis = matrix.cpu().double().numpy(), orth(rows.cpu().double().numpy().T)  # (m, D), (D, r)
+    return float(np.square(read @ basis).sum() / np.square(read).sum())
+
+
+def chance_angles(m: int, n: int, dim: int, draws: int = 20) -> Tensor:
+    """Return the mean principal angles of random subspaces of m and n of `dim` dimensions: (min(m, n),)."""
+    generator = torch.Generator().manual_seed(0)
+    found = [
+        principal_angles(*(torch.randn(size, dim, generator=generator, dtype=torch.float64) for size in (m, n)))
+        for _ in range(draws)
+    ]
+    return torch.stack(found).mean(0)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -47,20 +47,14 @@ from vit.training.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class Arm:
-    """What is different in a model.
-
-    Attributes:
-        freeze: parts that do not learn, of encoder and decoder; see `vit.training.freeze`.
-        settings: that differ, "model.qkv" for example.
-        start: changes the new model before its first step; frozen parts stay as it leaves them.
-    """
+    """What differs from the usual model: frozen parts (see `vit.training.freeze`), settings, weights before the first step."""
 
     freeze: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     start: Callable[[MaskedAutoencoder], None] | None = None
 
     def config(self, config: Config) -> Config:
-        """Return the settings of its trainings, where those of all others are `config`."""
+        """Return `config` with the arm's changes."""
         changes = {"model.freeze": [*config.model.freeze, *self.freeze]} | dict(self.settings)
         for key, value in changes.items():
             section, name = key.split(".")
@@ -68,26 +62,21 @@ class Arm:
         return config
 
 
-def without_positions(model: MaskedAutoencoder) -> None:
-    """Set the encoder's table of positions to zero."""
-    nn.init.zeros_(model.encoder.pos_embed)
-
-
-def without_any_positions(model: MaskedAutoencoder) -> None:
-    """Set both tables of positions to zero: nothing says then where a patch lies."""
-    nn.init.zeros_(model.encoder.pos_embed)
-    nn.init.zeros_(model.decoder.pos_embed)
+def without_positions(model: MaskedAutoencoder, decoder: bool = False) -> None:
+    """Set the encoder's positions to zero, and the decoder's where asked."""
+    for part in (model.encoder, model.decoder) if decoder else (model.encoder,):
+        nn.init.zeros_(part.pos_embed)
 
 
 def without_queries(model: MaskedAutoencoder) -> None:
-    """Set W_Q and its bias to zero everywhere: q = 0, so all logits are 0, and every token gets the same share."""
+    """Set W_Q and its bias to zero: all logits are 0, so that every token gets the same share."""
     for module in model.modules():
         if isinstance(module, MultiHeadSelfAttention) and module.qkv is not None:
             for parameter in module.qkv.parameters():
                 nn.init.zeros_(parameter.chunk(3)[0])
 
 
-LEARNED_TABLE = {"model.pos_embed": "learned"}  # starts at zero and, frozen, stays there
+LEARNED_TABLE = {"model.pos_embed": "learned"}  # a table that the arm's start can set to zero
 USUAL, IDENTITY = "all learn", "Q = K = V = X"
 ARMS = {
     USUAL: Arm(),
@@ -103,7 +92,7 @@ ARMS = {
     "uniform attention": Arm(("W_Q", "W_K"), start=without_queries),
     "positions learned": Arm(settings=LEARNED_TABLE),
     "no positions in the encoder": Arm(("encoder.pos_embed",), LEARNED_TABLE, without_positions),
-    "no positions at all": Arm(("encoder.pos_embed",), LEARNED_TABLE, without_any_positions),
+    "no positions at all": Arm(("encoder.pos_embed",), LEARNED_TABLE, partial(without_positions, decoder=True)),
     "shuffled across images": Arm(settings={"augment.shuffle": "across"}),
     "shuffled within images": Arm(settings={"augment.shuffle": "within"}),
 }
@@ -111,28 +100,18 @@ ARMS = {
 
 # --- a model, before and after its training ---------------------------------------------------------------------------------
 
-
 SCORES = {"loss": "loss over hidden patches", "knn": "20 nearest neighbours", "linear": "linear probe"}
-"""What is measured of every model on the test images: the loss under the fixed mask, accuracies of features from 0 to 1."""
+"""A model's figures on all test images: the loss under the fixed mask, and accuracies of its features."""
 
 
 def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, Seeds]:
-    """Return the scores of several seeds, by the names of `SCORES`."""
+    """Collect the `SCORES` of several seeds."""
     return {key: seeds([one[key] for one in scores], share=key != "loss") for key in SCORES}
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model that was trained for a study, and how it was before.
-
-    Attributes:
-        config: all settings; `config.train.seed` is its seed.
-        data: what it was trained on, and is measured on.
-        model, initial: after and before training, in eval mode, on the device of `compute`.
-        normalize: of the input.
-        compute: device and precision.
-        folder: of the run; with `run.dynamics_every`, dynamics.safetensors is there.
-    """
+    """A study's model after and before its training (`initial`), in eval mode, with its images and its run folder."""
 
     config: Config
     data: Dataset
@@ -143,13 +122,13 @@ class Trained:
     folder: Path
 
     def prepare(self, images: Tensor) -> Tensor:
-        """uint8 (B, C, h, w) -> the model's input (B, C, H, W), on its device."""
+        """Return the model's input for images: uint8 (B, C, h, w) -> (B, C, H, W), on its device."""
         return self.normalize(to_float(images.to(self.compute.device), self.config.model.image_size_2d))
 
     def sample(self, count: int, split: Literal["test", "train"] = "test") -> Tensor:
-        """Return up to `count` images of a split, spread evenly over it: uint8 (n, C, h, w).
+        """Return up to `count` images of a split: uint8 (n, C, h, w).
 
-        The images of a folder are sorted by class: its first images would be of one class alone.
+        They are spread evenly over it, as the first images of a folder are all of one class.
         """
         images = (self.data.test if split == "test" else self.data.train).images
         return images[evenly_spaced(len(images), count)]
@@ -163,13 +142,13 @@ class Trained:
         return patchify(self.inputs(count, split), self.model.encoder.patch_embed.patch_size)
 
     def masked(self, inputs: Tensor, size: int) -> Iterator[tuple[Tensor, Mask]]:
-        """Yield batches of test images, each with the mask of its number among them, as when a model is scored."""
+        """Yield batches of test images, each with its fixed mask, as when a model is scored."""
         kind, ratio, grid_size = self.config.mask.kind, self.config.mask.ratio, self.config.model.grid_size
         for number, batch in enumerate(inputs.split(size)):
             yield batch, fixed_mask(kind, number * size, len(batch), grid_size, ratio).to(inputs.device)
 
     def reconstruction(self) -> dict[str, float]:
-        """Return the scores of the trained model's reconstruction of all test images, and of the baselines beside it."""
+        """Return the trained model's loss on all test images, and the baselines beside it."""
         mask, images = self.config.mask, self.data.test.images
         return score_reconstruction(self.model, images, self.prepare, mask.kind, mask.ratio, self.compute)
 
@@ -180,12 +159,12 @@ class Trained:
 
     @cached_property
     def scores(self) -> dict[str, float]:
-        """The trained model's `SCORES`; measured once, and kept in the run's folder."""
+        """The trained model's `SCORES`; measured once, and kept in the run folder."""
         return self._measured(self.model, "scores.json")
 
     @cached_property
     def initial_scores(self) -> dict[str, float]:
-        """Those of the model before training: what its architecture gives without any learning."""
+        """The `SCORES` before training: what the architecture gives without any learning."""
         return self._measured(self.initial, "scores-at-start.json")
 
     def _measured(self, model: MaskedAutoencoder, name: str) -> dict[str, float]:
@@ -205,7 +184,7 @@ class Trained:
         return read_mapping(kept, StudyError)
 
     def numbers_that_learn(self) -> int:
-        """Return how many of the model's numbers its training changed: all, but for what was fixed or frozen."""
+        """Count the numbers that are neither fixed nor frozen."""
         model = deepcopy(self.initial)
         rows = freeze(model, self.config.model.freeze)
         learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
@@ -215,7 +194,7 @@ class Trained:
 def trained_and_random(
     models: Sequence[Trained], measure: Callable[[Trained, MaskedAutoencoder], Tensor]
 ) -> dict[str, Tensor]:
-    """Return a measure of models after and before their training: "trained" and "random weights", (seeds, ...) each."""
+    """Measure models after and before their training: (seeds, ...) each."""
     return {
         "trained": torch.stack([measure(one, one.model) for one in models]),
         "random weights": torch.stack([measure(one, one.initial) for one in models]),
@@ -231,16 +210,16 @@ def _load(folder: Path, compute: Compute) -> MaskedAutoencoder:
 
 @dataclass
 class Experiment:
-    """The settings of a study, and the models and images that it asks for.
+    """Hands a study its images and models.
 
     Attributes:
-        config: of the trainings, but for the seed.
-        study: seeds, and how many images are looked at.
-        folder: for the runs, one each, named after what they are.
+        config: settings of the trainings, but for the seed.
+        study: the study's own settings.
+        folder: for the runs.
         tell: gets a line when a training begins.
-        used: the data sets that were asked for.
-        seconds: of training, by run, also of those that were found.
-        waited: seconds for the trainings that were made now.
+        used: data sets that were loaded.
+        seconds: of training by run, also of runs that were found.
+        waited: seconds of the trainings made now.
     """
 
     config: Config
@@ -253,46 +232,35 @@ class Experiment:
 
     @property
     def on_scenes(self) -> Config:
-        """The same settings with Scenes, of which it is known what every pixel shows; `config` where it has them already."""
+        """The same settings with Scenes, where it is known what every pixel shows."""
         if self.config.data.source == "scenes":
             return self.config
         data = replace(self.config.data, source="scenes", root=DataConfig.root, name="", cache=DataConfig.cache)
         return replace(self.config, data=data)
 
     def data(self, config: Config | None = None) -> Dataset:
-        """Return the images that `config`, or the experiment's own, names; loaded once."""
+        """Return the images of a configuration; loaded once."""
         config = config or self.config
         if config.data not in self.used:
             self.used[config.data] = load_data(config.data, config.model.image_size_2d)
         return self.used[config.data]
 
     def require_labels(self) -> Dataset:
-        """Return the images, with which features are measured; refuse those without the labels that this takes."""
+        """Return the images; refuse those without labels."""
         data = self.data()
         if not (data.train.labelled and data.test.labelled):
             raise StudyError(f"{data.name} has no labels to measure features by; take images with classes")
         return data
 
-    def require_matrices(self, biases: bool = False) -> None:
-        """Refuse models that have no W_Q, W_K and W_V to look at, or no biases of theirs."""
-        model = self.config.model
-        if model.qkv != "linear":
-            raise StudyError(f"with model.qkv {model.qkv} there are no W_Q, W_K and W_V to look at; leave it out")
-        if biases and not model.qkv_bias:
-            raise StudyError("without model.qkv_bias there are no biases to look at; leave it out")
-
     def models(self, arm: str = USUAL, config: Config | None = None) -> list[Trained]:
-        """Return the models of one of `ARMS`, one per seed: trained now, or found; an interrupted training goes on.
-
-        `config` has all settings but arm and seed; None for the experiment's own.
-        """
+        """Return the models of one of `ARMS`, one per seed: trained now, or found; an interrupted training goes on."""
         return [self._model(arm, ARMS[arm].config(config or self.config), seed) for seed in self.study.seeds]
 
     def _model(self, arm: str, config: Config, seed: int) -> Trained:
         config = replace(config, train=replace(config.train, seed=seed))
         data, compute = self.data(config), choose_compute(config.run, "fp32")
 
-        # its name says which model this is: arm, settings, seed and data
+        # a run folder is found again by arm, settings, seed and data
         content = json.dumps([arm, config.deciding(), data.content_hash])
         content_hash = hashlib.sha256(content.encode()).hexdigest()[:8]
         folder = self.folder / f"{re.sub(r'[^A-Za-z_]+', '-', arm)}-{content_hash}-seed{seed}"

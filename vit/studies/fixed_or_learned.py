@@ -35,7 +35,6 @@ COMPARED = (
 
 def study(experiment: Experiment) -> Results:
     """Return what was measured; the module says how to read it."""
-    experiment.require_matrices()
     data = experiment.require_labels()
     models = {arm: experiment.models(arm) for arm in COMPARED}
     usual = models[USUAL]

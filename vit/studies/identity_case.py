@@ -33,7 +33,6 @@ OWN_SHARE, CORRELATION, SYMMETRY, ENTROPY = range(4)
 
 def study(experiment: Experiment) -> Results:
     """Return what was measured; the module says how to read it."""
-    experiment.require_matrices()
     data = experiment.require_labels()
     plain, learned = experiment.models(IDENTITY), experiment.models()
     arms = {IDENTITY: plain, "learned matrices": learned}
@@ -90,7 +89,7 @@ def study(experiment: Experiment) -> Results:
 
 
 def by_layer(trained: Trained, encoder: VisionTransformer, images: int) -> Tensor:
-    """Own share, correlation, symmetry and entropy of the patches of test images: (layers, 4), means over all else."""
+    """Return own share, correlation, symmetry and entropy of patches' attention: (layers, 4), means over all else."""
     prefix = encoder.num_prefix_tokens
     sums = torch.zeros(len(encoder.blocks), 4)
     inputs = trained.inputs(images)
@@ -108,7 +107,7 @@ def by_layer(trained: Trained, encoder: VisionTransformer, images: int) -> Tenso
 
 
 def maps_figure(plain: Trained, learned: Trained) -> Figure:
-    """Where a patch looks in each layer, of two test images: without the three matrices, untrained and trained, and with."""
+    """Draw where a patch of two test images looks, in each layer, without the three matrices and with them."""
     chosen = plain.data.test.images[plain.data.test.showcase(2)]  # (2, C, h, w)
     embed = plain.model.encoder.patch_embed
     images = to_float(chosen, embed.image_size)
@@ -139,7 +138,7 @@ def maps_figure(plain: Trained, learned: Trained) -> Figure:
 
 
 def busiest(patches: Tensor, grid_size: tuple[int, int]) -> list[tuple[int, int]]:
-    """The patch with the most contrast of each image (B, L, P), away from the border where there is such: row and column."""
+    """Return row and column of each image's patch (B, L, P) with the most contrast, off the border where possible."""
     contrast = patches.std(-1).unflatten(1, grid_size)  # (B, rows, columns)
     top, left = ((size - 1) // 4 for size in grid_size)
     inner = contrast[:, top : grid_size[0] - top, left : grid_size[1] - left]

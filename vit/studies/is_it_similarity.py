@@ -16,7 +16,6 @@ to like in one direction and opposites in another. The logits say what is asked 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,73 +28,59 @@ from vit.figures.images import pairs_figure
 from vit.figures.measures import Panel, layers_figure, shares_figure
 from vit.figures.style import Figure
 from vit.patches import patchify, unpatchify
-from vit.studies.analysis.circuits import leading_pairs, pixel_forms, positive_share, symmetric_share
 from vit.studies.analysis.logits import (
     Asking,
     asking,
     correlation_with_cosine,
+    leading_pairs,
+    pixel_forms,
+    positive_share,
     split_first_logits,
     split_keys,
+    symmetric_share,
     variance_parts,
 )
-from vit.studies.experiment import Experiment, Trained
+from vit.studies.experiment import Experiment, Trained, trained_and_random
 from vit.studies.results import Results, Seeds, Table, seeds
 
 LIKENESS = ("likeness of the tokens", "likeness of their pixels", "likeness of the tokens, nearness held constant")
 FORMS = ("symmetric", "positive, of the symmetric part", "symmetric, weighted", "positive, weighted")
-MEETINGS = (
-    "pixels ask for pixels",
-    "pixels ask for places",
-    "places ask for pixels",
-    "places ask for places",
-    "biases",
-)
+MEETINGS = (*(f"{query} ask for {key}" for query in ("pixels", "places") for key in ("pixels", "places")), "biases")
 KEYS = ("its place", "its own patch", "what it took in from others")
 CLEAR = 3.0  # standard errors over images, from which on the preference of a head counts
 BATCH = 32  # images at a time
 
 
-class Reading(NamedTuple):
-    """What an encoder comes to; of several, one per seed, stacked in front.
-
-    Attributes:
-        forms: (h, 4), shares of the first layer's forms, in the order of `FORMS`.
-        liking: (images, layers, h, 3): see `preferences`.
-        first: (h, 5), shares of the first layer's logits, in the order of `MEETINGS`.
-        keys: (layers, h, 3), shares of all layers' logits, in the order of `KEYS`.
-    """
-
-    forms: Tensor
-    liking: Tensor
-    first: Tensor
-    keys: Tensor
-
-
 def study(experiment: Experiment) -> Results:
     """Return what was measured; the module says how to read it."""
-    experiment.require_matrices()
     models, images = experiment.models(), experiment.study.images
-    roots = [covariance_root(one) for one in models]
-
-    def stacked(name: str) -> Reading:
-        pairs = zip(models, roots, strict=True)
-        found = [read(one, getattr(one, name).encoder, images, root) for one, root in pairs]
-        return Reading(*(torch.stack(of) for of in zip(*found, strict=True)))
-
-    trained, random = stacked("model"), stacked("initial")
+    found = {
+        "forms": trained_and_random(models, lambda one, model: form_shares(model.encoder, covariance_root(one))),
+        "liking": trained_and_random(models, lambda one, model: preferences(one, model.encoder, images)),
+        "first": trained_and_random(models, lambda one, model: first_layer_shares(one, model.encoder, images)),
+        "keys": trained_and_random(models, lambda one, model: key_shares(one, model.encoder, images)),
+    }
     plain = torch.stack([preferences(one, one.model.encoder, images, identity=True) for one in models])
+    liking = found["liking"] | {"q = k = x": plain}
     data = models[0].data.name
     pictures = {
-        "preferences": preferences_figure(trained, random, plain, data),
-        "split": split_figure(trained, random, experiment.study.seeds, data),
-        "pairs": pairs_of_patches(models[0], roots[0], data),
+        "preferences": preferences_figure(liking, data),
+        "split": split_figure(found["first"], found["keys"], experiment.study.seeds, data),
+        "pairs": pairs_of_patches(models[0], data),
     }
-    return Results(tables(trained, random, plain), pictures)
+    return Results(tables(found["forms"], liking, found["first"], found["keys"]), pictures)
 
 
-def read(trained: Trained, encoder: VisionTransformer, images: int, root: Tensor) -> Reading:
-    """What an encoder of a study's model comes to; what takes longer is measured on a part of the images."""
-    # the first layer's logits
+# --- measures ---------------------------------------------------------------------------------------------------------------
+
+
+def batches(trained: Trained, images: int) -> tuple[Tensor, ...]:
+    """Return test images, two at least, as the model's input."""
+    return trained.inputs(max(images, 2)).split(BATCH)
+
+
+def first_layer_shares(trained: Trained, encoder: VisionTransformer, images: int) -> Tensor:
+    """Return the shares of the first layer's logits, of a quarter of the images: (h, 5), in the order of `MEETINGS`."""
     prefix = encoder.num_prefix_tokens
     total = torch.zeros(())
     for part in batches(trained, images // 4):
@@ -103,41 +88,36 @@ def read(trained: Trained, encoder: VisionTransformer, images: int, root: Tensor
         total = total + variance_parts(terms.flatten(0, 1))  # (h, 9)
     meetings = total.unflatten(1, (3, 3))[:, :2, :2].flatten(1)  # (h, 4)
     first = torch.cat([meetings, total.sum(1, keepdim=True) - meetings.sum(1, keepdim=True)], 1)
+    return (first / first.sum(1, keepdim=True)).cpu()
 
-    # all layers' keys
+
+def key_shares(trained: Trained, encoder: VisionTransformer, images: int) -> Tensor:
+    """Return the shares of all layers' logits, of a 20th of the images: (layers, h, 3), in the order of `KEYS`."""
     others = trained.inputs(256, "train")
-    keys = torch.stack(
-        [split_keys(encoder, part, others, seed=i) for i, part in enumerate(batches(trained, images // 20))]
-    ).sum(0)
-    return Reading(
-        form_shares(encoder, root),
-        preferences(trained, encoder, images),
-        (first / first.sum(1, keepdim=True)).cpu(),
-        (keys / keys.sum(-1, keepdim=True)).cpu(),
-    )
+    parts = enumerate(batches(trained, images // 20))
+    keys = torch.stack([split_keys(encoder, part, others, seed=i) for i, part in parts]).sum(0)
+    return (keys / keys.sum(-1, keepdim=True)).cpu()
 
 
 def covariance_root(trained: Trained) -> Tensor:
-    """How patches vary: the symmetric root (P, P) of their covariance, float64."""
+    """Return the symmetric root (P, P) of the patches' covariance, float64."""
     patches = trained.patches(1000, "train").flatten(0, 1)
     values, vectors = torch.linalg.eigh(torch.cov(patches.cpu().double().T))
     return vectors * values.clamp(min=0).sqrt() @ vectors.T
 
 
 def form_shares(encoder: VisionTransformer, root: Tensor) -> Tensor:
-    """How far the first layer's forms on pixels are from a similarity: (h, 4), in the order of `FORMS`."""
+    """Return how far the first layer's forms on pixels are from a similarity: (h, 4), in the order of `FORMS`."""
     forms = pixel_forms(encoder).cpu().double()
     weighted = root @ forms @ root
     return torch.stack([of(form) for form in (forms, weighted) for of in (symmetric_share, positive_share)], -1)
 
 
 def preferences(trained: Trained, encoder: VisionTransformer, images: int, identity: bool = False) -> Tensor:
-    """Whether heads prefer keys that are like the query: (images, layers, h, 3), of a quarter of the images.
+    """Return whether heads prefer keys that are like the query: (images, layers, h, 3), of a quarter of the images.
 
-    For each patch that asks, the correlation over all other patches of the logit with the cosine of the two tokens (as they
-    enter attention), with that of their pixels, and with that of the tokens while nearness in the image is held constant;
-    its mean over the patches of an image. With `identity`, queries and keys are each head's part of the tokens themselves:
-    q = k = x.
+    In the order of `LIKENESS`: a patch's logits, correlated over all other patches with the cosine of the two tokens as they
+    enter attention, of their pixels, and of the tokens at equal distance. With `identity`, q = k = x, each head's part of it.
     """
     prefix, embed = encoder.num_prefix_tokens, encoder.patch_embed
     found = []
@@ -160,46 +140,39 @@ def preferences(trained: Trained, encoder: VisionTransformer, images: int, ident
     return torch.cat(found).cpu()
 
 
-def batches(trained: Trained, images: int) -> tuple[Tensor, ...]:
-    """Some test images, two at least, ready for the model."""
-    return trained.inputs(max(images, 2)).split(BATCH)
-
-
 def leaning(liking: Tensor) -> tuple[Tensor, Tensor]:
-    """Which heads clearly prefer like keys, and which unlike ones: bool (seeds, layers, h), of (seeds, images, ...)."""
+    """Return which heads clearly prefer like keys, and which unlike ones: bool (seeds, layers, h) each."""
     tokens = liking[..., 0]
     error = (tokens.std(1) / math.sqrt(tokens.shape[1])).clamp(min=1e-9)
     return tokens.mean(1) / error > CLEAR, tokens.mean(1) / error < -CLEAR
 
 
-def tables(trained: Reading, random: Reading, plain: Tensor) -> list[Table]:
-    """Shares and correlations, trained and with random weights."""
+def tables(
+    forms: dict[str, Tensor], liking: dict[str, Tensor], first: dict[str, Tensor], keys: dict[str, Tensor]
+) -> list[Table]:
+    """Return shares and correlations, trained and with random weights."""
 
     def share(of: Tensor) -> Seeds:
         return seeds(of.double(), share=True)
 
     def preferred(layers: slice) -> list[Seeds]:
-        found = [of[:, :, layers] for of in (trained.liking, random.liking, plain)]
+        found = [of[:, :, layers] for of in liking.values()]
         shares = [share(heads) for of in found[:2] for heads in leaning(of)]
         return [*shares, *(seeds(of[..., 0].double()) for of in found)]
 
-    depth = trained.liking.shape[2]
-    both = (trained, random)
+    depth = keys["trained"].shape[1]
     return [
         Table(
             "First layer, W_E W_Q W_K^T W_E^T as a form on pixels; weighted: by how patches vary (mean over heads)",
-            ("share", "trained", "random weights", "a similarity"),
-            [(name, *(share(of.forms[..., i]) for of in both), "100%") for i, name in enumerate(FORMS)],
+            ("share", *forms, "a similarity"),
+            [(name, *(share(of[..., i]) for of in forms.values()), "100%") for i, name in enumerate(FORMS)],
         ),
         Table(
             "Heads that prefer keys like or unlike the query: the correlation over keys of logit and cosine of the two tokens"
             f" is above or below 0 by {CLEAR:g} standard errors over images, and its mean",
             (
                 "heads",
-                "like, trained",
-                "unlike, trained",
-                "like, random",
-                "unlike, random",
+                *(f"{which}, {of}" for of in ("trained", "random") for which in ("like", "unlike")),
                 "correlation, trained",
                 "random",
                 "q = k = x",
@@ -211,31 +184,30 @@ def tables(trained: Reading, random: Reading, plain: Tensor) -> list[Table]:
         ),
         Table(
             "First layer: share of the variance of a query's logits over keys (exact split, mean over heads)",
-            ("what meets what", "trained", "random weights"),
-            [(name, *(share(of.first[..., i]) for of in both)) for i, name in enumerate(MEETINGS)],
+            ("what meets what", *first),
+            [(name, *(share(of[..., i]) for of in first.values())) for i, name in enumerate(MEETINGS)],
         ),
         Table(
             "What tells the keys of a query apart: share of the variance of its logits over keys (mean over heads)",
             ("", *(f"{key}, {of}" for of in ("trained", "random") for key in KEYS)),
             [
-                (f"layer {layer}", *(share(of.keys[:, layer, :, i]) for of in both for i in range(len(KEYS))))
+                (f"layer {layer}", *(share(of[:, layer, :, i]) for of in keys.values() for i in range(len(KEYS))))
                 for layer in range(depth)
             ],
         ),
     ]
 
 
-def preferences_figure(trained: Reading, random: Reading, plain: Tensor, data: str) -> Figure:
-    """Whether logits go with likeness, from layer to layer; a line the mean over heads and seeds."""
-    variants = {"trained": trained.liking, "random weights": random.liking, "q = k = x": plain}
+# --- figures ----------------------------------------------------------------------------------------------------------------
+
+
+def preferences_figure(liking: dict[str, Tensor], data: str) -> Figure:
+    """Draw whether logits go with likeness, from layer to layer; a line is the mean over heads and seeds."""
     panels = [
         Panel(
             f"logit and {name}",
-            {
-                # (seeds, images, layers, h, 3) -> (seeds x heads, layers)
-                variant: liking.mean(1)[..., i].transpose(1, 2).flatten(0, 1).numpy()
-                for variant, liking in variants.items()
-            },
+            # (seeds, images, layers, h, 3) -> (seeds x heads, layers)
+            {model: of.mean(1)[..., i].transpose(1, 2).flatten(0, 1).numpy() for model, of in liking.items()},
             "correlation over keys",
             {"neither like nor unlike": 0.0},
             limits=(-1, 1),
@@ -246,16 +218,16 @@ def preferences_figure(trained: Reading, random: Reading, plain: Tensor, data: s
     return layers_figure(panels, "Are the keys that a query prefers like it?", about)
 
 
-def split_figure(trained: Reading, random: Reading, numbers: list[int], data: str) -> Figure:
-    """What logits are made of: of the first layer, head by head, and of each layer."""
+def split_figure(first: dict[str, Tensor], keys: dict[str, Tensor], numbers: list[int], data: str) -> Figure:
+    """Draw what logits are made of: of the first layer, head by head, and of each layer."""
     heads = {
         f"seed {seed}, head {head}": shares.tolist()
-        for seed, of in zip(numbers, trained.first, strict=True)
+        for seed, of in zip(numbers, first["trained"], strict=True)
         for head, shares in enumerate(of[:4])
     }
-    heads["random weights, mean"] = random.first.mean((0, 1)).tolist()
-    layers = {f"layer {layer}": shares.tolist() for layer, shares in enumerate(trained.keys.mean((0, 2)))}
-    start = random.keys.mean((0, 2))  # (layers, 3)
+    heads["random weights, mean"] = first["random weights"].mean((0, 1)).tolist()
+    layers = {f"layer {layer}": shares.tolist() for layer, shares in enumerate(keys["trained"].mean((0, 2)))}
+    start = keys["random weights"].mean((0, 2))  # (layers, 3)
     layers |= {f"random weights, layer {layer}": start[layer].tolist() for layer in sorted({0, len(start) - 1})}
     panels = [
         Panel(title, {name: dict(zip(parts, shares, strict=True)) for name, shares in rows.items()})
@@ -268,9 +240,9 @@ def split_figure(trained: Reading, random: Reading, numbers: list[int], data: st
     return shares_figure(panels, "What are logits made of?", about)
 
 
-def pairs_of_patches(trained: Trained, root: Tensor, data: str) -> Figure:
-    """What the heads of the first layer ask for, beside what answers, trained and with random weights."""
-    embed = trained.model.encoder.patch_embed
+def pairs_of_patches(trained: Trained, data: str) -> Figure:
+    """Draw what the heads of the first layer ask for, beside what answers, trained and with random weights."""
+    embed, root = trained.model.encoder.patch_embed, covariance_root(trained)
     channels = min(embed.proj.weight.shape[1], 3)
     panels = {}
     for name, model in (("trained", trained.model), ("random weights", trained.initial)):

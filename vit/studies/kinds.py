@@ -1,8 +1,11 @@
-"""Kinds of patches, what is known of them without any model: how they look, where they lie, and what they occur with."""
+"""Kinds of patches, and what is known of them without any model: how they look, where they lie, what they occur with.
+
+Letters: n or B images, L patches, K kinds, D width, S stages of the residual stream (before the first block, after each).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -16,10 +19,8 @@ from vit.data import SCENES_SEED, Dataset
 from vit.data.augment import Normalization, cut_to_shape, to_float
 from vit.data.images import evenly_spaced
 from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
-from vit.encoder import VisionTransformer
+from vit.encoder import VisionTransformer, eval_mode
 from vit.patches import patchify
-from vit.studies.analysis.cooccurrence import patch_labels, side_by_side, together_in_images
-from vit.studies.analysis.tokens import group_cosines, group_means, residual_stream
 from vit.studies.experiment import Trained
 from vit.studies.results import StudyError
 
@@ -33,6 +34,103 @@ WHOLE, ALONE = "in whole images", "alone"
 TOGETHER, BESIDE = "in one image", "side by side"
 
 
+# --- what occurs together ---------------------------------------------------------------------------------------------------
+
+
+def patch_labels(labels: Tensor, grid_size: tuple[int, int], share: float = 0.0) -> Tensor:
+    """Return the label of most of a patch's pixels, the lowest of several: integers (n, H, W) -> int64 (n, L).
+
+    It is -1 where no label has at least this `share` of the pixels.
+    """
+    (rows, columns), (height, width) = grid_size, labels.shape[1:]
+    patches = labels.long().view(-1, rows, height // rows, columns, width // columns)
+    patches = patches.transpose(2, 3).flatten(3).flatten(1, 2)  # (n, L, pixels of a patch)
+    counts = patches.new_zeros(*patches.shape[:2], int(patches.max()) + 1)
+    most, label = counts.scatter_add_(2, patches, torch.ones_like(patches)).max(2)
+    return torch.where(most >= share * patches.shape[2], label, -1)
+
+
+def together_in_images(labels: Tensor, count: int) -> Tensor:
+    """Return the `information` (K, K) of being in one image, by labels (n, L); -1 is none."""
+    there = torch.stack([(labels == label).any(1) for label in range(count)], dim=1).double()  # (n, K)
+    images = there.sum(0)
+    return information(there.T @ there, images[:, None] * images / len(labels))
+
+
+def side_by_side(labels: Tensor, grid_size: tuple[int, int], count: int) -> Tensor:
+    """Return the `information` (K, K) of touching on the grid of patches, by labels (n, L); -1 is none."""
+    grid = labels.unflatten(1, grid_size)
+    pairs = [(grid[:, 1:], grid[:, :-1]), (grid[:, :, 1:], grid[:, :, :-1])]
+    one, other = (torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1))
+    known = (one >= 0) & (other >= 0)
+    met = torch.bincount(one[known] * count + other[known], minlength=count**2).view(count, count).double()
+    met = met + met.T
+    ends = met.sum(0)
+    return information(met, ends[:, None] * ends / met.sum().clamp(min=1))
+
+
+def information(met: Tensor, expected: Tensor) -> Tensor:
+    """Return pointwise mutual information in bits (Church and Hanks 1990): log2 of (met + 1) / (expected + 1).
+
+    The ones draw it towards 0 where few meetings are expected: two rare things may have had no occasion.
+    """
+    return ((met + 1) / (expected + 1)).log2()
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def residual_stream(encoder: VisionTransformer, inputs: Tensor, alone: bool = False) -> Tensor:
+    """Return the patch tokens of images (B, C, H, W) before the first block and after each: (S, B, L, D), not normed.
+
+    With `alone`, each patch is seen by itself, at its place, as if all others were hidden.
+    """
+    prefix = encoder.num_prefix_tokens
+    with eval_mode(encoder):
+        x = encoder.embed(encoder.patchify(inputs))  # (B, prefix + L, D)
+        batch, patches = len(x), x.shape[1] - prefix
+        if alone:
+            heads = x[:, None, :prefix].expand(-1, patches, -1, -1)  # (B, L, prefix, D)
+            x = torch.cat([heads, x[:, prefix:, None]], dim=2).flatten(0, 1)  # (B L, prefix + 1, D)
+        found = [x[:, prefix:]]
+        for block in encoder.blocks:
+            x = block(x)
+            found.append(x[:, prefix:])
+    return torch.stack(found).unflatten(1, (batch, -1)).flatten(2, 3)
+
+
+def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor:
+    """Return the mean token of K groups of patches, beyond the mean token of their places: (S, 2, K, D).
+
+    Even and odd images are averaged apart, so that two means have no image in common; nan where a half has no patch of a
+    group. The batches (S, B, L, D) are of all images in order; the labels (n, L), -1 for none.
+    """
+    half = torch.arange(len(labels))[:, None] % 2
+    groups = torch.where(labels < 0, 2 * count, labels + count * half)  # (n, L), the last for patches of no group
+    sums, places, done = [], [], 0
+    for tokens in batches:
+        into = groups[done : done + tokens.shape[1]].flatten().to(tokens.device)
+        empty = tokens.new_zeros(len(tokens), 2 * count + 1, tokens.shape[3])
+        sums.append(empty.index_add_(1, into, tokens.flatten(1, 2))[:, :-1].cpu().double())
+        places.append(tokens.sum(1).cpu().double())
+        done += tokens.shape[1]
+    typical = torch.stack(places).sum(0) / done  # (S, L, D)
+    lie = torch.stack([torch.bincount(column, minlength=2 * count + 1)[:-1] for column in groups.T], dim=1).double()
+    beyond = torch.stack(sums).sum(0) - lie @ typical  # (S, 2 K, D)
+    return (beyond / lie.sum(1)[:, None]).unflatten(1, (2, count))
+
+
+def group_cosines(means: Tensor) -> Tensor:
+    """Return the cosine between any two groups, about the mean of all, across the halves of `group_means`: (S, K, K)."""
+    unit = F.normalize(means - means.mean(2, keepdim=True), dim=-1)
+    cosines = unit[:, 0] @ unit[:, 1].transpose(1, 2)
+    return (cosines + cosines.transpose(1, 2)) / 2
+
+
+# --- kinds ------------------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Kinds:
     """Kinds of patches, K of them.
@@ -40,10 +138,9 @@ class Kinds:
     Attributes:
         data: what the images are called.
         names: of the kinds.
-        views: in which their patches can be measured: uint8 test images (n, C, H, W), and whether each patch is shown alone.
-        labels: int64 (n, L), the kind of each patch of those images, -1 for none.
-        met: float64 (K, K) each: how much more often than by chance two kinds are in one image, and side by side; counted in
-            training images.
+        views: uint8 test images (n, C, H, W), and whether each patch is shown alone.
+        labels: int64 (n, L), the kind of each patch, -1 for none.
+        met: (K, K) each, the `information` of being in one image and side by side, in training images.
     """
 
     data: str
@@ -53,16 +150,16 @@ class Kinds:
     met: dict[str, Tensor]
 
     def cosines(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
-        """How alike the tokens of two kinds are, before the first block and after each: (S, K, K), see `group_cosines`."""
+        """Return the cosines of kinds' tokens before the first block and after each: (S, K, K), see `group_cosines`."""
         images, alone = self.views[view]
         tokens = (residual_stream(encoder, trained.prepare(part), alone) for part in images.split(BATCH))
         return group_cosines(group_means(tokens, self.labels, len(self.names)))
 
     def looks(self, trained: Trained, view: str) -> tuple[Tensor, ...]:
-        """How alike two kinds look and lie, without any model; each (K, K), larger for more alike.
+        """Return how alike two kinds look and lie, (K, K) each, larger for more alike.
 
-        The cosine of their mean patches, the nearness of their mean colours, that of their contrasts (all beyond what is
-        typical of the place), and the cosine of how often they lie at each place.
+        The cosine of their mean patches, the nearness of mean colours and of contrasts, all beyond what is typical of the
+        place, and the cosine of how often they lie at each place.
         """
         size, count = trained.model.encoder.patch_embed.patch_size, len(self.names)
         batches = self.views[view][0].split(BATCH)
@@ -87,7 +184,7 @@ class Drawn(NamedTuple):
 
 
 def drawn_scenes(split: Literal["train", "test"], model: ModelConfig, share: float) -> Drawn:
-    """The first `SCENES` of a split, with the part that covers this share of a patch at least, -1 where none does."""
+    """Draw the first `SCENES` of a split, with the part that covers at least this share of each patch, else -1."""
     images, classes, pixels = draw_scenes(scene_indices(SCENES, split), SCENES_SEED)
     images, pixels = (cut_to_shape(some, model.image_size_2d) for some in (images, pixels))
     # Resized as the images are: each pixel has the part of the nearest one.
@@ -96,7 +193,7 @@ def drawn_scenes(split: Literal["train", "test"], model: ModelConfig, share: flo
 
 
 def require_parts(model: ModelConfig, names: Sequence[str]) -> None:
-    """Refuse patches of a size at which some parts of Scenes hardly ever fill one: there would be too few to measure."""
+    """Refuse patches so large that some parts of Scenes hardly ever fill one."""
     frequent = _frequent(drawn_scenes("test", model, CLEAR).patches, len(PART_NAMES)).tolist()
     rare = [name for name in names if PART_NAMES.index(name) not in frequent]
     if rare:
@@ -108,10 +205,9 @@ def require_parts(model: ModelConfig, names: Sequence[str]) -> None:
 
 
 def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
-    """The parts of Scenes, as its drawing knows them: a kind each, where it covers most of a patch.
+    """Return the parts of Scenes, a kind each.
 
-    What is shown alone is cut out along its part: the other pixels of the patch, which belong to what lies around it, have
-    the mean colour of the images that the models learn from.
+    What is shown alone is cut out along its part: the patch's other pixels have the mean colour of the training images.
     """
     grid, shown, counted = model.grid_size, drawn_scenes("test", model, CLEAR), drawn_scenes("train", model, 0)
     patches = shown.patches.view(-1, 1, *grid).float()
@@ -124,17 +220,14 @@ def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
 
 
 def clusters(points: Tensor, count: int, seed: int = 0, rounds: int = 25) -> Tensor:
-    """The centres (k, P) of points (n, P) by k-means, in `rounds` at most; fewer where there are fewer different points."""
+    """Return k-means' centres (k, P) of points (n, P); fewer than `count` where there are fewer different points."""
     count = min(count, len(points.unique(dim=0)))
     found = KMeans(count, n_init=1, max_iter=rounds, random_state=seed).fit(points.cpu().numpy())
     return torch.from_numpy(found.cluster_centers_).to(points)
 
 
 def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds:
-    """Patches that look alike, by k-means of their pixels, where nobody knows what they show.
-
-    So many test images are measured; company is counted in ten times as many training images.
-    """
+    """Return kinds by k-means of pixels: of test images, with what they meet in ten times as many training images."""
     shown = data.test.images[evenly_spaced(len(data.test), images)]
     counted = data.train.images[evenly_spaced(len(data.train), 10 * images)]
     normalize = Normalization.of(data.train.images)
@@ -153,7 +246,7 @@ def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds
 
 
 def _frequent(labels: Tensor, count: int) -> Tensor:
-    """Which of so many kinds have `LEAST` patches in each half of the images: int64 (K,)."""
+    """Return which kinds have `LEAST` patches in each half of the images: int64 (K,)."""
     halves = [torch.bincount(half[half >= 0], minlength=count) for half in (labels[::2], labels[1::2])]
     return (torch.stack(halves).amin(0) >= LEAST).nonzero()[:, 0]
 
@@ -166,7 +259,7 @@ def _kinds(
     counted: Tensor,
     grid: tuple[int, int],
 ) -> Kinds:
-    """The kinds that are frequent enough in `labels`, `FEWEST` at least, with what they meet in `counted`."""
+    """Keep the kinds that are frequent enough in `labels`, with what they meet in `counted`."""
     kept = _frequent(labels, len(names))
     if len(kept) < FEWEST:
         raise StudyError(

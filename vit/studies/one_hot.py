@@ -74,7 +74,7 @@ def study(experiment: Experiment) -> Results:
 
 
 def one_hot_difference(trained: Trained) -> float:
-    """The largest difference between looking patches up in a table and the product of one-hot vectors with it."""
+    """Return the largest difference between looking up in a table and multiplying one-hot vectors with it."""
     vectors = trained.model.encoder.patch_embed(trained.patches(16)).detach().flatten(0, 1)
     table = nn.Embedding.from_pretrained(vectors)
     numbers = torch.arange(len(vectors), device=vectors.device)
@@ -83,7 +83,7 @@ def one_hot_difference(trained: Trained) -> float:
 
 @torch.no_grad()
 def convolution_difference(trained: Trained) -> float:
-    """The largest difference between patches times W_E and the convolution that strides by a patch."""
+    """Return the largest difference between patches times W_E and the convolution that strides by a patch."""
     inputs, embed = trained.inputs(16), trained.model.encoder.patch_embed
     strided = F.conv2d(inputs, embed.proj.weight, embed.proj.bias, stride=embed.patch_size)
     return float((strided.flatten(2).transpose(1, 2) - embed(patchify(inputs, embed.patch_size))).abs().max())
@@ -91,9 +91,9 @@ def convolution_difference(trained: Trained) -> float:
 
 @torch.no_grad()
 def table_errors(trained: Trained, images: int) -> Tensor:
-    """For tables of growing size, the rows, the error as a share of the vectors' length, and the loss: float64 (sizes, 3).
+    """Return rows, error by the vectors' length, and loss of tables of `SIZES`: float64 (sizes, 3).
 
-    The sizes are `SIZES`, up to the first for which there are too few different patches: it has as many rows as there are.
+    The last one has as many rows as there are different patches, where these are too few.
     """
     known = trained.patches(500, "train").flatten(0, 1)  # (n, P)
     inputs, patches = trained.inputs(images), trained.patches(images)  # (B, C, H, W), (B, L, P)
@@ -113,7 +113,7 @@ def table_errors(trained: Trained, images: int) -> Tensor:
 
 @torch.no_grad()
 def masked_loss(trained: Trained, inputs: Tensor, shown: Tensor | None = None) -> float:
-    """The loss over the hidden patches of images (B, C, H, W), where the model is shown the images `shown` instead."""
+    """Return the loss over the hidden patches of images (B, C, H, W), where the model sees the images `shown` instead."""
     seen, total = (inputs if shown is None else shown).split(256), 0.0
     for part, (images, mask) in zip(seen, trained.masked(inputs, 256), strict=True):
         loss = masked_patch_loss(trained.model(part, mask), trained.model.targets(images), mask.mask)

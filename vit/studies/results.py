@@ -1,38 +1,47 @@
-"""What a study returns: tables of measures with each seed's own value, and pictures."""
+"""What a study returns, tables of measures with each seed's own value and pictures, and how `vit study` writes it."""
 
 from __future__ import annotations
 
 import math
 import statistics
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from inspect import cleandoc
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from vit import __version__
+from vit.atomic import write_json, write_text
+from vit.device import choose_compute, device_name
 from vit.errors import UserError
+from vit.figures import save_figure
+from vit.figures.style import Figure
+from vit.runs import flat_settings, read_mapping, settings_that_matter
+from vit.studies import STUDIES
 
 if TYPE_CHECKING:
-    from vit.figures.style import Figure
+    from vit.studies.experiment import Experiment
 
 
 class StudyError(UserError):
-    """A study that cannot be made; the message is one line."""
+    """A study cannot be made."""
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """One measure, once per seed.
-
-    Attributes:
-        values: in the order of the seeds.
-        share: whether it is a share of one, written in percent.
-        digits: after the point; None for as many as the spread leaves meaning.
-    """
+    """One measure, once per seed."""
 
     values: tuple[float, ...]
-    share: bool = False
-    digits: int | None = None
+    share: bool = False  # of one, written in percent
+    digits: int | None = None  # after the point; None: as many as the spread leaves meaning
 
     @property
     def mean(self) -> float:
@@ -45,12 +54,12 @@ class Seeds:
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     def __sub__(self, other: Seeds) -> Seeds:
-        """By how much a measure is above another, seed by seed, so that what both share cancels; shares differ by points."""
+        """Subtract seed by seed, so that what both share cancels; shares differ by points."""
         unit = 100 if self.share else 1
         return Seeds(tuple(unit * (a - b) for a, b in zip(self.values, other.values, strict=True)))
 
     def __str__(self) -> str:
-        """ "50.2% ± 0.4" or "0.512 ± 0.003": as many digits as the spread leaves meaning."""
+        """Return "50.2% ± 0.4" or "0.512 ± 0.003"."""
         if not all(map(math.isfinite, self.values)):
             return "not finite"
         factor, unit = (100, "%") if self.share else (1, "")
@@ -76,13 +85,7 @@ def seeds(values: Tensor | Sequence[float], share: bool = False, digits: int | N
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of measures.
-
-    Attributes:
-        title: what they are.
-        columns: one name each.
-        rows: as wide as `columns`: names, counts, measures.
-    """
+    """Rows of names, counts and `Seeds`."""
 
     title: str
     columns: Sequence[str]
@@ -106,3 +109,63 @@ class Results:
 
     tables: Sequence[Table]
     pictures: dict[str, Figure]
+
+
+def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str:
+    """Run a study, and write results.json, tables.md and its pictures into `out`/`name`.
+
+    Results of the same settings are replaced; other files are refused with a StudyError. Returns how to read the results,
+    which is the docstring of the study's module.
+    """
+    # refuse what cannot be made or written
+    folder, config = out / name, experiment.config
+    decisive = settings_that_matter(flat_settings(config.to_dict()))
+    settings = {"settings": decisive, "seeds": list(experiment.study.seeds), "images": experiment.study.images}
+    found = read_mapping(folder / "results.json", StudyError)
+    if any(found.get(key) != value for key, value in settings.items()) and folder.exists() and any(folder.iterdir()):
+        what = "a study with other settings" if found else "other files"
+        raise StudyError(f"{folder} holds {what}; name another folder with --out")
+    if missing := [package for package in ("scipy", "sklearn") if find_spec(package) is None]:
+        raise StudyError(f"{name}: {' and '.join(missing)} cannot be imported; pip install -e '.[studies]'")
+
+    # train and measure
+    module, since = import_module(f"vit.studies.{name.replace('-', '_')}"), time.perf_counter()
+    try:
+        results = module.study(experiment)
+    except StudyError as error:
+        raise StudyError(f"{name}: {error}") from error
+
+    # write, the numbers last
+    reading = cleandoc(module.__doc__ or "")
+    about: dict[str, Any] = {
+        "question": STUDIES[name],
+        "tables": [table.as_plain() for table in results.tables],
+        "command": command,
+        **settings,
+        "data": [
+            {"name": data.name, "content_hash": data.content_hash, "train_images": len(data.train)}
+            for data in experiment.used.values()
+        ],
+        "training_seconds": sum(experiment.seconds.values()),
+        "measuring_seconds": time.perf_counter() - since - experiment.waited,
+        "device": device_name(choose_compute(config.run, "fp32").device),
+        "date": datetime.now(UTC).date().isoformat(),
+        "versions": {
+            "vit-patch-trainer": __version__,
+            "python": sys.version.split()[0],
+            **{package: version(package) for package in ("torch", "scipy", "scikit-learn")},
+        },
+    }
+    for key, picture in results.pictures.items():
+        save_figure(picture, folder / f"{key}.png")
+    pictures = [f"![{key}]({key}.png)" for key in results.pictures]
+    tables = [table.as_markdown() for table in results.tables]
+    measured = (
+        f"Measured on {' and '.join(data.name for data in experiment.used.values())},"
+        f" seeds {', '.join(map(str, experiment.study.seeds))}, on {about['device']}, {about['date']}:"
+        f" {about['training_seconds']:,.0f} s of training, {about['measuring_seconds']:,.0f} s of measuring."
+    )
+    parts = [f"# {STUDIES[name]}", reading, *pictures, *tables, f"    {command}", measured]
+    write_text(folder / "tables.md", "\n\n".join(parts) + "\n")
+    write_json(folder / "results.json", about)
+    return reading

@@ -16,6 +16,7 @@ that would not be there.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
 import torch
@@ -30,10 +31,9 @@ from vit.encoder import VisionTransformer
 from vit.figures.images import pasted_figure
 from vit.figures.measures import Panel, layers_figure, shares_figure
 from vit.figures.style import Figure
-from vit.patches import patchify
-from vit.studies.analysis.tokens import paste, pasted_tokens, residual_stream, variance_shares
+from vit.patches import patchify, unpatchify
 from vit.studies.experiment import Experiment, Trained, trained_and_random
-from vit.studies.kinds import BATCH, CLEAR, drawn_scenes, require_parts
+from vit.studies.kinds import BATCH, CLEAR, drawn_scenes, require_parts, residual_stream
 from vit.studies.results import Results, StudyError, Table, seeds
 
 PATCHES, PLACES, IMAGES = 16, 9, 16  # each with each: 2,304 images
@@ -49,52 +49,46 @@ CONTEXT = slice(3, None)  # of TERMS, those that the image has a part in
 WHEEL, BALL = "wheel", "ball"  # a ball is drawn by the wheel's code, see vit.data.scenes.LOOK_ALIKES
 HOME, STREET, ELSEWHERE = "home", "another street", ("meadow", "sea", "air")
 OTHERS = (STREET, *ELSEWHERE)
-GROUPS = {
-    **{scene: slice(i, i + 1) for i, scene in enumerate(OTHERS)},
-    "meadow, sea or air": slice(1, None),
+GROUPS = {scene: slice(i, i + 1) for i, scene in enumerate(OTHERS)} | {
+    "meadow, sea or air": slice(1, None)
 }  # of OTHERS
 CASES = 200  # wheels that are pasted elsewhere, at most
 
 
 class Design(NamedTuple):
-    """Patches (n, P), each of which is put at each of the places (m,) in each of the contexts, images (k, C, H, W)."""
+    """Patches, each of which is put at each of the places in each of the contexts."""
 
-    patches: Tensor
-    places: Tensor
-    contexts: Tensor
+    patches: Tensor  # (n, P)
+    places: Tensor  # (m,)
+    contexts: Tensor  # (k, C, H, W)
 
     @property
     def description(self) -> str:
-        """How many there are of each, in words."""
+        """Count them in words."""
         patches, places, contexts = map(len, self)
         return f"{patches} patches, each at {places} places of {contexts} images"
 
 
 @dataclass(frozen=True)
 class Cases:
-    """Wheels in street images, and where else they are put: n of them.
+    """n wheels in street images, and where else they and as many balls are put."""
 
-    Attributes:
-        scenes: uint8 (n, C, H, W) each: the wheel's own image, another street, a meadow, a sea, the air.
-        givers: for a wheel and for a ball, the images that it is cut out of, and its place there, int64 (n,).
-        places: int64 (n,), where it is put: the wheel's own place.
-    """
-
-    scenes: dict[str, Tensor]
-    givers: dict[str, tuple[Tensor, Tensor]]
-    places: Tensor
+    scenes: dict[
+        str, Tensor
+    ]  # uint8 (n, C, H, W) each: the wheel's own image, another street, a meadow, a sea, the air
+    givers: dict[
+        str, tuple[Tensor, Tensor]
+    ]  # of wheels and balls: the images they are cut out of, and the places there
+    places: Tensor  # (n,) where they are put: the wheel's own place
 
     def pasted(self, trained: Trained, kind: str, scene: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Arguments of `paste`: the images of a scene, the patches of a kind, and the places."""
+        """Return the arguments of `paste`: the images of a scene, the patches of a kind, the places."""
         images, places = self.givers[kind]
         cut = patchify(trained.prepare(images), trained.model.encoder.patch_embed.patch_size)
         return trained.prepare(self.scenes[scene]), cut[torch.arange(len(cut)), places], self.places
 
     def distances(self, trained: Trained, encoder: VisionTransformer) -> Tensor:
-        """How far a token moves from the wheel's own image into another scene: (kinds, other scenes, S, n).
-
-        That is 1 - cosine of the same patch's tokens at the same place, beyond what is typical of that place.
-        """
+        """Return 1 - cosine of a patch's tokens in the wheel's own image and another scene: (kinds, other scenes, S, n)."""
         images = torch.cat(list(self.scenes.values()))
         sums = [residual_stream(encoder, trained.prepare(part)).sum(1) for part in images.split(BATCH)]
         typical = (torch.stack(sums).sum(0) / len(images))[:, self.places]  # (S, n, D)
@@ -106,11 +100,7 @@ class Cases:
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it.
-
-    Raises:
-        StudyError: patches are too large, or images too few, for patches to be put into other images.
-    """
+    """Return what was measured; the module says how to read it."""
     scenes = experiment.on_scenes
     require_parts(scenes.model, (WHEEL, BALL))
     count = len(experiment.data().test)
@@ -120,10 +110,8 @@ def study(experiment: Experiment) -> Results:
         )
     models, drawn = experiment.models(), experiment.models(config=scenes)
     cases = street_wheels(scenes.model, min(experiment.study.images, CASES))
-    shares = trained_and_random(
-        models, lambda one, model: token_shares(model.encoder, design_of(one))
-    )  # (seeds, S, terms)
-    # (seeds, kinds, other scenes, S, n)
+    # (seeds, S, terms) and (seeds, kinds, other scenes, S, n)
+    shares = trained_and_random(models, lambda one, model: token_shares(model.encoder, design_of(one)))
     moved = trained_and_random(drawn, lambda one, model: cases.distances(one, model.encoder))
 
     design = design_of(models[0]).description
@@ -146,12 +134,7 @@ def study(experiment: Experiment) -> Results:
         f" {len(cases.places)} wheels",
         ("model", "patch", "scene", "first block", "middle block", "last block"),
         [
-            (
-                name,
-                patch,
-                scene,
-                *(seeds(of[:, kind, others, stage], digits=2) for stage in (1, of.shape[3] // 2, -1)),
-            )
+            (name, patch, scene, *(seeds(of[:, kind, others, stage], digits=2) for stage in (1, of.shape[3] // 2, -1)))
             for name, of in moved.items()
             for kind, patch in enumerate((WHEEL, BALL))
             for scene, others in GROUPS.items()
@@ -166,7 +149,7 @@ def study(experiment: Experiment) -> Results:
 
 
 def design_of(trained: Trained) -> Design:
-    """`PATCHES`, `PLACES` and `IMAGES` of a model's test images, or as many as there are: the same for all models."""
+    """Draw `PATCHES`, `PLACES` and `IMAGES` of test images, or as many as there are: the same for all models."""
     embed, inputs = trained.model.encoder.patch_embed, trained.inputs(PATCHES + IMAGES)
     givers = torch.linspace(0, len(inputs) - 1, PATCHES).round().long()  # spread like the others over all classes
     contexts = inputs[~torch.isin(torch.arange(len(inputs)), givers)]
@@ -177,7 +160,7 @@ def design_of(trained: Trained) -> Design:
 
 
 def token_shares(encoder: VisionTransformer, design: Design) -> Tensor:
-    """What the tokens of a design differ by, before the first block and after each: (S, terms), which sum to one."""
+    """Return what the tokens of a design differ by, before the first block and after each: (S, terms), which sum to one."""
     levels = tuple(map(len, design))
     patch, place, context = torch.cartesian_prod(*map(torch.arange, levels)).T
     tokens = pasted_tokens(encoder, design.contexts[context], design.patches[patch], design.places[place])
@@ -186,7 +169,7 @@ def token_shares(encoder: VisionTransformer, design: Design) -> Tensor:
 
 
 def street_wheels(model: ModelConfig, count: int) -> Cases:
-    """Up to `count` wheels of Scenes that nearly fill a patch, and as many balls, and images to put them into."""
+    """Choose up to `count` wheels of Scenes that nearly fill a patch, as many balls, and images to put them into."""
     images, labels, _, clear = drawn_scenes("test", model, CLEAR)
     wheels, balls = ((clear == PART_NAMES.index(kind)).nonzero() for kind in (WHEEL, BALL))  # rows: image, patch
     wheels = wheels[evenly_spaced(len(wheels), count)]
@@ -202,20 +185,62 @@ def street_wheels(model: ModelConfig, count: int) -> Cases:
     return Cases(scenes, {WHEEL: (images[own], places), BALL: (images[balls[:, 0]], balls[:, 1])}, places)
 
 
+def paste(inputs: Tensor, patches: Tensor, places: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    """Return images (B, C, H, W) with one patch each replaced by `patches` (B, P), at `places` (B,) in row order."""
+    (height, width), (p, q) = inputs.shape[-2:], patch_size
+    cut = patchify(inputs, patch_size).clone()  # (B, L, P)
+    cut[torch.arange(len(cut)), places] = patches
+    return unpatchify(cut, patch_size, (height // p, width // q))
+
+
+def pasted_tokens(encoder: VisionTransformer, inputs: Tensor, patches: Tensor, places: Tensor) -> Tensor:
+    """Return the tokens (S, B, D) of patches that are pasted into images; arguments as in `paste`, normalised."""
+    found = []
+    for part in torch.arange(len(inputs)).split(BATCH):
+        images = paste(inputs[part], patches[part], places[part], encoder.patch_embed.patch_size)
+        found.append(residual_stream(encoder, images)[:, torch.arange(len(part)), places[part]])
+    return torch.cat(found, dim=1)
+
+
+def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str, ...], float]:
+    """Split the variance of vectors (levels of the first factor, of the second, ..., D) into shares, which sum to one.
+
+    A full factorial design (Fisher 1925): ("patch",) is what the mean over all else varies by; ("patch", "place") what the
+    two do together beyond the sum of what each does.
+    """
+    values = values.cpu().double()  # not every device has float64
+    axes = range(len(factors))
+    terms: dict[tuple[int, ...], Tensor] = {(): values.mean(tuple(axes), keepdim=True)}
+    for size in range(1, len(factors) + 1):
+        for chosen in combinations(axes, size):
+            averaged = tuple(axis for axis in axes if axis not in chosen)
+            mean = values.mean(averaged, keepdim=True) if averaged else values
+            smaller = [term for others, term in terms.items() if set(others) < set(chosen)]
+            terms[chosen] = mean - torch.stack([term.expand_as(mean) for term in smaller]).sum(0)
+    whole = (values - terms.pop(())).square().sum().clamp(min=torch.finfo(values.dtype).tiny)
+    combined = values[..., 0].numel()
+    return {
+        tuple(factors[axis] for axis in chosen): float(term.square().sum() * (combined / term[..., 0].numel()) / whole)
+        for chosen, term in terms.items()
+    }
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------------
+
+
 def shares_of_tokens(shares: dict[str, Tensor], about: str) -> Figure:
-    """What tokens differ by, from layer to layer."""
+    """Draw what tokens differ by, from layer to layer."""
     panels = []
     for name, of in shares.items():
         places = ["embedding", *(f"after block {number}" for number in range(1, of.shape[1]))]
         rows = zip(places, of.mean(0).tolist(), strict=True)
         panels.append(Panel(name, {place: dict(zip(TERMS, shares, strict=True)) for place, shares in rows}))
-    return shares_figure(
-        panels, "What is a token made of?", f"{about}: shares of their tokens' variance, mean over seeds"
-    )
+    about = f"{about}: shares of their tokens' variance, mean over seeds"
+    return shares_figure(panels, "What is a token made of?", about)
 
 
 def moved_figure(moved: dict[str, Tensor]) -> Figure:
-    """How far tokens move, from layer to layer."""
+    """Draw how far tokens move, from layer to layer."""
     top = max(float(of.mean(4).max()) for of in moved.values())
     panels = [
         Panel(
@@ -239,7 +264,7 @@ def moved_figure(moved: dict[str, Tensor]) -> Figure:
 
 
 def example_figure(cases: Cases, trained: Trained, moved: Tensor) -> Figure:
-    """A wheel and a ball at the same place of the same images: the case whose tokens move as far as half of all do."""
+    """Draw a wheel and a ball at the same place of the same images: the case of median movement."""
     embed = trained.model.encoder.patch_embed
     number = int(moved[0, :, -1].mean(0).argsort()[len(cases.places) // 2])
     place = divmod(int(cases.places[number]), embed.grid_size[1])

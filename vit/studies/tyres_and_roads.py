@@ -41,32 +41,23 @@ CORRELATION, P, GAIN = range(3)  # of an `Association`
 
 @dataclass(frozen=True)
 class Company:
-    """What was measured of K kinds of patches.
-
-    Attributes:
-        kinds: what they are.
-        looks: how alike their pixels are, by view: (K, K).
-        cosines: of their tokens, by arm and view: (seeds, S, K, K), S from the static embedding to the last block.
-        follows: by company, arm and view, the `Association` of cosine and company, looks and places given: (seeds, S, 3).
-    """
+    """What was measured of K kinds of patches; stages S are from the static embedding to the last block."""
 
     kinds: Kinds
-    looks: dict[str, Tensor]
-    cosines: dict[tuple[str, str], Tensor]
-    follows: dict[tuple[str, str, str], Tensor]
+    looks: dict[str, Tensor]  # (K, K) by view: how alike their pixels are
+    cosines: dict[tuple[str, str], Tensor]  # (seeds, S, K, K) by arm and view
+    follows: dict[
+        tuple[str, str, str], Tensor
+    ]  # (seeds, S, 3) by company, arm and view: the `Association` with cosines
 
     def cosine(self, one: str, other: str, arm: str, view: str) -> Tensor:
-        """The cosine of two kinds: (seeds, S)."""
+        """Return the cosine of two kinds: (seeds, S)."""
         names = self.kinds.names
         return self.cosines[arm, view][:, :, names.index(one), names.index(other)]
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it.
-
-    Raises:
-        StudyError: patches are too large, or images too few, for kinds of patches to be measured.
-    """
+    """Return what was measured; the module says how to read it."""
     scenes, config = experiment.on_scenes, experiment.config
     require_parts(scenes.model, (WHEEL, BALL, BUOY, ROAD, GRASS))
     known = [(scenes, parts_of_scenes(scenes.model, experiment.data(scenes)))]
@@ -108,7 +99,7 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Company:
 
 
 def company_table(found: Company, met: str) -> Table:
-    """How far cosines follow company, by arm and view."""
+    """Return how far cosines follow company, by arm and view."""
     stages = {"static": 0, "first block": 1, "last block": -1}
 
     def cells(of: Tensor, which: int) -> list[Seeds]:
@@ -129,7 +120,7 @@ def company_table(found: Company, met: str) -> Table:
 
 
 def wheel_table(scenes: Company) -> Table:
-    """Wheels and their doubles against roads."""
+    """Return the cosines of wheels and their doubles with roads."""
     pairs = ((WHEEL, ROAD), (BALL, ROAD), (BUOY, ROAD), (WHEEL, GRASS), (BALL, GRASS), (WHEEL, BALL))
     names = scenes.kinds.names
     rows: list[tuple[str | Seeds, ...]] = [
@@ -145,7 +136,7 @@ def wheel_table(scenes: Company) -> Table:
 
 
 def company_figure(found: list[Company], which: int, unit: str, title: str) -> Figure:
-    """How far cosines follow being in one image, from layer to layer: one of `Association`'s measures, per data set."""
+    """Draw one of `Association`'s measures with being in one image, from layer to layer."""
     measured = [
         (f"{one.kinds.data}, {view}", {arm: one.follows[TOGETHER, arm, view][:, :, which].numpy() for arm in MODELS})
         for one in found
@@ -163,7 +154,7 @@ def company_figure(found: list[Company], which: int, unit: str, title: str) -> F
 
 
 def wheel_figure(scenes: Company) -> Figure:
-    """How near wheels and their doubles are to roads, from layer to layer."""
+    """Draw how near wheels and their doubles are to roads, from layer to layer."""
     panels = [
         Panel(
             f"{arm}, {view}",
@@ -178,7 +169,7 @@ def wheel_figure(scenes: Company) -> Figure:
 
 
 def parts_figure(scenes: Company) -> Figure:
-    """All parts of Scenes against each other."""
+    """Draw all parts of Scenes against each other."""
     deep = {view: scenes.cosines["trained", view][:, -1].mean(0).numpy() for view in (WHOLE, ALONE)}
     relations = [
         Panel(f"how often they are {TOGETHER}", scenes.kinds.met[TOGETHER].numpy(), "bits more than by chance"),

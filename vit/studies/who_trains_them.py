@@ -35,26 +35,20 @@ MOST_IMAGES = 256  # that a gradient is taken of: as many as a batch or two of t
 
 
 class Pull(NamedTuple):
-    """What a loss does to the matrices and biases of models, by name; sizes are the root mean square of their numbers.
+    """What a loss does to the matrices and biases of models, by name; sizes are root mean squares."""
 
-    Attributes:
-        gradient, weight: sizes (seeds, moments, layers), at `MOMENTS` of the training.
-        moved: (seeds, layers), how far from the start, by the size there; of matrices.
-    """
-
-    gradient: dict[str, Tensor]
-    weight: dict[str, Tensor]
-    moved: dict[str, Tensor]
+    gradient: dict[str, Tensor]  # sizes (seeds, moments, layers)
+    weight: dict[str, Tensor]  # likewise
+    moved: dict[str, Tensor]  # (seeds, layers) of matrices, by the size at the start
 
     @property
     def relative(self) -> dict[str, Tensor]:
-        """The gradients of matrices by the size of their weights: (seeds, moments, layers)."""
+        """Return the gradients of matrices by the size of their weights: (seeds, moments, layers)."""
         return {name: self.gradient[name] / self.weight[name] for name in MATRICES}
 
 
 def study(experiment: Experiment) -> Results:
     """Return what was measured; the module says how to read it."""
-    experiment.require_matrices(biases=True)
     models = {arm: experiment.models(arm) for arm in (USUAL, *FROZEN)}
     data = experiment.data()
     images = min(experiment.study.images, MOST_IMAGES, len(data.test))
@@ -79,7 +73,7 @@ def study(experiment: Experiment) -> Results:
 
 
 def pull_of(models: list[Trained], images: int) -> Pull:
-    """What the masked loss of test images does to the matrices of an arm's models, and what their training did."""
+    """Measure what the masked loss of test images does to models, and what their training did."""
     found: list[tuple[dict[str, Tensor], ...]] = []
     for one in models:
         ((inputs, mask),) = one.masked(one.inputs(images), images)
@@ -96,7 +90,7 @@ def pull_of(models: list[Trained], images: int) -> Pull:
 
 
 def gradient_tables(pull: Pull, images: int) -> list[Table]:
-    """Gradients and movements of the matrices, of the pairs of them, and of the biases, which begin at zero."""
+    """Return gradients and movements of the matrices, of pairs of them, and of the biases, which begin at zero."""
     gradients = [f"gradient {moment}" for moment in MOMENTS]
     rounding = pull.gradient["b_K"].max()
     matrices = [
@@ -136,7 +130,7 @@ def gradient_tables(pull: Pull, images: int) -> list[Table]:
 
 
 def gradients_figure(pull: Pull, data: str) -> Figure:
-    """The gradient of each matrix at `MOMENTS`, by its size, and how far it has moved."""
+    """Draw the gradient of each matrix at `MOMENTS`, and how far it has moved."""
     shown = {
         f"gradient {moment}": {name: of[:, at] for name, of in pull.relative.items()}
         for at, moment in enumerate(MOMENTS)

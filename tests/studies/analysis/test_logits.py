@@ -6,13 +6,18 @@ from torch import nn
 
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
-from vit.interpret import AttentionMaps
+from vit.interpret import AttentionError, AttentionMaps
+from vit.patches import patchify
 from vit.studies.analysis.logits import (
     asking,
     correlation_with_cosine,
+    leading_pairs,
+    pixel_forms,
+    positive_share,
     self_share,
     split_first_logits,
     split_keys,
+    symmetric_share,
     symmetry,
     variance_parts,
 )
@@ -137,15 +142,6 @@ def test_identity_is_self_similarity():
 
 
 @pytest.mark.usefixtures("_seed")
-def test_a_head_that_prefers_the_unlike_is_found():
-    tokens = torch.randn(2, 30, 16)
-    cosines = torch.nn.functional.cosine_similarity(tokens[:, :, None], tokens[:, None], dim=-1)
-    liking = torch.stack([5 * cosines, -2 * cosines, cosines.transpose(-2, -1) + torch.randn(2, 30, 1)], dim=1)
-    expected = torch.tensor([[1.0, -1.0, 1.0]]).expand(2, 3)
-    torch.testing.assert_close(correlation_with_cosine(liking, tokens), expected, rtol=0, atol=1e-4)
-
-
-@pytest.mark.usefixtures("_seed")
 def test_likeness_is_told_from_what_is_held_constant():
     tokens, near = torch.randn(4, 40, 16), 20 * torch.randn(40, 40)
     cosines = torch.nn.functional.cosine_similarity(tokens[:, :, None], tokens[:, None], dim=-1)
@@ -154,14 +150,6 @@ def test_likeness_is_told_from_what_is_held_constant():
     found = correlation_with_cosine(logits, tokens, near)
     torch.testing.assert_close(found[:, 0], torch.ones(4), rtol=0, atol=1e-3)
     torch.testing.assert_close(found[:, 1], torch.zeros(4), rtol=0, atol=0.1)
-
-
-@pytest.mark.usefixtures("_seed")
-def test_unrelated_logits_give_nothing():
-    tokens, logits = torch.randn(8, 60, 32), torch.randn(8, 4, 60, 60)
-    assert correlation_with_cosine(logits, tokens).abs().max() < 0.08
-    assert symmetry(logits).abs().max() < 0.12
-    assert (correlation_with_cosine(torch.zeros(8, 4, 60, 60), tokens) == 0).all()
 
 
 @pytest.mark.usefixtures("_seed")
@@ -181,3 +169,55 @@ def test_the_share_of_the_diagonal():
     one_of_five = torch.diag(torch.tensor([1.0, 0, 0, 0, 0])).expand(1, 2, 5, 5)
     assert (self_share(one_of_five) == 0.2).all()
     assert (self_share(one_of_five, num_prefix_tokens=1) == 0).all()
+
+
+# --- forms on pixels
+
+
+def small_encoder(**settings) -> VisionTransformer:
+    return encoder_of(patch_size=(4, 4), depth=1, **settings)
+
+
+def test_a_form_gives_the_logits_of_contents():
+    encoder = small_encoder()
+    pictures = torch.randn(2, 3, 8, 12)
+    patches = patchify(pictures, (4, 4))
+    block = encoder.blocks[0]
+    divisor = (encoder.embed(encoder.patchify(pictures)).var(-1, unbiased=False) + block.norm1.eps).sqrt()[
+        :, 1:
+    ]  # (B, L)
+    forms = pixel_forms(encoder)
+    expected = (
+        torch.einsum("bip,hpq,bjq->bhij", patches, forms, patches) / (divisor[:, :, None] * divisor[:, None])[:, None]
+    )
+    torch.testing.assert_close(
+        split_first_logits(encoder, pictures)[0, 0, :, :, 1:, 1:], expected, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_an_inner_product_is_symmetric_and_positive_and_its_negative_is_not():
+    torch.manual_seed(0)
+    a = torch.randn(2, 9, 5)
+    inner = a @ a.mT
+    for share, of, value in ((symmetric_share, inner, 1), (positive_share, inner, 1), (positive_share, -inner, 0)):
+        assert share(of).tolist() == pytest.approx([value, value], abs=1e-6)
+    turned = torch.randn(9, 9)
+    assert float(symmetric_share(turned - turned.T)) == pytest.approx(0)
+    assert float(positive_share(turned)) == pytest.approx(float(positive_share(turned + turned.T)))
+
+
+def test_all_pairs_together_are_the_form():
+    torch.manual_seed(0)
+    form = torch.randn(7, 7).double()
+    asked, found, shares = leading_pairs(form, 7)
+    assert float(shares.sum()) == pytest.approx(1)
+    assert shares.tolist() == sorted(shares.tolist(), reverse=True)
+    assert (asked.sum(1) >= 0).all()
+    torch.testing.assert_close(asked.T * shares.sqrt() * form.norm() @ found, form)
+    assert all(len(part) == 2 for part in leading_pairs(form, 2))
+
+
+@pytest.mark.parametrize(("settings", "reason"), [({"qkv": "identity"}, "no W_Q"), ({"qk_norm": True}, "normalises")])
+def test_attention_without_a_form_is_refused(settings, reason):
+    with pytest.raises(AttentionError, match=reason):
+        pixel_forms(small_encoder(**settings))

@@ -1,1 +1,1 @@
-"""What studies look at inside a model: weights, gradients, logits, tokens, what a reconstruction rests on."""
+"""What several studies and notebooks measure: correlations, logits, tokens, gradients."""

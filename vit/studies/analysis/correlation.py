@@ -11,12 +11,12 @@ from torch import Tensor
 
 
 def correlation(a: Tensor, b: Tensor) -> Tensor:
-    """Pearson's correlation along the last dimension of (..., n), from -1 to 1; 0 where one of the two does not vary."""
+    """Return Pearson's correlation along the last dimension; 0 where one of the two does not vary."""
     return (_unit(a) * _unit(b)).sum(-1)
 
 
 def partial_correlation(a: Tensor, b: Tensor, given: Tensor) -> Tensor:
-    """The correlation of what is left of `a` and `b` once a third measure has explained what it can; likewise."""
+    """Return the correlation of what a linear fit by a third measure leaves of `a` and `b`."""
     given = _unit(given)
     left = []
     for values in (_unit(a), _unit(b)):
@@ -26,7 +26,7 @@ def partial_correlation(a: Tensor, b: Tensor, given: Tensor) -> Tensor:
 
 
 def _unit(values: Tensor) -> Tensor:
-    """Without their mean, and of length 1; zeros where nothing varies beyond rounding."""
+    """Return values without their mean and of length 1; zeros where nothing varies beyond rounding."""
     centred = values - values.mean(-1, keepdim=True)
     length = centred.norm(dim=-1, keepdim=True)
     small = 4 * torch.finfo(centred.dtype).eps * values.norm(dim=-1, keepdim=True)
@@ -34,43 +34,32 @@ def _unit(values: Tensor) -> Tensor:
 
 
 def ranks(values: Tensor) -> Tensor:
-    """Ranks along the last dimension from 0, equal values sharing the mean of theirs; their correlation is Spearman's."""
+    """Return ranks along the last dimension from 0; equal values share the mean of theirs."""
     return torch.from_numpy(rankdata(values.cpu().numpy(), axis=-1) - 1).to(values)
 
 
 def top_overlap(a: Tensor, b: Tensor, count: int) -> Tensor:
-    """The share of the `count` highest of a (..., n) that are among the `count` highest of b; of random ones, count / n."""
+    """Return the share of the `count` highest of a (..., n) among the `count` highest of b; by chance, count / n."""
     chosen = [torch.zeros_like(part).scatter(-1, part.topk(count).indices, 1.0) for part in (a, b)]
     return (chosen[0] * chosen[1]).sum(-1) / count
 
 
 class Association(NamedTuple):
-    """How two relations go together.
+    """How two relations go together."""
 
-    Attributes:
-        correlation: of ranks, from -1 to 1.
-        p: how often chance gives a correlation as far from 0, or farther.
-        gain: by how much the one rises with one standard deviation of the other, in the one's unit.
-    """
-
-    correlation: float
-    p: float
-    gain: float
+    correlation: float  # of ranks
+    p: float  # how often permutations give a correlation as far from 0
+    gain: float  # rise of the one with a standard deviation of the other
 
 
 def association(
     one: Tensor, other: Tensor, given: Sequence[Tensor] = (), permutations: int = 999, seed: int = 0
 ) -> Association:
-    """The rank correlation of two relations (K, K) between K things, with others held constant, and its Mantel test.
+    """Return how two symmetric relations (K, K) go together off the diagonal, with others held constant by linear fits.
 
-    The relations are symmetric, and their diagonals are not looked at. The correlation is Spearman's: of ranks, and with
-    `given`, of what a linear fit of the ranks of those leaves. The K (K - 1) / 2 pairs are not independent, as each thing
-    is in K - 1 of them; so chance is what comes of permuting the things (Mantel 1967; for partial correlations the
-    residuals are permuted, Legendre 2000).
-
-    Ranks say how surely two relations go together and not how much: two models may order all pairs alike, of which one
-    tells them well apart and one hardly. That is what the gain is for: the slope of a linear fit to the values, with
-    `given` in it.
+    The correlation is Spearman's, partial with `given`. Pairs are not independent, as each thing is in K - 1 of them; so p
+    is that of a Mantel test, which permutes the things (Mantel 1967; of residuals, Legendre 2000). Ranks say how surely two
+    relations go together; how much is the gain, the slope of a linear fit to the values.
     """
     count = len(one)
     upper = torch.triu_indices(count, count, 1)
@@ -98,12 +87,12 @@ def association(
 
 
 def _directions(given: Tensor) -> Tensor:
-    """Orthonormal rows (up to 1 + n, pairs) that span all linear fits by a constant and by `given` (n, pairs)."""
+    """Return orthonormal rows that span all linear fits by a constant and by `given` (n, pairs)."""
     fitted = torch.cat([given.new_ones(1, given.shape[1]), given])
     _, sizes, rows = torch.linalg.svd(fitted, full_matrices=False)
     return rows[sizes > 1e-9 * sizes[0]]
 
 
 def _residuals(values: Tensor, directions: Tensor) -> Tensor:
-    """What a linear fit leaves of values (..., pairs)."""
+    """Return what a linear fit leaves of values (..., pairs)."""
     return values - (values @ directions.T) @ directions

@@ -14,11 +14,7 @@ from vit.masking import Mask
 
 
 def masked_gradients(model: MaskedAutoencoder, images: Tensor, mask: Mask) -> dict[str, list[Tensor]]:
-    """The gradient of the masked loss in every matrix of the encoder: one backward pass has them all, as `weights_by_name`.
-
-    What was frozen in training, or is fixed, has its gradient here too: how it would be pulled if it learned. The images
-    are normalised; the model is left as it is.
-    """
+    """Return the gradient of the masked loss in every matrix of the encoder, also frozen ones, as `weights_by_name`."""
     model = deepcopy(model).requires_grad_(True)
     parameters = list(model.parameters())
     with eval_mode(model), torch.enable_grad():
@@ -30,10 +26,9 @@ def masked_gradients(model: MaskedAutoencoder, images: Tensor, mask: Mask) -> di
 def weights_by_name(
     encoder: VisionTransformer, of: Callable[[Tensor], Tensor] = Tensor.detach
 ) -> dict[str, list[Tensor]]:
-    """The matrices of an encoder by name, and the biases of queries, keys and values, layer by layer, as flat tensors.
+    """Return an encoder's matrices and biases by name, flat, a tensor per layer (one in all of "W_E" and "positions").
 
-    One a layer of "W_Q", "W_K", "W_V" and "b_Q", "b_K", "b_V" (where there are such), "W_O", and "MLP" with its two
-    matrices; one in all of "W_E" and "positions". `of` says what is wanted of a parameter: its values, its gradient.
+    `of` takes a parameter's values, or its gradient. "MLP" has both matrices.
     """
     blocks = [block for block in encoder.blocks if isinstance(block, Block)]
     found = {"W_E": [of(encoder.patch_embed.proj.weight).flatten()], "positions": [of(encoder.pos_embed).flatten()]}
@@ -49,10 +44,10 @@ def weights_by_name(
 
 
 def sizes(vectors: list[Tensor]) -> Tensor:
-    """Of each the root mean square of its numbers: (their number,)."""
+    """Return the root mean square of each vector."""
     return torch.stack([vector.square().mean().sqrt() for vector in vectors])
 
 
 def drift(before: list[Tensor], after: list[Tensor]) -> Tensor:
-    """How far each has moved, |W - W0| / |W0|, where W0 is what it began with: (their number,)."""
+    """Return how far each vector has moved, |W - W0| / |W0|."""
     return sizes([there - here for here, there in zip(before, after, strict=True)]) / sizes(before)

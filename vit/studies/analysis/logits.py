@@ -1,25 +1,85 @@
-"""What the logits of attention are made of, and whether they follow how similar the tokens are.
+"""What attention logits are made of: the first layer as forms on pixels, exact splits, and how far they follow likeness.
 
-A softmax over keys ignores what is the same for all keys of a query, so that variance and correlation are over the keys of
-each query. With W_Q = W_K = W_V = I (`model.qkv: identity`) a head's logits are X X^T / sqrt(d) of its slice of X: symmetric,
-and large where tokens are alike, above all between a token and itself. Learned matrices may make anything of them.
+A softmax over keys ignores what is the same for all keys of a query, so variances and correlations are over the keys of each
+query. With W_Q = W_K = W_V = I (`model.qkv: identity`) a head's logits are X X^T / sqrt(d) of its slice of X.
 
-Letters: B batch, h heads, d = D / h, L patches, N tokens (prefix + L).
+Letters: B batch, h heads, d = D / h, L patches, N tokens (prefix + L), P = C p q values a patch.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit.encoder import Block, VisionTransformer
+from vit.interpret.layers import AttentionError
 from vit.patches import patchify, unpatchify
-from vit.studies.analysis.circuits import require_bilinear
 from vit.studies.analysis.correlation import correlation, partial_correlation
+
+# --- forms: the logits of the first layer, without any image ----------------------------------------------------------------
+
+
+def first_block(encoder: VisionTransformer) -> Block:
+    """Return the first block; an AttentionError refuses logits that are no product of normed tokens, W_Q and W_K."""
+    block = cast(Block, encoder.blocks[0])
+    if block.attn.qkv is None:
+        raise AttentionError("attention with Q = K = V = X (qkv: identity) has no W_Q and W_K to look at")
+    if not isinstance(block.attn.q_norm, nn.Identity):
+        raise AttentionError("attention that normalises queries and keys (qk_norm) has no logits that split into parts")
+    return block
+
+
+def pixel_forms(encoder: VisionTransformer) -> Tensor:
+    """Return F = W_E W_Q W_K^T W_E^T of the first layer, per head: (h, P, P).
+
+    The pixels x and y of two patches add x F y^T / (s_x s_y) to a head's logit (W_Q W_K^T is the QK circuit of Elhage et
+    al. 2021). The norm's scale and centring and attention's 1 / sqrt(d) are in F; s_x and s_y, the norm's divisors for the
+    two tokens, are not, and change no sign.
+    """
+    block = first_block(encoder)
+    written = encoder.patch_embed.W_E.detach()  # (P, D)
+    written = (written - written.mean(1, keepdim=True)) * block.norm1.weight.detach()
+    shape = (block.attn.num_heads, -1)
+    queries = (written @ block.attn.W_Q.detach()).unflatten(1, shape).transpose(0, 1)  # (h, P, d)
+    keys = (written @ block.attn.W_K.detach()).unflatten(1, shape).transpose(0, 1)
+    return queries @ keys.transpose(1, 2) * queries.shape[-1] ** -0.5  # (h, P, P)
+
+
+def symmetric_share(forms: Tensor) -> Tensor:
+    """Return |(F + F^T) / 2|^2 / |F|^2 of forms (..., P, P).
+
+    1 is a similarity; random numbers have 1/2 + 1 / (2 P).
+    """
+    forms = forms.cpu().double()
+    return ((forms + forms.mT) / 2).square().sum((-2, -1)) / forms.square().sum((-2, -1))
+
+
+def positive_share(forms: Tensor) -> Tensor:
+    """Return the share of positive eigenvalues in the symmetric part of forms (..., P, P).
+
+    1: like attracts like in every direction, as in an inner product; 0: opposites attract.
+    """
+    values = torch.linalg.eigvalsh((forms.cpu().double() + forms.cpu().double().mT) / 2)
+    return values.clamp(min=0).sum(-1) / values.abs().sum(-1)
+
+
+def leading_pairs(form: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Split a form (P, P) into pairs of patches, strongest first: x F y^T = sum over i of s_i (x . a_i)(y . b_i).
+
+    Returns a (count, P), what asks; b (count, P), what is found, both of length 1; and s_i^2 / sum s^2 (count,). Only a and
+    b together can change their signs: the sum over a is positive.
+    """
+    asked, sizes, found = torch.linalg.svd(form.cpu().double())
+    asked, found = asked.T[:count], found[:count]
+    sign = torch.where(asked.sum(1, keepdim=True) < 0, -1.0, 1.0)
+    return asked * sign, found * sign, sizes[:count].square() / sizes.square().sum()
+
+
+# --- logits of images -------------------------------------------------------------------------------------------------------
 
 
 class Asking(NamedTuple):
@@ -37,7 +97,7 @@ class Asking(NamedTuple):
 
 @torch.no_grad()
 def asking(encoder: VisionTransformer, images: Tensor) -> list[Asking]:
-    """What the tokens of images (B, C, H, W) ask for and are found by, layer by layer."""
+    """Return the queries and keys of images (B, C, H, W), layer by layer."""
     found, x = [], encoder.embed(encoder.patchify(images))
     for block in encoder.blocks:
         assert isinstance(block, Block)
@@ -50,17 +110,14 @@ def asking(encoder: VisionTransformer, images: Tensor) -> list[Asking]:
 
 @torch.no_grad()
 def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
-    """The logits of the first layer as a sum: what of the query meets what of the key, (3, 3, B, h, N, N).
+    """Split the first layer's logits by what of the query meets what of the key: (3, 3, B, h, N, N), which sum to them.
 
-    A token is content + position + rest: of a patch, its pixels times W_E, its row of the position table, and the bias of
-    the embedding; of the class token, itself, its row, nothing. The norm's centring is linear and its divisor, one number a
-    token, is applied to all three alike, so that the split is exact: the sum over the first two dimensions, part of the
-    query and part of the key, is what the softmax is taken of. The norm's bias goes to the rest of queries and keys, as do
-    their own. An AttentionError refuses what `pixel_forms` does.
+    A token is content + position + rest: a patch's pixels times W_E (the class token itself), its row of the position
+    table, and the embedding's bias. The norm's centring is linear and its divisor is applied to all three, so the split is
+    exact. The biases of the norm, queries and keys belong to the rest.
     """
-    block = encoder.blocks[0]
-    assert isinstance(block, Block)
-    require_bilinear(block)
+    # Each token in three parts, through the norm
+    block = first_block(encoder)
     attention, norm = block.attn, block.norm1
     x = encoder.embed(encoder.patchify(images))  # (B, N, D)
     position, rest = torch.zeros_like(x), torch.zeros_like(x)
@@ -71,6 +128,8 @@ def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
     parts = torch.stack([x - position - rest, position, rest])  # (3, B, N, D)
     parts = (parts - parts.mean(-1, keepdim=True)) * scale
     parts[2] += norm.bias
+
+    # Each part's queries and keys
     sides = []
     for third, matrix in enumerate((attention.W_Q, attention.W_K)):
         side = parts @ matrix
@@ -82,10 +141,9 @@ def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
 
 
 def variance_parts(terms: Tensor) -> Tensor:
-    """The variance over keys of a sum of terms (terms, B, h, queries, keys), divided among them: (h, terms).
+    """Divide the variance over keys of a sum of terms (terms, B, h, queries, keys) among them: (h, terms).
 
-    Each gets its covariance with the sum, summed over images and queries; a term that works against the others has a
-    negative part.
+    Each gets its covariance with the sum, which is negative where it works against the others.
     """
     terms = terms - terms.mean(-1, keepdim=True)
     return (terms * terms.sum(0)).mean(-1).sum((1, 3)).T
@@ -93,26 +151,20 @@ def variance_parts(terms: Tensor) -> Tensor:
 
 @torch.no_grad()
 def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, seed: int = 0) -> Tensor:
-    """What tells the keys of a query apart, in every layer: the key's position, its own patch, or what it has taken in.
+    """Split what tells a query's keys apart into position, own patch and context, in every layer: (layers, h, 3).
 
-    A patch of an image is put, at its place, into other images, and what its key is there on average is what its patch says.
-    The key at that place, averaged over the other images as they are, is what the position says. So
+        q . key = q . (mean key at that place)  +  q . (mean key of that patch - the former)  +  q . (key - the latter)
 
-        q . key = q . (key at that place)  +  q . (key of that patch - key at that place)  +  q . (key - key of that patch)
-
-    and the three share the variance of the logits over the keys of each query. Which other images a patch is put into has
-    nothing to do with its own, so that taking one leaves the shares unbiased.
+    The mean key at a place is over other images; the mean key of a patch is what it has when it is put there into other
+    images. Which ones are drawn has nothing to do with the patch, so a single draw leaves the shares unbiased.
 
     Args:
-        encoder: any; patches ask patches, prefix tokens are left out.
+        encoder: patches ask patches; prefix tokens are left out.
         images: (B, C, H, W), normalised.
         others: (A, C, H, W), other images.
         seed: of the draws.
-
-    Returns:
-        (layers, h, 3): parts of the variance as `variance_parts` gives them: position, patch, context; in the first layer
-        a key knows nothing but its patch and position.
     """
+    # Mean keys of places, and keys of patches in other images
     generator = torch.Generator().manual_seed(seed)
     prefix, embed = encoder.num_prefix_tokens, encoder.patch_embed
     average = [layer.keys[:, :, prefix:].mean(0) for layer in asking(encoder, others)]  # (h, L, d) each
@@ -125,6 +177,8 @@ def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, seed:
         elsewhere = asking(encoder, unpatchify(mixed, embed.patch_size, embed.grid_size))
         for keys, layer in zip(alone, elsewhere, strict=True):
             keys[:, :, place] = layer.keys[:, :, prefix + place]
+
+    # The three parts of each layer's logits
     found = []
     for layer, position, patch in zip(own, average, alone, strict=True):
         queries, keys = layer.queries[:, :, prefix:], layer.keys[:, :, prefix:]
@@ -134,17 +188,14 @@ def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, seed:
 
 
 def self_share(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
-    """The share of its attention (B, h, N, N) that a token gives to itself, mean over tokens but the prefix: (B, h)."""
+    """Return the share of attention (B, h, N, N) that a token gives to itself, mean over tokens but the prefix: (B, h)."""
     return weights.diagonal(dim1=-2, dim2=-1)[..., num_prefix_tokens:].mean(-1)
 
 
 def correlation_with_cosine(logits: Tensor, vectors: Tensor, given: Tensor | None = None) -> Tensor:
-    """How a query's logits (B, h, N, N) correlate with how similar the keys are to it, mean over queries: (B, h).
+    """Correlate a query's logits (B, h, N, N) with its cosine to the keys by `vectors` (B, N, D), mean over queries: (B, h).
 
-    For each query it is taken over all other tokens: with itself, of cosine 1, there would always be some. Softmax loses a
-    number that is the same for all keys of a query; so does the correlation: it is that of the logarithm of the weights
-    too. `vectors` (B, N, D) are the tokens that the logits were made of, or others that may be alike; `given` (N, N) is
-    held constant.
+    A token's own key, of cosine 1, is left out. `given` (N, N) is held constant.
     """
     unit = F.normalize(vectors, dim=-1)
     asked, cosines = _others(logits), _others(unit @ unit.mT)[:, None]  # (B, h or 1, N, N - 1)
@@ -153,18 +204,17 @@ def correlation_with_cosine(logits: Tensor, vectors: Tensor, given: Tensor | Non
 
 
 def _others(square: Tensor) -> Tensor:
-    """(..., N, N) -> (..., N, N - 1): rows without what each has for itself."""
+    """Return rows without what each has for itself: (..., N, N) -> (..., N, N - 1)."""
     size = square.shape[-1]
     after = square.flatten(-2)[..., 1:].unflatten(-1, (size - 1, size + 1))  # each begins after one of the diagonal
     return after[..., :-1].reshape(*square.shape[:-1], size - 1)
 
 
 def symmetry(logits: Tensor) -> Tensor:
-    """Whether two tokens ask each other alike, by logits (B, h, N, N): (B, h).
+    """Return (|S|^2 - |A|^2) / (|S|^2 + |A|^2) of the symmetric and antisymmetric parts of logits (B, h, N, N): (B, h).
 
-    That is (|S|^2 - |A|^2) / (|S|^2 + |A|^2) of the symmetric and antisymmetric parts. What a token has with all others, as
-    a query and as a key, is taken away first: pairs are left. 1 where a logit is the same both ways, 0 where one way says
-    nothing of the other, -1 where it is the opposite.
+    What a token has with all others, as a query and as a key, is taken away first. 1: a logit is the same both ways; 0: one
+    way says nothing of the other; -1: it is the opposite.
     """
     pairs = logits - logits.mean(-1, keepdim=True) - logits.mean(-2, keepdim=True) + logits.mean((-2, -1), keepdim=True)
     # |S|^2 - |A|^2 of S, A = (Z +- Z^T) / 2 is the sum of Z times Z^T, |S|^2 + |A|^2 that of Z squared.
