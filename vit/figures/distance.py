@@ -32,22 +32,10 @@ def distance_figure(
     Args:
         distances: (layers, heads), pixels; nan where a layer has fewer heads.
         entropies: (layers, heads), bits; nan likewise.
-        title, subtitle: the heading.
         image_diagonal: pixels; a second axis then tells distances as a share of it.
         names: of the layers; None for their numbers from 0.
         uniform_distance, uniform_entropy: what even attention would have, as a line.
-        dark: for a dark page.
-
-    Raises:
-        ValueError: the shapes differ, or there is no layer.
     """
-    if distances.ndim != 2 or distances.shape != entropies.shape or not distances.numel():
-        raise ValueError(
-            "distances and entropies are both (layers, heads),"
-            f" got {tuple(distances.shape)} and {tuple(entropies.shape)}"
-        )
-    if names is not None and len(names) != len(distances):
-        raise ValueError(f"{len(names)} names for {len(distances)} layers")
     panels = (
         (distances, uniform_distance, "pixels", "how far: mean distance from the patch that asks"),
         (entropies, uniform_entropy, "bits", "how spread: entropy of its weights"),
