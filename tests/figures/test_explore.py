@@ -95,6 +95,13 @@ def test_codes_keep_row_sums_and_are_off_by_less_than_a_step(weights):
     assert ((decoded - exact).abs() <= step).all()
 
 
+def test_even_rows_and_single_keys_come_back_exact():
+    for tokens in (1, 2, 65, 197):
+        even = torch.full((tokens,), 1 / tokens, dtype=torch.float64)
+        assert torch.allclose(weights_of(codes_of(even)), even, rtol=1e-12, atol=0)
+    assert torch.equal(weights_of(codes_of(torch.eye(4))), torch.eye(4).double())
+
+
 # ---- The text --------------------------------------------------------------------------------------------------------
 
 

@@ -133,7 +133,7 @@ THEMED = {
     )[2],
     "distances": lambda **o: distance_figure(rand(3, 4), rand(3, 4), *T, **BY_DEPTH, **o),
     "distances of named layers": lambda **o: distance_figure(
-        rand(40, 1), rand(40, 1), *T, names=[f"{name} {i}" for i in range(5) for name in HOSTILE], **o
+        rand(40, 1), rand(40, 1), *T, names=[str(2 * i) for i in range(40)], **o
     ),
     "confusion": lambda **o: confusion_figure(torch.eye(8, dtype=torch.int64) + 1, HOSTILE, *T, **o),
     "confusion of many": lambda **o: confusion_figure(torch.eye(30, dtype=torch.int64), ["x"] * 30, "", "", **o),

@@ -68,9 +68,8 @@ class Page:
 
     def text(self, x: float, y: float, words: str, size: float, **options: Any) -> None:
         """Write printable text, in ink and around the height `y` unless `options` say otherwise."""
-        self.figure.text(
-            *self.share(x, y), words, **({"fontsize": size, "color": theme().ink, "va": "center"} | options)
-        )
+        look: dict[str, Any] = {"color": theme().ink, "va": "center"} | options
+        self.figure.text(*self.share(x, y), words, fontsize=size, **look)
 
 
 class Sheet(Page):
