@@ -177,23 +177,13 @@ def test_outliers_do_not_stretch_the_scale_and_are_told():
     assert not any("Pointed end" in text for text in texts(draw(weights())))
 
 
-def test_all_colours_of_a_map_stand_in_the_bar():
-    *_, panel, bar = crops(draw(weights(1, 1)))
-    known, shown = (np.unique(part.reshape(-1, 3), axis=0).astype(int) for part in (bar, panel))
-    assert np.abs(shown[:, None] - known).max(-1).min(1).max() <= 1  # of 255: a bar of few dots has fewer colours
-
-
-def test_all_colours_of_an_overlay_stand_in_the_bar():
-    for dark in (False, True):
-        *_, panel, bar = crops(draw(weights(1, 1), overlay=True, dark=dark))
-        known = np.unique(bar.reshape(-1, 3), axis=0).astype(int)
-        shown = np.unique(panel.reshape(-1, 3), axis=0).astype(int)
-        assert np.abs(shown[:, None] - known).max(-1).min(1).max() <= 3  # of 255: the bar has fewer greys than an image
-        assert len(shown) > 200  # the image is there
-
-
-def test_an_overlay_of_strong_attention_on_dark_is_told_from_weak_on_bright():
-    *_, bar = crops(draw(weights(1, 1), overlay=True))
+@pytest.mark.parametrize("dark", [False, True])
+def test_all_colours_of_a_map_stand_in_the_bar(dark):
+    for overlay, slack in ((False, 1), (True, 3)):  # of 255: the bar has fewer greys than an image
+        *_, panel, bar = crops(draw(weights(1, 1), overlay=overlay, dark=dark))
+        known, shown = (np.unique(part.reshape(-1, 3), axis=0).astype(int) for part in (bar, panel))
+        assert np.abs(shown[:, None] - known).max(-1).min(1).max() <= slack
+    assert len(shown) > 200  # the image is there
     strongest_on_black, weakest_on_white = bar[0, 0].astype(int), bar[-1, -1].astype(int)
     assert np.ptp(weakest_on_white) <= 4  # grey
     assert np.ptp(strongest_on_black) > 25  # not
@@ -304,8 +294,6 @@ def test_the_distance_figure_has_its_points_where_the_values_are():
         assert high > 5 * factor
     assert (far.get_ylabel(), spread.get_ylabel()) == ("pixels", "bits")
     assert np.allclose(far.child_axes[0].get_ylim(), np.array(far.get_ylim()) / 10)
-    nothing = torch.full((2, 2), float("nan"))
-    rendered(distance_figure(nothing, nothing, "", ""))
 
 
 def test_a_film_has_a_frame_for_each_moment_one_palette_and_a_long_last_frame(tmp_path):
@@ -359,19 +347,11 @@ def test_frames_of_few_colours_keep_them(tmp_path):
     assert durations == [100, 200, 300]
 
 
-NAN, MANY = float("nan"), torch.ones(10, 50, *GRID)
 REFUSED = {
-    "no image": (lambda: draw(torch.ones(0, 2, *GRID)), "at least one"),
-    "too many": (lambda: draw(MANY), "480"),
+    "too many": (lambda: draw(torch.ones(10, 50, *GRID)), "480"),
     "a scale": (lambda: draw(weights(), scale="other"), "shared, row, log"),
     "a patch": (lambda: draw(weights(), query=(3, 0)), "no patch in row 3"),
-    "patches": (lambda: draw(weights(), query=[(0, 0)] * 3), "3 patches that ask, for 2"),
-    "infinite": (lambda: draw(weights() / 0), "infinite"),
-    "negative": (lambda: draw(-weights(), scale="log", unit="x"), "negative"),
     "labels": (lambda: attention_figure(images(), weights(), names(), ["one"], "", ""), "do not fit"),
-    "channels": (lambda: attention_figure(images(2, channels=2), weights(), names(), ["", ""], "", ""), "1 or 3"),
-    "layers": (lambda: distance_figure(torch.ones(2, 3), torch.ones(3, 2), "", ""), "layers, heads"),
-    "moments": (lambda: film(3, moments=["one"]), "1 moments for 3"),
 }
 
 
@@ -379,17 +359,3 @@ REFUSED = {
 def test_what_does_not_fit_is_refused(make, says):
     with pytest.raises(ValueError, match=says):
         make()
-
-
-def test_a_film_of_nothing_or_too_fast_is_refused(tmp_path):
-    one = np.zeros((2, 2, 3), np.uint8)
-    for frames, name, seconds in (
-        ([], "a.gif", 1),
-        ([one, np.zeros((3, 2, 3), np.uint8)], "a.gif", 1),
-        ([one], "a.png", 1),
-        ([one], "a.gif", 0.001),
-        ([one], "a.gif", NAN),
-    ):
-        with pytest.raises(ValueError, match=r"film|frame"):
-            save_film(frames, tmp_path / name, seconds)
-    assert list(tmp_path.iterdir()) == []

@@ -50,18 +50,13 @@ def test_layers_show_the_mean_over_seeds_and_its_range():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b", "chance"]
 
 
-def test_panels_of_the_same_series_have_one_legend_and_it_hides_nothing():
+def test_panels_of_the_same_series_have_one_legend():
     series = {f"a long name of a series, {number}": np.full((2, 3), number) for number in range(4)}
     figure = layers_figure([Panel("x", series, lines={"chance": 0.5}), Panel("y", series)], "Title", "sub")
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == list(series)
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["chance"]
     assert figure.axes[1].get_legend() is None
-    figure.canvas.draw()
-    box = legend.get_window_extent()
-    assert box.y1 < min(axes.xaxis.get_tightbbox().y0 for axes in figure.axes)
-    assert box.x0 >= 0
-    assert box.x1 <= figure.bbox.x1
     other = layers_figure([Panel("x", series), Panel("y", {"b": np.zeros(3), "c": np.ones(3)})], "Title", "sub")
     assert not other.legends
 
@@ -165,11 +160,6 @@ def test_each_panel_has_the_same_order_and_no_diagonal():
     assert blocks()[0, 0] == 2  # what was given is left as it is
 
 
-def test_an_unknown_name_is_not_outlined_by_guess():
-    with pytest.raises(ValueError, match="nobody"):
-        relations_figure(NAMES, [Panel("one", blocks())], "t", "s", [("a", "nobody")])
-
-
 Y = np.array([0.2, 0.001, -0.0005])
 
 
@@ -205,12 +195,6 @@ def test_parts_lie_end_to_end():
     assert tops[0] == pytest.approx(tops[1])
 
 
-def test_what_is_no_whole_is_refused():
-    for rows in ({"a": {"x": 0.5, "y": 0.4}}, {"b": {"x": 0.5, "y": 0.5}, "a": {"x": 1.0}}):
-        with pytest.raises(ValueError, match="'a' needs 2 shares that sum to 1"):
-            shares_figure([Panel("t", rows)], "Title", "sub")
-
-
 def test_zero_is_grey_and_opposites_lie_as_far_from_it():
     pairs = torch.zeros(1, 2, 2, 3, 4, 4)
     pairs[0, 0, 0], pairs[0, 0, 1] = 0.3, -0.3
@@ -220,8 +204,6 @@ def test_zero_is_grey_and_opposites_lie_as_far_from_it():
     words = [axes.get_title() for axes in figure.axes] + [text.get_text() for text in figure.texts]
     assert words.count("asks") == 2
     assert {"a", "b", "all", "head $0$"} <= set(words)
-    with pytest.raises(ValueError, match="pairs are"):
-        pairs_figure(["a", "b"], {"all": (pairs, [["a", "b"]])}, ("l", "r"), "Title", "sub")
 
 
 def test_every_picture_has_its_outline_and_its_words():

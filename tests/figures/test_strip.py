@@ -38,11 +38,6 @@ def test_small_images_come_back_to_the_pixel_and_what_is_hidden_does_not(size):
         assert (cell[covered] == VEIL).all()
 
 
-def test_grey_images_are_grey():
-    (cell,) = cells(image_strip(torch.full((1, 1, 2, 2), 0.2)), 1)
-    assert (cell == [51, 51, 51, 255]).all()
-
-
 def test_large_images_are_made_smaller_in_their_shape():
     assert cell_of((32, 32)) == (32, 32)
     assert cell_of((224, 224)) == (LARGEST, LARGEST)

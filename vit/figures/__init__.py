@@ -1,4 +1,7 @@
-"""Tensors in, matplotlib figures and pages out. The only room with matplotlib; it never sees a model."""
+"""Tensors in, matplotlib figures and pages out. The only room with matplotlib; it never sees a model.
+
+Every figure has a heading of `title` and `subtitle`; without a title there is none. `dark` draws it for a dark page.
+"""
 
 from vit.figures.attention import attention_figure, masked_figure, strongest_figure
 from vit.figures.classification import confusion_figure, reliability_figure

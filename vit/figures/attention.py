@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vit.figures.scale import SCALES, Scale, brightness, in_multiples_of_even, short
+from vit.figures.scale import SCALES, Scale, brightness, enlarged, in_multiples_of_even, short
 from vit.figures.sheet import ABSENT, HIDDEN, QUERY, FigureError, Sheet, headings
 from vit.figures.style import fitted, styled, text_width, theme
 
 Patch = tuple[int, int]
-ABSENT_KEY = (ABSENT, "a patch hidden from the model: no value, not zero")
-QUERY_KEY = (QUERY, "the patch that asks")
 NO_PLACE = "tokens without a place in the image (class token, registers)"
 LEAD = ("original", "what the model sees", "filled in")  # of a masked model's images
 
@@ -55,8 +54,6 @@ def attention_figure(
         maps: (B, P, rows, columns), never below 0 unless `unit` is given; nan where a patch was hidden from the model.
         panels: P names: "mean of heads", "head 0", "layer 3".
         labels: B names; may be empty strings.
-        title: says what it is.
-        subtitle: model, data, layer, query.
         masses: (B, P), what fell on tokens that have no place in the picture; beside each name stands the rest of 1.
         query: (row, column) of the patch that asks, outlined: one for all images, or one for each.
         scale: "shared" by all maps, so that a strong head looks strong beside a weak one; "row", each image its own; "log",
@@ -66,28 +63,16 @@ def attention_figure(
         what: it is that is shared out: "attention", "relevance".
         mark: what the outlined patch is.
         overlay: lay the maps over the images.
-        dark: for a dark page.
 
     Raises:
         ValueError: shapes, counts or the scale do not fit, or there are more pictures than one sheet holds.
     """
-    given = checked(images, maps, panels, labels, masses, query)
-    values = given.values if unit else in_multiples_of_even(given.values)
-    scales = scales_of(values, scale)
-    sheet = Sheet(
-        len(values),
-        1,
-        len(panels),
-        given.grid,
-        (images.shape[-2], images.shape[-1]),
-        title,
-        subtitle,
-        beside=scale != "row",
-        keys=keys_of(values, given.queries, mark),
-        notes=notes_of(values, scales, scale, unit, given.masses is not None, overlay, what),
-    )
-    draw_maps(sheet, images, values, given, panels, labels, scales, overlay)
-    sheet.bars(scales, unit, scale == "row", overlay)
+    drawn = ImageMaps.of(images, maps, panels, labels, masses, query, scale, unit, overlay)
+    words = {"keys": drawn.keys(mark), "notes": drawn.notes(what)}
+    sheet = drawn.sheet(1, images, title, subtitle, beside=scale != "row", **words)
+    for block, picture in enumerate(sheet.pixels(images)):
+        drawn.draw(sheet, block, picture, block)
+    sheet.bars(drawn.scales, unit, scale == "row", overlay)
     return sheet.figure
 
 
@@ -111,55 +96,39 @@ def strongest_figure(
     They are shown as they are, within a line; all others are dimmed to grey. Under each picture stands how many they are.
 
     Args:
-        images: (B, C, H, W) from 0 to 1, C 1 or 3.
-        maps: (B, P, rows, columns); nan where a patch was hidden from the model.
         kept: bool (B, P, rows, columns), True for the strongest.
-        panels, labels, title, subtitle, masses, query, dark: as in `attention_figure`.
         share: of the attention that falls on patches, 0 to 1, which `kept` holds.
+        images, maps, panels, labels, masses, query: as in `attention_figure`.
 
     Raises:
         ValueError: shapes or counts do not fit, or there are more pictures than one sheet holds.
     """
-    given = checked(images, maps, panels, labels, masses, query)
-    if kept.shape != maps.shape:
-        raise FigureError(f"kept is of the shape of the maps, {tuple(maps.shape)}, got {tuple(kept.shape)}")
-    chosen, absent = kept.detach().bool().cpu().numpy(), np.isnan(given.values)
+    drawn = ImageMaps.of(images, maps, panels, labels, masses, query)
+    chosen, absent = kept.detach().bool().cpu().numpy(), np.isnan(drawn.values)
     notes = [
         f"Not dimmed: the fewest patches that together hold {share:.0%} of the attention on patches; their number stands below."
     ]
     if absent.any():
         notes.append("Patches that were hidden from the model are dimmed too, and not counted.")
-    if given.masses is not None:
+    if masses is not None:
         notes.append(f"%: the share of the attention that falls on patches; the rest stays on {NO_PLACE}.")
-    sheet = Sheet(
-        len(images),
-        1,
-        len(panels),
-        given.grid,
-        (images.shape[-2], images.shape[-1]),
-        title,
-        subtitle,
-        foot=32,
-        beside=True,
-        bar=False,
-        keys=[QUERY_KEY] if given.queries else [],
-        notes=notes,
-    )
-    names, size, _ = headings(panels, given.shares, sheet.room)
-    most = given.grid[0] * given.grid[1]
+    keys = [(QUERY, "the patch that asks")] if drawn.queries else []
+    sheet = drawn.sheet(1, images, title, subtitle, foot=32, beside=True, bar=False, keys=keys, notes=notes)
+    names, size, _ = headings(panels, drawn.shares, sheet.room)
+    most = drawn.grid[0] * drawn.grid[1]
     unit = " patches" if text_width(f"{most} of {most} patches", size) <= sheet.room else ""
     for block, (picture, axes) in enumerate(zip(sheet.pixels(images), sheet.axes, strict=True)):
         sheet.picture(axes[0], picture, fitted(labels[block], sheet.room, 8), 8)
         rest = dimmed(picture, dark)
-        for panel, (one, name) in enumerate(zip(axes[1:], names[block], strict=True)):
-            here = chosen[block, panel]
-            sheet.picture(
-                one, np.where(enlarged(here, picture.shape)[..., None], picture, rest), name, size, not sheet.top[block]
-            )
+        for panel, name in enumerate(names[block]):
+            one, here = axes[1 + panel], chosen[block, panel]
+            pixels = np.where(enlarged(here, picture.shape)[..., None], picture, rest)
+            sheet.picture(one, pixels, name, size, not sheet.top[block])
             sheet.border(one, here)
-            sheet.below(one, f"{here.sum()} of {(~absent[block, panel]).sum()}{unit}", size)
-        for one in axes if given.queries else []:
-            sheet.outline(one, given.queries[block])
+            count = f"{here.sum()} of {(~absent[block, panel]).sum()}{unit}"
+            one.set_xlabel(count, fontsize=size, labelpad=3)
+        for one in axes if drawn.queries else []:
+            sheet.outline(one, drawn.queries[block])
     return sheet.figure
 
 
@@ -184,57 +153,38 @@ def masked_figure(
     In the maps, a stroke crosses each hidden patch, and each heading says how much of the attention is on visible ones.
 
     Args:
-        images: (B, C, H, W) from 0 to 1, C 1 or 3.
         hidden: bool (B, rows, columns), True where the model did not see.
-        filled: as images.
+        filled: (B, C, H, W), as images.
         maps: (B, P, rows, columns), the decoder's attention weights from the patch to all patches.
         patch: (row, column) of the patch that asks, one for each image; outlined.
-        panels: P names of heads or layers.
-        labels, title, subtitle, scale, dark: as in `attention_figure`.
         masses: (B, P), what fell on tokens without a place in the picture; None where all fell on patches.
+        images, panels, labels, scale: as in `attention_figure`.
 
     Raises:
         ValueError: shapes or counts do not fit, or there are more pictures than one sheet holds.
     """
-    given = checked(images, maps, panels, labels, masses, patch)
-    if hidden.shape != (len(images), *given.grid):
-        raise FigureError(f"hidden is (images, rows, columns), {(len(images), *given.grid)}, got {tuple(hidden.shape)}")
-    if filled.shape != images.shape:
-        raise FigureError(f"filled is of the images' shape, {tuple(images.shape)}, got {tuple(filled.shape)}")
+    drawn = ImageMaps.of(images, maps, panels, labels, None, patch, scale)
     gone = hidden.detach().bool().cpu().numpy()
-    values = in_multiples_of_even(given.values)
-    scales = scales_of(values, scale)
-    notes = [
-        *notes_of(values, scales, scale, None, masses=False),
-        f"%: the share of the attention that falls on patches visible to the model; they are {percent(1 - gone.mean())} of all."
-        + (f" What is on neither kind of patch stays on {NO_PLACE}." if given.masses is not None else ""),
-    ]
+    visible = percent(1 - gone.mean())
+    note = f"%: the share of the attention that falls on patches visible to the model; they are {visible} of all."
+    if masses is not None:
+        note += f" What is on neither kind of patch stays on {NO_PLACE}."
     keys = [
-        *keys_of(values, given.queries),
+        *drawn.keys(),
         (ABSENT, "hidden from the model"),
         (HIDDEN, "stroke over a map: this patch is hidden from the model, the decoder has only its place"),
     ]
-    sheet = Sheet(
-        len(images),
-        len(LEAD),
-        len(panels),
-        given.grid,
-        (images.shape[-2], images.shape[-1]),
-        title,
-        subtitle,
-        roof=32,
-        keys=keys,
-        notes=notes,
-    )
+    sheet = drawn.sheet(len(LEAD), images, title, subtitle, roof=32, keys=keys, notes=[*drawn.notes(), note])
     # Over each map its name and the share of the attention on visible patches.
-    there = np.nan_to_num(given.values)
-    whole = there.sum((-2, -1)) + (0 if given.masses is None else given.masses)
+    there = np.nan_to_num(maps.detach().double().cpu().numpy())
+    whole = there.sum((-2, -1)) + (0 if masses is None else masses.detach().double().cpu().numpy())
     seen = (there * ~gone[:, None]).sum((-2, -1)) / np.where(whole > 0, whole, 1)
     shares = [[percent(share) for share in row] for row in seen]
     names, size, cut = headings(panels, [[f"{share} visible" for share in row] for row in shares], sheet.room)
     if cut:  # the notes say it too
         names, size, _ = headings(panels, shares, sheet.room)
     (lead,), lead_size, _ = headings(LEAD, [[""] * len(LEAD)], sheet.room)
+    # The three pictures of each image, and its maps.
     for block, (original, filling) in enumerate(zip(sheet.pixels(images), sheet.pixels(filled), strict=True)):
         axes, quiet = sheet.axes[block], not sheet.top[block]
         covered = np.where(enlarged(gone[block], original.shape)[..., None], to_rgb(theme().absent), original)
@@ -242,142 +192,138 @@ def masked_figure(
             sheet.picture(one, picture, name, lead_size, quiet)
         sheet.strokes(axes[1], gone[block], theme().stroke)
         sheet.over(block, labels[block], 8.5)
-        for one, value, name in zip(axes[len(LEAD) :], values[block], names[block], strict=True):
-            sheet.map(one, value, scales[block], name, size, quiet)
+        for one, value, name in zip(axes[len(LEAD) :], drawn.values[block], names[block], strict=True):
+            sheet.map(one, value, drawn.scales[block], name, size, quiet)
             sheet.strokes(one, gone[block])
         for one in axes:
-            sheet.outline(one, given.queries[block])
-    sheet.bars(scales, None, scale == "row")
+            sheet.outline(one, drawn.queries[block])
+    sheet.bars(drawn.scales, None, scale == "row")
     return sheet.figure
 
 
-class Given(NamedTuple):
-    """What the figures take, checked: maps as numbers, the text beside each name, the patch that asks in each image."""
+@dataclass(frozen=True)
+class ImageMaps:
+    """The maps of some images as they are drawn: values, their colours, and the words beside them.
 
+    Attributes:
+        panels, labels: names of the maps and of the images.
+        values: (B, P, rows, columns), in `unit`, None for multiples of even.
+        shares: the text beside the name of each map, B x P.
+        queries: the patch that asks in each image; none where it is not outlined.
+        scale: one of SCALES; scales: that of each image.
+        masses: whether some of the attention is on tokens that have no place.
+    """
+
+    panels: Sequence[str]
+    labels: Sequence[str]
     values: np.ndarray
-    grid: tuple[int, int]
-    masses: np.ndarray | None
     shares: list[list[str]]
     queries: list[Patch]
+    scale: str
+    scales: list[Scale]
+    unit: str | None
+    overlay: bool
+    masses: bool
 
-
-def checked(
-    images: Tensor,
-    maps: Tensor,
-    panels: Sequence[str],
-    labels: Sequence[str],
-    masses: Tensor | None,
-    query: Patch | Sequence[Patch] | None,
-) -> Given:
-    """The arguments of a figure, see `attention_figure`.
-
-    Raises:
-        ValueError: they do not fit each other.
-    """
-    if maps.ndim != 4 or len(maps) != len(images) or maps.shape[1] != len(panels) or len(labels) != len(images):
-        raise FigureError(
-            f"maps of shape {tuple(maps.shape)} do not fit {len(images)} images with {len(labels)} labels"
-            f" and {len(panels)} panels: they are (images, panels, rows, columns)"
-        )
-    values = maps.detach().double().cpu().numpy()
-    rows, columns = values.shape[2:]
-    if np.isinf(values).any():
-        raise FigureError("maps hold infinite values")
-    shares, mass = [[""] * len(panels) for _ in labels], None
-    if masses is not None:
-        if masses.shape != maps.shape[:2]:
-            raise FigureError(f"masses are (images, panels), {tuple(maps.shape[:2])}, got {tuple(masses.shape)}")
-        mass = masses.detach().double().cpu().numpy()
-        shares = [[percent(1 - one) for one in row] for row in mass]
-    asks: list[Any] = []
-    if query is not None:
-        asks = [query] * len(images) if all(isinstance(part, Integral) for part in query) else list(query)
-        if len(asks) != len(images):
-            raise FigureError(f"{len(asks)} patches that ask, for {len(images)} images")
-    for row, column in asks:
-        if not (0 <= row < rows and 0 <= column < columns):
-            raise FigureError(f"there is no patch in row {row}, column {column} of a grid of {rows} x {columns}")
-    return Given(values, (rows, columns), mass, shares, [(int(row), int(column)) for row, column in asks])
-
-
-def scales_of(values: np.ndarray, scale: str) -> list[Scale]:
-    """A scale for each image: the same for all, or each its own.
-
-    Raises:
-        ValueError: there is no such scale, or it is logarithmic and has negative values to show.
-    """
-    if scale not in SCALES:
-        raise FigureError(f"scale is one of {', '.join(SCALES)}, got {scale!r}")
-    if scale == "row":
-        return [Scale.of(image) for image in values]
-    if scale == "log" and (values < 0).any():
-        raise FigureError("a logarithmic scale has no place for negative values")
-    return [Scale.of(values, scale == "log")] * len(values)
-
-
-def draw_maps(
-    sheet: Sheet,
-    images: Tensor,
-    values: np.ndarray,
-    given: Given,
-    panels: Sequence[str],
-    labels: Sequence[str],
-    scales: Sequence[Scale],
-    overlay: bool,
-) -> None:
-    """Draw each image and its maps (B, P, rows, columns)."""
-    names, size, _ = headings(panels, given.shares, sheet.room)
-    for block, (picture, axes) in enumerate(zip(sheet.pixels(images), sheet.axes, strict=True)):
-        sheet.picture(axes[0], picture, fitted(labels[block], sheet.room, 8), 8)
-        for one, value, name in zip(axes[1:], values[block], names[block], strict=True):
-            sheet.map(one, value, scales[block], name, size, not sheet.top[block], picture if overlay else None)
-        for one in axes if given.queries else []:
-            sheet.outline(one, given.queries[block])
-
-
-def keys_of(values: np.ndarray, queries: list[Patch], mark: str = QUERY_KEY[1]) -> list[tuple[str, str]]:
-    """Legend entries that maps (B, P, rows, columns) need."""
-    return [*([(QUERY, mark)] if queries else []), *([ABSENT_KEY] if np.isnan(values).any() else [])]
-
-
-def notes_of(
-    values: np.ndarray,
-    scales: Sequence[Scale],
-    scale: str,
-    unit: str | None,
-    masses: bool,
-    overlay: bool = False,
-    what: str = "attention",
-) -> list[str]:
-    """Sentences that say what the colours and the percentage mean."""
-    which = {
-        "shared": "one scale for all maps",
-        "row": "each image has a scale of its own, so compare within a row",
-        "log": "one logarithmic scale for all maps",
-    }[scale]
-    notes = [f"Colour: {unit or f'{what} in multiples of even'}; {which}."]
-    if unit is None:
-        there = " that the model sees" if np.isnan(values).any() else ""
-        notes[0] += f" 1 is what each patch would get of {what} spread evenly over all patches{there}."
-    if overlay:
-        notes.append(
-            "The image lies in grey under the map: in the bar, its dark pixels are at the left, its bright ones at the right."
-        )
-    beyond = []
-    for far, where, name, end in (
-        ([row > one.top for row, one in zip(values, scales, strict=True)], "above", "highest", np.nanmax),
-        ([row < one.low for row, one in zip(values, scales, strict=True)], "below", "lowest", np.nanmin),
-    ):
-        if np.any(far):
-            share = np.sum(far) / (~np.isnan(values)).sum()
-            beyond.append(
-                f"{percent(share)} of the values lie {where} it, the {name} {short(end(values[np.asarray(far)]))}"
+    @classmethod
+    def of(
+        cls,
+        images: Tensor,
+        maps: Tensor,
+        panels: Sequence[str],
+        labels: Sequence[str],
+        masses: Tensor | None,
+        query: Patch | Sequence[Patch] | None,
+        scale: str = "shared",
+        unit: str | None = None,
+        overlay: bool = False,
+    ) -> ImageMaps:
+        """Take the arguments of `attention_figure`; raise ValueError where they do not fit each other."""
+        if maps.ndim != 4 or len(maps) != len(images) or maps.shape[1] != len(panels) or len(labels) != len(images):
+            raise FigureError(
+                f"maps of shape {tuple(maps.shape)} do not fit {len(images)} images with {len(labels)} labels"
+                f" and {len(panels)} panels: they are (images, panels, rows, columns)"
             )
-    if beyond:
-        notes.append(f"Pointed end of a bar: {'; '.join(beyond)}.")
-    if masses:
-        notes.append(f"%: the share of the {what} that falls on patches; the rest stays on {NO_PLACE}.")
-    return notes
+        if scale not in SCALES:
+            raise FigureError(f"scale is one of {', '.join(SCALES)}, got {scale!r}")
+        values = maps.detach().double().cpu().numpy()
+        if not unit:
+            values = in_multiples_of_even(values)
+        shares = [[""] * len(panels) for _ in labels]
+        if masses is not None:
+            shares = [[percent(1 - mass) for mass in row] for row in masses.detach().double().cpu().numpy()]
+        queries: list[Any] = list(query or [])
+        if queries and isinstance(queries[0], Integral):  # one for all images
+            queries = [query] * len(images)
+        rows, columns = values.shape[2:]
+        for row, column in queries:
+            if not (0 <= row < rows and 0 <= column < columns):
+                raise FigureError(f"there is no patch in row {row}, column {column} of a grid of {rows} x {columns}")
+        shared = Scale.of(values, scale == "log")
+        scales = [Scale.of(image) if scale == "row" else shared for image in values]
+        return cls(panels, labels, values, shares, queries, scale, scales, unit, overlay, masses is not None)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(rows, columns) of patches."""
+        return self.values.shape[2:]
+
+    def sheet(self, lead: int, images: Tensor, title: str, subtitle: str, **options: Any) -> Sheet:
+        """A sheet for images (B, C, H, W), each of them with `lead` pictures before its maps."""
+        size = (images.shape[-2], images.shape[-1])
+        return Sheet(len(images), lead, len(self.panels), self.grid, size, title, subtitle, **options)
+
+    def draw(self, sheet: Sheet, block: int, picture: np.ndarray, image: int) -> None:
+        """Draw an image (H, W, 3) and its maps as a block of a sheet."""
+        names, size, _ = headings(self.panels, self.shares, sheet.room)
+        first, *rest = sheet.axes[block]
+        sheet.picture(first, picture, fitted(self.labels[image], sheet.room, 8), 8)
+        for axes, value, name in zip(rest, self.values[image], names[image], strict=True):
+            over = picture if self.overlay else None
+            sheet.map(axes, value, self.scales[image], name, size, not sheet.top[block], over)
+        for axes in sheet.axes[block] if self.queries else []:
+            sheet.outline(axes, self.queries[image])
+
+    def keys(self, mark: str = "the patch that asks") -> list[tuple[str, str]]:
+        """Legend entries."""
+        absent = (ABSENT, "a patch hidden from the model: no value, not zero")
+        return [*([(QUERY, mark)] if self.queries else []), *([absent] if np.isnan(self.values).any() else [])]
+
+    def notes(self, what: str = "attention") -> list[str]:
+        """Sentences that say what the colours and the percentage mean."""
+        values, which = (
+            self.values,
+            {
+                "shared": "one scale for all maps",
+                "row": "each image has a scale of its own, so compare within a row",
+                "log": "one logarithmic scale for all maps",
+            }[self.scale],
+        )
+        notes = [f"Colour: {self.unit or f'{what} in multiples of even'}; {which}."]
+        if self.unit is None:
+            there = " that the model sees" if np.isnan(values).any() else ""
+            notes[0] += f" 1 is what each patch would get of {what} spread evenly over all patches{there}."
+        if self.overlay:
+            notes.append(
+                "The image lies in grey under the map:"
+                " in the bar, its dark pixels are at the left, its bright ones at the right."
+            )
+        tops, lows = (
+            np.array([getattr(scale, end) for scale in self.scales])[:, None, None, None] for end in ("top", "low")
+        )
+        beyond = []
+        for far, where, name, end in (
+            (values > tops, "above", "highest", np.max),
+            (values < lows, "below", "lowest", np.min),
+        ):
+            if far.any():
+                share = percent(far.sum() / (~np.isnan(values)).sum())
+                beyond.append(f"{share} of the values lie {where} it, the {name} {short(end(values[far]))}")
+        if beyond:
+            notes.append(f"Pointed end of a bar: {'; '.join(beyond)}.")
+        if self.masses:
+            notes.append(f"%: the share of the {what} that falls on patches; the rest stays on {NO_PLACE}.")
+        return notes
 
 
 def percent(share: float) -> str:
@@ -393,9 +339,3 @@ def dimmed(picture: np.ndarray, dark: bool = False) -> np.ndarray:
     """(H, W, 3) from 0 to 1 -> grey, of little contrast, near the colour of the page: likewise (H, W, 3)."""
     grey = brightness(picture)[..., None].repeat(3, -1)
     return 0.10 + 0.22 * grey if dark else 0.66 + 0.26 * grey
-
-
-def enlarged(grid: np.ndarray, size: Sequence[int]) -> np.ndarray:
-    """(rows, columns) -> (H, W), each pixel that of its patch."""
-    rows, columns = (np.arange(pixels) * old // pixels for pixels, old in zip(size, grid.shape, strict=False))
-    return grid[rows[:, None], columns]

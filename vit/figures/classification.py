@@ -25,8 +25,6 @@ def confusion_figure(
     Args:
         table: int64 (classes, classes), counts; row = label, column = prediction.
         class_names: one a class.
-        title, subtitle: the heading; without a title there is none.
-        dark: for a dark page.
     """
     counts = table.numpy()
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -81,8 +79,6 @@ def reliability_figure(
         confidence, accuracy: (bins,), nan where there is no image.
         count: (bins,), images.
         error: the expected calibration error.
-        title, subtitle: the heading; without a title there is none.
-        dark: for a dark page.
     """
     figure = titled_figure(5.2, 4.6, title, subtitle)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from vit.figures.measures import SERIES, Panel, percent
-from vit.figures.style import fitted, legend_below, printable, styled, theme, titled_figure
+from vit.figures.style import fitted, legend_below, panel_axes, styled, theme, titled_figure
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,6 @@ def curves_figure(metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve],
         metrics: lines of metrics.jsonl, in order: each has epoch, and either what a step measures, lr and grad_norm, or what
             was measured on held-out images.
         curves: one large panel each.
-        title, subtitle: the heading.
     """
     wide = 2.1 if len(curves) == 1 else 1.6
     figure = titled_figure(9.0 if len(curves) == 1 else 12.0, 4.2, title, subtitle)
@@ -103,12 +102,11 @@ def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figur
 
     Args:
         panels: side by side, the legend of each below it; values: a `RunLine` for each run.
-        title, subtitle: the heading.
     """
     rows = max(sum(bool(line.label) for line in panel.values) for panel in panels)
     room = max(PANEL, 6.4 / len(panels))
     figure = titled_figure(room * len(panels), 3.8 + 0.18 * rows, title, subtitle)
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    for axes, panel in zip(panel_axes(figure, len(panels), len(panels)), panels, strict=True):
         for line in panel.values:
             (style, mark), colour = SERIES[line.series], theme().series[line.series]
             values = np.asarray(line.values, dtype=float)
@@ -128,7 +126,7 @@ def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figur
                 axes.plot([], [], color=colour, linestyle=style, marker=mark, markersize=5.5, label=label)
         if panel.share:
             axes.yaxis.set_major_formatter(percent)
-        axes.set_title(printable(panel.title))
+        axes.set_title(panel.title)
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))
         legend_below(axes, 0.44, fontsize=8, handlelength=3)
@@ -141,23 +139,17 @@ def scaling_figure(axes: Mapping[str, Mapping[str, Any]], title: str, subtitle: 
 
     Args:
         axes: name -> "x", "seconds", "flops" (sequences of one length), "slope" (None: not to be quoted) and "expected_slope".
-        title, subtitle: the heading.
     """
-    columns = 3
-    rows = -(-len(axes) // columns)
     subtitle += " · dashed: what arithmetic alone would have, through the cheapest point"
-    figure = titled_figure(9.0, 2.6 * rows, title, subtitle)
+    figure = titled_figure(9.0, 2.6 * -(-len(axes) // 3), title, subtitle)
     blue, orange, *_ = theme().series
-    every = figure.subplots(rows, columns, squeeze=False).flat
-    for panel in every[len(axes) :]:
-        panel.set_visible(False)
-    for panel, (name, values) in zip(every, axes.items(), strict=False):
+    for panel, (name, values) in zip(panel_axes(figure, len(axes), 3), axes.items(), strict=True):
         x, seconds, flops = (np.asarray(values[key], dtype=float) for key in ("x", "seconds", "flops"))
         cheapest = int(flops.argmin())
         panel.loglog(x, seconds[cheapest] * flops / flops[cheapest], color=orange, linestyle="--", linewidth=1.4)
         panel.loglog(x, seconds, color=blue, marker="o")
         measured = "too noisy" if values["slope"] is None else f"slope {values['slope']:.2f}"
-        panel.set_title(f"{printable(name)}: {measured} (dashed {values['expected_slope']:.2f})", fontsize=8.5)
+        panel.set_title(f"{name}: {measured} (dashed {values['expected_slope']:.2f})", fontsize=8.5)
         panel.set_xticks(x, [f"{value:g}" for value in x])
         panel.xaxis.set_minor_formatter(NullFormatter())
         panel.yaxis.set_major_formatter("{x:g}")
@@ -184,8 +176,8 @@ def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarg
             axes.plot(epoch, values, color=purple, marker="o", markersize=3, label="held-out images")
         looks = ((orange, "-"), (green, "--"), (theme().quiet, ":"))
         for (name, value), (colour, style) in zip(curve.lines.items(), looks, strict=False):
-            axes.axhline(value, color=colour, linewidth=1.4, linestyle=style, label=f"{printable(name)}: {value:.3f}")
-    axes.set_title(printable(curve.title), fontsize=9 * enlarged)
+            axes.axhline(value, color=colour, linewidth=1.4, linestyle=style, label=f"{name}: {value:.3f}")
+    axes.set_title(curve.title, fontsize=9 * enlarged)
     axes.set_xlabel("epoch", fontsize=8 * enlarged)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))
     axes.tick_params(labelsize=7.5 * enlarged)

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from vit.figures.measures import percent
-from vit.figures.style import fitted, printable, styled, text_width, theme, titled_figure
+from vit.figures.style import styled, theme, titled_figure
 
 
 @styled
@@ -32,22 +32,10 @@ def distance_figure(
     Args:
         distances: (layers, heads), pixels; nan where a layer has fewer heads.
         entropies: (layers, heads), bits; nan likewise.
-        title, subtitle: the heading.
         image_diagonal: pixels; a second axis then tells distances as a share of it.
-        names: of the layers; None for their numbers from 0.
+        names: short ones of the layers; None for their numbers from 0.
         uniform_distance, uniform_entropy: what even attention would have, as a line.
-        dark: for a dark page.
-
-    Raises:
-        ValueError: the shapes differ, or there is no layer.
     """
-    if distances.ndim != 2 or distances.shape != entropies.shape or not distances.numel():
-        raise ValueError(
-            "distances and entropies are both (layers, heads),"
-            f" got {tuple(distances.shape)} and {tuple(entropies.shape)}"
-        )
-    if names is not None and len(names) != len(distances):
-        raise ValueError(f"{len(names)} names for {len(distances)} layers")
     panels = (
         (distances, uniform_distance, "pixels", "how far: mean distance from the patch that asks"),
         (entropies, uniform_entropy, "bits", "how spread: entropy of its weights"),
@@ -60,11 +48,9 @@ def distance_figure(
         axes.set(xlabel="layer, from 0" if names is None else "layer", ylabel=unit)
         if names is None:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=13, integer=True, min_n_ticks=1))
-        else:  # at most 13, slanted where they do not fit side by side
+        else:  # at most 13
             places = range(0, len(distances), -(-len(distances) // 13))
-            slanted = any(text_width(printable(names[place]), 7.5) > 3.6 * 72 / len(places) for place in places)
-            look = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
-            axes.set_xticks(places, [fitted(names[place], 72, 7.5) for place in places], **look)
+            axes.set_xticks(places, [names[place] for place in places])
         axes.set_xlim(-0.5, len(distances) - 0.5)
     if image_diagonal is not None:
         diagonal = image_diagonal

@@ -36,9 +36,13 @@ def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
     if script:
         rules += [f"script-src '{_hash(script)}'", "require-trusted-types-for 'script'", "trusted-types 'none'"]
     environment = Environment(
-        loader=FileSystemLoader(template.parent), autoescape=True, undefined=StrictUndefined, finalize=_shown,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=FileSystemLoader(template.parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: "" if value is None else printable(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     own = {"policy": "; ".join(rules), "style": Markup(style), "script": Markup(script)}
     return environment.get_template(template.name).render(own | values)
 
@@ -46,11 +50,6 @@ def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
 def data_uri(content: bytes, kind: str = "image/png") -> str:
     """Return a file as an address that holds it."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def _shown(value: Any) -> Any:
-    """What a page shows of a value: nothing of None, and of text what can be printed."""
-    return "" if value is None else printable(value) if type(value) is str else value
 
 
 def _hash(source: str) -> str:

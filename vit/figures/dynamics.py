@@ -83,8 +83,6 @@ def dynamics_figure(
         single: of the matrices outside of the layers, (records, 1) each.
         products: (records, layers, h), the drift of W_Q W_K^T, a head; None where there is none.
         biases: norms of the gradients of the biases of queries, keys and values, and of these, (records, layers, 3) each.
-        title, subtitle: the heading.
-        dark: for a dark page.
     """
     at = steps.numpy()
     depth = max(values.shape[1] for courses in layers.values() for values in courses.values())
@@ -111,9 +109,10 @@ def dynamics_figure(
             _linear([outside], row.span)
             _linear(panels, row.span)
         if row is ROWS[0]:
-            _head(outside, "outside the layers")
+            outside.set_title("outside the layers", loc="center")
             for panel, (name, courses) in zip(panels, layers.items(), strict=True):
-                _head(panel, _frozen(courses[row.quantity].numpy()) + NAMES[name])
+                heading = _frozen(courses[row.quantity].numpy()) + NAMES[name]
+                panel.set_title(heading, loc="center", parse_math=True)
     lines = []
     for colour, (name, courses) in zip(theme().series, single.items(), strict=False):
         label = NAMES[name] if courses["gradient_norm"].any() else f"{NAMES[name]}, frozen"
@@ -202,10 +201,6 @@ def _legend(owner: Any, lines: Sequence[Line2D], **options: Any) -> None:
     )
     for text in legend.get_texts():
         text.set_parse_math(True)
-
-
-def _head(axes: Axes, text: str) -> None:
-    axes.set_title(text, loc="center", parse_math=True)
 
 
 def _over_steps(axes: Axes, steps: np.ndarray, labelled: bool = True) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,12 +12,11 @@ from PIL import Image
 from torch import Tensor
 
 from vit.atomic import replacing
-from vit.figures.attention import Patch, checked, draw_maps, keys_of, notes_of, scales_of
-from vit.figures.scale import PALETTE, in_multiples_of_even
-from vit.figures.sheet import FigureError, Sheet
+from vit.figures.attention import ImageMaps, Patch
+from vit.figures.scale import PALETTE
+from vit.figures.sheet import Sheet
 from vit.figures.style import fitted, style, theme
 
-LAST = 3  # times as long as the others the last frame stands
 MARKED = 24  # frames up to which the line of progress has a point for each
 
 
@@ -38,53 +36,31 @@ def film_frames(
     overlay: bool = False,
     dark: bool = False,
 ) -> list[Figure]:
-    """A figure for each moment of a run: the image, its maps then, and how far the run had come.
+    """A figure for each of F moments of a run: the image, its maps then, and how far the run had come.
 
     Size, place and scale are the same in all frames, so that only what the model does moves.
 
     Args:
         image: (C, H, W) from 0 to 1, C 1 or 3.
-        maps: (F, P, rows, columns), as in `attention_figure`, for F moments.
+        maps: (F, P, rows, columns).
         moments: F names: "epoch 3 of 40".
-        panels: P names.
         label: of the image.
         masses: (F, P).
-        query: (row, column) of the patch that asks.
         scale: "shared" by all frames, or "log".
-        title, subtitle, unit, overlay, dark: as in `attention_figure`.
+        panels, query, unit, overlay: as in `attention_figure`.
 
     Raises:
         ValueError: shapes, counts or the scale do not fit.
     """
-    if len(moments) != len(maps):
-        raise FigureError(f"{len(moments)} moments for {len(maps)} maps")
-    if scale == "row":
-        raise FigureError("the frames of a film share one scale: 'shared' or 'log'")
-    images = image[None].expand(len(maps), *image.shape)
-    given = checked(images, maps, panels, [label] * len(maps), masses, query)
-    values = given.values if unit else in_multiples_of_even(given.values)
-    scales = scales_of(values, scale)
-    notes = notes_of(values, scales, scale, unit, given.masses is not None, overlay)
+    drawn = ImageMaps.of(maps, maps, panels, [label] * len(moments), masses, query, scale, unit, overlay)
+    notes = drawn.notes()
     notes[0] = notes[0].replace("for all maps", "for all maps and frames")
     frames = []
     with style(dark):
         for frame, moment in enumerate(moments):
-            sheet = Sheet(
-                1,
-                1,
-                len(panels),
-                given.grid,
-                (image.shape[-2], image.shape[-1]),
-                title,
-                subtitle,
-                roof=34,
-                keys=keys_of(values, given.queries),
-                notes=notes,
-            )
-            now = slice(frame, frame + 1)
-            shown = given._replace(shares=given.shares[now], queries=given.queries[now])
-            draw_maps(sheet, image[None], values[now], shown, panels, [label], scales, overlay)
-            sheet.bars(scales[:1], unit, False, overlay)
+            sheet = drawn.sheet(1, image[None], title, subtitle, roof=34, keys=drawn.keys(), notes=notes)
+            drawn.draw(sheet, 0, sheet.pixels(image[None])[0], frame)
+            sheet.bars(drawn.scales[:1], unit, False, overlay)
             _draw_progress(sheet, moment, frame, len(moments))
             frames.append(sheet.figure)
     return frames
@@ -103,29 +79,15 @@ def _draw_progress(sheet: Sheet, moment: str, frame: int, frames: int) -> None:
 
 
 def save_film(frames: Sequence[Figure | np.ndarray], path: Path, seconds: float = 0.6) -> None:
-    """Write frames as a GIF that loops, whole or not at all; equal frames give equal files.
+    """Write frames, figures or uint8 (H, W, 3), all of one size, as a GIF that loops, whole or not at all.
 
-    All frames share one palette of 256 colours, so that a colour means the same in each. The last one stands three times as
-    long. Frames that are equal to the one before become one frame that stands longer.
-
-    Args:
-        frames: figures, or uint8 (H, W, 3), all of one size.
-        path: ends in .gif.
-        seconds: that a frame stands, from 0.02; in steps of 0.01.
-
-    Raises:
-        ValueError: there are no frames, they differ in size, the path is no GIF, or the time is too short.
+    Equal frames give equal files. All share one palette of 256 colours, so that a colour means the same in each. The last one
+    stands three times `seconds`; what is equal to the frame before becomes one with it.
     """
-    if path.suffix.lower() != ".gif":
-        raise FigureError(f"a film is a .gif, not {path.name!r}")
-    if not (math.isfinite(seconds) and 0.02 <= seconds <= 600):
-        raise FigureError(f"a frame stands from 0.02 to 600 seconds, got {seconds}")
     pictures = [rendered(frame) if isinstance(frame, Figure) else frame for frame in frames]
-    if not pictures or any(picture.shape != pictures[0].shape for picture in pictures):
-        raise FigureError("a film needs frames, all of one size")
     indexed = _indexed(np.stack(pictures))
     each = round(seconds * 100) * 10  # milliseconds; a GIF counts hundredths of a second
-    durations = [each] * (len(indexed) - 1) + [each * LAST]
+    durations = [each] * (len(indexed) - 1) + [each * 3]
     with replacing(path) as temporary:
         indexed[0].save(
             temporary,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vit.figures.scale import to_bytes
 from vit.figures.sheet import QUERY, SMALL, Page, Sheet, whole
-from vit.figures.style import DPI, fitted, printable, styled, text_width, theme
+from vit.figures.style import DPI, fitted, styled, text_width, theme
 
 
 @styled
@@ -38,7 +38,7 @@ def reconstruction_figure(
     page = Page(left + count * (across + gap) + 10, head + len(rows) * (down + gap) + 8, title, subtitle)
     for row, (name, pictures) in enumerate(rows.items()):
         y = head + row * (down + gap)
-        page.text(left - 12, y + down / 2, name, 9, theme().ink, ha="right", va="center")
+        page.text(left - 12, y + down / 2, name, 9, ha="right")
         for column, picture in enumerate(pictures):
             axes = page.place(left + column * (across + gap), y, across, down)
             axes.imshow(picture, aspect="auto")
@@ -62,7 +62,6 @@ def sheet_figure(
     Args:
         images: uint8 (N, C, H, W).
         labels: N names; may be empty strings.
-        title, subtitle: the heading.
         columns: images in a row.
         parts: uint8 (N, H, W), an index into `part_names`.
         part_names: names of the parts, for the legend.
@@ -87,8 +86,7 @@ def sheet_figure(
             axes.imshow(parts[number].numpy(), cmap=colours, vmin=-0.5, vmax=len(part_names) - 0.5, aspect="auto")
     if parts is not None:
         handles = [Patch(color=colours(i)) for i in range(len(part_names))]
-        names = [printable(name) for name in part_names]
-        page.figure.legend(handles, names, loc="lower center", ncols=in_line)
+        page.figure.legend(handles, part_names, loc="lower center", ncols=in_line)
     return page.figure
 
 
@@ -121,7 +119,6 @@ def pasted_figure(
         names: of the rows.
         columns: names of the n images.
         words: for each row, what stands under each image.
-        title, subtitle: the heading.
     """
     size = (rows[0].shape[-2], rows[0].shape[-1])
     keys = [(QUERY, "the patch that is the same in all images of a row")]
@@ -133,7 +130,7 @@ def pasted_figure(
         ):
             sheet.picture(axes, picture, fitted(name, sheet.room, 8), 8)
             sheet.outline(axes, patch)
-            sheet.below(axes, fitted(under, sheet.room, SMALL), SMALL)
+            axes.set_xlabel(fitted(under, sheet.room, SMALL), fontsize=SMALL, labelpad=3)
     return sheet.figure
 
 
@@ -151,14 +148,7 @@ def pairs_figure(
         names: of the rows.
         panels: side by side: by title, the pairs (rows, n, 2, C, p, q) around 0, C 1 or 3, and what stands under each.
         sides: what the left and the right tile of a pair are, in a word.
-        title, subtitle: the heading.
-
-    Raises:
-        ValueError: a panel has another number of rows, or channels that are no colours.
     """
-    for pairs, _ in panels.values():
-        if pairs.ndim != 6 or len(pairs) != len(names) or pairs.shape[3] not in (1, 3):
-            raise ValueError(f"pairs are ({len(names)}, n, 2, 1 or 3, p, q), got {tuple(pairs.shape)}")
     most = float(np.quantile(np.concatenate([pairs.abs().flatten() for pairs, _ in panels.values()]), 0.95)) or 1.0
     tile = whole(0.46 * DPI, next(iter(panels.values()))[0].shape[-1])
     pair, row_height, margin, apart = 2 * tile + 44, tile + 56, 30, 80
@@ -166,11 +156,9 @@ def pairs_figure(
     width = x + sum(pair * pairs.shape[1] for pairs, _ in panels.values()) + apart * (len(panels) - 1)
     page = Page(width, 66 + row_height * len(names) + 24, title, subtitle)
     for row, name in enumerate(names):
-        page.text(
-            x - margin, 78 + row * row_height + tile / 2, printable(name), 8.5, theme().ink, ha="right", va="center"
-        )
+        page.text(x - margin, 78 + row * row_height + tile / 2, name, 8.5, ha="right")
     for name, (pairs, notes) in panels.items():
-        page.text(x, 15, printable(name), 9.5, theme().ink, va="center", weight="bold")
+        page.text(x, 15, name, 9.5, weight="bold")
         tiles = to_bytes(0.5 + 0.5 * pairs.detach().double().cpu().numpy() / most)
         tiles = np.moveaxis(tiles, 3, -1).repeat(3 // pairs.shape[3], -1)  # (rows, n, 2, p, q, 3)
         for row, number, side in np.ndindex(tiles.shape[:3]):
@@ -178,16 +166,8 @@ def pairs_figure(
             axes = page.place(left, y, tile, tile)
             axes.imshow(tiles[row, number, side], aspect="auto")
             if row == 0:
-                axes.set_title(printable(sides[side]), fontsize=7, loc="center", pad=4, color=theme().quiet)
+                axes.set_title(sides[side], fontsize=7, loc="center", pad=4, color=theme().quiet)
             if side == 0:
-                page.text(
-                    left + tile + 4,
-                    y + tile + 19,
-                    printable(notes[row][number]),
-                    7.5,
-                    theme().ink,
-                    ha="center",
-                    va="center",
-                )
+                page.text(left + tile + 4, y + tile + 19, notes[row][number], 7.5, ha="center")
         x += pair * pairs.shape[1] + apart
     return page.figure

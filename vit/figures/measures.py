@@ -17,7 +17,7 @@ from vit.figures.style import (
     bare,
     legend_below,
     legend_columns,
-    printable,
+    panel_axes,
     styled,
     text_width,
     theme,
@@ -65,26 +65,24 @@ def arms_figure(
     Args:
         names: of the arms, from the top.
         panels: side by side; values: for each arm, those of its seeds, none where it was not measured.
-        title, subtitle: the heading.
-        dark: for a dark page.
     """
     left = max(text_width(name, 8.5) for name in names) / 72
     legend = 0.2 * any(panel.lines for panel in panels)
     width = max(left + 2.55 * len(panels) + 0.5, 6.0)
     figure = titled_figure(width, 0.3 * len(names) + 0.75 + legend, title, subtitle)
     rows = np.arange(len(names))[::-1]
-    for axes, panel in zip(figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels, strict=True):
+    for axes, panel in zip(panel_axes(figure, len(panels), len(panels), sharey=True), panels, strict=True):
         titled(axes, panel.title, 2.4)
         if len(panel.values[0]):
             axes.axvline(float(np.mean(panel.values[0])), color=theme().quiet, linewidth=0.9, alpha=0.7, zorder=1)
         for (name, value), (line, _), colour in zip(panel.lines.items(), SERIES[1:], theme().series[1:], strict=False):
-            axes.axvline(value, color=colour, linewidth=1.3, linestyle=line, label=printable(name), zorder=1)
+            axes.axvline(value, color=colour, linewidth=1.3, linestyle=line, label=name, zorder=1)
         for row, values in zip(rows, panel.values, strict=True):
             if len(values):
                 axes.plot(values, [row] * len(values), "o", color=theme().series[0], alpha=0.55, markeredgewidth=0)
                 axes.plot([np.mean(values)], [row], "|", color=theme().series[1], markersize=13, markeredgewidth=2.4)
         axes.set_ylim(-0.6, len(names) - 0.4)
-        axes.set_yticks(rows, [printable(name) for name in names])
+        axes.set_yticks(rows, list(names))
         axes.tick_params(axis="y", length=0, labelsize=8.5, labelcolor=theme().ink)
         axes.grid(axis="y", alpha=0.12)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
@@ -112,10 +110,8 @@ def layers_figure(
 
     Args:
         panels: up to three side by side, then the next row; four in two rows of two. Values: by name, (seeds, layers).
-        title, subtitle: the heading.
         places: names of what stands along the horizontal axis; None for 0, 1, ....
         axis: what it is.
-        dark: for a dark page.
     """
     columns = 2 if len(panels) == 4 else min(len(panels), 3)
     rows = -(-len(panels) // columns)
@@ -132,23 +128,21 @@ def layers_figure(
     across = legend_columns(names, width - 0.3) if names else 1
     below = 0.17 * -(-len(names) // across) + 0.12 if names else 0.0
     figure = titled_figure(width, (2.65 + 0.16 * most) * rows + below, title, subtitle)
-    every = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes in every[len(panels) :]:
-        axes.set_visible(False)
-    for axes, panel in zip(every, panels, strict=False):
+    every = panel_axes(figure, len(panels), columns)
+    for axes, panel in zip(every, panels, strict=True):
         titled(axes, panel.title, room)
         for (name, values), (line, mark), colour in zip(panel.values.items(), SERIES, theme().series, strict=False):
             values = np.atleast_2d(values)
             x = np.arange(values.shape[1])
-            axes.plot(x, values.mean(0), color=colour, linestyle=line, marker=mark, label=printable(name))
+            axes.plot(x, values.mean(0), color=colour, linestyle=line, marker=mark, label=name)
             if len(values) > 1:
                 axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.16, linewidth=0)
             if places is None:
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
             else:
-                axes.set_xticks(x, [printable(place) for place in places][: len(x)])
+                axes.set_xticks(x, list(places)[: len(x)])
         for (name, value), dashes in zip(panel.lines.items(), ((2, 2), (7, 2), (1, 3)), strict=False):
-            axes.axhline(value, color=theme().quiet, linewidth=1.2, linestyle=(0, dashes), label=printable(name))
+            axes.axhline(value, color=theme().quiet, linewidth=1.2, linestyle=(0, dashes), label=name)
         if panel.log:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -176,20 +170,15 @@ def scatter_figure(
     Args:
         panels: of the same kinds of points. Values: by name, x and y of the points, each (n,); the unit is that of x.
         up: what y is.
-        title, subtitle: the heading.
         log: draw y logarithmically, but for what lies around 0, which is drawn in equal steps.
-        dark: for a dark page.
     """
     columns = min(len(panels), 4)
-    rows = -(-len(panels) // columns)
     width = max(2.6 * columns + 0.6, 6.2)
-    figure = titled_figure(width, 3.4 * rows + 0.25, title, subtitle)
+    figure = titled_figure(width, 3.4 * -(-len(panels) // columns) + 0.25, title, subtitle)
     every = np.concatenate([y for panel in panels for _, y in panel.values.values()])
     even = 10.0 ** np.ceil(np.log10(max(float(np.quantile(np.abs(every), 0.2)), 1e-12)))  # up to it, in equal steps
-    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
-    for axes, panel in zip(grid.flat, panels, strict=False):
+    grid = panel_axes(figure, len(panels), columns, sharey=True)
+    for axes, panel in zip(grid, panels, strict=True):
         titled(axes, panel.title, (width - 0.87) / columns - 0.3)
         for (name, (x, y)), (_, mark), colour in zip(panel.values.items(), SERIES, theme().series, strict=False):
             axes.plot(
@@ -202,16 +191,16 @@ def scatter_figure(
                 alpha=0.8,
                 markeredgecolor=theme().paper,
                 markeredgewidth=0.5,
-                label=printable(name),
+                label=name,
             )
         axes.axhline(0, color=theme().quiet, linewidth=0.8)
         if log:
             axes.set_yscale("symlog", linthresh=even)
             axes.yaxis.set_major_formatter("{x:g}")
         axes.set_xlabel(panel.unit)
-    for axes in grid[:, 0]:
+    for axes in grid[::columns]:
         axes.set_ylabel(up)
-    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, ncols=4)
+    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, ncols=4)
     return figure
 
 
@@ -221,22 +210,12 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str, *, dark: b
 
     Args:
         panels: side by side. Values: for each bar, by its name, the share of each part, six at most; they sum to 1.
-        title, subtitle: the heading.
-        dark: for a dark page.
-
-    Raises:
-        ValueError: a row has other parts than the first, or does not sum to 1.
     """
-    for panel in panels:
-        parts = list(next(iter(panel.values.values())))
-        for name, shares in panel.values.items():
-            if list(shares) != parts or abs(sum(shares.values()) - 1) > 1e-3:
-                raise ValueError(f"{name!r} needs {len(parts)} shares that sum to 1, got {shares}")
     most = max(len(panel.values) for panel in panels)
     keys = 0.17 * max(-(-len(next(iter(panel.values.values()))) // 2) for panel in panels) + 0.3
     lefts = [max(text_width(name, 8) for name in panel.values) / 72 for panel in panels]
     figure = titled_figure(sum(lefts) + 3.6 * len(panels), 0.24 * most + 0.7 + keys, title, subtitle)
-    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    grid = panel_axes(figure, len(panels), len(panels))
     colours = (*theme().series[:4], "#9aa3ad", "#5b6470")
     for axes, panel in zip(grid, panels, strict=True):
         titled(axes, panel.title, 3.2)
@@ -255,12 +234,12 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str, *, dark: b
                 hatchcolor=theme().paper,
                 edgecolor=theme().paper,
                 linewidth=0.5,
-                label=printable(name),
+                label=name,
             )
         axes.axvline(0, color=theme().ink, linewidth=0.8)
         axes.set_xlim(min(float(values.clip(max=0).sum(1).min()) * 1.05, 0), float(values.clip(min=0).sum(1).max()))
         axes.set_ylim(-0.5, len(values) - 0.5)
-        axes.set_yticks(rows, [printable(name) for name in panel.values])
+        axes.set_yticks(rows, list(panel.values))
         axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=theme().ink)
         axes.grid(axis="y", visible=False)
         axes.xaxis.set_major_formatter(percent)
@@ -284,21 +263,16 @@ def relations_figure(
     Args:
         names: K of them.
         relations: over the same things. Values: (K, K), without the diagonal; limits: at which colours end.
-        title, subtitle: the heading.
         marked: pairs of names whose cells are outlined.
-        dark: for a dark page.
     """
     order = seriated(relations[0].values)
-    named = [printable(names[place]) for place in order]
+    named = [names[place] for place in order]
     across = min(len(relations), 2)
     rows = -(-len(relations) // across)
     size = 6.5 if len(names) > 20 else 8
     label = max(text_width(name, size) for name in named) / 72
     figure = titled_figure((4.35 + label) * across, (4.95 + label) * rows, title, subtitle)
-    every = figure.subplots(rows, across, squeeze=False).flat
-    for axes in every[len(relations) :]:
-        axes.set_visible(False)
-    for axes, relation in zip(every, relations, strict=False):
+    for axes, relation in zip(panel_axes(figure, len(relations), across), relations, strict=True):
         values = relation.values[np.ix_(order, order)].astype(float)
         np.fill_diagonal(values, np.nan)
         limit = float(np.nanmax(np.abs(values))) or 1.0
@@ -310,7 +284,7 @@ def relations_figure(
         axes.set_xticks(range(len(named)), named, rotation=90, fontsize=size)
         axes.set_yticks(range(len(named)), named, fontsize=size)
         axes.tick_params(length=0, pad=2, labelcolor=theme().ink)
-        axes.set_title(printable(relation.title))
+        axes.set_title(relation.title)
         for one, other in marked:
             for x, y in ((named.index(one), named.index(other)), (named.index(other), named.index(one))):
                 axes.add_patch(
@@ -319,7 +293,7 @@ def relations_figure(
         bar = figure.colorbar(drawn, ax=axes, orientation="horizontal", aspect=55, pad=0.02)
         bar.ax.tick_params(labelsize=7, length=2)
         bar.outline.set_visible(False)
-        bar.set_label(printable(relation.unit), fontsize=7.5, labelpad=1)
+        bar.set_label(relation.unit, fontsize=7.5, labelpad=1)
     return figure
 
 

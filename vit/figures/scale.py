@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator
+from PIL import Image
+from torch import Tensor
 
 from vit.figures.style import COLOURS
 
@@ -101,6 +104,23 @@ def brightness(picture: np.ndarray) -> np.ndarray:
 def to_bytes(picture: np.ndarray) -> np.ndarray:
     """0 to 1 -> uint8."""
     return (np.clip(picture, 0, 1) * 255).round().astype(np.uint8)
+
+
+def image_bytes(images: Tensor) -> np.ndarray:
+    """Images (B, C, H, W) from 0 to 1, C 1 or 3 -> uint8 (B, H, W, 3)."""
+    colours = images.detach().float().cpu().expand(-1, 3, -1, -1).permute(0, 2, 3, 1)
+    return to_bytes(colours.nan_to_num().numpy())
+
+
+def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """uint8 (B, H, W, 3) -> uint8 (B, height, width, 3), smoothly: `size` is (width, height)."""
+    return np.stack([np.asarray(Image.fromarray(one).resize(size, Image.Resampling.LANCZOS)) for one in pixels])
+
+
+def enlarged(grids: np.ndarray, size: Sequence[int]) -> np.ndarray:
+    """(..., rows, columns) -> (..., H, W), each pixel that of its patch."""
+    rows, columns = (np.arange(new) * old // new for new, old in zip(size, grids.shape[-2:], strict=False))
+    return grids[..., rows[:, None], columns]
 
 
 def in_multiples_of_even(maps: np.ndarray) -> np.ndarray:

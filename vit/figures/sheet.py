@@ -19,11 +19,10 @@ from matplotlib.collections import LineCollection
 from matplotlib.patches import Patch as Swatch
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import Normal, Stroke
-from PIL import Image
 from torch import Tensor
 
 from vit.errors import UserError
-from vit.figures.scale import Scale, brightness, short, to_bytes
+from vit.figures.scale import Scale, brightness, image_bytes, resized, short
 from vit.figures.style import COLOURS, DPI, bare, fitted, legend_columns, text_width, theme, titled_figure, wrapped
 
 MOST_PICTURES = 480  # on one sheet: beyond it nobody reads
@@ -50,12 +49,7 @@ class FigureError(UserError, ValueError):
 
 
 class Page:
-    """A figure whose parts are placed in dots, from the upper left of what stands below its heading.
-
-    Args:
-        width, height: of the content, in dots.
-        title, subtitle: the heading.
-    """
+    """A figure whose parts are placed in dots, from the upper left of its width x height dots of content below the heading."""
 
     def __init__(self, width: float, height: float, title: str, subtitle: str):
         self.width, self.height = max(width, 5.6 * DPI), height
@@ -72,9 +66,10 @@ class Page:
         bare(axes)
         return axes
 
-    def text(self, x: float, y: float, words: str, size: float, colour: str, **options: str) -> None:
-        """Write printable text."""
-        self.figure.text(*self.share(x, y), words, fontsize=size, color=colour, **options)  # type: ignore[arg-type]
+    def text(self, x: float, y: float, words: str, size: float, **options: Any) -> None:
+        """Write printable text, in ink and around the height `y` unless `options` say otherwise."""
+        look: dict[str, Any] = {"color": theme().ink, "va": "center"} | options
+        self.figure.text(*self.share(x, y), words, fontsize=size, **look)
 
 
 class Sheet(Page):
@@ -88,24 +83,20 @@ class Sheet(Page):
         blocks, lead, panels: how many images, pictures before the panels, and panels.
         grid: (rows, columns) of patches.
         image: (H, W) of the images, for the shape of a picture.
-        title, subtitle: the heading.
         roof, foot: dots over a block, and under each picture.
         beside: whether images with few panels may stand beside each other.
         bar: whether to leave room for bars at the right.
-        keys: what stands for what: (QUERY | ABSENT | HIDDEN, words), before the notes.
+        keys: the legend: (QUERY | ABSENT | HIDDEN, words).
         notes: sentences for the foot of the sheet.
 
     Attributes:
-        figure: of matplotlib.
         axes: of each block, the leading pictures and then the panels.
-        size: (width, height) of a picture, in dots.
-        room: points that it is wide, for words over it.
-        right: where the last picture of a row ends, in dots.
-        inside: points from the first picture of a row to there.
+        size: (width, height) of a picture, in dots; room: its width in points.
+        right: where the last picture of a row ends, in dots; inside: points from the first one to there.
         top: whether a block stands in the first row.
 
     Raises:
-        FigureError: there are no pictures, or more than fit one legible sheet.
+        FigureError: there are more pictures than fit one legible sheet.
     """
 
     def __init__(
@@ -125,8 +116,6 @@ class Sheet(Page):
         keys: Sequence[tuple[str, str]] = (),
         notes: Sequence[str] = (),
     ):
-        if not blocks or not panels:
-            raise FigureError("a figure needs at least one image and one map")
         if (count := blocks * (lead + panels)) > MOST_PICTURES:
             raise FigureError(
                 f"{count} pictures do not fit one legible figure, which holds {MOST_PICTURES}: leave out images or panels"
@@ -189,25 +178,12 @@ class Sheet(Page):
                 columnspacing=1.6,
             )
         for number, text in enumerate(written):
-            self.text(MARGIN, foot_of_pictures + key_height + 20 * number, text, SMALL, theme().quiet, va="top")
+            self.text(MARGIN, foot_of_pictures + key_height + 20 * number, text, SMALL, color=theme().quiet, va="top")
 
     def pixels(self, images: Tensor) -> np.ndarray:
-        """Images (B, C, H, W) from 0 to 1, C 1 or 3 -> (B, H, W, 3), 0 to 1.
-
-        Small ones keep their pixels, to be shown as squares; ones of more than 64 pixels a side become as large as a picture.
-
-        Raises:
-            FigureError: they have another number of channels.
-        """
-        if images.ndim != 4 or images.shape[1] not in (1, 3):
-            raise FigureError(f"images are (B, 1 or 3, H, W), got {tuple(images.shape)}")
-        colours = images.detach().float().cpu().expand(-1, 3, -1, -1).permute(0, 2, 3, 1)
-        pixels = to_bytes(colours.nan_to_num().numpy())
-        if max(pixels.shape[1:3]) > PIXELATED:
-            pixels = np.stack(
-                [np.asarray(Image.fromarray(one).resize(self.size, Image.Resampling.LANCZOS)) for one in pixels]
-            )
-        return pixels / 255
+        """Images (B, C, H, W) from 0 to 1 -> (B, H, W, 3); those above 64 pixels a side become as large as a picture."""
+        pixels = image_bytes(images)
+        return (resized(pixels, self.size) if max(pixels.shape[1:3]) > PIXELATED else pixels) / 255
 
     def picture(self, axes: Axes, pixels: np.ndarray, name: str = "", size: float = SMALL, quiet: bool = False) -> None:
         """Draw (H, W, 3) from 0 to 1 under a name."""
@@ -243,14 +219,10 @@ class Sheet(Page):
     def _name(self, axes: Axes, name: str, size: float, quiet: bool) -> None:
         axes.set_title(name, fontsize=size, loc="center", pad=3.4, color=theme().quiet if quiet else theme().ink)
 
-    def below(self, axes: Axes, words: str, size: float) -> None:
-        """Write under a picture."""
-        axes.set_xlabel(words, fontsize=size, labelpad=3)
-
     def over(self, row: int, words: str, size: float) -> None:
         """Write in the roof over a row of pictures."""
         y = self._tops[row] - HEAD - 4
-        self.text(MARGIN, y, fitted(words, self.inside, size, "bold"), size, theme().ink, weight="bold", va="baseline")
+        self.text(MARGIN, y, fitted(words, self.inside, size, "bold"), size, weight="bold", va="baseline")
 
     def outline(self, axes: Axes, patch: tuple[int, int]) -> None:
         """Outline the patch (row, column)."""
@@ -279,7 +251,7 @@ class Sheet(Page):
             scales: one per image.
             unit: of the values; None for multiples of even.
             each: whether images have scales of their own.
-            overlay: the bar is as wide as the image is bright: each colour of the picture stands in it.
+            overlay: the bar is as wide as the image is bright, so that each colour of the picture stands in it.
         """
         # Of all rows, a bar reaches over those within about 5 inches: a longer one is not easier to read.
         further = min(len(self._tops) - 1, max(round(5 * DPI / self._row_height) - 1, 0))
@@ -325,17 +297,10 @@ def _swatches() -> dict[str, Swatch]:
 
 
 def headings(names: Sequence[str], shares: Iterable[Sequence[str]], room: float) -> tuple[list[list[str]], float, bool]:
-    """Headings "name · share" that fit `room` points.
+    """Write "name · share" for P names and, of each block, P shares, from 7.5 down to 5.5 points so that all fit `room` points.
 
-    Their font size is the largest from 7.5 to 5.5 points at which all fit; where none is small enough, names end in an
-    ellipsis.
-
-    Args:
-        names: P names.
-        shares: for each block, P texts that are never cut; may be empty.
-
-    Returns:
-        the headings of each block, their size, and whether a name had to be cut.
+    Where even 5.5 is too large, names end in an ellipsis, shares never. Returns the headings of each block, their size, and
+    whether a name had to be cut.
     """
     rows = [[f" · {share}" if share else "" for share in row] for row in shares]
     tails = {tail for row in rows for tail in row}

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from vit.figures.scale import PALETTE, Scale, to_bytes
+from vit.figures.scale import PALETTE, Scale, enlarged, image_bytes, resized
 
 LARGEST = 96
 """Pixels a side beyond which an image is made smaller: a page of many rows stays light."""
@@ -23,48 +23,29 @@ VEIL = (128, 136, 148, 80)
 
 
 def image_strip(images: Tensor, hidden: Tensor | None = None) -> bytes:
-    """Images beside each other, as a PNG; what is hidden is an even grey.
-
-    Args:
-        images: (B, C, H, W) from 0 to 1, C 1 or 3.
-        hidden: bool (B, 1, H, W).
-    """
-    size = cell_of((images.shape[-2], images.shape[-1]))
-    pixels = to_bytes(images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).cpu().numpy())  # (B, H, W, 3)
-    shown = np.stack([np.asarray(Image.fromarray(one).resize(size[::-1], Image.Resampling.LANCZOS)) for one in pixels])
-    cells = _opaque(shown)
+    """Return images (B, C, H, W) from 0 to 1 beside each other, as a PNG; `hidden` bool (B, 1, H, W) is an even grey."""
+    height, width = cell_of((images.shape[-2], images.shape[-1]))
+    cells = _opaque(resized(image_bytes(images), (width, height)))
     if hidden is not None:
-        cells[_nearest(hidden[:, 0].cpu().numpy(), size)] = VEIL
+        cells[enlarged(hidden[:, 0].cpu().numpy(), (height, width))] = VEIL
     return _strip(cells)
 
 
 def map_strip(maps: Tensor, image: tuple[int, int], scale: Scale) -> bytes:
-    """Maps beside each other, as a PNG, a cell as large as that of an image.
-
-    Args:
-        maps: (B, rows, columns), no nan among them.
-        image: (H, W) of the images that they are about.
-        scale: of the colours.
-    """
+    """Return maps (B, rows, columns) beside each other, as a PNG, each as large as a cell of their (H, W) images."""
     places = np.asarray(scale(maps.detach().double().cpu().numpy()))
-    return _strip(_opaque(PALETTE[(_nearest(places, cell_of(image)) * 255).round().astype(np.uint8)]))
+    return _strip(_opaque(PALETTE[(enlarged(places, cell_of(image)) * 255).round().astype(np.uint8)]))
 
 
 def bar_strip() -> bytes:
-    """The colours of maps from the lowest value, at the left, to the highest: a PNG of 256 x 1 pixels."""
+    """Return the colours of maps from the lowest value, at the left, to the highest: a PNG of 256 x 1 pixels."""
     return _png(PALETTE[None])
 
 
 def cell_of(image: tuple[int, int]) -> tuple[int, int]:
-    """(height, width) of a cell, in pixels: the image's own, or the largest of its shape with LARGEST a side."""
+    """Return (height, width) of a cell, in pixels: the image's own, or the largest of its shape with LARGEST a side."""
     smaller = min(LARGEST / max(image), 1)
     return max(round(image[0] * smaller), 1), max(round(image[1] * smaller), 1)
-
-
-def _nearest(cells: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """(B, h, w) -> (B, height, width), each pixel that of its place."""
-    rows, columns = ((np.arange(new) * old) // new for new, old in zip(size, cells.shape[1:], strict=True))
-    return cells[:, rows[:, None], columns]
 
 
 def _opaque(cells: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import io
 import math
 import textwrap
 import warnings
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.style import context
 from matplotlib.textpath import text_to_path
 from matplotlib.transforms import ScaledTranslation
 
@@ -33,18 +35,6 @@ DPI = 150
 ELLIPSIS = "…"
 SHEETS = [str(Path(__file__).with_name(f"{name}.mplstyle")) for name in ("light", "dark")]
 AS_PNG: dict[str, Any] = {"pil_kwargs": {"optimize": True}}
-
-
-def _settings(dark: bool) -> Any:
-    """The settings of the style sheets over matplotlib's own defaults: those of the user's matplotlibrc do not count."""
-    kept_out = {"backend", "backend_fallback", "interactive", "toolbar", "webagg.address"}
-    settings: Any = {key: value for key, value in matplotlib.rcParamsDefault.items() if key not in kept_out}
-    for sheet in SHEETS[: 1 + dark]:
-        settings |= matplotlib.rc_params_from_file(sheet, use_default_template=False)
-    return settings
-
-
-SETTINGS = {dark: _settings(dark) for dark in (False, True)}
 
 
 @dataclass(frozen=True)
@@ -64,30 +54,31 @@ class Theme:
     stroke: str
     series: Sequence[str]
 
-    @classmethod
-    def of(cls, settings: Any) -> Theme:
-        """The colours of matplotlib's settings."""
-        return cls(
-            paper=settings["figure.facecolor"],
-            ink=settings["text.color"],
-            quiet=settings["axes.labelcolor"],
-            absent=settings["patch.facecolor"],
-            stroke=settings["hatch.color"],
-            series=settings["axes.prop_cycle"].by_key()["color"],
-        )
-
-
-LIGHT, DARK = (Theme.of(SETTINGS[dark]) for dark in (False, True))
-
 
 def theme() -> Theme:
     """The colours of the style that is in use."""
-    return Theme.of(matplotlib.rcParams)
+    settings: Any = matplotlib.rcParams
+    return Theme(
+        paper=settings["figure.facecolor"],
+        ink=settings["text.color"],
+        quiet=settings["axes.labelcolor"],
+        absent=settings["patch.facecolor"],
+        stroke=settings["hatch.color"],
+        series=settings["axes.prop_cycle"].by_key()["color"],
+    )
 
 
 def style(dark: bool = False) -> AbstractContextManager[None]:
-    """A context in which artists get our style: they take it when they are made."""
-    return matplotlib.rc_context(SETTINGS[dark])
+    """A context in which artists get our style, whatever the user's matplotlibrc says: they take it when they are made."""
+    return context(["default", *SHEETS[: 1 + dark]])
+
+
+def _theme_of(dark: bool) -> Theme:
+    with style(dark):
+        return theme()
+
+
+LIGHT, DARK = _theme_of(False), _theme_of(True)
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -110,12 +101,7 @@ def titled_figure(width: float, height: float, title: str, subtitle: str, placed
     """A figure of width x height inches of content under a heading, both to be drawn within `styled`.
 
     The title takes up to two lines and then ends in an ellipsis; the subtitle takes what it needs. Without a title there is no
-    heading: a page says beside the figure what it is.
-
-    Args:
-        width, height: of the content.
-        title, subtitle: the heading.
-        placed: whether the caller places its axes itself, in the lower `height` inches; else constrained layout does.
+    heading: a page says beside the figure what it is. Constrained layout places axes, or, if `placed`, the caller.
     """
     titles, lines, head = [], [], 0.12
     if title:
@@ -137,6 +123,14 @@ def titled_figure(width: float, height: float, title: str, subtitle: str, placed
     quiet = theme().quiet
     figure.text(left, 1 - below / total, "\n".join(lines), fontsize=8.5, color=quiet, va="top", linespacing=1.35)
     return figure
+
+
+def panel_axes(figure: Figure, count: int, columns: int, **options: Any) -> list[Axes]:
+    """Return the axes of `count` panels, in rows of so many columns."""
+    axes = figure.subplots(math.ceil(count / columns), columns, squeeze=False, **options).ravel()
+    for unused in axes[count:]:
+        unused.set_visible(False)
+    return list(axes[:count])
 
 
 def bare(axes: Axes) -> None:
@@ -167,14 +161,8 @@ def fitted(text: str, width: float, size: float, weight: str = "normal") -> str:
     text = printable(text)[:1000]  # no name needs more; measuring takes time
     if text_width(text, size, weight) <= width:
         return text
-    fits, too_long = 0, len(text)
-    while too_long - fits > 1:
-        middle = (fits + too_long) // 2
-        if text_width(text[:middle].rstrip() + ELLIPSIS, size, weight) <= width:
-            fits = middle
-        else:
-            too_long = middle
-    return text[:fits].rstrip() + ELLIPSIS
+    cuts = [text[:end].rstrip() + ELLIPSIS for end in range(len(text))]
+    return cuts[max(bisect(cuts, width, key=lambda cut: text_width(cut, size, weight)) - 1, 0)]
 
 
 def wrapped(text: str, width: float, size: float, weight: str = "normal") -> list[str]:
