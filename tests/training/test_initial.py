@@ -6,12 +6,10 @@ import json
 import re
 import shlex
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-from jsonargparse import ArgumentParser
 from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from tiny import CLASSES, TINY, dataset
@@ -28,11 +26,6 @@ from vit.settings import config_parser, parse_config
 from vit.training.initial import initial_model
 
 THEIRS = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
 
 
 def config(objective: str = "classify", init: Path | str = "", **model: object) -> Config:
@@ -86,14 +79,13 @@ def test_new_model_fits_the_data_and_measures_it():
     assert begin(config())[0].head.weight.shape == (3, 16)
 
 
-@pytest.mark.parametrize("init", ["", "folder"])
-def test_images_without_labels_cannot_be_classified(tmp_path, init):
-    if init:
-        autoencoder(tmp_path)
-    with pytest.raises(DataError, match=r"^train\.objective: Noise has no labels[^\n]*$") as caught:
-        begin(config(init=tmp_path if init else ""), dataset(class_names=()))
-    assert caught.value.exit_code == 2
-    begin(config("reconstruct", init=tmp_path if init else ""), dataset(class_names=()))
+def test_images_without_labels_cannot_be_classified(tmp_path):
+    autoencoder(tmp_path)
+    for init in ("", tmp_path):
+        with pytest.raises(DataError, match=r"^train\.objective: Noise has no labels[^\n]*$") as caught:
+            begin(config(init=init), dataset(class_names=()))
+        assert caught.value.exit_code == 2
+        begin(config("reconstruct", init), dataset(class_names=()))
 
 
 # --- from a run ------------------------------------------------------------------------------------------------------
@@ -128,10 +120,9 @@ def test_decoder_of_another_shape_begins_anew(tmp_path, decoder):
 
 @pytest.mark.parametrize(
     ("names", "pool"),
-    [(CLASSES, "avg"), (("ape", "cat", "bee"), "avg"), (("ape", "bee", "dog"), "avg"), (("ape", "bee"), "avg"),
-     (CLASSES, "token")],
-    ids=["the same", "another order", "another class", "fewer", "reads something else"],
-)  # fmt: skip
+    [(CLASSES, "avg"), (("ape", "cat", "bee"), "avg"), (("ape", "bee"), "avg"), (CLASSES, "token")],
+    ids=["the same", "another order", "fewer", "reads something else"],
+)
 def test_head_is_kept_where_its_classes_and_what_it_reads_are_the_same(tmp_path, names, pool):
     before = classifier(tmp_path, names)
     model, _ = begin(config(init=tmp_path, global_pool=pool))
@@ -162,11 +153,6 @@ def test_drop_path_pooling_and_image_size_are_the_settings(tmp_path, objective):
 # --- from others -----------------------------------------------------------------------------------------------------
 
 
-@cache
-def parser() -> ArgumentParser:
-    return config_parser("train.py", "", {})
-
-
 def timm_file(folder: Path, **settings: object) -> tuple[TimmVisionTransformer, Path]:
     sizes = dict(img_size=16, patch_size=4, embed_dim=64, depth=2, num_heads=1, num_classes=5)
     timms = TimmVisionTransformer(**sizes | settings).eval()
@@ -195,17 +181,11 @@ def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_pat
     given = ["--train.objective=classify", f"--model.init={path}"]
     for name in ("image_size", "patch_size", "embed_dim", "depth", "num_heads"):
         given.append(f"--model.{name}={getattr(wide, name)}")
-    model, normalize = begin(parse_config(parser(), [*given, *options]))
+    model, normalize = begin(parse_config(config_parser("train.py", "", {}), [*given, *options]))
     images = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         torch.testing.assert_close(model.eval()(images), timms.forward_features(images), rtol=1e-4, atol=1e-4)
     assert of(normalize) == of(load_model(path).origin.normalize)
-
-
-def test_scale_that_the_checkpoint_lacks_is_to_be_left_out(tmp_path):
-    autoencoder(tmp_path)
-    with pytest.raises(ConfigError, match=r"add --model\.layer_scale null$"):
-        begin(config(init=tmp_path, layer_scale=0.1))
 
 
 @pytest.mark.parametrize("name", ["encoder.norm.weight", "decoder.mask_token"])
@@ -235,11 +215,10 @@ def test_what_is_new_is_said(tmp_path):
     assert notes(config()) == initial_model(config(), dataset()).init == ""
     began = initial_model(config(init=tmp_path / "mae"), dataset())
     assert began.init == content_hash(load_model(tmp_path / "mae", part="encoder"))
-    for objective, init, said in (
-        ("classify", "mae", "a new head"), ("classify", "other", "a new head"), ("classify", "same", "its head"),
-        ("reconstruct", "mae", "its decoder"), ("reconstruct", "same", "a new decoder"),
-    ):  # fmt: skip
-        assert notes(config(objective, tmp_path / init)).endswith(f"with {said}"), (objective, init)
+    for init, head in {"mae": "a new", "other": "a new", "same": "its"}.items():
+        assert notes(config("classify", tmp_path / init)).endswith(f"with {head} head"), init
+    for init, decoder in {"mae": "its", "same": "a new"}.items():
+        assert notes(config("reconstruct", tmp_path / init)).endswith(f"with {decoder} decoder"), init
 
 
 def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(tmp_path):
