@@ -28,11 +28,6 @@ SIZES = dict(
 GRID = Geometry((2, 6), (4, 2), 1, True)
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def small_model(**settings) -> VisionTransformer:
     model = VisionTransformer(ViTConfig(**SIZES | settings))
     for parameter in model.parameters():
