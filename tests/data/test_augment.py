@@ -156,16 +156,12 @@ def test_normalised_images_have_mean_0_and_deviation_1():
     torch.testing.assert_close(inputs.std((0, 2, 3)), torch.ones(3).double(), rtol=0, atol=1e-9)
 
 
-def test_normalization_inverts_and_leaves_its_argument_alone():
+def test_normalization_inverts_and_leaves_its_argument_alone_and_never_divides_by_nothing():
     images = to_float(noise(4, size=SIZE), (12, 16))
     normalize, before = Normalization([0.1, 0.5, 0.9], [0.3, 0.2, 0.01]), images.clone()
     torch.testing.assert_close(normalize.invert(normalize(images)), images, rtol=0, atol=1e-6)
     assert torch.equal(images, before)
-
-
-def test_normalization_is_measured_on_some_images_and_never_divides_by_nothing():
-    images, flat = noise(10, size=SIZE), torch.full((3, 3, 4, 4), 128, dtype=torch.uint8)
-    assert Normalization.of(images, most=4).mean == Normalization.of(images[evenly_spaced(10, 4)]).mean
+    flat = torch.full((3, 3, 4, 4), 128, dtype=torch.uint8)
     assert Normalization.of(flat)(to_float(flat, (4, 4))).abs().max() < 1e-3
 
 

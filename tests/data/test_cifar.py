@@ -141,14 +141,12 @@ def test_archive_beside_is_unpacked_and_read(name, tmp_path, monkeypatch):
     dataset = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
     (tmp_path / dataset.filename).write_bytes(tiny.archive)
     train, test = load_cifar(name, tmp_path, download=False)
-    assert train.images.dtype == torch.uint8
-    assert train.images.is_contiguous()
-    assert train.labels.dtype == torch.int64
-    np.testing.assert_array_equal(train.images.numpy(), tiny.train)
-    np.testing.assert_array_equal(test.images.numpy(), tiny.test)
-    assert train.labels.tolist() == tiny.labels
-    assert test.labels.tolist() == tiny.labels[:4]
-    assert train.class_names == test.class_names == tuple(CLASSES[name])
+    for split, images, labels in ((train, tiny.train, tiny.labels), (test, tiny.test, tiny.labels[:4])):
+        assert (split.images.dtype, split.labels.dtype) == (torch.uint8, torch.int64)
+        assert split.images.is_contiguous()
+        np.testing.assert_array_equal(split.images.numpy(), images)
+        assert split.labels.tolist() == labels
+        assert split.class_names == tuple(CLASSES[name])
     assert train.content_hash == content_hash(train.images, train.labels) != test.content_hash
     assert names(tmp_path) == {dataset.filename, dataset.base_folder}
     assert names(tmp_path / dataset.base_folder) == set(tiny.files)
@@ -179,20 +177,25 @@ def test_no_mirror_delivers(tmp_path, requests, monkeypatch):
     assert names(tmp_path) == set()
 
 
-@pytest.mark.parametrize("work", ["copyfileobj", "extract_archive"])
-def test_interrupt_leaves_nothing(work, tmp_path, tiny, requests, monkeypatch):
-    def interrupted(source: object, to: object) -> None:
-        if work == "copyfileobj":
-            to.write(b"the first bytes")  # type: ignore[attr-defined]
-        else:
-            (Path(str(to)) / datasets.CIFAR10.base_folder).mkdir()
+def test_interrupt_leaves_nothing(tmp_path, requests, monkeypatch):
+    def interrupt_copying(source, to) -> None:
+        to.write(b"the first bytes")
+        raise KeyboardInterrupt
+
+    def interrupt_unpacking(source, to) -> None:
+        (Path(to) / datasets.CIFAR10.base_folder).mkdir()
         raise KeyboardInterrupt
 
     use(monkeypatch, "good")
-    monkeypatch.setattr(cifar.shutil if work == "copyfileobj" else cifar, work, interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        load_cifar("cifar10", tmp_path, download=True)
-    assert names(tmp_path) == (set() if work == "copyfileobj" else {ARCHIVE})
+    for owner, name, work, left in (
+        (cifar.shutil, "copyfileobj", interrupt_copying, set()),
+        (cifar, "extract_archive", interrupt_unpacking, {ARCHIVE}),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, work)
+            with pytest.raises(KeyboardInterrupt):
+                load_cifar("cifar10", tmp_path, download=True)
+        assert names(tmp_path) == left
 
 
 def test_no_download_makes_no_request(tmp_path, requests, monkeypatch):

@@ -121,14 +121,6 @@ def test_order_is_imagefolders(tmp_path):
     assert folder.EXTENSIONS == IMG_EXTENSIONS
 
 
-def test_loops_of_links_are_tolerated(root):
-    (root / "train" / "ape" / "loop").symlink_to(root / "train", target_is_directory=True)
-    (root / "train" / "ape" / "here").symlink_to(".", target_is_directory=True)
-    (root / "train" / "bee" / "self").symlink_to("self")
-    (root / "train" / "cat" / "linked.png").symlink_to("3.png")
-    assert len(load(root)[0]) == 13
-
-
 def test_images_beside_the_classes_are_reported_and_an_empty_folder_is_no_class(root, caplog):
     plain(root / "train" / "logo.png")
     (root / "train" / "aaa").mkdir()
@@ -191,8 +183,7 @@ def test_bad_image(root, name):
     assert list((root.parent / "cache").iterdir()) == []
 
     train, test = load(root, "skip")
-    assert train.skipped == (str(path),)
-    assert test.skipped == ()
+    assert (train.skipped, test.skipped) == ((str(path),), ())
     assert train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     assert colours(train.images) == NUMBERS[:12]
 

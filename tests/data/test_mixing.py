@@ -86,7 +86,7 @@ def theirs(kind: type, given: Tensor, labels: Tensor, **params: object) -> tuple
     return transform.transform(given, params).flip(0), transform.transform(labels, params).flip(0)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_blend_is_torchvisions(share):
     labels = torch.tensor([0, 1, 2, 3, 4, 0])
     expected, said = theirs(v2.MixUp, images(), labels, lam=share)

@@ -78,12 +78,11 @@ def test_a_split_is_an_image_set_and_shares_no_picture_with_the_other(test):
 
 
 def test_shapes_dtypes_and_ranges(train):
-    images, labels, parts = train
-    assert (images.dtype, images.shape) == (torch.uint8, (4_000, 3, 32, 32))
-    assert (labels.dtype, labels.shape) == (torch.int64, (4_000,))
-    assert (parts.dtype, parts.shape) == (torch.uint8, (4_000, 32, 32))
-    assert parts.max() < len(PART_NAMES)
-    assert 90 < images.float().mean() < 140
+    shapes = [(4_000, 3, 32, 32), (4_000,), (4_000, 32, 32)]  # images, labels, parts
+    assert [values.shape for values in train] == shapes
+    assert [values.dtype for values in train] == [torch.uint8, torch.int64, torch.uint8]
+    assert train[2].max() < len(PART_NAMES)
+    assert 90 < train[0].float().mean() < 140
 
 
 def test_every_ten_pictures_show_the_ten_classes_in_changing_order(train):

@@ -57,11 +57,3 @@ def test_second_signal_does_not_wait(first, second):
         with pytest.raises(Stopped) as caught:
             signal.raise_signal(second)
     assert caught.value.exit_code == CODES[second]
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_handlers_come_back_when_the_work_fails(error):
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(error), StopRequests():  # noqa: PT012
-        assert signal.getsignal(signal.SIGINT) != before
-        raise error
