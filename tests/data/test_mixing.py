@@ -59,8 +59,7 @@ def test_rectangle_has_the_images_shape_and_lies_within_it():
     assert inside.sum() > 500
     skew = (bottom - top) / SIZE[0] - (right - left) / SIZE[1]
     assert skew[inside].abs().max() <= 1 / SIZE[0] + 1 / SIZE[1]  # but for the rounding of the edges
-    assert min(top.min(), left.min()) == 0
-    assert (bottom.max(), right.max()) == SIZE
+    assert (top.min(), left.min(), bottom.max(), right.max()) == (0, 0, *SIZE)
     middles = torch.stack([top + bottom, left + right], 1)[inside] / torch.tensor(SIZE) / 2
     torch.testing.assert_close(middles.mean(0), torch.full((2,), 0.5), rtol=0, atol=0.02)
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 import torchvision
 import transformers
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from tiny import seeded
 from torch import Tensor, nn
 from transformers import (
     DeiTConfig,
@@ -110,21 +111,16 @@ def test_weights_reproduce_every_layers_own_output(name, fused):
     maps = AttentionMaps(model)
     assert len(maps.names) == (6 if "ViTMAE" in name else 3)
     seen = {}
-    hooks = [
-        model.get_submodule(layer).register_forward_hook(
-            lambda module, given, kwargs, out, layer=layer: seen.update(
-                {layer: (given[0] if given else kwargs["hidden_states"], out[0] if isinstance(out, tuple) else out)}
-            ),
-            with_kwargs=True,
-        )
-        for layer in maps.names
-    ]
+
+    def keep(module, given, kwargs, out):
+        seen[module] = given[0] if given else kwargs["hidden_states"], out[0] if isinstance(out, tuple) else out
+
+    for layer in maps.names:
+        model.get_submodule(layer).register_forward_hook(keep, with_kwargs=True)
     with maps:
         run(model, images_for(model))
-    for hook in hooks:
-        hook.remove()
     for number, layer in enumerate(maps.names):
-        weights, (given, output) = maps.weights[number], seen[layer]
+        weights, (given, output) = maps.weights[number], seen[model.get_submodule(layer)]
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), rtol=0, atol=1e-5)
         assert weights.var(-1).max() > 1e-5
         torch.testing.assert_close(by_hand(model.get_submodule(layer), weights, given), output, rtol=0, atol=1e-5)
@@ -293,7 +289,7 @@ def test_a_masked_encoders_maps_are_put_back_on_the_grid(registers):
     encoder = ViTConfig(**SIZES | dict(registers=registers))
     model = build_autoencoder(encoder, DecoderConfig(dim=16, depth=2, num_heads=2), True).eval()
     images = images_for(model, 3)
-    mask = make_mask("random", 3, (2, 6), 0.5, torch.Generator().manual_seed(3))
+    mask = make_mask("random", 3, (2, 6), 0.5, seeded(3))
     with AttentionMaps(model.encoder, geometry=geometry_of(model)) as maps:
         model(images, mask)
     grid, mass = maps.to_grid(1, "cls", mask=mask)
@@ -318,12 +314,10 @@ def test_a_masked_encoders_maps_are_put_back_on_the_grid(registers):
 
 
 def test_weights_under_a_mask_in_the_order_of_the_grid():
-    mask = mask_from_noise(torch.tensor([[1.0, 4, 5, 2, 3, 0], [4, 2, 0, 3, 1, 5]]), 3)
-    weights = torch.rand(2, 2, 4, 4)
-    found = in_grid_order(weights, mask, 1)
-    for image in range(2):
+    mask, weights = mask_from_noise(torch.tensor([[1.0, 4, 5, 2, 3, 0], [4, 2, 0, 3, 1, 5]]), 3), torch.rand(2, 2, 4, 4)
+    for image, found in enumerate(in_grid_order(weights, mask, 1)):
         places = [0, *(1 + int(i) for i in mask.ids_keep[image].argsort())]
-        assert torch.equal(found[image], weights[image][:, places][:, :, places])
+        assert torch.equal(found, weights[image][:, places][:, :, places])
 
 
 # --- what could be wrong without anybody seeing ---------------------------------------------------------------------------
@@ -340,36 +334,34 @@ def test_a_layer_that_attends_more_than_once_in_a_pass_has_no_one_map():
     assert F.scaled_dot_product_attention.__module__ != "vit.interpret.layers"
 
 
+@torch.no_grad()
 def test_several_passes_and_parts_run_by_themselves_are_no_repetition():
-    model = VisionTransformer(ViTConfig(**SIZES)).eval()
-    images = torch.randn(2, 3, 8, 12)
-    with torch.no_grad(), AttentionMaps(model) as maps:
-        for _ in range(3):
+    model, images, tokens = model_named("ours"), torch.randn(2, 3, 8, 12), torch.randn(2, 13, 16)
+    with AttentionMaps(model) as maps:
+        for _ in range(2):
             model(images)
-        tokens = torch.randn(2, 13, 16)
         for _ in range(2):
             model.blocks(tokens)
-    with torch.no_grad(), AttentionMaps(model.blocks) as again:
+    with AttentionMaps(model.blocks) as again:
         model.blocks(tokens)
     assert all(torch.equal(maps.weights[layer], again.weights[layer]) for layer in range(3))
 
 
+@torch.no_grad()
 def test_two_blocks_cannot_look_into_one_model_but_into_two():
     model = build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=8, depth=2, num_heads=2), True).eval()
-    images = torch.randn(2, 3, 8, 12)
-    mask = make_mask("random", 2, (2, 6), 0.5, torch.Generator().manual_seed(0))
-    outside = AttentionMaps(model.encoder)
-    with torch.no_grad(), outside:
+    images, mask = torch.randn(2, 3, 8, 12), make_mask("random", 2, (2, 6), 0.5, seeded())
+    with AttentionMaps(model.encoder) as outside:
         with pytest.raises(AttentionError, match="another block looks into this model already"):
             AttentionMaps(model).__enter__()
         model.encoder(images)
     assert len(outside.weights) == 3
-    with AttentionMaps(model.encoder) as outer, AttentionMaps(model.decoder) as inner, torch.no_grad():
+    with AttentionMaps(model.encoder) as outer, AttentionMaps(model.decoder) as inner:
         model(images, mask)
-    with AttentionMaps(model) as whole, torch.no_grad():  # and it can be looked into again
+    with AttentionMaps(model) as whole:  # and it can be looked into again
         model(images, mask)
     found = [*outer.weights.values(), *inner.weights.values()]
-    assert all(torch.equal(one, other) for one, other in zip(found, whole.weights.values(), strict=True))
+    assert all(map(torch.equal, found, whole.weights.values()))
 
 
 BESIDE = {  # what reaches the kernel beside queries, keys and values; how many of 25 weights are then 0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from jsonargparse import ArgumentParser
 from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from tiny import CLASSES, TINY, dataset
@@ -101,21 +102,18 @@ def test_classifier_takes_encoder_and_normalisation_of_a_pretraining(tmp_path):
     assert all(value.requires_grad for name, value in model.named_parameters() if name != "pos_embed")
 
 
-def test_pretraining_goes_on_with_encoder_and_decoder(tmp_path):
+@pytest.mark.parametrize("decoder", [{}, dict(decoder_dim=32), dict(decoder_heads=4)], ids=str)
+def test_pretraining_goes_on_with_encoder_and_decoder_or_a_new_one_of_another_shape(tmp_path, decoder):
     before = autoencoder(tmp_path)
-    model, normalize = begin(config("reconstruct", tmp_path))
-    assert same_state(model.state_dict(), before.state_dict())
-    assert of(normalize) == of(THEIRS)
-
-
-@pytest.mark.parametrize("decoder", [dict(decoder_dim=32), dict(decoder_heads=4)], ids=str)
-def test_decoder_of_another_shape_begins_anew(tmp_path, decoder):
-    before = autoencoder(tmp_path)
-    model, _ = begin(config("reconstruct", tmp_path, **decoder))
+    model, normalize = begin(config("reconstruct", tmp_path, **decoder))
     assert same_state(model.encoder.state_dict(), before.encoder.state_dict())
+    assert of(normalize) == of(THEIRS)
     assert model.decoder.config.dim == decoder.get("decoder_dim", 16)
-    weight = model.decoder.blocks[0].mlp.fc1.weight
-    assert weight.shape != (64, 16) or not torch.equal(weight, before.decoder.blocks[0].mlp.fc1.weight)
+    if decoder:
+        weight = model.decoder.blocks[0].mlp.fc1.weight
+        assert weight.shape != (64, 16) or not torch.equal(weight, before.decoder.blocks[0].mlp.fc1.weight)
+    else:
+        assert same_state(model.state_dict(), before.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -153,12 +151,9 @@ def test_drop_path_pooling_and_image_size_are_the_settings(tmp_path, objective):
 # --- from others -----------------------------------------------------------------------------------------------------
 
 
-def timm_file(folder: Path, **settings: object) -> tuple[TimmVisionTransformer, Path]:
-    sizes = dict(img_size=16, patch_size=4, embed_dim=64, depth=2, num_heads=1, num_classes=5)
-    timms = TimmVisionTransformer(**sizes | settings).eval()
-    redraw(timms)
-    torch.save(timms.state_dict(), folder / "timm.pth")
-    return timms, folder / "timm.pth"
+@pytest.fixture(scope="module")
+def parser() -> ArgumentParser:
+    return config_parser("train.py", "", {})
 
 
 @pytest.mark.parametrize(
@@ -170,8 +165,11 @@ def timm_file(folder: Path, **settings: object) -> tuple[TimmVisionTransformer, 
     ],
     ids=str,
 )
-def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_path, theirs, asked):
-    timms, path = timm_file(tmp_path, **theirs)
+def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_path, parser, theirs, asked):
+    sizes = dict(img_size=16, patch_size=4, embed_dim=64, depth=2, num_heads=1, num_classes=5)
+    timms, path = TimmVisionTransformer(**sizes | theirs).eval(), tmp_path / "timm.pth"
+    redraw(timms)
+    torch.save(timms.state_dict(), path)
     wide = replace(TINY, embed_dim=64, num_heads=theirs.get("num_heads", 1))
     with pytest.raises(ConfigError, match=r"^model\.init: [^\n]*$") as caught:
         begin(Config(model=replace(wide, init=str(path)), train=TrainConfig(objective="classify")))
@@ -181,7 +179,7 @@ def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_pat
     given = ["--train.objective=classify", f"--model.init={path}"]
     for name in ("image_size", "patch_size", "embed_dim", "depth", "num_heads"):
         given.append(f"--model.{name}={getattr(wide, name)}")
-    model, normalize = begin(parse_config(config_parser("train.py", "", {}), [*given, *options]))
+    model, normalize = begin(parse_config(parser, [*given, *options]))
     images = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         torch.testing.assert_close(model.eval()(images), timms.forward_features(images), rtol=1e-4, atol=1e-4)

@@ -9,6 +9,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from timm.optim import param_groups_layer_decay
 from timm.optim.muon import Muon
+from tiny import seeded
 from torch import nn
 
 from vit.config import DecoderConfig, OptimConfig, ViTConfig
@@ -109,9 +110,9 @@ MUON = OptimConfig(name="muon", weight_decay=0.1)
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, seeds: range, lr: float = 0.01) -> None:
     for seed in seeds:
-        generator = torch.Generator().manual_seed(seed)
+        draws = seeded(seed)
         for value in model.parameters():
-            value.grad = torch.randn(value.shape, generator=generator) if value.requires_grad else None
+            value.grad = torch.randn(value.shape, generator=draws) if value.requires_grad else None
         set_learning_rate(optimizer, lr)
         optimizer.step()
 
