@@ -25,7 +25,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("old", ["old", None])
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, OSError])
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 def test_what_raises_leaves_all_as_it_was(tmp_path, old, error):
     path = tmp_path / "file.txt"
     if old is not None:
@@ -41,7 +41,9 @@ def test_what_raises_leaves_all_as_it_was(tmp_path, old, error):
 
 
 def test_old_content_stands_until_the_block_ends(tmp_path):
-    path = tmp_path / "deep" / "er" / "file.txt"
+    path = tmp_path / "deep" / "er" / ("x" * 251 + ".txt")  # as long as a name may be
+    write_text(path, "Äpfel\n林檎\n")
+    assert path.read_bytes() == "Äpfel\n林檎\n".encode()
     write_text(path, "old")
     with replacing(path) as temporary:
         temporary.write_text("new")
@@ -49,26 +51,19 @@ def test_old_content_stands_until_the_block_ends(tmp_path):
         assert temporary.parent == path.parent  # a rename between file systems would not be atomic
         assert temporary.suffix == path.suffix  # some writers choose the format by it
     assert path.read_text() == "new"
-    assert names(path.parent) == ["file.txt"]
+    assert names(path.parent) == [path.name]
 
 
-@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
-def test_mode_is_that_of_any_new_file(tmp_path, umask):
-    before = os.umask(umask)
+def test_mode_is_that_of_any_new_file(tmp_path):
+    before = os.umask(0o027)
     try:
         write_text(tmp_path / "replaced", "new")
         (tmp_path / "plain").write_text("new")
-        assert os.umask(umask) == umask  # and it was only looked at
+        assert os.umask(0o027) == 0o027  # and it was only looked at
     finally:
         os.umask(before)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("replaced", "plain")]
     assert modes[0] == modes[1]
-
-
-def test_text_is_utf8_and_as_given_and_a_name_may_be_as_long_as_the_file_system_allows(tmp_path):
-    path = tmp_path / ("x" * 251 + ".txt")
-    write_text(path, "Äpfel\n林檎\n")
-    assert path.read_bytes() == "Äpfel\n林檎\n".encode()
 
 
 def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_path, monkeypatch):

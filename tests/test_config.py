@@ -72,18 +72,11 @@ def refusal(*argv: object, read: Callable[..., object] = parse) -> str:
 # --- the files that come with the project ----------------------------------------------------------------------------
 
 
-def test_configs_are_shipped():
-    assert QUICKSTART in SHIPPED
-
-
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_config_is_read_and_only_the_quickstart_falls_back(path):
     config = parse("--config", path)
     assert config.data.fallback == ("scenes" if path == QUICKSTART else "stop")
-
-
-def test_quickstart_is_the_default():
-    assert train_command().config == parse("--config", QUICKSTART) != parse()
+    assert parse("--config", config_file(to_yaml(config))) == config
 
 
 # --- who wins --------------------------------------------------------------------------------------------------------
@@ -92,36 +85,22 @@ def test_quickstart_is_the_default():
 def test_later_file_wins():
     one = config_file("train: {epochs: 3, seed: 1}", "one.yaml")
     two = config_file("train: {epochs: 4}", "two.yaml")
-    assert (
-        parse("--config", one, "--config", two).train.epochs,
-        parse("--config", two, "--config", one).train.epochs,
-    ) == (
-        4,
-        3,
-    )
-    assert parse("--config", one, "--config", two).train.seed == 1  # what the later does not name stays
+    assert parse("--config", two, "--config", one).train.epochs == 3
+    later = parse("--config", one, "--config", two).train
+    assert (later.epochs, later.seed) == (4, 1)  # what the later does not name stays
 
 
 def test_file_leaves_defaults_and_does_not_inherit_from_the_quickstart():
+    assert train_command().config == parse("--config", QUICKSTART) != parse()
     config = train_command("--config", config_file("train: {epochs: 3}")).config
     assert config == Config(train=TrainConfig(epochs=3))
 
 
-@pytest.mark.parametrize("order", ["after", "before", "with ="])
-def test_command_line_wins_over_files_wherever_it_stands(order):
+@pytest.mark.parametrize("argv", ["--config {} --train.epochs 5", "--train.epochs=5 --config={}"])
+def test_command_line_wins_over_files_wherever_it_stands(argv):
     path = config_file("train: {epochs: 3, seed: 1}")
-    argv = {
-        "after": ["--config", path, "--train.epochs", 5],
-        "before": ["--train.epochs", 5, "--config", path],
-        "with =": ["--train.epochs=5", f"--config={path}"],
-    }[order]
-    config = parse(*argv)
+    config = parse(*argv.format(path).split())
     assert (config.train.epochs, config.train.seed) == (5, 1)
-
-
-def test_command_line_wins_over_the_default_file():
-    default, given = train_command().config, train_command("--data.fallback", "stop").config
-    assert given == dataclasses.replace(default, data=dataclasses.replace(default.data, fallback="stop"))
 
 
 def test_run_folder_is_named_after_the_config_unless_given():
@@ -164,60 +143,26 @@ def test_yaml_holds_all_of_a_config(config):
     assert parse("--config", config_file(to_yaml(config))) == config
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_yaml_holds_all_of_a_shipped_config(path):
-    config = parse("--config", path)
-    assert parse("--config", config_file(to_yaml(config))) == config
+NAMES = "yes 3 1e3 1.5e-3 -1e3 .5 0x1 1:30 2001-01-01 null {x} !!str"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "yes",
-        "3",
-        "1e3",
-        "1.5e-3",
-        "-1e3",
-        ".5",
-        "0x1",
-        "1:30",
-        "2001-01-01",
-        "null",
-        "",
-        "a: b # c",
-        "- x",
-        "Äpfel 林檎",
-        "two\nlines",
-        "{x}",
-        "!!str",
-    ],
-)
+@pytest.mark.parametrize("name", [*NAMES.split(), "", "a: b # c", "- x", "Äpfel 林檎", "two\nlines"])
 def test_yaml_holds_any_name(name):
     config = Config(DataConfig(name=name, root=name))
     assert parse("--config", config_file(to_yaml(config))) == config
 
 
-def printed_config(capsys, *argv: object) -> str:
-    with pytest.raises(SystemExit) as end:
-        train_command(*argv)
-    assert end.value.code in (0, None)
-    return capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "argv",
-    [
-        ["--print_config"],
-        ["--model.freeze", "[W_Q]", "--print_config"],
-        ["--print_config", "--model.freeze", "[W_Q]"],
-        ["--print_config", "--config", QUICKSTART, "--train.epochs", "3", "--model.patch_size", "[8, 4]"],
-        ["--train.epochs", "3", "--config", QUICKSTART, "--print_config"],
-    ],
-    ids=lambda argv: " ".join(map(str, argv)).replace(f"{CONFIGS}/", ""),
+    ["--print_config", "--print_config --model.freeze [W_Q]", f"--train.epochs 3 --config {QUICKSTART} --print_config"],
+    ids=["alone", "before", "after"],
 )
 def test_printed_config_is_the_config(argv, capsys):
-    printed = printed_config(capsys, *argv)
-    given = [argument for argument in argv if argument != "--print_config"]
+    with pytest.raises(SystemExit) as end:
+        train_command(*argv.split())
+    assert end.value.code in (0, None)
+    printed = capsys.readouterr().out
+    given = argv.replace("--print_config", "").split()
     assert train_command("--config", config_file(printed)).config == train_command(*given).config
     for section, kind in SECTIONS.items():  # it is complete
         for field in dataclasses.fields(kind):
@@ -264,101 +209,63 @@ def test_a_resumed_run_may_compute_elsewhere_and_find_its_data_elsewhere_and_not
 
 # --- what is refused -------------------------------------------------------------------------------------------------
 
-# (key, value as it stands in YAML and on the command line, what the message says is allowed)
-BAD_VALUES = [
-    # types
-    ("train.epochs", "many", "int"),
-    ("train.epochs", "1.5", "int"),
-    ("train.epochs", "[1]", "int"),
-    ("train.epochs", "null", ("int", "default")),
-    ("train.seed", "1e3", "int"),
-    ("optim.blr", "fast", "float"),
-    ("data.download", "maybe", "bool"),
-    ("model.preset", "huge", "'tiny'"),
-    ("run.device", "tpu", "'cpu'"),
-    ("run.attention", "products", ("'math'", "'flash'")),
-    ("model.freeze", "W_Q", "list"),
-    ("model.patch_size", "4.0", "int"),
-    ("model.patch_size", "[4, 4, 4]", "int"),
-    ("augment.crop_scale", "0.5", "tuple"),
-    ("augment.crop_scale", "[0.1, 0.5, 0.9]", "2 elements"),
-    # not finite
-    *((key, value, "finite") for key in ("optim.blr", "model.layer_scale") for value in (".nan", ".inf", "-.inf")),
-    ("augment.crop_scale", "[.nan, 1.0]", "finite"),
-    ("optim.blr", "1e400", "finite"),
-    # out of range
-    ("train.epochs", "0", "1 or more"),
-    ("train.batch_size", "0", "1 or more"),
-    ("run.grad_accum_steps", "-1", "0 or more"),
-    ("run.grad_accum_steps", "100000", "train.batch_size"),
-    ("run.save_every", "0", "1 or more"),
-    ("train.seed", "-1", "0 or more"),
-    ("train.seed", str(2**64), "2**64"),
-    ("data.limit", "-1", "0 or more"),
-    ("augment.shuffle", "all", "'within'"),
-    ("augment.rand_augment", "16", "15"),
-    ("augment.rand_magnitude", "11", "10"),
-    ("augment.flip", "1.1", "0 to 1"),
-    ("augment.crop_scale", "[0.0, 1.0]", "0 < low <= high <= 1"),
-    ("augment.crop_scale", "[0.5, 1.5]", "0 < low <= high <= 1"),
-    ("augment.crop_ratio", "[2.0, 0.5]", "0 < low <= high"),
-    ("model.image_size", "0", "positive"),
-    ("model.image_size", "[32, -32]", "positive"),
-    ("model.patch_size", "0", "positive"),
-    ("model.patch_size", "5", "1, 2, 4, 8, 16, 32"),
-    ("model.patch_size", "[4, 5]", "width"),
-    ("model.patch_size", "[5, 4]", "height"),
-    ("model.patch_size", "32", "2 patches"),
-    ("model.embed_dim", "0", "positive"),
-    ("model.embed_dim", "100", "num_heads"),
-    ("model.num_heads", "0", "positive"),
-    ("model.decoder_dim", "30", "decoder_heads"),
-    ("model.mlp_ratio", "0", "positive"),
-    ("model.registers", "-1", "0 or more"),
-    ("model.drop_path", "1", "below 1"),
-    ("model.norm_eps", "0", "above 0"),
-    ("mask.ratio", "0", "above 0"),
-    ("mask.ratio", "1", "below 1"),
-    ("optim.blr", "0", "positive"),
-    ("optim.min_lr", "-1", "0 or more"),
-    ("optim.warmup_epochs", "1000", "train.epochs"),
-    ("optim.weight_decay", "-0.05", "0 or more"),
-    ("optim.clip_grad", "-1", "0 or more"),
-    ("optim.betas", "[0.9, 1.0]", "below 1"),
-    ("optim.name", "sgd", "'muon'"),
-    ("optim.layer_decay", "0", "above 0"),
-    ("optim.layer_decay", "1.1", "at most 1"),
-    ("optim.ema", "1", "below 1"),
-    ("augment.erasing", "1.1", "0 to 1"),
-    ("data.val_size", "-1", "0 or more"),
-    ("data.labels", "0", "above 0"),
-    ("reconstruct.uniformity", "-0.01", "0 or more"),
-    ("classify.label_smoothing", "1", "below 1"),
-    ("classify.mixup", "-0.8", "or more"),
-    ("classify.drop_patches", "1", "below 1"),
-    ("classify.whole_epochs", "2", "drop_patches"),
-    ("train.objective", "segment", "'classify'"),
-    ("run.val_every", "-1", "0 or more"),
-    ("run.val_every", "1", "data.val_size"),
-    # of the other objective
-    ("classify.mixup", "0.8", "train.objective classify"),
-    ("run.test_flip", "true", "train.objective classify"),
-    ("data.labels", "0.1", "data.limit"),
-]  # fmt: skip
+# key, value as it stands in YAML and on the command line, what the message says is allowed: a value of every kind and
+# limit, and of every setting that follows from another
+BAD_VALUES = """
+train.epochs | many | int
+train.epochs | 1.5 | int
+train.epochs | [1] | int
+train.epochs | null | None
+train.seed | 1e3 | int
+optim.blr | fast | float
+data.download | maybe | bool
+model.preset | huge | 'tiny'
+model.freeze | W_Q | list
+model.patch_size | [4, 4, 4] | int
+augment.crop_scale | 0.5 | tuple
+augment.crop_scale | [0.1, 0.5, 0.9] | 2 elements
+optim.blr | .nan | finite
+optim.blr | nan | float
+optim.blr | 1e400 | finite
+model.layer_scale | -.inf | finite
+augment.crop_scale | [.nan, 1.0] | finite
+train.epochs | 0 | 1 or more
+run.grad_accum_steps | 100000 | train.batch_size
+train.seed | 18446744073709551616 | 2**64
+data.limit | -1 | 0 or more
+augment.rand_augment | 16 | 15
+augment.flip | 1.1 | 0 to 1
+augment.crop_scale | [0.0, 1.0] | 0 < low <= high <= 1
+augment.crop_ratio | [2.0, 0.5] | 0 < low <= high
+model.image_size | [32, -32] | positive
+model.patch_size | 5 | 1, 2, 4, 8, 16, 32
+model.patch_size | [4, 5] | width
+model.patch_size | 32 | 2 patches
+model.embed_dim | 100 | num_heads
+model.decoder_dim | 30 | decoder_heads
+model.drop_path | 1 | below 1
+mask.ratio | 0 | above 0
+mask.ratio | 1 | below 1
+optim.warmup_epochs | 1000 | train.epochs
+optim.betas | [0.9, 1.0] | below 1
+optim.layer_decay | 1.1 | at most 1
+classify.whole_epochs | 2 | drop_patches
+run.val_every | 1 | data.val_size
+classify.mixup | 0.8 | train.objective classify
+run.test_flip | true | train.objective classify
+data.labels | 0.1 | data.limit
+""".strip().splitlines()
 
 
-def allowed_in(message: str, allowed: str | tuple[str, ...]) -> bool:
-    return any(words in message for words in ((allowed,) if isinstance(allowed, str) else allowed))
-
-
-@pytest.mark.parametrize(("key", "value", "allowed"), BAD_VALUES)
-def test_bad_value_is_refused_by_its_key_and_what_is_allowed(key, value, allowed):
+@pytest.mark.parametrize("case", BAD_VALUES)
+def test_bad_value_is_refused_by_its_key_and_what_is_allowed(case):
+    key, value, allowed = case.split(" | ")
     section, _, name = key.partition(".")
     in_file = refusal("--config", config_file(f"{section}: {{{name}: {value}}}"))
     on_line = refusal("--config", config_file("train: {seed: 3}", "other.yaml"), f"--{key}={value}")
     for message in (in_file, on_line):
         assert key in message
-        assert allowed_in(message, allowed), message
+        assert allowed in message
 
 
 @pytest.mark.parametrize("value", ["3", "1.5", "true", "[a]"])
@@ -369,41 +276,21 @@ def test_text_setting_takes_only_text_from_a_file(value):
     assert parse(f"--data.root={value}").data.root == value  # on the command line everything is text
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-def test_python_spellings_of_nan_and_infinity_are_refused_on_the_command_line(value):
-    assert "optim.blr" in refusal(f"--optim.blr={value}")
-
-
-@pytest.mark.parametrize("section", SECTIONS)
-def test_null_only_where_it_means_something(section):
-    for field in dataclasses.fields(SECTIONS[section]):
-        if field.default is not None:
-            with pytest.raises(ConfigError, match=f"{section}.{field.name}"):
-                SECTIONS[section](**{field.name: None})
-
-
 @pytest.mark.parametrize(
     ("content", "key", "allowed"),
     [
         ("model: {embed_dim: 6, num_heads: 3}", "model.embed_dim", "multiple of 4"),
         ("model: {decoder_dim: 30, decoder_heads: 2}", "model.decoder_dim", "multiple of 4"),
-        ("model: {embed_dim: 192, num_heads: 5}", "model.embed_dim", "num_heads, which is 5"),
-        ("model: {image_size: 8, patch_size: 8}", "model.patch_size", "2 patches"),
         ("model: {image_size: [32, 48], patch_size: [32, 48]}", "model.patch_size", "2 patches"),
         ("{train: {epochs: 2}, optim: {warmup_epochs: 2.5}}", "optim.warmup_epochs", "which is 2"),
         ("{train: {batch_size: 2}, run: {grad_accum_steps: 3}}", "run.grad_accum_steps", "which is 2"),
         ("model: {class_token: false, global_pool: token}", "model.global_pool", "model.class_token"),
         (
-            "{run: {grad_accum_steps: 2}, reconstruct: {uniformity: 0.01}}",
+            "{run: {grad_accum_steps: 2}, reconstruct: {uniformity: 0.1}}",
             "reconstruct.uniformity",
             "run.grad_accum_steps",
         ),
         ("{train: {objective: classify}, mask: {ratio: 0.5}}", "mask.ratio", "train.objective reconstruct"),
-        (
-            "{train: {objective: classify}, reconstruct: {uniformity: 0.1}}",
-            "reconstruct.uniformity",
-            "train.objective reconstruct",
-        ),
         ("{train: {objective: classify}, classify: {whole_epochs: 1}}", "classify.whole_epochs", "drop_patches"),
         (
             "{train: {objective: classify, epochs: 3}, classify: {drop_patches: 0.5, whole_epochs: 3}}",
@@ -439,20 +326,24 @@ def test_limits_themselves_are_allowed(content):
 
 @pytest.mark.parametrize(
     ("content", "key"),
-    [("train: {epoch: 1}", "epoch"), ("training: {epochs: 1}", "training"), ("epochs: 1", "epochs"),
-     ("model: {train: {epochs: 1}}", "train.epochs"), ("train: {epochs.x: 1}", "train.epochs"), ("1: {a: 1}", "1"),
-     ("model: {channels: 1}", "channels"), ("model: {num_classes: 3}", "num_classes")],
-)  # fmt: skip
+    {
+        "train: {epoch: 1}": "epoch",
+        "training: {epochs: 1}": "training",
+        "model: {train: {epochs: 1}}": "train.epochs",
+        "1: {a: 1}": "1",
+        "model: {num_classes: 3}": "num_classes",
+    }.items(),
+)
 def test_unknown_key_in_a_file_is_refused(content, key):
     assert key in refusal("--config", config_file(content))
 
 
 @pytest.mark.parametrize(
-    "argv", [["--train.epoch", "1"], ["--train.epo=1"], ["--epochs", "1"], ["--resu"], ["--conf", "x.yaml"], ["more"]]
+    "argv", ["--train.epoch 1", "--train.epo=1", "--resu", "--conf x.yaml", "more", "--config", "--out"]
 )
-def test_unknown_and_shortened_options_are_refused(argv):
+def test_unknown_shortened_and_valueless_options_are_refused(argv):
     """An abbreviation would pass the checks of files and of --resume by."""
-    assert argv[0] in refusal(*argv, read=train_command)
+    assert argv.split()[0] in refusal(*argv.split(), read=train_command)
 
 
 def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_rest():
@@ -473,21 +364,11 @@ def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_
     assert small.complete(model.vit_config()) == DecoderConfig(256, 3, 8, 3.0, "identity", False, True, "swiglu", 1e-12)
 
 
-@pytest.mark.parametrize("option", ["--train.epochs", "--config", "--out"])
-def test_option_without_its_value_is_refused(option):
-    assert option in refusal(option, read=train_command)
-
-
-def test_empty_name_of_the_run_folder_is_refused():
-    assert "--out" in refusal("--out", "", read=train_command)
-
-
 @pytest.mark.parametrize(
     ("content", "key", "line"),
     [
         ("train: {epochs: 1}\nmask: {ratio: 0.5}\ntrain: {seed: 2}", "train", 3),
         ("train:\n  epochs: 1\n  seed: 2\n  epochs: 1\n", "train.epochs", 4),
-        ("train: {epochs: 1, epochs: 1}", "train.epochs", 1),
         ("train: {epochs: 1}\ntrain.epochs: 2", "train.epochs", 2),
     ],
 )
@@ -499,61 +380,39 @@ def test_key_that_stands_twice_is_refused(content, key, line):
 
 @pytest.mark.parametrize(
     ("content", "key"),
-    [
-        ("!!python/object/apply:pathlib.Path.touch [executed]", "config"),
-        ("train: !!python/object/apply:pathlib.Path.touch [executed]", "train"),
-        ("train: {epochs: !!python/object/apply:pathlib.Path.touch [executed]}", "train.epochs"),
-        ("data: {root: !!python/object/new:os.system [touch executed]}", "data.root"),
-        ("model: {freeze: [!!python/name:os.system '']}", "model.freeze"),
-        ("augment: {crop_scale: !!python/tuple [0.5, 1.0]}", "augment.crop_scale"),
-        ("data: {root: !mine here}", "data.root"),
-    ],
+    {
+        "!!python/object/apply:pathlib.Path.touch [executed]": "config",
+        "train: {epochs: !!python/object/apply:pathlib.Path.touch [executed]}": "train.epochs",
+        "data: {root: !!python/object/new:os.system [touch executed]}": "data.root",
+        "augment: {crop_scale: !!python/tuple [0.5, 1.0]}": "augment.crop_scale",
+        "data: {root: !mine here}": "data.root",
+    }.items(),
 )
 def test_tags_are_refused_and_not_executed(content, key):
     message = refusal("--config", config_file(content))
     assert message.startswith(f"{key}: the tag ")
+    on_line = "!!python/object/apply:pathlib.Path.touch [executed]"
+    assert parse(f"--data.root={on_line}").data.root == on_line
     assert not Path("executed").exists()
 
 
-def test_tag_on_the_command_line_is_text():
-    value = "!!python/object/apply:pathlib.Path.touch [executed]"
-    assert "train.epochs" in refusal(f"--train.epochs={value}")
-    assert parse(f"--data.root={value}").data.root == value
-    assert not Path("executed").exists()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "data: {root: &a {root: *a}}",
-        "data: &a {root: *a}",
-        "model: {freeze: &a [*a]}",
-        "data: &a {limit: 1}\nmodel: *a",
-    ],
-)
+@pytest.mark.parametrize("content", ["data: {root: &a {root: *a}}", "data: &a {limit: 1}\nmodel: *a"])
 def test_alias_of_a_collection_is_refused(content):
     """It may hold itself, and some more of them fill the memory."""
     assert "alias" in refusal("--config", config_file(content))
 
 
-@pytest.mark.parametrize("content", ["- 1\n- 2", "text", "3", "", "# nothing", "null", "train", "&a [*a]"])
+@pytest.mark.parametrize(
+    "content", [b"- 1", b"text", b"", b"null", b"\xff\xfe\x00", b"{", b"a: b: c", b"a: {}\n---\nb: {}"]
+)
 def test_file_that_holds_no_sections_is_refused(content):
     assert "given.yaml" in refusal("--config", config_file(content))
 
 
-@pytest.mark.parametrize("value", ["3", "[1]", "text", "", "null", "other.yaml"])
+@pytest.mark.parametrize("value", ["3", "[1]", "null", "other.yaml"])
 def test_section_that_holds_no_settings_is_refused(value):
     config_file("epochs: 3", "other.yaml")
     assert refusal("--config", config_file(f"train: {value}")).startswith("train: ")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"\xff\xfe\x00\x01", b"\x80\x81\x82", bytes(range(256)), b"\x89PNG\r\n\x1a\n", b"{", b"a: b: c", b"\tx: 1",
-     b"train: {epochs: 1}\n---\ntrain: {epochs: 2}"],
-)  # fmt: skip
-def test_file_that_is_no_yaml_is_refused(content):
-    assert "given.yaml" in refusal("--config", config_file(content))
 
 
 def test_missing_file_and_folder_are_refused():
@@ -562,23 +421,11 @@ def test_missing_file_and_folder_are_refused():
     assert "folder: Is a directory" in refusal("--config", "folder")
 
 
-@pytest.mark.parametrize("content", ["out: elsewhere", "resume: true"])
-def test_what_belongs_on_the_command_line_is_refused_in_a_file(content):
-    assert content.partition(":")[0] in refusal("--config", config_file(content), read=train_command)
-
-
 @pytest.mark.parametrize("section", SECTIONS)
 def test_sections_check_themselves_without_a_parser(section):
-    """A configuration made in Python is held to the same rules."""
-    numbers = {
-        field.name: field.default for field in dataclasses.fields(SECTIONS[section]) if type(field.default) is float
-    }
-    assert numbers or section in ("train", "run")
-    for name in numbers:
-        for value in (float("nan"), float("inf"), float("-inf")):
-            with pytest.raises(ConfigError, match=f"{section}.{name}"):
-                SECTIONS[section](**{name: value})
+    """A configuration made in Python is held to the same rules, and None stands only where it means something."""
+    bad = {float: [float("nan"), float("inf"), float("-inf")], int: [-1]}
     for field in dataclasses.fields(SECTIONS[section]):
-        if type(field.default) is int:
+        for value in [*bad.get(type(field.default), []), *([] if field.default is None else [None])]:
             with pytest.raises(ConfigError, match=f"{section}.{field.name}"):
-                SECTIONS[section](**{field.name: -1})
+                SECTIONS[section](**{field.name: value})

@@ -1,5 +1,6 @@
 """Patches: cutting and putting together, W_E as a matrix and as a convolution, and MAE's position table."""
 
+import itertools
 import math
 
 import pytest
@@ -22,23 +23,14 @@ def random_layer(channels: int, grid: tuple[int, int], patch: tuple[int, int]) -
 
 
 @pytest.mark.parametrize(("channels", "grid", "patch"), SHAPES)
-def test_unpatchify_inverts_patchify(channels, grid, patch):
-    images = random_images(channels, grid, patch)
+def test_patches_are_the_images_windows_row_by_row_and_unpatchify_inverts_patchify(channels, grid, patch):
+    images, (p, q) = random_images(channels, grid, patch), patch
     patches = patchify(images, patch)
     assert patches.shape == (2, math.prod(grid), channels * math.prod(patch))
+    for index, (row, column) in enumerate(itertools.product(range(grid[0]), range(grid[1]))):
+        window = images[:, :, row * p : (row + 1) * p, column * q : (column + 1) * q]
+        assert torch.equal(patches[:, index], window.flatten(1))
     assert torch.equal(unpatchify(patches, patch, grid), images)
-    assert torch.equal(patchify(unpatchify(patches, patch, grid), patch), patches)
-
-
-@pytest.mark.parametrize(("channels", "grid", "patch"), SHAPES)
-def test_patches_are_the_images_windows_row_by_row(channels, grid, patch):
-    images, (p, q) = random_images(channels, grid, patch), patch
-    windows = [
-        images[:, :, row * p : (row + 1) * p, column * q : (column + 1) * q].flatten(1)
-        for row in range(grid[0])
-        for column in range(grid[1])
-    ]
-    assert torch.equal(patchify(images, patch), torch.stack(windows, dim=1))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
@@ -67,16 +59,14 @@ def test_permuted_patches_give_permuted_embeddings():
     torch.testing.assert_close(layer(patches[:, order]), layer(patches)[:, order])
 
 
-@pytest.mark.parametrize("grid", [(4, 4), (2, 5), (5, 2), (1, 7)])
-@pytest.mark.parametrize("dim", [4, 8, 24])
+@pytest.mark.parametrize("grid", [(4, 4), (2, 5), (1, 7)])
+@pytest.mark.parametrize("dim", [4, 24])
 def test_sincos_table_is_maes_formula(grid, dim):
     table, quarter = sincos_positions(grid, dim), dim // 4
-    for row in range(grid[0]):
-        for column in range(grid[1]):
-            angles = {axis: [at / 10_000 ** (i / quarter) for i in range(quarter)] for axis, at in
-                      (("x", column), ("y", row))}  # fmt: skip
-            expected = [f(angle) for axis in "xy" for f in (math.sin, math.cos) for angle in angles[axis]]
-            torch.testing.assert_close(table[row * grid[1] + column], torch.tensor(expected), rtol=0, atol=1e-6)
+    for index, (row, column) in enumerate(itertools.product(range(grid[0]), range(grid[1]))):
+        x, y = ([at / 10_000 ** (i / quarter) for i in range(quarter)] for at in (column, row))
+        expected = [f(angle) for angles in (x, y) for f in (math.sin, math.cos) for angle in angles]
+        torch.testing.assert_close(table[index], torch.tensor(expected), rtol=0, atol=1e-6)
 
 
 def test_timms_table_has_the_same_quarters_in_another_order():

@@ -35,10 +35,10 @@ from vit.training.state import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ROOT / "train.py"
-PROMISED = {
-    "config.yaml", "metrics.jsonl", "checkpoints", "model.safetensors", "config.json", "reconstructions.png",
-    "attention.png", "curves.png", "summary.json", "snapshots", "showcase.safetensors", "report.html",
-}  # fmt: skip
+FILES = (
+    "config.yaml metrics.jsonl checkpoints model.safetensors config.json reconstructions.png attention.png curves.png"
+)
+PROMISED = {*FILES.split(), "summary.json", "snapshots", "showcase.safetensors", "report.html"}
 DYNAMICS = {"dynamics.safetensors", "dynamics.png"}
 OF_CLASSES = PROMISED - {"reconstructions.png"} | {"confusion.png", "reliability.png"}
 TRAIN_IMAGES, TEST_IMAGES = 20, 6
@@ -53,13 +53,6 @@ optim: {blr: 0.02}
 train: {epochs: 4, batch_size: 8, precision: fp32}
 run: {grad_accum_steps: 2, log_every: 1, save_every: 5, device: cpu, threads: 1, snapshots: 3}
 """
-SMALL = [
-    "--model.embed_dim=16",
-    "--model.depth=1",
-    "--model.num_heads=2",
-    "--model.decoder_dim=16",
-    "--model.decoder_heads=2",
-]
 
 
 @dataclass(frozen=True)
@@ -85,15 +78,8 @@ def environment() -> dict[str, str]:
 
 def command(cwd: Path, *argv: str) -> Done:
     """`python train.py argv`, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, TRAIN, *argv],
-        cwd=cwd,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    options = dict(cwd=cwd, env=environment(), capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run([sys.executable, TRAIN, *argv], **options)
     return Done(done.returncode, done.stdout, done.stderr)
 
 
@@ -156,10 +142,8 @@ def run(tmp_path_factory) -> Iterator[Server]:
 
 
 def draw_images(folder: Path, count: int, seed: int) -> None:
-    draws = np.random.default_rng(seed)
     folder.mkdir(parents=True)
-    for number in range(count):
-        pixels = draws.integers(0, 256, (5, 6, 3), dtype=np.uint8)
+    for number, pixels in enumerate(np.random.default_rng(seed).integers(0, 256, (count, 5, 6, 3), dtype=np.uint8)):
         Image.fromarray(pixels).resize((24, 20)).save(folder / f"{number}.jpg", quality=90)
 
 
@@ -250,11 +234,9 @@ def test_summary_says_what_came_out_and_from_what(whole):
     assert (data["train_images"], data["test_images"]) == (TRAIN_IMAGES, TEST_IMAGES)
     assert data["content_hash"] == load_state(saved_states(folder / "checkpoints")[-1])["data_stamp"]
     assert (summary["steps"], summary["epochs"], summary["seed"], summary["threads"]) == (STEPS, 4, 0, 1)
-    assert summary["seconds"] > 0
     assert summary["images_per_second"] * summary["seconds"] == pytest.approx(4 * TRAIN_IMAGES)
-    assert summary["versions"]["torch"] == str(torch.__version__)
-    assert summary["versions"]["vit-patch-trainer"] == vit.__version__
-    assert summary["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    versions = {"torch": str(torch.__version__), "vit-patch-trainer": vit.__version__}
+    assert versions.items() <= summary["versions"].items()
     assert (summary["precision"], bool(summary["device"])) == ("fp32", True)
 
 
@@ -285,17 +267,6 @@ def test_model_is_the_last_state_and_loads(whole):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("argv", [["--config", "mine.yaml"], ["--config", "runs/mine/config.yaml"]], ids=" ".join)
-def test_second_start_is_refused_and_changes_nothing(whole, place, run, argv):
-    before = content(whole[0])
-    error = run(place, *argv).error
-    assert "runs/mine" in error
-    assert "--resume" in error
-    assert "--out" in error
-    assert content(whole[0]) == before
-
-
-@pytest.mark.slow
 def test_config_of_a_run_runs_again_as_it_is(whole, place, run):
     done = run(place, "--config", "runs/mine/config.yaml", "--out", "again")
     assert done.code == 0, done.err
@@ -312,27 +283,13 @@ def test_finished_run_resumed_is_finished_again(whole, place, run):
     assert content(place / "finished" / "checkpoints") == states
 
 
-@pytest.mark.parametrize(
-    ("argv", "key"),
-    [
-        ("--train.epochs=5", "train.epochs"),
-        ("--model.patch_size=[4, 8]", "model.patch_size"),
-        ("--augment.flip=0", "augment.flip"),
-        ("--config=other.yaml", "optim.blr"),
-    ],
-)
-def test_resume_with_another_setting_is_refused(whole, place, run, argv, key):
+def test_resume_with_another_setting_is_refused(whole, place, run):
     (place / "other.yaml").write_text("optim: {blr: 0.5}")
     before = content(whole[0])
-    assert key in run(place, "--out", "runs/mine", "--resume", argv).error
+    for argv, key in (("--model.patch_size=[4, 8]", "model.patch_size"), ("--config=other.yaml", "optim.blr")):
+        assert key in run(place, "--out", "runs/mine", "--resume", argv).error
+    assert "already holds" in run(place, "--config", "runs/mine/config.yaml").error  # and a second start is
     assert content(whole[0]) == before
-
-
-@pytest.mark.slow
-def test_resume_takes_the_settings_again_when_they_agree(whole, place, run):
-    shutil.copytree(whole[0], place / "agreeing")
-    done = run(place, "--config", "mine.yaml", "--train.epochs", "4", "--out", "agreeing", "--resume")
-    assert done.code == 0, done.err
 
 
 def test_resume_finds_its_images_elsewhere_and_may_compute_otherwise(whole, place, run):
@@ -346,22 +303,11 @@ def test_resume_finds_its_images_elsewhere_and_may_compute_otherwise(whole, plac
 
 
 def test_resume_without_a_run_is_refused(place, run):
-    for out in ("missing", "images", "x" * 300, "mine.yaml/x"):
+    for out in ("missing", "images", "mine.yaml/x"):
         error = run(place, "--resume", "--out", out).error
         assert "no run" in error
         assert "--resume" in error
     assert not (place / "missing").exists()
-
-
-@pytest.mark.slow
-def test_resume_on_changed_data_is_refused(place, run):
-    shutil.copytree(place / "images", place / "changing")
-    argv = ["--config", "mine.yaml", "--data.root", "changing", "--out", "on_changed", "--train.epochs", "1"]
-    assert run(place, *argv).code == 0
-    next((place / "changing" / "train" / "cat").iterdir()).unlink()
-    before = content(place / "on_changed")
-    assert "data has changed" in run(place, "--out", "on_changed", "--resume").error
-    assert content(place / "on_changed") == before
 
 
 # --- interrupted -----------------------------------------------------------------------------------------------------
@@ -393,11 +339,7 @@ def at_step(step: int, number: str) -> str:
     return at_call("vit.training.callbacks:MetricsFile.on_log", number, f"args[1]['step'] == {step}", after=True)
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "step"),
-    [("SIGTERM", 143, 1), ("SIGTERM", 143, 7), ("SIGINT", 130, 7), ("SIGINT", 130, STEPS)],
-    ids=["SIGTERM first", "SIGTERM mid-epoch", "SIGINT mid-epoch", "SIGINT last"],
-)
+@pytest.mark.parametrize(("number", "code", "step"), [("SIGTERM", 143, 1), ("SIGINT", 130, 7), ("SIGINT", 130, STEPS)])
 def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(whole, place, run, number, code, step):
     out = f"{number}-{step}"
     stopped = run(place, "--config", "mine.yaml", "--out", out, before=at_step(step, number))
@@ -512,34 +454,12 @@ def test_dynamics_are_recorded_and_drawn_whatever_interrupts(whole, place, run):
 
 
 @pytest.mark.slow
-def test_second_signal_ends_at_once_and_loses_no_state(whole, place, run):
-    twice = at_step(7, "SIGINT").replace("signal.SIGINT)", "signal.SIGINT); os.kill(os.getpid(), signal.SIGINT)")
-    stopped = run(place, "--config", "mine.yaml", "--out", "twice", before=twice)
-    assert stopped.code == 130, stopped.err
-    assert [path.name for path in saved_states(place / "twice" / "checkpoints")] == ["step-00000005.pt"]
-    assert run(place, "--out", "twice", "--resume").code == 0
-    assert_same_run(place / "twice", whole[0])
-
-
-def test_damaged_newest_state_is_said_and_the_one_before_taken(whole, place, run):
-    shutil.copytree(whole[0], place / "damaged")
-    newest = saved_states(place / "damaged" / "checkpoints")[-1]
-    newest.write_bytes(newest.read_bytes()[:-1000])
-    done = run(place, "--out", "damaged", "--resume")
-    assert done.code == 0, done.err
-    assert re.search(r"^note .*step-00000012\.pt is damaged", done.out, re.MULTILINE)
-    assert_same_run(place / "damaged", whole[0])
-
-
-@pytest.mark.slow
 def test_signal_from_outside_and_a_second_process(place, run):
     """A run that would go on for hours, as a user starts and stops it."""
     argv = ["--config", "mine.yaml", "--train.epochs", "1000000", "--out", "long"]
     folder = place / "long"
-    process = subprocess.Popen(
-        [sys.executable, TRAIN, *argv], cwd=place, env=environment(),
-        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+    streams = dict(stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen([sys.executable, TRAIN, *argv], cwd=place, env=environment(), **streams)
     try:
         while process.poll() is None and not saved_states(folder / "checkpoints"):
             time.sleep(0.05)
@@ -583,24 +503,9 @@ def test_images_without_labels_and_a_model_without_a_class_token(place, run):
 
 
 @pytest.mark.slow
-def test_unreadable_image_stops_or_is_left_out_and_named(place, run):
-    shutil.copytree(place / "images", place / "spoilt")
-    bad = place / "spoilt" / "train" / "cat" / "broken.jpg"
-    bad.write_bytes(b"no image")
-    argv = ["--config", "mine.yaml", "--data.root", "spoilt", "--out", "without_bad", "--train.epochs", "1"]
-    assert "broken.jpg" in run(place, *argv).error
-    assert not (place / "without_bad").exists()
-    done = run(place, *argv, "--data.on_bad_image", "skip")
-    assert done.code == 0, done.err
-    assert re.search(r"^note .*broken\.jpg", done.out, re.MULTILINE)
-    summary = json.loads((place / "without_bad" / "summary.json").read_text())
-    assert (summary["data"]["skipped"], summary["data"]["train_images"]) == (1, TRAIN_IMAGES)
-
-
-@pytest.mark.slow
 def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path):
-    argv = ["--train.epochs", "1", "--data.limit", "64", "--data.download", "false", *SMALL]
-    done = command(tmp_path, *argv)
+    argv = "--train.epochs=1 --data.limit=64 --data.download=false --model.embed_dim=16 --model.depth=1 --model.num_heads=2"
+    done = command(tmp_path, *argv.split(), "--model.decoder_dim=16", "--model.decoder_heads=2")
     assert done.code == 0, done.err
     folder = tmp_path / "runs" / "quickstart"
     assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED | DYNAMICS
@@ -614,21 +519,11 @@ def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path):
     assert "Scenes" in done.out
 
 
-def test_other_configs_stop_without_cifar_and_name_the_ways_out(tmp_path, run):
-    (tmp_path / "cifar.yaml").write_text("data: {source: cifar10, download: false}")
-    error = run(tmp_path, "--config", "cifar.yaml", *SMALL).error
-    for way in ("--data.source scenes", "--data.source folder", "data.download", "by hand"):
-        assert way in error
-    assert [path.name for path in tmp_path.iterdir()] == ["cifar.yaml"]
-
-
 # --- classification --------------------------------------------------------------------------------------------------
 
-CLASSIFY = [
-    "--config=mine.yaml", "--train.objective=classify", "--model.init=runs/mine", "--model.global_pool=token",
-    "--data.val_size=4", "--run.val_every=2", "--optim.ema=0.9", "--optim.layer_decay=0.7", "--classify.mixup=0.8",
-    "--classify.cutmix=1", "--run.test_flip=true",
-]  # fmt: skip
+MIXED = "--config=mine.yaml --train.objective=classify --model.init=runs/mine --classify.mixup=0.8 --classify.cutmix=1"
+AVERAGED = "--optim.ema=0.9 --optim.layer_decay=0.7 --data.val_size=4 --run.val_every=2 --run.test_flip=true"
+CLASSIFY = [*MIXED.split(), *AVERAGED.split(), "--model.global_pool=token"]
 EPOCH = 2  # steps, of the 16 images that remain
 
 
@@ -655,24 +550,15 @@ def test_summary_of_a_classification_fits_together(classified):
     assert "it learns to name their classes, beginning with runs/mine" in done.out
     assert "reconstructions" not in done.out
     assert 0 <= summary["test_calibration_error"] <= 1
-    trained = [line["loss"] for line in lines if "loss" in line]
-    assert summary["final_train_loss"] == pytest.approx(sum(trained[-EPOCH:]) / EPOCH)
-    assert "average" in summary["weights"]
-
-
-def test_metrics_of_a_classification_have_every_step_and_the_held_out_images(classified):
-    lines = read_metrics(classified[0] / "metrics.jsonl")
     steps = [line for line in lines if "loss" in line]
     assert [line["step"] for line in steps] == list(range(1, 4 * EPOCH + 1))
-    for line in steps:
-        assert {"train_accuracy", "lr", "grad_norm"} < set(line)
-        assert math.isfinite(line["loss"])
-        assert 0 <= line["train_accuracy"] <= 1
+    assert all({"loss", "train_accuracy", "lr", "grad_norm"} < set(line) for line in steps)
+    assert summary["final_train_loss"] == pytest.approx(sum(line["loss"] for line in steps[-EPOCH:]) / EPOCH)
     held_out = [line for line in lines if "loss" not in line]
     assert [(line["step"], line["epoch"]) for line in held_out] == [(2 * EPOCH, 2), (4 * EPOCH, 4)]
-    summary = json.loads((classified[0] / "summary.json").read_text())
     assert held_out[-1]["val_loss"] == summary["test_loss"]
     assert held_out[-1]["val_accuracy"] == summary["test_accuracy"]
+    assert "average" in summary["weights"]
 
 
 def test_model_of_a_classification_is_the_average_in_its_last_state(classified, whole):
@@ -696,22 +582,17 @@ def test_killed_classification_goes_on_exactly(classified, place, run):
     assert_same_run(place / "killed_classes", classified[0])
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["--model.init", "no/such/run"], ["no/such/run"]),
-        (["--model.init", "mine.yaml"], ["mine.yaml"]),
-        (["--model.depth", "1"], ["model.init", "--model.depth 2"]),
-        (["--data.root", "nameless", "--data.val_size", "0", "--run.val_every", "0"], ["train.objective", "labels"]),
-        (["--data.val_size", "0"], ["run.val_every", "data.val_size"]),
-        (["--data.val_size", "11"], ["data.val_size", "half of the 20"]),
-        (["--mask.ratio", "0.5"], ["mask.ratio", "train.objective"]),
-    ],
-    ids=" ".join,
-)
-def test_classification_that_cannot_be_is_refused(whole, place, run, argv, words):
-    if "nameless" in argv and not (place / "nameless").exists():
-        draw_images(place / "nameless", 8, seed=9)
-    error = run(place, *CLASSIFY, *argv, "--out", "refused").error
-    assert all(word in error for word in words), error
-    assert not (place / "refused").exists()
+IMPOSSIBLE = {
+    "--model.init no/such/run": ["no/such/run"],
+    "--model.depth 1": ["model.init", "--model.depth 2"],
+    "--data.root nameless --data.val_size 0 --run.val_every 0": ["train.objective", "labels"],
+    "--data.val_size 11": ["data.val_size", "half of the 20"],
+}
+
+
+def test_classification_that_cannot_be_is_refused(whole, place, run):
+    draw_images(place / "nameless", 8, seed=9)
+    for argv, words in IMPOSSIBLE.items():
+        error = run(place, *CLASSIFY, *argv.split(), "--out", "refused").error
+        assert all(word in error for word in words), error
+        assert not (place / "refused").exists()

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from torchvision import datasets
-from torchvision.datasets.utils import extract_archive
 
 from vit.data import cifar
 from vit.data.cifar import CifarUnavailable, load_cifar
@@ -48,11 +47,12 @@ def make_tiny(name: str, monkeypatch: pytest.MonkeyPatch) -> Tiny:
     labels = [number % 3 for number in range(10)]
     key = "labels" if name == "cifar10" else "fine_labels"
     count = len(real.train_list)
+    parts = [slice(i * 10 // count, (i + 1) * 10 // count) for i in range(count)]
+    batches = [batch for batch, _ in real.train_list]
     files = {
-        batch: pickle.dumps({"data": train[i * 10 // count : (i + 1) * 10 // count],
-                             key: labels[i * 10 // count : (i + 1) * 10 // count]})
-        for i, (batch, _) in enumerate(real.train_list)
-    }  # fmt: skip
+        batch: pickle.dumps({"data": train[part], key: labels[part]})
+        for batch, part in zip(batches, parts, strict=True)
+    }
     files[real.test_list[0][0]] = pickle.dumps({"data": test, key: labels[:4]})
     files[real.meta["filename"]] = pickle.dumps({real.meta["key"]: CLASSES[name], "coarse_label_names": ["other"]})
     packed = io.BytesIO()
@@ -136,54 +136,40 @@ def write_folder(root: Path, tiny: Tiny) -> Path:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_archive_beside_is_unpacked_and_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_beside_is_unpacked_and_read(name, tmp_path, monkeypatch):
     tiny = make_tiny(name, monkeypatch)
     dataset = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
     (tmp_path / dataset.filename).write_bytes(tiny.archive)
     train, test = load_cifar(name, tmp_path, download=False)
-    assert train.images.dtype == torch.uint8
-    assert train.images.is_contiguous()
-    assert train.labels.dtype == torch.int64
-    np.testing.assert_array_equal(train.images.numpy(), tiny.train)
-    np.testing.assert_array_equal(test.images.numpy(), tiny.test)
-    assert train.labels.tolist() == tiny.labels
-    assert test.labels.tolist() == tiny.labels[:4]
-    assert train.class_names == test.class_names == tuple(CLASSES[name])
+    for split, images, labels in ((train, tiny.train, tiny.labels), (test, tiny.test, tiny.labels[:4])):
+        assert (split.images.dtype, split.labels.dtype) == (torch.uint8, torch.int64)
+        assert split.images.is_contiguous()
+        np.testing.assert_array_equal(split.images.numpy(), images)
+        assert split.labels.tolist() == labels
+        assert split.class_names == tuple(CLASSES[name])
     assert train.content_hash == content_hash(train.images, train.labels) != test.content_hash
     assert names(tmp_path) == {dataset.filename, dataset.base_folder}
     assert names(tmp_path / dataset.base_folder) == set(tiny.files)
 
 
-def test_folder_is_read_without_network(tmp_path: Path, tiny: Tiny, requests: list[str]) -> None:
+def test_folder_is_read_without_network(tmp_path, tiny, requests):
     write_folder(tmp_path, tiny)
     train, _ = load_cifar("cifar10", tmp_path, download=True)
     np.testing.assert_array_equal(train.images.numpy(), tiny.train)
     assert requests == []
 
 
-def test_download(tmp_path: Path, tiny: Tiny, requests: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, "good", "also-good")
-    root = tmp_path / "new" / "data"
-    train, test = load_cifar("cifar10", root, download=True)
-    np.testing.assert_array_equal(train.images.numpy(), tiny.train)
-    assert len(test) == 4
-    assert requests == [f"http://good/{ARCHIVE}"]
-    assert names(root) == BOTH
-
-
 @pytest.mark.parametrize("how", FAILURES)
-def test_next_mirror(
-    how: str, tmp_path: Path, requests: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_next_mirror(how, tmp_path, requests, monkeypatch, caplog):
     use(monkeypatch, how, "good")
     train, _ = load_cifar("cifar10", tmp_path, download=True)
     assert len(train) == 10
-    assert requests[-1] == f"http://good/{ARCHIVE}"
+    assert requests[1:] == [f"http://good/{ARCHIVE}"]
     assert FAILURES[how][1] in caplog.text
     assert names(tmp_path) == BOTH
 
 
-def test_no_mirror_delivers(tmp_path: Path, requests: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_mirror_delivers(tmp_path, requests, monkeypatch):
     use(monkeypatch, *FAILURES)
     message = refusal(tmp_path, CifarUnavailable)
     for part in (*(f"{how}: " for how in FAILURES), "404", "timed out", str(tmp_path), "put cifar-10"):
@@ -191,36 +177,28 @@ def test_no_mirror_delivers(tmp_path: Path, requests: list[str], monkeypatch: py
     assert names(tmp_path) == set()
 
 
-@pytest.mark.parametrize("work", ["copyfileobj", "extract_archive"])
-def test_interrupt_leaves_nothing(
-    work: str, tmp_path: Path, tiny: Tiny, requests: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(source: object, to: object) -> None:
-        if work == "copyfileobj":
-            to.write(b"the first bytes")  # type: ignore[attr-defined]
-        else:
-            (Path(str(to)) / datasets.CIFAR10.base_folder).mkdir()
+def test_interrupt_leaves_nothing(tmp_path, requests, monkeypatch):
+    def interrupt_copying(source, to) -> None:
+        to.write(b"the first bytes")
+        raise KeyboardInterrupt
+
+    def interrupt_unpacking(source, to) -> None:
+        (Path(to) / datasets.CIFAR10.base_folder).mkdir()
         raise KeyboardInterrupt
 
     use(monkeypatch, "good")
-    monkeypatch.setattr(cifar.shutil if work == "copyfileobj" else cifar, work, interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        load_cifar("cifar10", tmp_path, download=True)
-    assert names(tmp_path) == (set() if work == "copyfileobj" else {ARCHIVE})
+    for owner, name, work, left in (
+        (cifar.shutil, "copyfileobj", interrupt_copying, set()),
+        (cifar, "extract_archive", interrupt_unpacking, {ARCHIVE}),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, work)
+            with pytest.raises(KeyboardInterrupt):
+                load_cifar("cifar10", tmp_path, download=True)
+        assert names(tmp_path) == left
 
 
-def test_two_processes_may_unpack_at_once(tmp_path: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    def beaten(archive: Path, to: str) -> None:
-        extract_archive(archive, to)
-        write_folder(tmp_path, tiny)  # by the other one
-
-    (tmp_path / ARCHIVE).write_bytes(tiny.archive)
-    monkeypatch.setattr(cifar, "extract_archive", beaten)
-    assert len(load_cifar("cifar10", tmp_path, download=False)[0]) == 10
-    assert names(tmp_path) == BOTH
-
-
-def test_no_download_makes_no_request(tmp_path: Path, requests: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_download_makes_no_request(tmp_path, requests, monkeypatch):
     use(monkeypatch, "good")
     assert "data.download: true" in refusal(tmp_path / "absent", CifarUnavailable, download=False)
     assert requests == []
@@ -237,11 +215,9 @@ class Payload:
         return open, (str(self.path), "w")
 
 
-@pytest.mark.parametrize("name", ["data_batch_1", "test_batch", "batches.meta"])
+@pytest.mark.parametrize("name", ["data_batch_1", "batches.meta"])
 @pytest.mark.parametrize("wrong", ["foreign pickle", "flipped bit", "missing"])
-def test_wrong_file_is_refused_before_unpickling(
-    name: str, wrong: str, tmp_path: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_file_is_refused_before_unpickling(name, wrong, tmp_path, tiny, monkeypatch):
     path = write_folder(tmp_path, tiny) / name
     content = bytearray(tiny.files[name])
     content[len(content) // 2] ^= 1
@@ -253,17 +229,9 @@ def test_wrong_file_is_refused_before_unpickling(
     assert not (tmp_path / "executed").exists()
 
 
-def test_damaged_archive_is_refused_not_replaced(
-    tmp_path: Path, tiny: Tiny, requests: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_archive_is_refused_not_replaced(tmp_path, tiny, requests, monkeypatch):
     use(monkeypatch, "good")
     (tmp_path / ARCHIVE).write_bytes(tiny.archive[:-1])
     assert "checksum is wrong" in refusal(tmp_path)
     assert names(tmp_path) == {ARCHIVE}
     assert requests == []
-
-
-def test_unusable_root_is_named(tmp_path: Path, requests: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, "good")
-    (tmp_path / "file").write_bytes(b"")
-    assert "data.root" in refusal(tmp_path / "file")

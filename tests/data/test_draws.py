@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
+from tiny import changed
 
 from vit.config import AugmentConfig, ClassifyConfig, Config, ModelConfig, TrainConfig
-from vit.data.draws import (
-    Draws,
-    batch_indices,
-    derive_seed,
-    draw_step,
-    epoch_order,
-    shard,
-    steps_per_epoch,
-)
+from vit.data.draws import Draws, batch_indices, derive_seed, draw_step, epoch_order, shard, steps_per_epoch
 from vit.training.distributed import Distributed
 
 CASES = [(1, 1), (1, 8), (8, 8), (7, 3), (31, 7), (16, 4), (17, 16), (10, 1)]
@@ -47,9 +41,7 @@ def test_order_has_no_favourites():
 
 
 def test_streams_of_different_seeds_purposes_and_numbers_share_nothing():
-    keys = [
-        (seed, purpose, number) for seed in (0, 1, 11) for purpose in ("order", "mask", "1") for number in range(20)
-    ]
+    keys = [*itertools.product((0, 1, 11), ("order", "mask", "1"), range(20))]  # seed, purpose, number
     seeds = {derive_seed(*key) for key in keys}
     assert len(seeds) == len(keys)
     assert all(0 <= seed < 2**63 for seed in seeds)
@@ -97,13 +89,10 @@ def test_any_step_is_drawn_alone_and_differs_from_the_others(settings):
 
 def test_switching_one_thing_on_changes_no_other():
     plain = draw_step(replace(EVERYTHING, classify=ClassifyConfig()), 3, 20, masked=False)
-    assert set(Draws._fields) - set(same(plain, draw_step(EVERYTHING, 3, 20, masked=True))) == {
-        "partner", "share", "box", "mask_noise",
-    }  # fmt: skip
-    less = replace(EVERYTHING, model=replace(EVERYTHING.model, drop_path=0.0), augment=AugmentConfig())
-    less = replace(less, augment=replace(less.augment, rand_augment=2, erasing=0.5))
-    changed = set(Draws._fields) - set(same(draw_step(less, 3, 20, True), draw_step(EVERYTHING, 3, 20, True)))
-    assert changed == {"shuffle", "drop_path"}
+    all_drawn = draw_step(EVERYTHING, 3, 20, masked=True)
+    assert set(Draws._fields) - set(same(plain, all_drawn)) == {"partner", "share", "box", "mask_noise"}
+    less = changed(EVERYTHING, model={"drop_path": 0.0}, augment={"shuffle": "none"})
+    assert set(Draws._fields) - set(same(draw_step(less, 3, 20, True), all_drawn)) == {"shuffle", "drop_path"}
 
 
 # --- several processes -----------------------------------------------------------------------------------------------
@@ -128,9 +117,7 @@ def test_shards_of_several_processes_make_up_the_whole_batch(step, count, mixing
     batch = len(whole.indices)
     parts = [whole.shard(rank, count) for rank in range(count)]
     sizes = [shard(batch, rank, count).stop - shard(batch, rank, count).start for rank in range(count)]
-    assert [len(part.indices) for part in parts] == [
-        max(size, 1) + mixing for size in sizes
-    ]  # one row is never too few
+    assert [len(part.indices) for part in parts] == [max(size, 1) + mixing for size in sizes]  # at least one row
     own = [part.rows(slice(size)) for part, size in zip(parts, sizes, strict=True)]
     joined = Draws(*(None if values[0] is None else torch.cat(values) for values in zip(*own, strict=True)))
     assert same(joined, whole) == list(Draws._fields)

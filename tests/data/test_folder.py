@@ -39,9 +39,9 @@ def load(root: Path, on_bad_image: str = "stop", size: tuple[int, int] = (4, 4))
     return load_folder(root, size, on_bad_image, root.parent / "cache")  # type: ignore[arg-type]
 
 
-def refusal(root: Path, on_bad_image: str = "stop", cache: Path | None = None) -> str:
+def refusal(root: Path, on_bad_image: str = "stop") -> str:
     with pytest.raises(DataError) as caught:
-        load_folder(root, (4, 4), on_bad_image, cache or root.parent / "cache")
+        load(root, on_bad_image)
     assert str(caught.value).isprintable()
     return str(caught.value)
 
@@ -55,12 +55,10 @@ def colours(images: torch.Tensor) -> list[tuple[int, ...]]:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Three classes; the green channel of an image is its number in the order of the files."""
-    number = 0
-    for split, count in (("train", 4), ("test", 2)):
-        for class_name in ("ape", "bee", "cat"):
-            for index in range(count):
-                plain(tmp_path / "root" / split / class_name / f"{index}.png", (9, number, 200))
-                number += 1
+    names = [f"train/{name}/{i}" for name in ("ape", "bee", "cat") for i in range(4)]
+    names += [f"test/{name}/{i}" for name in ("ape", "bee", "cat") for i in range(2)]
+    for number, name in enumerate(names):
+        plain(tmp_path / "root" / f"{name}.png", (9, number, 200))
     return tmp_path / "root"
 
 
@@ -82,7 +80,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts(tmp_path: Path, layout: str) -> None:
+def test_layouts(tmp_path, layout):
     files, *counts, classes = LAYOUTS[layout]
     for number, file in enumerate(files):
         plain(tmp_path / "root" / f"{file}.png", (number, 0, 0))
@@ -98,8 +96,8 @@ def test_layouts(tmp_path: Path, layout: str) -> None:
         assert found.skipped == ()
 
 
-@pytest.mark.parametrize(("count", "held_out"), [(2, 1), (9, 1), (19, 1), (20, 2), (9_999, 999), (25_000, 1000)])
-def test_held_out_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, held_out: int) -> None:
+@pytest.mark.parametrize(("count", "held_out"), [(2, 1), (19, 1), (20, 2), (25_000, 1000)])
+def test_held_out_rule(tmp_path, monkeypatch, count, held_out):
     files = [folder.ImageFile("", f"{index}.png", 1, 1) for index in range(count)]
     monkeypatch.setattr(folder, "_list_images", lambda *_: files)
     train, test = folder.list_splits(tmp_path)
@@ -109,7 +107,7 @@ def test_held_out_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: i
     assert set(np.diff(numbers)) <= {count // held_out, count // held_out + 1}
 
 
-def test_order_is_imagefolders(tmp_path: Path) -> None:
+def test_order_is_imagefolders(tmp_path):
     names = ["a/2.png", "a/10.png", "a/z/1.png", "a/.hidden.PNG", "a/Z.JPG", "a-b/1.png", "a/b/1.webp", "é/日本.png"]
     names += ["B/1.png", "a/zz.png", os.fsdecode(b"a/\xff\xfe.png"), "a/new\nline.png"]
     for name in [*names, "a/readme.txt", "a/y.png.txt", "a/noextension"]:
@@ -123,17 +121,7 @@ def test_order_is_imagefolders(tmp_path: Path) -> None:
     assert folder.EXTENSIONS == IMG_EXTENSIONS
 
 
-def test_loops_of_links_are_tolerated(root: Path) -> None:
-    (root / "train" / "ape" / "loop").symlink_to(root / "train", target_is_directory=True)
-    (root / "train" / "ape" / "here").symlink_to(".", target_is_directory=True)
-    (root / "train" / "bee" / "self").symlink_to("self")
-    (root / "train" / "cat" / "linked.png").symlink_to("3.png")
-    assert len(load(root)[0]) == 13
-
-
-def test_images_beside_the_classes_are_reported_and_an_empty_folder_is_no_class(
-    root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_images_beside_the_classes_are_reported_and_an_empty_folder_is_no_class(root, caplog):
     plain(root / "train" / "logo.png")
     (root / "train" / "aaa").mkdir()
     train, _ = load(root)
@@ -142,21 +130,21 @@ def test_images_beside_the_classes_are_reported_and_an_empty_folder_is_no_class(
     assert "1 images beside the class folders" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        (None, "no such folder"),
-        ([], ".jpg .jpeg .png .ppm .bmp .pgm .tif .tiff .webp"),
-        (["0.png"], "only one image"),
-        (["val/ape/0.png"], "folder val but no folder train"),
-        (["train/ape/0.png", "test/0.png"], "no class folders"),
-        (["train/ape/0.png", "test/ape/0.png", "test/d\x1bog/0.png"], "class folder d\\x1bog"),
-    ],
-)
-def test_layouts_that_cannot_be_used(tmp_path: Path, files: list[str] | None, message: str) -> None:
-    if files is not None:
+UNUSABLE = {
+    "no such folder": None,
+    ".jpg .jpeg .png .ppm .bmp .pgm .tif .tiff .webp": [],
+    "only one image": ["0.png"],
+    "folder val but no folder train": ["val/ape/0.png"],
+    "no class folders": ["train/ape/0.png", "test/0.png"],
+    "class folder d\\x1bog": ["train/ape/0.png", "test/ape/0.png", "test/d\x1bog/0.png"],
+}
+
+
+@pytest.mark.parametrize("message", UNUSABLE)
+def test_layouts_that_cannot_be_used(tmp_path, message):
+    if UNUSABLE[message] is not None:
         (tmp_path / "root").mkdir()
-    for file in files or []:
+    for file in UNUSABLE[message] or []:
         plain(tmp_path / "root" / file)
     assert message in refusal(tmp_path / "root")
 
@@ -165,25 +153,22 @@ def test_layouts_that_cannot_be_used(tmp_path: Path, files: list[str] | None, me
 
 
 def saved(image: Image.Image, kind: str) -> bytes:
-    content = io.BytesIO()
-    image.save(content, kind)
+    image.save(content := io.BytesIO(), kind)
     return content.getvalue()
 
 
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
 BAD = {
     "truncated.jpg": saved(NOISE, "JPEG")[:-800],
-    "empty.png": b"",
     "bomb.png": saved(Image.new("1", (10_000, 10_000)), "PNG"),
     "postscript.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\nshowpage\n",
-    "fractions.tif": saved(Image.new("F", (4, 4), 0.5), "TIFF"),
     "grey32.tif": saved(Image.new("I", (4, 4), 70_000), "TIFF"),
 }
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("name", [*BAD, "broken-link.png", "pipe.png"])
-def test_bad_image(root: Path, name: str) -> None:
+def test_bad_image(root, name):
     path = root / "train" / "bee" / name
     if name in BAD:
         path.write_bytes(BAD[name])
@@ -198,26 +183,17 @@ def test_bad_image(root: Path, name: str) -> None:
     assert list((root.parent / "cache").iterdir()) == []
 
     train, test = load(root, "skip")
-    assert train.skipped == (str(path),)
-    assert test.skipped == ()
+    assert (train.skipped, test.skipped) == ((str(path),), ())
     assert train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     assert colours(train.images) == NUMBERS[:12]
 
 
-def test_all_bad(tmp_path: Path) -> None:
+def test_all_bad(tmp_path):
     (tmp_path / "root").mkdir()
     for index in range(3):
         (tmp_path / "root" / f"{index}.png").write_bytes(b"bad")
     assert "none of the 2 train images can be read" in refusal(tmp_path / "root", "skip")
     assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_hostile_name_cannot_forge_a_line(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (root / "train" / "ape" / "x\r\nSaved checkpoint\x1b[2J\u202e.png").write_bytes(b"bad")
-    train, _ = load(root, "skip")
-    for text in (refusal(root), *train.skipped, *(record.getMessage() for record in caplog.records)):
-        assert text.isprintable()
-        assert "x Saved checkpoint\\x1b[2J\\u202e.png" in text
 
 
 # --- the cache -------------------------------------------------------------------------------------------------------
@@ -242,7 +218,7 @@ def cache_of(root: Path, split: str) -> Path:
     return path
 
 
-def test_second_start_decodes_nothing(root: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_start_decodes_nothing(root, decoded, monkeypatch):
     first, second = load(root), load(root)
     assert len(decoded) == 18
     for one, other in zip(first, second, strict=True):
@@ -260,16 +236,9 @@ def touch(path: Path) -> None:
     os.utime(path, ns=(0, 5))
 
 
-def grow(path: Path) -> None:
-    times = path.stat()
-    path.write_bytes(path.read_bytes() + b"tail")
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-
 CHANGES: dict[str, Callable[[Path], object]] = {
     "rewrite": lambda train: touch(plain(train / "ape" / "0.png", BLUE)),
     "change the time": lambda train: touch(train / "ape" / "0.png"),
-    "grow": lambda train: grow(train / "ape" / "0.png"),
     "add": lambda train: plain(train / "bee" / "extra.png", BLUE),
     "remove": lambda train: (train / "bee" / "1.png").unlink(),
     "rename": lambda train: (train / "bee" / "1.png").rename(train / "bee" / "0a.png"),
@@ -277,7 +246,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_changed_files_are_decoded_again(root: Path, decoded: list[str], change: str) -> None:
+def test_changed_files_are_decoded_again(root, decoded, change):
     load(root)
     decoded.clear()
     CHANGES[change](root / "train")
@@ -288,15 +257,7 @@ def test_changed_files_are_decoded_again(root: Path, decoded: list[str], change:
         assert colours(train.images)[0] == BLUE
 
 
-def test_new_class_renumbers_the_test_images(root: Path) -> None:
-    load(root)
-    plain(root / "train" / "aardvark" / "0.png")
-    train, test = load(root)
-    assert train.class_names == test.class_names == ("aardvark", "ape", "bee", "cat")
-    assert test.labels.tolist() == [1, 1, 2, 2, 3, 3]
-
-
-def test_images_are_mapped_and_writes_stay_private(root: Path) -> None:
+def test_images_are_mapped_and_writes_stay_private(root):
     load(root)
     train, _ = load(root)
     if sys.platform == "linux":
@@ -307,38 +268,19 @@ def test_images_are_mapped_and_writes_stay_private(root: Path) -> None:
     assert colours(load(root)[0].images)[1] == (9, 1, 200)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems reserve no memory for a map")
-@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-def test_map_may_be_larger_than_memory(tmp_path: Path) -> None:
-    if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
-        pytest.skip("this machine is set to never overcommit")
-    count = 4 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with (tmp_path / "sparse").open("wb+") as sparse:
-        np.lib.format.write_array_header_1_0(sparse, {"descr": "|u1", "fortran_order": False, "shape": (count,)})
-        sparse.truncate(128 + count)
-        sparse.seek(0)
-        assert torch.from_numpy(folder._map(sparse))[-1] == 0
-
-
-HEADER = 128  # bytes
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda content: b"",
     "cut in the header": lambda content: content[:50],
-    "cut in the images": lambda content: content[: HEADER + 400],
-    "one byte more": lambda content: content + b"x",
+    "cut in the images": lambda content: content[:528],
     "no hash": lambda content: content.replace(b'"content_hash"', b'"content_mash"'),
     "more skipped": lambda content: content.replace(b"[]", b'["train/ape/0.png"]'),
     "shape": lambda content: content.replace(b"(12, 3, 4, 4)", b"(12, 3, 2, 8)"),
-    "type": lambda content: content.replace(b"|u1", b"|i1"),
     "zeros": lambda content: bytes(len(content)),
 }
 
 
 @pytest.mark.filterwarnings("ignore:Reading `.npy`")
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
-def test_damaged_cache_is_made_anew(
-    root: Path, decoded: list[str], caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
-) -> None:
+def test_damaged_cache_is_made_anew(root, decoded, caplog, damage):
     first, _ = load(root)
     path, before = cache_of(root, "train"), first.content_hash
     whole = path.read_bytes()
@@ -352,55 +294,35 @@ def test_damaged_cache_is_made_anew(
     assert path.read_bytes() == whole
 
 
-def test_cache_with_gaps_is_not_served_when_told_to_stop(root: Path, decoded: list[str]) -> None:
-    bad = root / "train" / "bee" / "bad.png"
-    bad.write_bytes(b"bad")
+def test_cache_with_gaps_is_not_served_when_told_to_stop(root, decoded):
+    (root / "train" / "bee" / "bad.png").write_bytes(b"bad")
     load(root, "skip")
     assert "bad.png" in refusal(root)
     decoded.clear()
-    assert load(root, "skip")[0].skipped == (str(bad),)
+    assert load(root, "skip")[0].skipped == (str(root / "train" / "bee" / "bad.png"),)
     assert decoded == []  # the failure has left the cache as it was
 
 
-@pytest.mark.parametrize("failure", ["bad image", "interrupt", "full disk"])
-def test_what_fails_leaves_the_old_cache(root: Path, monkeypatch: pytest.MonkeyPatch, failure: str) -> None:
+def test_what_fails_leaves_the_old_cache(root):
     load(root)
     before, limits = cache_of(root, "train").read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
     CHANGES["add"](root / "train")
-    if failure == "bad image":
-        (root / "train" / "cat" / "9.png").write_bytes(b"bad")
-        assert "9.png" in refusal(root)
-    elif failure == "full disk":
-        resource.setrlimit(resource.RLIMIT_FSIZE, (700, limits[1]))
-        try:
-            assert "set data.cache" in refusal(root)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    else:
-        answers = iter([b"\0" * 48, b"\0" * 48])
-
-        def interrupted(path: str, image_size: tuple[int, int]) -> bytes:
-            for answer in answers:
-                return answer
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(decode, "decode", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            load(root)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (700, limits[1]))  # as a full disk
+    try:
+        assert "set data.cache" in refusal(root)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    (root / "train" / "cat" / "9.png").write_bytes(b"bad")
+    assert "9.png" in refusal(root)
     assert cache_of(root, "train").read_bytes() == before
     assert len(list((root.parent / "cache").iterdir())) == 2
-
-
-def test_unwritable_cache_folder(root: Path) -> None:
-    (root.parent / "file").write_bytes(b"")
-    assert "set data.cache" in refusal(root, cache=root.parent / "file" / "cache")
 
 
 # --- decoding in parallel --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("small_file", [0, 2**40], ids=["threads", "one thread"])
-def test_threads_give_the_same_in_the_same_order(root: Path, monkeypatch: pytest.MonkeyPatch, small_file: int) -> None:
+def test_threads_give_the_same_in_the_same_order(root, monkeypatch, small_file):
     original, names = decode.decode, set()
 
     def delayed(path: str, image_size: tuple[int, int]) -> bytes | str:
@@ -440,7 +362,7 @@ load_folder(root, (4, 4), "stop", root.parent / "cache")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_killed_build_leaves_nothing_that_is_used(root: Path, decoded: list[str], number: signal.Signals) -> None:
+def test_killed_build_leaves_nothing_that_is_used(root, decoded, number):
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, "-c", SLOW, root], stdout=pipe, stderr=pipe, text=True)
     assert process.stdout is not None

@@ -67,9 +67,3 @@ def test_a_seed_fixes_them_and_a_larger_one_holds_the_smaller():
     assert not (ten & ~forty).any()
     assert not torch.equal(ten, spread_over_classes(LABELS, 10, 4, "labels"))
     assert not torch.equal(ten, spread_over_classes(LABELS, 10, 3, "holdout"))
-
-
-@pytest.mark.parametrize("count", [-1, 101])
-def test_no_more_than_there_are(count):
-    with pytest.raises(ValueError, match="of 100 images cannot be taken"):
-        spread_over_classes(LABELS, count, 0, "labels")

@@ -59,8 +59,7 @@ def test_rectangle_has_the_images_shape_and_lies_within_it():
     assert inside.sum() > 500
     skew = (bottom - top) / SIZE[0] - (right - left) / SIZE[1]
     assert skew[inside].abs().max() <= 1 / SIZE[0] + 1 / SIZE[1]  # but for the rounding of the edges
-    assert min(top.min(), left.min()) == 0
-    assert (bottom.max(), right.max()) == SIZE
+    assert (top.min(), left.min(), bottom.max(), right.max()) == (0, 0, *SIZE)
     middles = torch.stack([top + bottom, left + right], 1)[inside] / torch.tensor(SIZE) / 2
     torch.testing.assert_close(middles.mean(0), torch.full((2,), 0.5), rtol=0, atol=0.02)
 
@@ -86,7 +85,7 @@ def theirs(kind: type, given: Tensor, labels: Tensor, **params: object) -> tuple
     return transform.transform(given, params).flip(0), transform.transform(labels, params).flip(0)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_blend_is_torchvisions(share):
     labels = torch.tensor([0, 1, 2, 3, 4, 0])
     expected, said = theirs(v2.MixUp, images(), labels, lam=share)

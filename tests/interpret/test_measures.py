@@ -1,9 +1,11 @@
 """Measures of attention, against what they are by definition."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from tiny import seeded
 from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
@@ -22,19 +24,13 @@ from vit.interpret import (
 from vit.mae import build_autoencoder, masked_patch_loss
 from vit.masking import make_mask
 
-SIZES = dict(
-    image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4, num_classes=3, global_pool="token"
-)
+ENCODER = ViTConfig(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4)
+CLASSIFIER = replace(ENCODER, num_classes=3, global_pool="token")
 GRID = Geometry((2, 6), (4, 2), 1, True)
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
-def small_model(**settings) -> VisionTransformer:
-    model = VisionTransformer(ViTConfig(**SIZES | settings))
+def small_model() -> VisionTransformer:
+    model = VisionTransformer(CLASSIFIER)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     return model.eval()
@@ -63,11 +59,9 @@ def test_rollout_by_its_definition(fuse):
 
 
 def test_rollout_multiplies_in_the_order_of_layers():
-    first, second = (torch.zeros(1, 1, 3, 3) for _ in range(2))
-    first[..., :] = torch.tensor([[0.0, 1, 0], [0, 1, 0], [0, 0, 1]])  # the first layer: 0 takes from 1
-    second[..., :] = torch.tensor([[1.0, 0, 0], [0, 1, 0], [1, 0, 0]])  # then 2 takes from 0
-    found = attention_rollout([first, second])
-    assert found[0, 2, 1] == 0.25  # so 2 has something of 1
+    first = torch.tensor([[0.0, 1, 0], [0, 1, 0], [0, 0, 1]])[None, None]  # the first layer: 0 takes from 1
+    second = torch.tensor([[1.0, 0, 0], [0, 1, 0], [1, 0, 0]])[None, None]  # then 2 takes from 0
+    assert attention_rollout([first, second])[0, 2, 1] == 0.25  # so 2 has something of 1
     assert attention_rollout([second, first])[0, 2, 1] == 0
 
 
@@ -90,25 +84,18 @@ def test_discarding_keeps_the_prefix_columns_and_drops_the_smallest():
 # --- relevance -------------------------------------------------------------------------------------------------------
 
 
-def by_definition(model: VisionTransformer, images: Tensor, label: int) -> Tensor:
-    """Chefer's relevance, one image and one layer at a time, with gradients by finite means of autograd."""
-    results = []
-    for image in images:
-        with AttentionMaps(model, gradients=True) as maps:
-            logits = model.forward_head(model(image[None].requires_grad_()))
-        found = torch.eye(13)
-        for layer in range(3):
-            weights = maps.weights[layer]
-            gradient = torch.autograd.grad(logits[0, label], weights, retain_graph=True)[0]
-            found = found + (gradient * weights)[0].clamp(min=0).mean(0).detach() @ found
-        results.append(found)
-    return torch.stack(results)
-
-
 def test_relevance_by_its_definition_image_by_image():
+    """Chefer's, one image and one layer at a time."""
     model, images = small_model(), torch.randn(3, 3, 8, 12)
     found = relevance(model, images, 1, run=lambda x: model.forward_head(model(x)))
-    torch.testing.assert_close(found, by_definition(model, images, 1), rtol=1e-4, atol=1e-5)
+    for number, image in enumerate(images):
+        with AttentionMaps(model, gradients=True) as maps:
+            logits = model.forward_head(model(image[None].requires_grad_()))
+        expected = torch.eye(13)
+        for weights in maps.weights.values():
+            gradient = torch.autograd.grad(logits[0, 1], weights, retain_graph=True)[0]
+            expected = expected + (gradient * weights)[0].clamp(min=0).mean(0).detach() @ expected
+        torch.testing.assert_close(found[number], expected, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(found, relevance(model, images, 2, run=lambda x: model.forward_head(model(x))))
     model.requires_grad_(False)  # frozen weights change nothing
     frozen = relevance(model, images, 1, run=lambda x: model.forward_head(model(x)))
@@ -184,11 +171,10 @@ def test_ablation_is_the_loss_with_the_heads_values_at_zero():
 
 
 def test_ablation_of_a_masked_autoencoder_reaches_both_parts():
-    sizes = {k: v for k, v in SIZES.items() if k not in ("num_classes", "global_pool")}
-    model = build_autoencoder(ViTConfig(**sizes), DecoderConfig(dim=16, depth=1, num_heads=2), True).train()
+    model = build_autoencoder(ENCODER, DecoderConfig(dim=16, depth=1, num_heads=2), True).train()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
-    images, mask = torch.randn(2, 3, 8, 12), make_mask("random", 2, (2, 6), 0.5, torch.Generator().manual_seed(0))
+    images, mask = torch.randn(2, 3, 8, 12), make_mask("random", 2, (2, 6), 0.5, seeded())
     found = head_ablation(model, lambda: masked_patch_loss(model(images, mask), model.targets(images), mask.mask))
     assert found.shape == (4, 4)
     assert found[:3].isfinite().all()
@@ -208,8 +194,7 @@ def test_half_precision_does_not_overflow(dtype):
 
 
 def test_relevance_through_layers_of_different_lengths_asks_for_a_part():
-    sizes = {key: value for key, value in SIZES.items() if key not in ("num_classes", "global_pool")}
-    model = build_autoencoder(ViTConfig(**sizes), DecoderConfig(dim=8, depth=1, num_heads=2), True).eval()
-    mask = make_mask("random", 1, (2, 6), 0.5, torch.Generator().manual_seed(0))
+    model = build_autoencoder(ENCODER, DecoderConfig(dim=8, depth=1, num_heads=2), True).eval()
+    mask = make_mask("random", 1, (2, 6), 0.5, seeded())
     with pytest.raises(AttentionError, match=r"follow a part, model\.encoder, and give run="):
         relevance(model, torch.randn(1, 3, 8, 12), lambda filled: filled.sum((1, 2)), run=lambda x: model(x, mask))

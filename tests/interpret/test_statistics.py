@@ -1,5 +1,7 @@
 """Means over a data set: the same as of all weights at once, in memory that does not grow."""
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -13,14 +15,10 @@ from vit.interpret import (
     attention_entropy,
     attention_statistics,
     geometry_of,
+    statistics,
 )
 
 SIZES = dict(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4)
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
 
 
 def small_model(**settings) -> VisionTransformer:
@@ -30,8 +28,9 @@ def small_model(**settings) -> VisionTransformer:
     return model
 
 
-@pytest.mark.parametrize("settings", [{}, dict(class_token=False), dict(registers=2)], ids=str)
-@pytest.mark.parametrize("batch", [3, 7])
+@pytest.mark.parametrize(
+    ("settings", "batch"), [(dict(class_token=False), 3), (dict(registers=2), 3), ({}, 7)], ids=str
+)
 def test_batches_add_up_to_the_whole(settings, batch):
     model, images = small_model(**settings), torch.randn(7, 3, 8, 12)
     model.train()
@@ -51,9 +50,8 @@ def test_batches_add_up_to_the_whole(settings, batch):
         torch.testing.assert_close(found.distance[place], distance.mean(0), **close)
         torch.testing.assert_close(found.distance_spread[place], distance.std(0, correction=0), rtol=0, atol=1e-3)
         torch.testing.assert_close(found.entropy[place], attention_entropy(weights[:, :, prefix:]).mean(0), **close)
-        torch.testing.assert_close(
-            found.prefix_mass[place], weights[:, :, prefix:, :prefix].sum(-1).mean((0, 2)), **close
-        )
+        mass = weights[:, :, prefix:, :prefix].sum(-1).mean((0, 2))
+        torch.testing.assert_close(found.prefix_mass[place], mass, **close)
         torch.testing.assert_close(found.mean_weights[layer], weights.mean(0), **close)
 
 
@@ -67,10 +65,6 @@ def test_only_the_layers_that_were_asked_for():
 
 def test_no_weights_are_kept_while_batches_pass(monkeypatch):
     """Of a batch, at most one layer's weights are alive at a time: a weak reference to each shows when it is gone."""
-    import weakref
-
-    from vit.interpret import statistics
-
     alive: list[weakref.ref] = []
     most = 0
     measure = statistics.attention_entropy

@@ -7,18 +7,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import CLASSIFY, RECONSTRUCT, TINY, changed, image_set, noise, seeded
+from tiny import CLASSIFY, RECONSTRUCT, changed, image_set, noise, seeded
 from torch import Tensor, nn
 
 import vit.mae
 from vit.config import (
-    AugmentConfig,
     ClassifyConfig,
     Config,
-    MaskConfig,
     ModelConfig,
     OptimConfig,
-    ReconstructConfig,
     TrainConfig,
 )
 from vit.data import Dataset
@@ -54,7 +51,7 @@ def weights(model: nn.Module) -> list[Tensor]:
 
 
 def same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    return all(map(torch.equal, one, other))
 
 
 # --- it learns -------------------------------------------------------------------------------------------------------
@@ -63,24 +60,28 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 def test_few_images_are_learnt_by_heart():
     """Patches of independent colours: what is hidden cannot be guessed from what is seen, only known."""
     colours = torch.randint(0, 256, (16, 3, 2, 2), generator=seeded(), dtype=torch.uint8)
-    model = ModelConfig(
-        image_size=16, patch_size=8, embed_dim=64, depth=2, num_heads=4, decoder_dim=64, decoder_depth=1, decoder_heads=4
-    )  # fmt: skip
-    settings = Config(
-        augment=AugmentConfig(crop="none", flip=0), model=model, mask=MaskConfig(ratio=0.25),
-        reconstruct=ReconstructConfig(norm_pix_loss=False),
-        optim=OptimConfig(blr=0.1, warmup_epochs=5, weight_decay=0),
-        train=TrainConfig(epochs=150, batch_size=16, precision="fp32"), run=CONFIG.run,
-    )  # fmt: skip
+    settings = changed(
+        CONFIG,
+        augment={"crop": "none", "flip": 0},
+        model={"patch_size": 8, "embed_dim": 64, "num_heads": 4, "decoder_dim": 64, "decoder_heads": 4},
+        mask={"ratio": 0.25},
+        optim={"blr": 0.1, "warmup_epochs": 5, "weight_decay": 0},
+        train={"epochs": 150, "batch_size": 16},
+    )
     losses = losses_of(settings, colours.repeat_interleave(8, 2).repeat_interleave(8, 3))
     assert sum(losses[-10:]) / 10 < 0.2 * losses[0]
     assert sum(losses[-10:]) / 10 < 0.3  # guessing the mean colour would have 1, the variance of the normalised input
 
 
 def test_classes_of_few_images_are_learnt_by_heart():
-    augment, optim = AugmentConfig(crop="none", flip=0), OptimConfig(blr=0.2, warmup_epochs=5, weight_decay=0)
-    train = TrainConfig(objective="classify", epochs=40, batch_size=20, precision="fp32")
-    steps = steps_of(Config(augment=augment, model=TINY, optim=optim, train=train, run=CONFIG.run))
+    settings = changed(
+        CONFIG,
+        augment={"crop": "none", "flip": 0},
+        optim={"blr": 0.2, "warmup_epochs": 5, "weight_decay": 0},
+        train={"objective": "classify", "epochs": 40, "batch_size": 20},
+        reconstruct={"norm_pix_loss": True},
+    )
+    steps = steps_of(settings)
     assert steps[0].loss == pytest.approx(math.log(3), rel=0.1)
     assert steps[-1].loss < 0.1
     assert steps[-1].metrics["train_accuracy"] == 1
@@ -101,31 +102,31 @@ def test_accumulation_does_not_change_a_run(settings, accum_steps):
         assert other.loss == pytest.approx(one.loss, rel=1e-4)
         assert other.grad_norm == pytest.approx(one.grad_norm, rel=1e-3)
         assert other.metrics.get("train_accuracy") == pytest.approx(one.metrics.get("train_accuracy"))
-    assert [step.loss for step in whole] != pytest.approx(
-        losses_of(changed(settings, model={"drop_path": 0.0})), rel=1e-4
-    )
-
-
-def parts_of(settings: Config, device: torch.device = CPU) -> int:
-    run = start(settings, torch.zeros(3, 3, 32, 32, dtype=torch.uint8))
-    run.compute = Compute(device)
-    return run.grad_accum_steps
+    undropped = losses_of(changed(settings, model={"drop_path": 0.0}))
+    assert [step.loss for step in whole] != pytest.approx(undropped, rel=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("patch_size", "batch_size", "classify", "longest"),
-    [(4, 256, None, 65), (2, 256, None, 257), (1, 64, None, 1025), (2, 256, {}, 257),
-     (2, 256, dict(drop_patches=0.75), 65), (2, 256, dict(drop_patches=0.75, whole_epochs=1), 257)],
-)  # fmt: skip
-def test_parts_are_chosen_so_that_their_tokens_are_few_on_a_cpu(patch_size, batch_size, classify, longest):
-    settings = Config(
-        model=ModelConfig(preset="micro", patch_size=patch_size), classify=ClassifyConfig(**classify or {}), run=CONFIG.run,
-        train=TrainConfig("reconstruct" if classify is None else "classify", batch_size=batch_size, precision="fp32"),
-    )  # fmt: skip
-    assert parts_of(settings) == math.ceil(batch_size * longest / CPU_TOKENS)
-    assert parts_of(settings, torch.device("cuda")) == 1
-    asked = changed(settings, run={"grad_accum_steps": 5})
-    assert parts_of(asked) == parts_of(asked, torch.device("cuda")) == 5
+    ("patch_size", "classify", "longest"),
+    [
+        (2, None, 257),
+        (1, None, 1025),
+        (2, dict(drop_patches=0.75), 65),
+        (2, dict(drop_patches=0.75, whole_epochs=1), 257),
+    ],
+)
+def test_parts_are_chosen_so_that_their_tokens_are_few_on_a_cpu(patch_size, classify, longest):
+    train = TrainConfig("reconstruct" if classify is None else "classify", batch_size=256, precision="fp32")
+    model, classify = ModelConfig(preset="micro", patch_size=patch_size), ClassifyConfig(**classify or {})
+    run = start(
+        Config(model=model, classify=classify, train=train, run=CONFIG.run),
+        torch.zeros(3, 3, 32, 32, dtype=torch.uint8),
+    )
+    assert run.grad_accum_steps == math.ceil(256 * longest / CPU_TOKENS)
+    run.compute = Compute(torch.device("cuda"))
+    assert run.grad_accum_steps == 1
+    run.config = changed(run.config, run={"grad_accum_steps": 5})
+    assert run.grad_accum_steps == 5
 
 
 class Unheard(Distributed):
@@ -150,9 +151,7 @@ class Keep(torch.optim.Optimizer):
 
     def step(self) -> None:
         parameters = self.param_groups[0]["params"]
-        self.kept.append(
-            torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in parameters])
-        )
+        self.kept.append(torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters]))
 
 
 def gradients(settings: Config, dist: Distributed) -> tuple[Tensor, Tensor]:
@@ -164,19 +163,19 @@ def gradients(settings: Config, dist: Distributed) -> tuple[Tensor, Tensor]:
     return torch.tensor(values), torch.stack(run.optimizer.kept)
 
 
+SHARED = {
+    "reconstruct": changed(CONFIG, model={"drop_path": 0.5}, augment={"shuffle": "within"}),
+    "classify": CLASSIFY,
+    "classify whole": changed(
+        CLASSIFY, classify={"drop_patches": 0.0, "whole_epochs": 0.0}, run={"grad_accum_steps": 2}
+    ),
+}
+
+
 @pytest.mark.parametrize("count", [3, 8])  # with 8, the last batch of an epoch has fewer images than processes
-@pytest.mark.parametrize(
-    "settings",
-    [
-        changed(CONFIG, model={"drop_path": 0.5}),
-        CLASSIFY,
-        changed(CLASSIFY, classify={"drop_patches": 0.0, "whole_epochs": 0.0}, run={"grad_accum_steps": 2}),
-        changed(CONFIG, augment={"shuffle": "within"}),
-    ],
-    ids=["reconstruct", "classify", "classify, both mixed", "reconstruct, shuffled"],
-)
-def test_processes_add_up_to_one(settings, count):
-    settings = changed(settings, optim={"clip_grad": 0.0})
+@pytest.mark.parametrize("name", SHARED)
+def test_processes_add_up_to_one(name, count):
+    settings = changed(SHARED[name], optim={"clip_grad": 0.0})
     measured, gradient = gradients(settings, SINGLE)
     several = [gradients(settings, Unheard(rank, count)) for rank in range(count)]
     torch.testing.assert_close(sum(found for found, _ in several), measured, rtol=1e-4, atol=1e-5)
@@ -251,40 +250,27 @@ class Descent(torch.optim.AdamW):
                 parameter.sub_(parameter.grad, alpha=1e-3)
 
 
-def on_meta(settings: Config) -> Run:
+ON_DEVICE = {
+    "random, resized": changed(CONFIG, model={"drop_path": 0.5}),
+    "block, pad": changed(CONFIG, augment={"crop": "pad"}, mask={"kind": "block"}),
+    "grid, shuffled": changed(CONFIG, augment={"crop": "none", "shuffle": "within"}, mask={"kind": "grid"}),
+    "classify, shuffled": changed(CLASSIFY, augment={"shuffle": "across"}),
+}
+
+
+@pytest.mark.parametrize("name", ON_DEVICE)
+def test_no_step_nor_what_watches_it_reads_from_the_device(name):
     """On "meta", a device whose tensors hold nothing, whatever would wait for a GPU raises."""
-    run = start(changed(settings, run={"log_every": 1000}))
+    run = start(changed(ON_DEVICE[name], run={"grad_accum_steps": 2, "log_every": 1000}))
     run.objective.to(META)
     run.compute, run.normalize = Compute(META), Normalization([0.5] * 3, [0.5] * 3)
     run.optimizer = Descent(run.model.parameters())
-    return run
-
-
-def five_steps(run: Run) -> Step:
-    """The fifth step; the sixth and last would be looked at."""
-    steps = train_steps(run)
-    done = [next(steps) for _ in range(5)]
-    assert [step.images for step in done] == [8, 8, 4, 8, 8]
-    return done[-1]
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        changed(CONFIG, model={"drop_path": 0.5}),
-        changed(CONFIG, augment={"crop": "pad"}, mask={"kind": "block"}),
-        changed(CONFIG, augment={"crop": "none", "shuffle": "within"}, mask={"kind": "grid"}),
-        CLASSIFY,
-        changed(CLASSIFY, augment={"shuffle": "across"}),
-    ],
-    ids=["random, resized", "block, pad", "grid, shuffled", "classify", "classify, shuffled"],
-)
-def test_no_step_nor_what_watches_it_reads_from_the_device(settings):
-    """What the recorder measured is read when it is asked for."""
-    run = on_meta(changed(settings, run={"grad_accum_steps": 2}))
     run.ema, recorder = make_ema(run.model, 0.9), DynamicsRecorder(run.model, 1, 6)
     run.callbacks.append(recorder)
-    last = five_steps(run)
+    steps = train_steps(run)
+    done = [next(steps) for _ in range(5)]  # the sixth and last would be looked at
+    assert [step.images for step in done] == [8, 8, 4, 8, 8]
+    last = done[-1]  # what the recorder measured is read when it is asked for
     for read in (lambda: last.loss, lambda: last.metrics, recorder.read):
         with pytest.raises((RuntimeError, NotImplementedError)):
             read()
@@ -312,12 +298,13 @@ def spoil_gradient(model: Model) -> None:
 
 
 @pytest.mark.parametrize("spoil", [spoil_one_image, spoil_gradient])
-@pytest.mark.parametrize("optim", [dict(clip_grad=0.0), dict(name="muon")], ids=str)
+@pytest.mark.parametrize("optim", [dict(clip_grad=0.0, ema=0.5), dict(name="muon")], ids=str)
 def test_step_that_is_not_finite_changes_nothing(spoil, optim):
+    """Neither the weights, nor their average, nor what the optimizer keeps."""
     run = start(replace(CONFIG, optim=OptimConfig(**optim)))
     steps = train_steps(run)
     done = [next(steps) for _ in range(AT - 1)]
-    before = weights(run.model)
+    before, average = weights(run.model), weights(run.result)
     moments = moments_of(run)
     spoil(run.model)
     with pytest.raises(NonFiniteError, match=rf"^step {AT}: ") as caught:
@@ -326,6 +313,8 @@ def test_step_that_is_not_finite_changes_nothing(spoil, optim):
     assert "nan" in str(caught.value) or "inf" in str(caught.value)
     assert done[-1].step == run.step == AT - 1
     assert same(weights(run.model), before)
+    assert same(weights(run.result), average)
+    assert same(before, average) == ("ema" not in optim)
     assert same(moments_of(run), moments)
     assert list(steps) == []  # and it is over
 
@@ -350,18 +339,6 @@ def test_what_is_not_finite_is_kept_out_also_where_nobody_looks_until_later(monk
     for step in done[AT - 1 :]:
         with pytest.raises(NonFiniteError, match=rf"^step {AT}: "):
             step.check()
-
-
-def test_the_average_takes_in_no_step_that_is_not_finite():
-    run = start(changed(CLASSIFY, optim={"ema": 0.5}, run={"log_every": 1000}))
-    steps = train_steps(run)
-    assert len([next(steps) for _ in range(AT - 1)]) == AT - 1
-    before = weights(run.result)
-    assert not same(before, weights(run.model))
-    run.model.head.register_forward_hook(lambda module, inputs, output: output * math.nan)
-    with pytest.raises(NonFiniteError, match=rf"^step {AT}: "):
-        next(steps)
-    assert same(weights(run.result), before)
 
 
 # --- what a step says ------------------------------------------------------------------------------------------------
@@ -393,9 +370,8 @@ def test_every_layer_has_its_rate():
 
 
 def test_gradient_norm_is_that_before_clipping():
-    norms = [
-        next(train_steps(start(replace(CONFIG, optim=OptimConfig(clip_grad=clip))))).grad_norm for clip in (0.0, 1e-3)
-    ]
+    runs = [start(replace(CONFIG, optim=OptimConfig(clip_grad=clip))) for clip in (0.0, 1e-3)]
+    norms = [next(train_steps(run)).grad_norm for run in runs]
     assert norms[0] == norms[1] > 1e-3
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from tiny import TINY, image_set
 
-from vit.config import OBJECTIVES, Config, MaskConfig, ModelConfig, ReconstructConfig, TrainConfig
+from vit.config import OBJECTIVES, Config, ModelConfig, ReconstructConfig, TrainConfig
 from vit.config import ClassifyConfig as Classes
 from vit.data import Dataset
 from vit.data.augment import augment
@@ -22,11 +22,6 @@ from vit.training.objectives.reconstruct import uniformity
 
 CLASSES = 5
 COUNT = 13  # images, batches of 8: two steps an epoch
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
 
 
 def objective_of(config: Config, classes: int = CLASSES) -> Objective:
@@ -44,13 +39,9 @@ def classification(classes: int = CLASSES, **settings: object) -> Objective:
     return objective_of(replace(config, augment=replace(config.augment, crop="none", flip=0)), classes)
 
 
-def reconstruction(model: ModelConfig = TINY, kind: str = "random", uniformity: float = 0.0) -> Objective:
-    train = TrainConfig(batch_size=8)
-    return objective_of(
-        Config(
-            model=model, mask=MaskConfig(kind=kind), reconstruct=ReconstructConfig(uniformity=uniformity), train=train
-        )
-    )
+def reconstruction(model: ModelConfig = TINY, uniformity: float = 0.0) -> Objective:
+    reconstruct = ReconstructConfig(uniformity=uniformity)
+    return objective_of(Config(model=model, reconstruct=reconstruct, train=TrainConfig(batch_size=8)))
 
 
 def draws_of(objective: Objective, step: int = 0) -> Draws:

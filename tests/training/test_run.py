@@ -23,7 +23,7 @@ from vit.config import Config, ConfigError
 from vit.data import Dataset
 from vit.interpret import DynamicsRecorder
 from vit.runs import read_metrics
-from vit.training.callbacks import Callback, MetricsFile
+from vit.training.callbacks import MetricsFile
 from vit.training.distributed import Distributed
 from vit.training.loop import NonFiniteError, train_and_save, train_steps
 from vit.training.objectives import objective_class
@@ -46,12 +46,11 @@ CLASSIFY = changed(
 )
 
 
-def begin(config: Config, states: Path | None = None, data: Dataset | None = None, *callbacks: Callback) -> Run:
+def begin(config: Config, states: Path | None = None, data: Dataset | None = None) -> Run:
     """A run at its first step, or where a state in `states` left it."""
     data = data or dataset(IMAGES)
     state = None if states is None else find_state(states, config, data)
     run = setup(config, data, state=state)
-    run.callbacks += callbacks
     if config.run.dynamics_every:
         run.callbacks.append(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps))
     if state is not None:
@@ -69,31 +68,24 @@ def go(run: Run, steps: int | None = None) -> list[float]:
     return losses
 
 
-def cut_and_continued(config: Config, cuts: list[int], folder: Path) -> tuple[list[float], Run]:
-    """The losses of a run that ended after each of `cuts` and went on from its saved state, and the run at its end."""
-    run, losses = begin(config, folder), []
-    for cut in cuts:
-        losses += go(run, cut - run.step)
-        run.save(folder)
-        torch.manual_seed(cut)  # whatever the next process has drawn before
-        torch.rand(cut)
-        seconds = run.seconds
-        run = begin(config, folder)
-        assert (run.step, run.seconds, run.notes) == (cut, seconds, [])
-    return losses + go(run), run
-
-
 def assert_resumes(config: Config, cuts: list[int], folder: Path) -> Run:
+    """Cut after each of `cuts`, saved and begun anew, a run has the losses, weights and moments of one that was not cut."""
     whole = begin(config)
     losses = go(whole)
     assert len(losses) == STEPS
-    losses_cut, resumed = cut_and_continued(config, cuts, folder)
-    assert losses_cut == losses
-    assert_same(resumed.objective.state_dict(), whole.objective.state_dict())
-    assert_same(resumed.optimizer.state_dict(), whole.optimizer.state_dict())
-    assert_same(resumed.result.state_dict(), whole.result.state_dict())
-    if whole.ema is not None:
-        assert_same(resumed.ema.state_dict(), whole.ema.state_dict())
+    resumed, losses_cut = begin(config, folder), []
+    for cut in cuts:
+        losses_cut += go(resumed, cut - resumed.step)
+        resumed.save(folder)
+        torch.manual_seed(cut)  # whatever the next process has drawn before
+        torch.rand(cut)
+        seconds = resumed.seconds
+        resumed = begin(config, folder)
+        assert (resumed.step, resumed.seconds, resumed.notes) == (cut, seconds, [])
+    assert losses_cut + go(resumed) == losses
+    parts = [(run.objective, run.optimizer, run.result, *([run.ema] if run.ema else [])) for run in (resumed, whole)]
+    for one, other in zip(*parts, strict=True):
+        assert_same(one.state_dict(), other.state_dict())
     assert resumed.step == whole.step == STEPS
     return resumed
 
@@ -160,17 +152,17 @@ def test_run_from_a_checkpoint_continues_without_it(tmp_path):
     assert resumed.init == whole.init != ""
 
 
-@pytest.mark.parametrize(
-    ("change", "key"),
-    [
-        ({"reconstruct": {"uniformity": 0.1}, "run": {"grad_accum_steps": 0}}, "reconstruct.uniformity"),
-        ({"augment": {"shuffle": "across"}}, "augment.shuffle"),
-    ],
-)
-def test_what_compares_images_is_refused_among_several_processes(change, key, monkeypatch):
+COMPARING = {
+    "reconstruct.uniformity": {"reconstruct": {"uniformity": 0.1}, "run": {"grad_accum_steps": 0}},
+    "augment.shuffle": {"augment": {"shuffle": "across"}},
+}
+
+
+@pytest.mark.parametrize("key", COMPARING)
+def test_what_compares_images_is_refused_among_several_processes(key, monkeypatch):
     monkeypatch.setattr(Distributed, "broadcast_from_main", lambda dist, make: make())
     with pytest.raises(ConfigError, match=rf"^{key}: [^\n]* one process$"):
-        setup(changed(CONFIG, **change), dataset(), Distributed(0, 2))
+        setup(changed(CONFIG, **COMPARING[key]), dataset(), Distributed(0, 2))
 
 
 # --- what somebody adds ----------------------------------------------------------------------------------------------
@@ -216,38 +208,6 @@ def test_new_objective_trains_and_its_state_is_saved_and_restored(centre, tmp_pa
     assert not torch.equal(resumed.objective.mean, begin(centre).objective.mean)
 
 
-class Counting(Callback):
-    """A callback with a state of its own."""
-
-    name = "counting"
-
-    def __init__(self):
-        self.seen: list[int] = []
-        self.gradients = 0
-
-    def on_gradient(self, step):
-        self.gradients += 1
-
-    def on_step(self, run, done):
-        assert (run.step, self.gradients) == (done.step, done.step)
-        self.seen.append(done.step)
-
-    def state_dict(self):
-        return {"seen": list(self.seen), "gradients": self.gradients}
-
-    def load_state_dict(self, state):
-        if state is not None:
-            self.seen, self.gradients = list(state["seen"]), state["gradients"]
-
-
-def test_callbacks_see_every_step_once_and_are_saved_with_the_run(tmp_path):
-    for cut in (3, 7, STEPS):
-        run = begin(CONFIG, tmp_path, None, counting := Counting())
-        go(run, cut - run.step)
-        run.save(tmp_path)
-    assert counting.seen == list(range(1, STEPS + 1))
-
-
 # --- which state -----------------------------------------------------------------------------------------------------
 
 
@@ -268,10 +228,9 @@ def states(saved, tmp_path) -> Path:
 
 
 def test_run_without_a_state_begins_at_its_first_step(tmp_path):
-    for folder in (None, tmp_path, tmp_path / "missing"):
+    for folder in (tmp_path, tmp_path / "missing"):
         run = begin(CONFIG, folder)
-        assert (run.step, run.seconds, run.notes) == (0, 0.0, [])
-        assert run.total_steps == STEPS
+        assert (run.step, run.seconds, run.notes, run.total_steps) == (0, 0.0, [], STEPS)
 
 
 def test_damaged_newest_state_is_named_and_the_one_before_taken(states):
@@ -294,11 +253,8 @@ def test_damaged_newest_state_is_named_and_the_one_before_taken(states):
 
 def test_other_data_is_refused(saved):
     one, other = dataset(IMAGES), dataset(IMAGES, seed=1)
-    for data in (
-        other,
-        dataclasses.replace(one, test=other.test),
-        dataclasses.replace(one, train=one.train.subset(torch.arange(IMAGES).flip(0))),
-    ):
+    turned = one.train.subset(torch.arange(IMAGES).flip(0))
+    for data in (other, dataclasses.replace(one, test=other.test), dataclasses.replace(one, train=turned)):
         with pytest.raises(StateError, match="data has changed") as caught:
             begin(CONFIG, saved, data)
         assert one.content_hash in str(caught.value)
@@ -310,10 +266,7 @@ def test_other_data_is_refused(saved):
     [
         ({"train": {"epochs": 4}}, "train.epochs: the run began with 3, not 4"),
         ({"model": {"freeze": []}}, r"model.freeze: the run began with \['W_Q'\], not \[\]"),
-        ({"optim": {"betas": (0.5, 0.9)}}, "optim.betas"),
         ({"optim": {"name": "muon"}}, "optim.name: the run began with 'adamw', not 'muon'"),
-        ({"augment": {"erasing": 0.5}}, "augment.erasing"),
-        ({"reconstruct": {"uniformity": 0.1}, "run": {"grad_accum_steps": 0}}, "reconstruct.uniformity"),
         ({"run": {"dynamics_every": 5}}, r"^run\.dynamics_every: [^\n]+ leave it out$"),  # nothing was recorded
     ],
 )
@@ -329,25 +282,15 @@ def test_where_a_run_computes_and_what_it_writes_may_change(saved):
     assert go(run) == pytest.approx(go(whole)[5:], rel=1e-4)
 
 
-@pytest.mark.parametrize("key", ["computed_on", "torch"])
-def test_other_machine_is_said_and_settings_that_came_later_do_not_stop_an_older_run(states, key):
+def test_other_machine_is_said_and_settings_that_came_later_do_not_stop_an_older_run(states):
     state = load_state(state_path(states, 5))
     del state["config"]["train"]["seed"], state["config"]["augment"]["shuffle"]
-    save_state(states, 5, state | {key: "something else"})
-    run = begin(CONFIG, states)
-    assert run.step == 5
-    assert len(run.notes) == 1
-    assert "something else" in run.notes[0]
-
-
-def test_state_of_an_earlier_layout_is_refused(states):
-    state = load_state(state_path(states, 5))
-    del state["callbacks"]
-    save_state(states, 5, state)
-    with pytest.raises(
-        StateError, match=r"^the states in [^\n]+ are an earlier version's; finish the run with that one$"
-    ):
-        begin(CONFIG, states)
+    for key in ("computed_on", "torch"):
+        save_state(states, 5, state | {key: "something else"})
+        run = begin(CONFIG, states)
+        assert run.step == 5
+        assert len(run.notes) == 1
+        assert "something else" in run.notes[0]
 
 
 def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
@@ -389,12 +332,10 @@ def test_frozen_parts_of_a_classifier_stay():
     before = {name: value.clone() for name, value in run.model.state_dict().items()}
     go(run)
     for name, value in run.model.state_dict().items():
-        if "qkv" in name:
-            same = [torch.equal(a, b) for a, b in zip(value.chunk(3), before[name].chunk(3), strict=True)]
-            assert same == [False, True, False]
-        else:
-            frozen = name.startswith(("patch_embed", "blocks.0.mlp", "pos_embed"))
-            assert torch.equal(value, before[name]) == frozen, name
+        thirds = 3 if "qkv" in name else 1
+        same = [torch.equal(a, b) for a, b in zip(value.chunk(thirds), before[name].chunk(thirds), strict=True)]
+        frozen = name.startswith(("patch_embed", "blocks.0.mlp", "pos_embed"))
+        assert same == ([False, True, False] if "qkv" in name else [frozen]), name
 
 
 # --- a run that goes wrong -------------------------------------------------------------------------------------------
@@ -421,9 +362,7 @@ def test_step_that_is_not_finite_is_neither_saved_nor_logged(tmp_path):
     assert_same(resumed.model.state_dict(), whole.model.state_dict())
 
 
-@pytest.mark.parametrize(
-    ("every", "stop_at", "saved"), [(4, 99, [8, 9]), (2, 99, [8, 9]), (100, 3, [3]), (100, 9, [9])]
-)
+@pytest.mark.parametrize(("every", "stop_at", "saved"), [(2, 99, [8, 9]), (100, 3, [3]), (100, 9, [9])])
 def test_states_are_saved_every_so_many_steps_at_the_end_and_at_a_stop(tmp_path, every, stop_at, saved):
     run = begin(changed(CONFIG, run={"save_every": every}))
     train_and_save(run, tmp_path, lambda: run.step == stop_at)

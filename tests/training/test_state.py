@@ -104,16 +104,17 @@ def test_latest_state_is_the_newest_that_is_whole(tmp_path):
         assert saved_states(folder) == []
         with pytest.raises(StateError, match="no usable state"):
             load_latest_state(folder)
-    for step in (8, 9, 10):
+    for step in (99_999_999, 100_000_000, 100_000_001):  # the order is that of the steps, not of the names
         save_state(tmp_path, step, small_state(step))
-    assert load_latest_state(tmp_path)[0]["step"] == 10
+    assert steps(tmp_path) == [100_000_000, 100_000_001]
+    assert load_latest_state(tmp_path)[0]["step"] == 100_000_001
     assert load_latest_state(tmp_path)[1] == []
 
-    newest, oldest = state_path(tmp_path, 10), state_path(tmp_path, 9)
+    newest, oldest = state_path(tmp_path, 100_000_001), state_path(tmp_path, 100_000_000)
     newest.write_bytes(newest.read_bytes()[:-1])
-    state_path(tmp_path, 11).mkdir()  # cannot be read
+    state_path(tmp_path, 100_000_002).mkdir()  # cannot be read
     state, notes = load_latest_state(tmp_path)
-    assert state["step"] == 9
+    assert state["step"] == 100_000_000
     assert ["directory" in note for note in notes] == [True, False]
     assert str(newest) in notes[1]
 
@@ -137,13 +138,6 @@ def test_last_two_are_kept_and_other_files_are_no_states_and_stay(tmp_path):
         save_state(tmp_path, step, small_state(step))  # takes the other's place
         assert steps(tmp_path) == [step - 1, step][-step:]
     assert names(tmp_path) == others | {state_path(tmp_path, step).name for step in (4, 5)}
-
-
-def test_order_is_that_of_the_steps_not_of_the_names(tmp_path):
-    for step in (99_999_999, 100_000_000, 100_000_001):
-        save_state(tmp_path, step, small_state(step))
-    assert steps(tmp_path) == [100_000_000, 100_000_001]
-    assert load_latest_state(tmp_path)[0]["step"] == 100_000_001
 
 
 def test_state_just_saved_is_never_removed_for_damaged_later_ones(tmp_path):
@@ -186,12 +180,6 @@ def test_saving_that_fails_costs_no_state(tmp_path, monkeypatch, failure):
     for step in (4, 5):
         save_state(tmp_path, step, small_state(step))
     assert steps(tmp_path) == [4, 5]
-
-
-def test_folder_that_cannot_be_made_is_a_state_error(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StateError, match="step 1"):
-        save_state(tmp_path / "file" / "checkpoints", 1, small_state(1))
 
 
 KILLED = """
@@ -244,24 +232,16 @@ class Payload:
         return (Path.touch, (self.path,))
 
 
-def saved_by_torch(value: object, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(value, buffer, **options)
-    return buffer.getvalue()
-
-
-@pytest.mark.parametrize("form", ["zip", "legacy", "plain pickle", "rubbish"])
+@pytest.mark.parametrize("form", ["zip", "legacy", "plain pickle"])
 def test_malicious_state_is_refused_and_not_executed(tmp_path, form):
-    executed = tmp_path / "executed"
+    executed, content = tmp_path / "executed", io.BytesIO()
     state = small_state() | {"model": Payload(executed)}
-    content = {
-        "zip": lambda: saved_by_torch(state)[:-2],
-        "legacy": lambda: saved_by_torch(state, _use_new_zipfile_serialization=False),
-        "plain pickle": lambda: pickle.dumps(state, protocol=2),
-        "rubbish": lambda: b"PK\x05\x06" + bytes(18),
-    }[form]()
-    path = state_path(tmp_path, 3)
-    path.write_bytes(with_tail(content))
+    if form == "plain pickle":
+        pickle.dump(state, content, protocol=2)
+    else:
+        torch.save(state, content, _use_new_zipfile_serialization=form == "zip")
+    path, content = state_path(tmp_path, 3), content.getvalue()
+    path.write_bytes(with_tail(content[:-2] if form == "zip" else content))
     with pytest.raises(StateError, match="not a state"):
         load_state(path)
     assert not executed.exists()
