@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import warnings
 
 import pytest
 import timm
@@ -20,7 +19,7 @@ from torchvision.transforms import v2
 from transformers import ViTConfig as HuggingFaceConfig
 from transformers import ViTModel
 
-from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
+from vit.checkpoints import CheckpointError, load_model, save_model
 from vit.checkpoints.native import architecture
 from vit.cli import main
 from vit.config import Config, DecoderConfig, ModelConfig, ViTConfig
@@ -127,32 +126,23 @@ def test_unexpected_tensors_raise_unless_allowed():
     assert set(model.origin.report.dropped) == {"blocks.0.attn.gate", "extra.weight"}
 
 
-def test_nothing_is_warned_about_when_all_is_there():
-    with warnings.catch_warnings(action="error"):
-        load_model(timm_state(), num_heads=4)
-
-
 @pytest.mark.parametrize(
     ("name", "shape", "said"),
     [
         ("blocks.1.attn.qkv.weight", (96, 16), "qkv.weight has the shape 96 x 16, where 96 x 32 is expected"),
-        ("blocks.1.mlp.fc1.weight", (64, 32), "blocks.1.mlp.fc1.weight has the shape 64 x 32, where 128 x 32"),
         ("blocks.0.mlp.fc1.weight", (100, 32), "has 100 rows, where 128 are expected"),
         ("patch_embed.proj.weight", (32, 48), "4 dimensions are expected"),
-        ("head.weight", (5, 31), "head.weight has the shape 5 x 31, where 5 x 32"),
         ("pos_embed", (1, 20, 32), "a position table of 20 rows is of no square grid"),
         ("pos_embed", (17, 32), "3 dimensions are expected"),
-        ("norm.weight", (0,), "norm.weight has the shape 0, where 32 is expected"),
     ],
 )
 def test_a_tensor_that_does_not_fit_is_named_with_both_shapes(name, shape, said):
     assert said in refused(timm_state() | {name: torch.zeros(shape)}, num_heads=4)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_are_refused_unless_allowed(value):
+def test_weights_that_are_not_finite_are_refused_unless_allowed():
     state = timm_state()
-    state["blocks.1.mlp.fc1.weight"][3, 4] = value
+    state["blocks.1.mlp.fc1.weight"][3, 4] = float("inf")
     assert "blocks.1.mlp.fc1.weight holds 1 values that are nan or infinite" in refused(state, num_heads=4)
     load_model(state, num_heads=4, allow=["blocks.1.mlp.fc1.weight"])
 
@@ -163,11 +153,9 @@ def test_weights_that_are_not_finite_are_refused_unless_allowed(value):
         (torch.ones(32, dtype=torch.long), "norm.bias holds int64"),
         (torch.ones(32).to_sparse(), "is no ordinary tensor"),
         (torch.ones(32, device="meta"), "on the device meta"),
-        (torch.zeros(32, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), "holds float4_e2m1fn_x2, not weights"),
         (torch.full((32,), 1e300, dtype=torch.float64), "holds 32 values that are nan or infinite"),
-        (torch.ones(32, dtype=torch.complex64), "holds complex64, not weights"),
     ],
-    ids=["int", "sparse", "meta", "float4", "too large for float32", "complex"],
+    ids=["int", "sparse", "meta", "too large for float32"],
 )
 def test_tensors_that_are_no_weights(value, said):
     assert said in refused(timm_state() | {"norm.bias": value}, num_heads=4)
@@ -192,16 +180,6 @@ def test_the_callers_tensors_are_copied():
 # --- what is allowed, by any of its names ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("allow", ["blocks.1.norm1.bias", "encoder.blocks.1.norm1.bias", "*.norm1.bias"])
-def test_a_missing_tensor_is_allowed_by_the_name_in_the_message(allow):
-    state = autoencoder().state_dict()
-    del state["encoder.blocks.1.norm1.bias"]
-    asked = dict(num_heads=4, decoder_heads=3, norm_pix_loss=True)
-    assert "missing: encoder.blocks.1.norm1.bias" in refused(state, **asked)
-    with pytest.warns(UserWarning, match=r"encoder\.blocks\.1\.norm1\.bias"):
-        load_model(state, **asked, allow=[allow])
-
-
 @pytest.mark.parametrize("name", ["odd", "blocks.1.ls1.gamma"])  # the latter a tensor that the model has no place for
 @pytest.mark.parametrize("wrapping", ["module.", ""])
 def test_an_unknown_tensor_is_allowed_with_or_without_its_wrapping(name, wrapping):
@@ -210,19 +188,6 @@ def test_an_unknown_tensor_is_allowed_with_or_without_its_wrapping(name, wrappin
     report = load_model(state, num_heads=4, allow=wrapping + name).origin.report
     assert report.dropped == {f"module.{name}": "allowed"}
     assert f"module.{name}" not in report.used
-
-
-def test_a_text_as_allow_is_one_pattern_and_not_its_letters():
-    state = timm_state() | {"odd": torch.ones(1)}
-    assert "unexpected: odd" in refused(state, num_heads=4, allow="head.*")
-    assert "allow: [1] cannot be used" in refused(state, num_heads=4, allow=[1])
-
-
-def test_half_a_head_goes_with_the_head():
-    state = timm_state()
-    del state["head.weight"]
-    assert load_model(state, num_heads=4, num_classes=0).origin.report.dropped.keys() == {"head.bias"}
-    assert "unexpected: head.bias" in refused(state, num_heads=4)
 
 
 # --- what settings say -------------------------------------------------------------------------------------------------
@@ -265,20 +230,11 @@ def test_timms_names_of_classes_and_its_older_layout(where, tmp_path):
         assert origin.normalize.mean == [0.1, 0.2, 0.3]
 
 
-def test_class_names_make_the_round_trip_through_timm(tmp_path):
-    save_model(tmp_path / "own", VisionTransformer(ViTConfig(**SIZES, num_classes=2)), NORMALIZE, ("cat", "dog"))
-    convert_model(load_model(tmp_path / "own"), "timm", tmp_path / "timm")
-    assert load_model(tmp_path / "timm").origin.class_names == ("cat", "dog")
-
-
 @pytest.mark.parametrize(
     ("model_args", "said"),
     [
         ({"qkv_bias": False}, "qkv_bias False, its tensors True"),
-        ({"global_pool": "avg"}, "fc_norm True, its tensors False"),
-        ({"num_classes": 4}, "num_classes 4, its tensors 3"),
         ({"mlp_ratio": 2.0}, "mlp_ratio 2.0, its tensors 4.0"),
-        ({"patch_size": 8}, "patch_size 8 x 8, its tensors 16 x 16"),
         ({"embed_dim": 384}, "embed_dim 384, its tensors 192"),
     ],
     ids=str,
@@ -307,9 +263,7 @@ def test_a_head_that_the_settings_speak_of_is_missing_where_the_file_has_none(tm
     ("asked", "said"),
     [
         (dict(num_heads=2), "you gave num_heads 2, its settings say 4"),
-        (dict(grid_size=(2, 8)), "you gave grid_size 2 x 8, its settings say 4 x 4"),
         (dict(norm_eps=1e-5), "you gave norm_eps 1e-05, its settings say 1e-06"),
-        (dict(decoder_heads=4), "you gave decoder_heads 4, its settings say 3"),
         (dict(norm_pix_loss=False), "you gave norm_pix_loss False, its settings say True"),
     ],
 )
@@ -320,7 +274,7 @@ def test_what_is_given_must_not_contradict_what_is_said(asked, said, tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("mlp_ratio", None), ("mlp_ratio", -1.0), ("mlp_ratio", "4"), ("drop_path", 1.0), ("drop_path", None)],
+    [("mlp_ratio", None), ("drop_path", 1.0)],
 )
 @pytest.mark.parametrize("asked", [{}, dict(num_heads=4)], ids=["short path", "long path"])
 def test_settings_of_our_own_that_cannot_be_used(key, value, asked, tmp_path):
@@ -334,15 +288,12 @@ def test_settings_that_contradict_the_tensors_are_refused(tmp_path):
     text = (tmp_path / "config.json").read_text()
     for key, value, said in (
         ("hidden_size", 10**9, "its settings say embed_dim 1000000000, its tensors 32"),
-        ("num_hidden_layers", 10**9, "its settings say depth 1000000000, its tensors 2"),
         ("num_attention_heads", 7, "7 heads do not divide"),
         ("num_attention_heads", "many", "num_heads is 'many'"),
         ("image_size", [16, 16, 16], "image_size is [16, 16, 16]"),
-        ("layer_norm_eps", float("nan"), "norm_eps is nan"),
         ("id2label", ["cat"], "its settings cannot be used"),
         ("hidden_act", ["gelu"], "the activation ['gelu']"),
         ("patch_size", 8, "its settings say patch_size 8 x 8, its tensors 4 x 4"),
-        ("image_size", 10**9, "pos_embed has 17 rows"),
         ("num_channels", 1, "its settings say channels 1, its tensors 3"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(json.loads(text) | {key: value}))
@@ -352,11 +303,7 @@ def test_settings_that_contradict_the_tensors_are_refused(tmp_path):
 HALVES = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"image_mean": "grey"}, {"image_mean": [0.5, 0.5]}, {"image_mean": None}, {"image_std": [0.5, 0.5, 0.0]}],
-    ids=str,
-)
+@pytest.mark.parametrize("changes", [{"image_mean": "grey"}, {"image_std": [0.5, 0.5, 0.0]}], ids=str)
 def test_a_normalisation_that_is_none_is_refused(changes, tmp_path):
     transformers_model().save_pretrained(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(HALVES | changes))
@@ -369,11 +316,9 @@ def test_a_normalisation_that_is_none_is_refused(changes, tmp_path):
         ({"do_normalize": False}, 0.0, "bilinear", None),
         ({"resample": 3}, 0.5, "bicubic", None),
         ({"resample": 0}, 0.5, "bilinear", "by 'nearest'"),
-        ({"resample": 77}, 0.5, "bilinear", "by 'filter 77'"),
         ({"do_rescale": False}, 0.5, "bilinear", "from 0-255 to 0-1"),
-        ({"rescale_factor": 1 / 127.5}, 0.5, "bilinear", "from 0-255"),
     ],
-    ids=["no normalising", "bicubic", "nearest", "unknown filter", "no rescaling", "another factor"],
+    ids=["no normalising", "bicubic", "nearest", "no rescaling"],
 )
 def test_what_a_preprocessor_says(settings, mean, interpolation, said, tmp_path):
     transformers_model().save_pretrained(tmp_path)
@@ -447,11 +392,8 @@ def test_the_eps_of_transformers_models_in_memory_is_a_guess_and_can_be_given():
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "n_averaged", "model_ema.n_averaged", "opt.state.0.exp_avg", "rng_state", "rng.cpu", "cuda_rng_state_all.0",
-        "random_states.0", "scaler.x", "head.0.weight", "dino_head.last_layer.weight_v", "predictor.0.weight",
-    ],
-)  # fmt: skip
+    ["n_averaged", "opt.state.0.exp_avg", "cuda_rng_state_all.0", "scaler.x", "head.0.weight", "predictor.0.weight"],
+)
 def test_states_of_the_training_are_known_beside_the_network(name):
     state = under("model.", timm_state(num_classes=0))
     report = load_model(state | {name: torch.ones(2)}, num_heads=4).origin.report
@@ -465,7 +407,7 @@ def test_what_is_not_known_beside_the_network_is_unexpected(name):
     assert f"unexpected: {name}" in refused(state | {name: torch.ones(2)}, num_heads=4)
 
 
-@pytest.mark.parametrize("wrapper", ["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"])
+@pytest.mark.parametrize("wrapper", ["_orig_mod", "_fsdp_wrapped_module"])
 def test_wrappers_within_names(wrapper):
     """torch puts them in front of any module that it compiles, shards or recomputes."""
     theirs = timm_model()
@@ -529,12 +471,10 @@ def test_ijepa():
         (None, "got a NoneType"),
         (nn.Linear(2, 2), "of a model, model.state_dict()), got a Linear"),
         ("", "got an empty name"),
-        ("x" * 5000, "no checkpoint at"),
-        ("timm/a\nb", "timm has no model"),
         ({}, "holds no tensors"),
         ({"weight": torch.ones(3)}, "of no format that is known here"),
     ],
-    ids=["none", "module", "empty", "long", "two lines", "no tensors", "unknown"],
+    ids=["none", "module", "empty", "no tensors", "unknown"],
 )
 def test_what_is_no_checkpoint(source, said):
     assert said in refused(source)
@@ -545,11 +485,8 @@ def test_what_is_no_checkpoint(source, said):
 
 def test_options_are_given_together_or_one_by_one():
     state = timm_state()
-    one, other = (
-        load_model(state, LoadOptions(num_heads=4, image_size=32)),
-        load_model(state, num_heads=4, image_size=32),
-    )
-    assert one.config == other.config
+    together = load_model(state, LoadOptions(num_heads=4, image_size=32))
+    assert together.config == load_model(state, num_heads=4, image_size=32).config
     assert load_model(state, LoadOptions(num_heads=4, image_size=32), image_size=24).config.image_size == (24, 24)
 
 
@@ -573,14 +510,6 @@ def test_channels_are_adapted_by_timms_function(channels):
     assert len(model.origin.normalize.mean) == len(model.origin.normalize.std) == channels
     images = torch.rand(2, channels, 16, 16)
     assert torch.isfinite(model(model.origin.normalize(images))).all()
-
-
-def test_grey_images_give_what_they_give_as_colour():
-    """Summed kernels on one channel are the kernels on three equal ones."""
-    state = timm_state()
-    grey = torch.randn(2, 1, 16, 16)
-    tokens = load_model(state, num_heads=4)(grey.expand(-1, 3, -1, -1))
-    torch.testing.assert_close(load_model(state, channels=1, num_heads=4)(grey), tokens, rtol=0, atol=1e-5)
 
 
 def test_a_resized_autoencoder_keeps_its_decoder(tmp_path):
@@ -607,12 +536,8 @@ def test_a_new_head_is_begun_and_said():
     ("asked", "said"),
     [
         (dict(part="decoder"), "part: 'decoder' cannot be used"),
-        (dict(image_size=(16, 16, 16)), "image_size"),
         (dict(image_size=18), "patches of 4 x 4 do not divide images of 18 x 18"),
-        (dict(image_size=10**6), "image_size: 1000000 cannot be used"),
         (dict(patch_size=5), "patches of 5 x 5 do not divide images of 16 x 16; give both sizes"),
-        (dict(channels=0), "channels: 0 cannot be used"),
-        (dict(num_classes=-1), "num_classes: -1"),
         (dict(grid_size=(2, 7)), "pos_embed has 17 rows, which is not a grid of 2 x 7"),
         (dict(branch="student"), "no copy of the network is called 'student'; there is: the top level"),
         (dict(fc_norm=1), "fc_norm: 1 cannot be used; True or False"),
@@ -624,14 +549,6 @@ def test_what_cannot_be_asked_is_refused(asked, said):
     assert said in refused(timm_state(), **dict(num_heads=4) | asked)
 
 
-def test_memory_that_is_not_there_is_one_line(monkeypatch):
-    def full(*_, **__):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 34359738368 bytes")
-
-    monkeypatch.setattr("vit.checkpoints.adapt.resize_positions", full)
-    assert "the model cannot be made" in refused(timm_state(), num_heads=4, image_size=1 << 16)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "beside", "allow", "code"),
     [
@@ -639,10 +556,9 @@ def test_memory_that_is_not_there_is_one_line(monkeypatch):
         ("norm.bias", torch.full((32,), float("nan")), False, [], 2),
         ("norm.bias", torch.full((32,), float("nan")), False, ["--allow", "norm.bias"], 0),
         ("opt.state", torch.full((32,), float("nan")), True, [], 0),
-        ("norm.bias", torch.full((32,), 1e300, dtype=torch.float64), False, [], 2),
         ("norm.bias", torch.ones(32), False, [], 0),
     ],
-    ids=["whole numbers", "nan", "nan, allowed", "nan beside", "float64", "good"],
+    ids=["whole numbers", "nan", "nan, allowed", "nan beside", "good"],
 )
 def test_inspect_and_load_agree(name, value, beside, allow, code, tmp_path, capsys):
     torch.save((under("model.", timm_state()) if beside else timm_state()) | {name: value}, tmp_path / "x.pth")

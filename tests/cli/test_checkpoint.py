@@ -33,8 +33,8 @@ def test_inspect_says_what_it_is(folder, capsys):
     said = capsys.readouterr().out
     count = sum(value.numel() for value in load_model(folder).state_dict().values())
     for part in (
-        "checksum           verified", "vit-patch-trainer, float32", "width 32, 3 blocks, 4 heads, MLP x 4",
-        "3 x 16 x 8, patches of 4 x 4, grid of 4 x 2", "8 patches + class token", "predicts normalised pixels",
+        "checksum           verified", "vit-patch-trainer, float32", "embed_dim 32, depth 3, num_heads 4",
+        "image_size 16 x 8, patch_size 4 x 4, channels 3", "4 x 2 patches", "predicts normalised pixels",
         f"{count:,}, ", "mean 0.100, 0.200, 0.300", "cat, dog", "encoder.blocks.2.attn.qkv.weight", "96 x 32",
         f"used as they are   {len(load_model(folder).state_dict())} tensors",
     ):  # fmt: skip

@@ -1,7 +1,7 @@
 """Any pretrained vision transformer in, one model out; and out again, for others to load.
 
 `loading.load_model` is the way in. Our own format takes the short path: `reading.read_checkpoint`, `native.load_native`. All
-others go on from there: `recognise` (format and names), `architecture` (read off the shapes), `adapt` (what options change),
+others go on from there: `network` (format and names), `architecture` (read off the shapes, changed as options ask),
 `loading.build`. `formats` holds the tables of names.
 """
 

@@ -1,17 +1,18 @@
-"""Which vision transformer a checkpoint is, read off the shapes of its tensors; its settings say the rest, or a note does."""
+"""The architecture of a network, read off the shapes of its tensors and its settings, then changed as the options ask."""
 
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import torch
+from timm.layers import resample_abs_pos_embed, resample_patch_embed
+from timm.models import adapt_input_conv
 from torch import Tensor
 
 from vit.checkpoints.formats.format import pair
+from vit.checkpoints.network import Network
 from vit.checkpoints.origin import size_text
-from vit.checkpoints.plan import Plan
 from vit.config import DecoderConfig, ViTConfig
 from vit.patches import sincos_positions
 
@@ -20,127 +21,113 @@ ENCODER_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 DECODER_HEADS = {512: 16}
 
 
-def read_encoder(plan: Plan) -> dict[str, Any]:
-    """Return the encoder's settings for `ViTConfig`, those of its head apart.
+def read_architecture(network: Network) -> None:
+    """Set the network's `encoder`, `decoder` and `norm_pix_loss`, and convert its tensors to them.
 
     Raises:
-        CheckpointError: the tensors make no encoder, or contradict the checkpoint's settings or what was asked for.
+        CheckpointError: the tensors make no vision transformer, or contradict its settings or the options.
     """
-    hints, tensors = plan.hints.encoder, plan.tensors
+    encoder = _read_encoder(network)
+    _set_head(network, encoder)
+    _set_class_token(network, encoder)
+    _resize(network, encoder)
+    network.encoder = ViTConfig(**encoder)
+    if network.has_decoder():
+        network.decoder = _read_decoder(network)
+
+
+# ---- What there is ---------------------------------------------------------------------------------------------------
+
+
+def _read_encoder(network: Network) -> dict[str, Any]:
+    """Return the encoder's settings for `ViTConfig`, those of its head apart."""
+    hints, tensors = network.hints.encoder, network.tensors
 
     # patches and width; a wrong width would make the heads look wrong
-    width, channels, p, q = plan.shape("patch_embed.proj.weight", 4)
+    width, channels, p, q = network.shape("patch_embed.proj.weight", 4)
     encoder: dict[str, Any] = {"patch_size": (p, q), "channels": channels, "embed_dim": width}
-    compare(plan, encoder, hints)
+    _compare(network, encoder, hints)
 
     # blocks
-    encoder |= _read_blocks(plan, "blocks.", width, hints, plan.options.num_heads, ENCODER_HEADS)
+    encoder |= _read_blocks(network, "blocks.", width)
     scaled = "blocks.0.ls1.gamma" in tensors
     if "layer_scale" in hints and (hints["layer_scale"] is not None) != scaled:
         said, held = ("no layer scale", "one") if scaled else ("a layer scale", "none")
-        raise plan.error(f"its settings say {said}, its tensors hold {held}")
+        raise network.error(f"its settings say {said}, its tensors hold {held}")
     encoder["layer_scale"] = hints.get("layer_scale", 1e-5) if scaled else None
-
-    # prefix tokens, norms and positions
-    encoder["class_token"] = "cls_token" in tensors
-    encoder["registers"] = plan.shape("reg_token", 3)[1] if "reg_token" in tensors else 0
-    encoder["norm_eps"] = _read_norm_eps(plan)
-    rows, columns = _read_positions(plan, encoder)
-    encoder["image_size"] = (rows * p, columns * q)
-    compare(plan, encoder, hints)
     if "drop_path" in hints:
         encoder["drop_path"] = hints["drop_path"]
+
+    # the eps of all norms
+    eps, usual = _given(network, "norm_eps", network.options.norm_eps, hints), network.format.norm_eps
+    if eps is None and usual != ViTConfig.norm_eps:
+        taken = f"taken as {usual:g}, as is usual for {network.format.name}"
+        network.note(f"nothing says the eps of its norms; {taken}; norm_eps sets it")
+    encoder["norm_eps"] = usual if eps is None else eps
+
+    # prefix tokens and positions
+    encoder["class_token"] = "cls_token" in tensors
+    encoder["registers"] = network.shape("reg_token", 3)[1] if "reg_token" in tensors else 0
+    rows, columns = _read_positions(network, encoder)
+    encoder["image_size"] = (rows * p, columns * q)
+    _compare(network, encoder, hints)
     return encoder
 
 
-def read_decoder(plan: Plan, encoder: ViTConfig) -> DecoderConfig | None:
-    """Return the decoder's architecture, None for a checkpoint without one; and put `norm_pix_loss` into the plan."""
-    if not plan.decodes():
-        return None
-    hints = plan.hints.decoder
-    width, _ = plan.shape("decoder.embed.weight", 2)
-    decoder: dict[str, Any] = {"dim": width}
-    decoder |= _read_blocks(plan, "decoder.blocks.", width, hints, plan.options.decoder_heads, DECODER_HEADS)
-    compare(plan, decoder, hints)
-    norm_pix_loss = _given(plan, "norm_pix_loss", plan.options.norm_pix_loss, plan.hints.norm_pix_loss)
+def _read_decoder(network: Network) -> DecoderConfig:
+    hints = network.hints.decoder
+    width, _ = network.shape("decoder.embed.weight", 2)
+    decoder: dict[str, Any] = {"dim": width, **_read_blocks(network, "decoder.blocks.", width)}
+    _compare(network, decoder, hints)
+    said = {"norm_pix_loss": network.hints.norm_pix_loss}
+    norm_pix_loss = _given(network, "norm_pix_loss", network.options.norm_pix_loss, said)
     if norm_pix_loss is None:
         what = "whether the decoder predicts normalised patches; taken as no"
-        plan.note(f"nothing says {what}; norm_pix_loss sets it")
-    plan.norm_pix_loss = bool(norm_pix_loss)
-    return DecoderConfig(**decoder, norm_eps=encoder.norm_eps)
+        network.note(f"nothing says {what}; norm_pix_loss sets it")
+    network.norm_pix_loss = bool(norm_pix_loss)
+    return DecoderConfig(**decoder, norm_eps=network.encoder.norm_eps)
 
 
-def compare(plan: Plan, found: dict[str, Any], hints: dict[str, Any]) -> None:
-    """Refuse settings that are not what the tensors show; a patch too few for an image's size is noted."""
-    for key in found.keys() & hints.keys() - {"layer_scale", "pos_embed"}:
-        said: Any = tuple(hints[key]) if isinstance(hints[key], list) else hints[key]
-        if math.isclose(found[key], said) if key == "mlp_ratio" else found[key] == said:
-            continue
-        what = f"{size_text(said)}, its tensors {size_text(found[key])}"
-        if key != "image_size":
-            raise plan.error(f"its settings say {key} {what}")
-        p, q = found["patch_size"]
-        if (said[0] // p, said[1] // q) != (found[key][0] // p, found[key][1] // q):
-            plan.note(f"its settings say images of {what}")
-
-
-def _given(plan: Plan, key: str, given: Any, said: Any) -> Any:
-    """Return what was asked for, or what the settings say, which must not contradict each other; None for neither."""
-    if given is not None and said is not None and given != said:
-        raise plan.error(f"you gave {key} {size_text(given)}, its settings say {size_text(said)}")
-    return said if given is None else given
-
-
-def _read_norm_eps(plan: Plan) -> float:
-    """Return the eps of all norms."""
-    eps = _given(plan, "norm_eps", plan.options.norm_eps, plan.hints.encoder.get("norm_eps"))
-    usual = plan.format.norm_eps
-    if eps is None and usual != ViTConfig.norm_eps:
-        taken = f"taken as {usual:g}, as is usual for {plan.format.name}"
-        plan.note(f"nothing says the eps of its norms; {taken}; norm_eps sets it")
-    return usual if eps is None else eps
-
-
-def _read_blocks(
-    plan: Plan, container: str, width: int, hints: dict[str, Any], given_heads: int | None, known_heads: dict[int, int]
-) -> dict[str, Any]:
+def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]:
     """Return what the blocks of the encoder or the decoder show, and their heads."""
-    tensors, first = plan.tensors, f"{container}0."
+    tensors, first = network.tensors, f"{container}0."
+    part, option = ("decoder", "decoder_heads") if container.startswith("decoder") else ("encoder", "num_heads")
+    hints = getattr(network.hints, part)
 
     # how many there are
     numbers = {int(name.removeprefix(container).split(".")[0]) for name in tensors if name.startswith(container)}
     depth = max(numbers, default=0) + 1
     if depth > 2 * max(len(numbers), 1):
-        raise plan.error(f"{container}{max(numbers)} without most of the blocks before it")
+        raise network.error(f"{container}{max(numbers)} without most of the blocks before it")
 
     # their kind
-    hidden = plan.shape(f"{first}mlp.fc2.weight", 2)[1]
-    widened = plan.shape(f"{first}mlp.fc1.weight", 2)[0]
+    hidden = network.shape(f"{first}mlp.fc2.weight", 2)[1]
+    widened = network.shape(f"{first}mlp.fc1.weight", 2)[0]
     if widened not in (hidden, 2 * hidden):
-        raise plan.error(
+        raise network.error(
             f"{first}mlp.fc1.weight has {widened} rows, where {hidden} are expected (SwiGLU: {2 * hidden})"
         )
     identity = hints.get("qkv") == "identity"
     qk_norm = f"{first}attn.q_norm.weight" in tensors
 
     # their heads: given, said, shown by qk-norm, or a guess
-    part, option = ("decoder", "decoder_heads") if container.startswith("decoder") else ("encoder", "num_heads")
-    heads = _given(plan, option, given_heads, hints.get("num_heads"))
+    heads = _given(network, option, getattr(network.options, option), {option: hints.get("num_heads")})
     if qk_norm:
-        (head_dim,) = plan.shape(f"{first}attn.q_norm.weight", 1)
+        (head_dim,) = network.shape(f"{first}attn.q_norm.weight", 1)
         if heads is not None and heads * head_dim != width:
             what = f"{heads} heads of {head_dim} channels, as its q_norm has"
-            raise plan.error(f"{what}, do not make its width of {width}")
+            raise network.error(f"{what}, do not make its width of {width}")
         heads = heads or width // head_dim
     if heads is None:
-        heads = known_heads.get(width) or width // 64
+        known = DECODER_HEADS if part == "decoder" else ENCODER_HEADS
+        heads = known.get(width) or width // 64
         if not heads or width % heads:
-            where = "its settings do not say" if plan.source.config else "there is no config.json that says"
-            raise plan.error(f"{where} how many heads its width of {width} has; give {option}")
-        how = "the usual for this width" if width in known_heads else "64 channels a head"
-        plan.note(f"{heads} heads of the {part} are a guess ({how}); {option} sets them")
-    if not isinstance(heads, int) or heads < 1 or width % heads:
-        raise plan.error(f"{heads} heads do not divide its width of {width}")
+            where = "its settings do not say" if network.source.config else "there is no config.json that says"
+            raise network.error(f"{where} how many heads its width of {width} has; give {option}")
+        how = "the usual for this width" if width in known else "64 channels a head"
+        network.note(f"{heads} heads of the {part} are a guess ({how}); {option} sets them")
+    if width % heads:
+        raise network.error(f"{heads} heads do not divide its width of {width}")
     return {
         "depth": depth,
         "mlp_ratio": hidden / width,
@@ -152,54 +139,185 @@ def _read_blocks(
     }
 
 
-def _read_positions(plan: Plan, encoder: dict[str, Any]) -> tuple[int, int]:
+def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int]:
     """Return the grid of the position table; put into `encoder` its kind, and whether it has rows for the prefix."""
-    if "pos_embed" not in plan.tensors:
+    if "pos_embed" not in network.tensors:
         kinds = "rotary ones (EVA, DINOv3) or relative ones (BEiT)"
-        raise plan.error(f"it has no position table; positions of another kind, as {kinds}, are not computed here")
-    _, rows, width = plan.shape("pos_embed", 3)
+        raise network.error(f"it has no position table; positions of another kind, as {kinds}, are not computed here")
+    _, rows, _ = network.shape("pos_embed", 3)
+    table, hints = network.tensors["pos_embed"], network.hints.encoder
     registers, prefix = encoder["registers"], encoder["class_token"] + encoder["registers"]
-    hints = plan.hints.encoder
 
     # the grid: given, said, or a square
     said = None
     if "image_size" in hints:
         (height, image_width), (p, q) = hints["image_size"], encoder["patch_size"]
         said = (height // p, image_width // q)
-    grid = _given(plan, "grid_size", pair(plan.options.grid_size), said)
+    grid = _given(network, "grid_size", pair(network.options.grid_size), {"grid_size": said})
     # With registers, DINOv2's table has a row for the class token alone.
     counts = {rows - prefix, rows, rows - encoder["class_token"]}
     if grid is None:
-        sides = [math.isqrt(count) for count in sorted(counts) if count > 0 and math.isqrt(count) ** 2 == count]
+        sides = [math.isqrt(count) for count in counts if count > 0 and math.isqrt(count) ** 2 == count]
         if len(sides) != 1:
-            raise plan.error(f"a position table of {rows} rows is of no square grid; give grid_size (rows, columns)")
+            raise network.error(f"a position table of {rows} rows is of no square grid; give grid_size (rows, columns)")
         grid = (sides[0], sides[0])
     count = grid[0] * grid[1]
     if count not in counts:
-        raise plan.error(f"pos_embed has {rows} rows, which is not a grid of {grid[0]} x {grid[1]} patches")
+        raise network.error(f"pos_embed has {rows} rows, which is not a grid of {grid[0]} x {grid[1]} patches")
+
+    # learned, or the fixed sin-cos table in one of its two orders
+    patches = table.value[0, -count:].float()
+    encoder["pos_embed"] = hints.get("pos_embed")
+    if encoder["pos_embed"] is None:
+        encoder["pos_embed"] = "learned"
+        usable = patches.device.type != "meta" and patches.shape[1] % 4 == 0
+        for order, parts in (("mae", "[sin x, cos x, sin y, cos y]"), ("timm", "[sin y, sin x, cos y, cos x]")):
+            if usable and torch.allclose(patches, sincos_positions(grid, patches.shape[1], order), atol=1e-3):
+                network.note(f"positions: the fixed sin-cos table in {order}'s order, {parts}")
+                encoder["pos_embed"] = "sincos"
 
     # the rows of the prefix
     encoder["no_embed_class"] = count == rows and (prefix > 0 or bool(hints.get("no_embed_class")))
     if count == rows - 1 and prefix > 1 and encoder["class_token"]:
         what = "rows of zeros put in for the registers, which have no position"
-        step = partial(put_zeros, at=1, count=registers)
-        plan.tensors["pos_embed"].then(step, (1, rows + registers, width), what)
-    encoder["pos_embed"] = hints.get("pos_embed") or _kind_of_positions(plan, grid)
+        table.change(_put_zeros(table.value, at=1, count=registers), what)
     return grid
 
 
-def _kind_of_positions(plan: Plan, grid: tuple[int, int]) -> str:
-    """Return whether the table is the fixed sin-cos one, in one of its two orders: the only values that are looked at."""
-    table = plan.source.tensors[plan.tensors["pos_embed"].keys.theirs[0]][0, -grid[0] * grid[1] :].float()
-    if table.device.type == "meta" or table.shape[1] % 4:  # a shape alone: enough to refuse, not to load
-        return "learned"
-    for order, parts in (("mae", "[sin x, cos x, sin y, cos y]"), ("timm", "[sin y, sin x, cos y, cos x]")):
-        if torch.allclose(table, sincos_positions(grid, table.shape[1], order), atol=1e-3):
-            plan.note(f"positions: the fixed sin-cos table in {order}'s order, {parts}")
-            return "sincos"
-    return "learned"
+def _compare(network: Network, found: dict[str, Any], hints: dict[str, Any]) -> None:
+    """Refuse settings that are not what the tensors show; a patch too few for an image's size is noted."""
+    for key in found.keys() & hints.keys() - {"layer_scale", "pos_embed"}:
+        said: Any = hints[key]
+        if math.isclose(found[key], said) if key == "mlp_ratio" else found[key] == said:
+            continue
+        what = f"{size_text(said)}, its tensors {size_text(found[key])}"
+        if key != "image_size":
+            raise network.error(f"its settings say {key} {what}")
+        p, q = found["patch_size"]
+        if (said[0] // p, said[1] // q) != (found[key][0] // p, found[key][1] // q):
+            network.note(f"its settings say images of {what}")
 
 
-def put_zeros(table: Tensor, at: int, count: int) -> Tensor:
+def _given(network: Network, key: str, given: Any, hints: dict[str, Any]) -> Any:
+    """Return what was asked for, or what the settings say, which must not contradict each other; None for neither."""
+    said = hints.get(key)
+    if given is not None and said is not None and given != said:
+        raise network.error(f"you gave {key} {size_text(given)}, its settings say {size_text(said)}")
+    return said if given is None else given
+
+
+# ---- What is asked for -----------------------------------------------------------------------------------------------
+
+
+def _set_head(network: Network, encoder: dict[str, Any]) -> None:
+    """Set pooling, the norm before or after it, and the head: as the checkpoint has them, or as was asked for."""
+    tensors, options, hints = network.tensors, network.options, network.hints.encoder
+
+    # what the tensors show
+    fc_norm = "fc_norm.weight" in tensors
+    if fc_norm and "norm.weight" in tensors:
+        raise network.error("it holds both norm and fc_norm; a model has one final norm, before the pooling or after")
+    classes = network.shape("head.weight", 2)[0] if "head.weight" in tensors else 0
+    found: dict[str, Any] = {"fc_norm": fc_norm} if options.fc_norm is None else {}
+    if options.num_classes is None and classes:
+        found["num_classes"] = classes
+    _compare(network, found, hints)
+
+    # the pooling: asked for, said, or a guess
+    pool = options.global_pool or hints.get("global_pool")
+    if not pool:
+        pool = "avg" if fc_norm or not encoder["class_token"] else "token"
+        if classes and pool == "token" and not network.format.global_pool and options.num_classes in (None, classes):
+            network.note("nothing says what its head reads; taken as the class token; global_pool sets it")
+    encoder["global_pool"] = pool
+
+    # the norm, which may change sides
+    encoder["fc_norm"] = fc_norm if options.fc_norm is None else options.fc_norm
+    if encoder["fc_norm"] != fc_norm:
+        old, new = ("norm", "fc_norm") if encoder["fc_norm"] else ("fc_norm", "norm")
+        for kind in ("weight", "bias"):
+            if f"{old}.{kind}" in tensors:
+                tensors[f"{new}.{kind}"] = tensors.pop(f"{old}.{kind}")
+                tensors[f"{new}.{kind}"].changes.append(f"{old} as {new}, as asked")
+
+    # a head that the settings speak of and the file does not hold is missing, and that is said
+    encoder["num_classes"] = classes or hints.get("num_classes", 0)
+    if options.num_classes is not None:
+        encoder["num_classes"] = options.num_classes
+        if options.num_classes != classes or options.num_classes == 0:
+            for kind in ("weight", "bias"):
+                why = f"{options.num_classes or 'no'} classes were asked for, this head has {classes}"
+                network.drop(f"head.{kind}", why)
+
+
+def _set_class_token(network: Network, encoder: dict[str, Any]) -> None:
+    """Add or leave out the class token, with its position."""
+    wanted = network.options.class_token
+    if wanted is None or wanted == encoder["class_token"]:
+        return
+    if network.has_decoder():
+        raise network.error("its decoder counts on the tokens that there are; take part encoder to change them")
+    encoder["class_token"] = wanted
+    table = network.tensors["pos_embed"]
+    if wanted:  # the pooling stays as it was: the new token knows nothing yet
+        if not encoder["no_embed_class"]:
+            table.change(_put_zeros(table.value, at=0, count=1), "a row of zeros put in for the class token")
+        return
+    if network.options.global_pool == "token":
+        raise network.error("without its class token, global_pool can only be 'avg'")
+    if encoder["global_pool"] == "token":
+        encoder["global_pool"] = "avg"
+        if encoder["num_classes"]:
+            network.note("its head was trained on the class token, and now reads the mean of the patches")
+    network.drop("cls_token", "no class token was asked for")
+    if not encoder["no_embed_class"]:
+        table.change(table.value[:, 1:], "the class token's row left out")
+    if not encoder["registers"]:
+        encoder["no_embed_class"] = False
+
+
+def _resize(network: Network, encoder: dict[str, Any]) -> None:
+    """Resize patch kernels and positions by timm's functions, and change the number of input channels."""
+    options = network.options
+    image_size, patch_size, channels = pair(options.image_size), pair(options.patch_size), options.channels
+    (height, width), (p, q) = encoder["image_size"], encoder["patch_size"]
+    old = (height // p, width // q)
+
+    # patch kernels (D, C, p, q): by the pseudo-inverse of the resizing of images (Beyer et al. 2023, "FlexiViT")
+    kernels = network.tensors["patch_embed.proj.weight"]
+    if network.has_decoder() and (patch_size not in (None, (p, q)) or channels not in (None, encoder["channels"])):
+        raise network.error(
+            "its decoder predicts patches of its own size and channels; take part encoder to change them"
+        )
+    if patch_size is not None and patch_size != (p, q):
+        resized = resample_patch_embed(kernels.value.float(), list(patch_size))
+        kernels.change(resized, f"resized from {size_text((p, q))} pixels")
+        encoder["patch_size"] = patch_size
+
+    # for one channel, kernels are summed; for more, repeated and scaled
+    if channels is not None and channels != encoder["channels"]:
+        if encoder["channels"] != 3:
+            raise network.error(f"{encoder['channels']} input channels cannot be made {channels}; three can")
+        kernels.change(adapt_input_conv(channels, kernels.value.float()), f"3 input channels made {channels}")
+        encoder["channels"] = channels
+
+    # position tables (1, prefix + L, D): bicubic with antialiasing, unlike DINOv2's own code; the prefix's rows stay
+    if image_size is None and patch_size is None:
+        return
+    encoder["image_size"] = image_size or encoder["image_size"]
+    (height, width), (p, q) = encoder["image_size"], encoder["patch_size"]
+    if height % p or width % q:
+        sizes = f"patches of {size_text((p, q))} do not divide images of {size_text((height, width))}"
+        raise network.error(f"{sizes}; give both sizes")
+    new = (height // p, width // q)
+    prefix = encoder["class_token"] + encoder["registers"]
+    for name, ahead in (("pos_embed", 0 if encoder["no_embed_class"] else prefix), ("decoder.pos_embed", prefix)):
+        if name in network.tensors and new != old:
+            table = network.tensors[name]
+            resized = resample_abs_pos_embed(table.value.float(), list(new), list(old), num_prefix_tokens=ahead)
+            table.change(resized, f"resized from a grid of {size_text(old)} to {size_text(new)}, bicubic")
+
+
+def _put_zeros(table: Tensor, at: int, count: int) -> Tensor:
     """Return a position table (1, N, D) with `count` rows of zeros put in before row `at`."""
     return torch.cat([table[:, :at], table.new_zeros(1, count, table.shape[2]), table[:, at:]], dim=1)

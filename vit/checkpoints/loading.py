@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,21 +13,16 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints import hub
-from vit.checkpoints.adapt import adapt_class_token, adapt_head, adapt_sizes
-from vit.checkpoints.architecture import read_decoder, read_encoder
+from vit.checkpoints.architecture import read_architecture
 from vit.checkpoints.formats import timm
 from vit.checkpoints.formats.native import FORMAT
 from vit.checkpoints.native import build_model, load_native
-from vit.checkpoints.origin import Origin, size_text
-from vit.checkpoints.plan import Plan
+from vit.checkpoints.network import Network, recognise
+from vit.checkpoints.origin import Origin, first_few, size_text
 from vit.checkpoints.reading import SUFFIXES, Source, flatten, read_checkpoint, shorten
-from vit.checkpoints.recognise import recognise
-from vit.config import ViTConfig
 from vit.load_options import CheckpointError, LoadOptions
 from vit.mae import Model
 from vit.pretrained import shipped_models
-
-SHIPPED = "the model of that name that comes with the package"
 
 
 def load_model(
@@ -55,9 +49,9 @@ def load_model(
     source = find(checkpoint)
     if source.config.get("format") == FORMAT and options == LoadOptions():
         return load_native(source)
-    plan = plan_model(source, options)
-    model = build(plan)
-    if missing := plan.report.missing:
+    network = read_network(source, options)
+    model = build(network)
+    if missing := network.report.missing:
         count = sum(torch.Size(shape).numel() for shape in missing.values())
         warnings.warn(f"{source.path}: untrained, {count:,} parameters: {', '.join(missing)}", stacklevel=2)
     return model
@@ -99,7 +93,7 @@ def find(checkpoint: str | Path | Mapping[str, Tensor]) -> Source:
         return timm.fetch(name)
     if not here and name.startswith("hf/"):
         return read_checkpoint(hub.download(name.removeprefix("hf/")))
-    shipped = {} if isinstance(checkpoint, Path) or re.search(r"[/\\]", name) else shipped_models()
+    shipped = {} if isinstance(checkpoint, Path) else shipped_models()
     if not here and name in shipped:
         return replace(read_checkpoint(shipped[name]), path=Path(name))
 
@@ -107,107 +101,98 @@ def find(checkpoint: str | Path | Mapping[str, Tensor]) -> Source:
     try:
         source = read_checkpoint(name)
     except CheckpointError as error:
-        if name in shipped:
-            raise CheckpointError(
-                f"{error}; it stands before {SHIPPED}, rename it or call that from elsewhere"
-            ) from error
         if not here and shipped and Path(name).suffix not in SUFFIXES:
             raise CheckpointError(f"{error}; with the package come {', '.join(shipped)}") from error
         raise
     if name in shipped:
-        return replace(source, notes=(f"this is what is called {name} here, not {SHIPPED}",))
+        note = f"this is what is called {name} here, not the model of that name that comes with the package"
+        return replace(source, notes=(note,))
     return source
 
 
-def plan_model(source: Source, options: LoadOptions) -> Plan:
-    """Recognise the format, read the architecture off the shapes, change what was asked for, and account for every tensor.
+def read_network(source: Source, options: LoadOptions) -> Network:
+    """Recognise the network, read its architecture, change what was asked for, and account for every tensor.
 
     What is missing or unexpected stands in the report, as problems unless allowed.
 
     Raises:
         CheckpointError: no format fits, or the tensors make no model; in one line.
     """
-    plan = recognise(source, options)
-    encoder = read_encoder(plan)
-    adapt_head(plan, encoder)
-    adapt_class_token(plan, encoder)
-    adapt_sizes(plan, encoder)
-    plan.encoder = ViTConfig(**encoder)
-    plan.decoder = read_decoder(plan, plan.encoder)
-    _account(plan)
-    return plan
+    try:
+        network = recognise(source, options)
+        read_architecture(network)
+    except (RuntimeError, MemoryError) as error:  # of sizes that were asked for, or are in the file
+        raise CheckpointError(f"{source.path}: the model cannot be made: {shorten(str(error), 200)}") from error
+    _account(network)
+    return network
 
 
-def _account(plan: Plan) -> None:
+def _account(network: Network) -> None:
     """Hold the tensors against what the model needs, and put the outcome into the report."""
-    report, options = plan.report, plan.options
+    report, options = network.report, network.options
     try:
         with torch.device("meta"):  # shapes without the memory
-            model = build_model(plan.encoder, plan.decoder, plan.norm_pix_loss)
+            model = build_model(network.encoder, network.decoder, network.norm_pix_loss)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
-        raise plan.error(f"its tensors make no model: {error}") from error
-    needed = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+        raise network.error(f"its tensors make no model: {error}") from error
+    missing = {name: tuple(value.shape) for name, value in model.state_dict().items()}
 
     # what there is: used, converted, or without a place
-    for ours, tensor in list(plan.tensors.items()):
-        name, theirs = plan.model_name(ours), tensor.keys.theirs
-        if name not in needed:
-            if plan.allows(ours):
-                plan.drop(ours, "allowed")
-            else:
-                del plan.tensors[ours]
-                report.unexpected += theirs
-        elif needed[name] != tensor.shape:
-            what = f"{', '.join(theirs)} has the shape {size_text(tensor.shape)}"
-            raise plan.error(f"{what}, where {size_text(needed[name])} is expected for {ours}")
-        elif tensor.notes:
-            report.converted[ours] = (theirs, "; ".join(tensor.notes))
+    for ours, tensor in list(network.tensors.items()):
+        shape, needed = tuple(tensor.value.shape), missing.pop(network.model_name(ours), None)
+        if needed is None and network.allows(ours):
+            network.drop(ours, "allowed")
+        elif needed is None:
+            report.unexpected += network.tensors.pop(ours).theirs
+        elif needed != shape:
+            what = f"{', '.join(tensor.theirs)} has the shape {size_text(shape)}"
+            raise network.error(f"{what}, where {size_text(needed)} is expected for {ours}")
+        elif tensor.changes:
+            report.converted[ours] = (tensor.theirs, "; ".join(tensor.changes))
         else:
-            report.used[theirs[0]] = ours
+            report.used[tensor.theirs[0]] = ours
 
-    # what there is not
-    held = {plan.model_name(ours) for ours in plan.tensors}
-    report.missing = {name: shape for name, shape in needed.items() if name not in held}
+    # what there is not: a problem, but for what was asked for anew
+    report.missing = missing
     new = {"head.weight", "head.bias"} if options.num_classes else set()
     new |= {"cls_token"} if options.class_token else set()
-    short = {name: name.removeprefix("encoder.") for name in report.missing}
-    missing = [name for name in short if short[name] not in new and not plan.allows(short[name])]
+    short = {name: name.removeprefix("encoder.") for name in missing}
     for what, names, advice in (
-        ("missing", missing, "the rest of the model would stay untrained"),
+        (
+            "missing",
+            [name for name in missing if short[name] not in new and not network.allows(short[name])],
+            "the rest of the model would stay untrained",
+        ),
         ("unexpected", report.unexpected, "what they do is not known here"),
     ):
         if names:
-            some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-            report.problems.append(f"{what}: {some}; {advice}. name them, or patterns, in allow to accept that")
+            allow = "name them, or patterns, in allow to accept that"
+            report.problems.append(f"{what}: {first_few(names)}; {advice}. {allow}")
 
 
 @torch.no_grad()
-def build(plan: Plan) -> Model:
-    """Build the model of a plan, with its weights.
+def build(network: Network) -> Model:
+    """Build the model of a network, with its weights.
 
     Raises:
-        CheckpointError: the plan has problems, or a tensor is not finite.
+        CheckpointError: the network has problems, or a tensor is not finite.
     """
-    if plan.report.problems:
-        raise plan.error(plan.report.problems[0])
+    if network.report.problems:
+        raise network.error(network.report.problems[0])
+
+    # The model's values are its own. What is new already is not copied again: freed copies would stay in the heap.
+    borrowed = {tensor.untyped_storage().data_ptr() for tensor in network.source.tensors.values()}
     state: dict[str, Tensor] = {}
-    try:
-        for ours, tensor in plan.tensors.items():
-            if problem := plan.problem(ours):
-                raise plan.error(problem)
-            theirs = [plan.source.tensors[name] for name in tensor.keys.theirs]
-            value = tensor.keys.read(theirs, plan.encoder.channels)
-            for step in tensor.steps:
-                value = step(value)
-            # The model's values are its own. What is new already is not copied again: freed copies would stay in the heap.
-            borrowed = any(value.untyped_storage().data_ptr() == part.untyped_storage().data_ptr() for part in theirs)
-            state[plan.model_name(ours)] = value.to(torch.float32, copy=borrowed).contiguous()
-        # A fresh model is only needed for what the checkpoint does not hold.
-        missing = bool(plan.report.missing)
-        with torch.device("cpu" if missing else "meta"):
-            model = build_model(plan.encoder, plan.decoder, plan.norm_pix_loss)
-        model.load_state_dict(state, strict=not missing, assign=True)
-    except (RuntimeError, MemoryError) as error:  # of sizes that were asked for, or are in the file
-        raise plan.error(f"the model cannot be made: {shorten(str(error), 200)}") from error
-    model.origin = Origin.of(plan.source, plan.format, plan.hints, plan.encoder, plan.report)
+    for ours, tensor in network.tensors.items():
+        if problem := network.problem(ours):
+            raise network.error(problem)
+        copy = tensor.value.untyped_storage().data_ptr() in borrowed
+        state[network.model_name(ours)] = tensor.value.to(torch.float32, copy=copy).contiguous()
+
+    # A fresh model is only needed for what the checkpoint does not hold.
+    missing = bool(network.report.missing)
+    with torch.device("cpu" if missing else "meta"):
+        model = build_model(network.encoder, network.decoder, network.norm_pix_loss)
+    model.load_state_dict(state, strict=not missing, assign=True)
+    model.origin = Origin.of(network.source, network.format, network.hints, network.encoder, network.report)
     return model.eval()

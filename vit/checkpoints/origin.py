@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,10 +51,11 @@ class Report:
 
     def __str__(self) -> str:
         """A table: what is used counted, all else by name (alike blocks together)."""
+        reasons = {why: [name for name in self.dropped if self.dropped[name] == why] for why in self.dropped.values()}
         lines = [f"{'used as they are':<18} {_tensors(len(self.used))}"]
         for title, tensors, details in (
             ("converted", self.converted, [f"{', '.join(a)} -> {b}: {how}" for b, (a, how) in self.converted.items()]),
-            ("dropped", self.dropped, _by_reason(self.dropped)),
+            ("dropped", self.dropped, [f"{first_few(names)}: {why}" for why, names in reasons.items()]),
             ("missing, untrained", self.missing, [f"{name} ({size_text(s)})" for name, s in self.missing.items()]),
             ("unexpected", self.unexpected, self.unexpected),
         ):
@@ -198,18 +198,6 @@ def _per_channel(values: Sequence[float], channels: int) -> list[float]:
     return [values[i % len(values)] for i in range(channels)]
 
 
-def _by_reason(dropped: dict[str, str]) -> list[str]:
-    """Return a line per tensor; of more than four with one reason, what their names begin with."""
-    lines = []
-    for why in dict.fromkeys(dropped.values()):
-        names = [name for name in dropped if dropped[name] == why]
-        if len(names) > 4:
-            start = commonprefix(names).rpartition(".")[0]  # noqa: RUF071  # of characters, not of paths
-            names = [f"{start}.* ({_tensors(len(names))})".lstrip(".")]
-        lines += [f"{name}: {why}" for name in names]
-    return lines
-
-
 def _ranges(lines: list[str]) -> list[str]:
     """Write lines that differ only in the numbers within their names as one: blocks.0-11.attn.qkv.weight."""
     number = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -223,6 +211,11 @@ def _ranges(lines: list[str]) -> list[str]:
             text = text.replace("#", str(low) if low == high else f"{low}-{high}", 1)
         result.append(text)
     return result
+
+
+def first_few(names: list[str]) -> str:
+    """Return names as a part of a sentence, four of them at most."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _tensors(count: int) -> str:

@@ -83,11 +83,11 @@ class Push(Section):
 def inspect(options: Inspect, load: LoadOptions) -> int:
     """Print what a checkpoint is; the exit code is 2 if it cannot be loaded so."""
     from vit.checkpoints.inspection import describe, facts
-    from vit.checkpoints.loading import find, plan_model
+    from vit.checkpoints.loading import find, read_network
 
-    plan = plan_model(find(options.checkpoint), load)
-    known = facts(plan)
-    print(json.dumps(known, indent=2) if options.json else describe(plan, known, options.tensors))
+    network = read_network(find(options.checkpoint), load)
+    known = facts(network)
+    print(json.dumps(known, indent=2) if options.json else describe(network, known, options.tensors))
     return 2 if known["problems"] else 0
 
 

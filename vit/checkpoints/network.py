@@ -1,15 +1,17 @@
-"""Which format a checkpoint has, which of several networks in it is taken, and which of its tensors is which of ours."""
+"""Which network of a checkpoint is taken, in which format it is, and each of its tensors under our name."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from vit.checkpoints.formats import FORMATS, Format, refusal
-from vit.checkpoints.names import NOTES, map_in
-from vit.checkpoints.origin import Report
-from vit.checkpoints.plan import Plan, TensorPlan
-from vit.checkpoints.reading import Source, shorten
+from torch import Tensor
+
+from vit.checkpoints.formats import FORMATS, Format, Hints, refusal
+from vit.checkpoints.names import NOTES, Shape, map_in
+from vit.checkpoints.origin import Report, size_text
+from vit.checkpoints.reading import Source, shorten, weight_problem
+from vit.config import DecoderConfig, ViTConfig
 from vit.load_options import CheckpointError, LoadOptions
 
 # Of several copies of the network in one file, the first of these is taken: averaged weights before the last ones.
@@ -30,7 +32,92 @@ NOT_THE_NETWORK = {
 WRAPPERS = re.compile(r"(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 
-def recognise(source: Source, options: LoadOptions) -> Plan:
+@dataclass
+class ModelTensor:
+    """A tensor of the model to be: its value, its names in the checkpoint, and what was changed, for the user."""
+
+    value: Tensor
+    theirs: tuple[str, ...]
+    changes: list[str] = field(default_factory=list)
+
+    def change(self, value: Tensor, note: str) -> None:
+        """Replace the value; `note` says so to the user."""
+        self.value = value
+        self.changes.append(note)
+
+
+@dataclass
+class Network:
+    """A network read from a checkpoint; it can be shown instead of loaded.
+
+    Attributes:
+        source: what was read.
+        options: what was asked for.
+        format: as recognised.
+        prefix: what stands before the names of its tensors.
+        hints: what its settings say.
+        report: for the user.
+        tensors: those that the model takes, by our names.
+        encoder: its architecture.
+        decoder: likewise; None for an encoder alone.
+        norm_pix_loss: of an autoencoder.
+    """
+
+    source: Source
+    options: LoadOptions
+    format: Format
+    prefix: str
+    hints: Hints
+    report: Report
+    tensors: dict[str, ModelTensor] = field(default_factory=dict)
+    encoder: ViTConfig = field(init=False)
+    decoder: DecoderConfig | None = None
+    norm_pix_loss: bool = False
+
+    def error(self, what: str) -> CheckpointError:
+        """Return an error that names the checkpoint."""
+        return CheckpointError(f"{self.source.path}: {what}")
+
+    def note(self, what: str) -> None:
+        """Tell the user."""
+        self.report.notes.append(what)
+
+    def shape(self, name: str, dimensions: int) -> Shape:
+        """Return the shape of a tensor that no model is without."""
+        if name not in self.tensors:
+            raise self.error(
+                f"no {name} in it, so this is no vision transformer that can be loaded ({self.format.name})"
+            )
+        shape = tuple(self.tensors[name].value.shape)
+        if len(shape) != dimensions or not all(shape):
+            raise self.error(f"{name} has the shape {size_text(shape)}, where {dimensions} dimensions are expected")
+        return shape
+
+    def has_decoder(self) -> bool:
+        """Return whether a decoder is among the tensors."""
+        return any(name.startswith("decoder.") for name in self.tensors)
+
+    def drop(self, name: str, why: str) -> None:
+        """Leave a tensor out."""
+        if name in self.tensors:
+            self.report.dropped |= dict.fromkeys(self.tensors.pop(name).theirs, why)
+
+    def allows(self, name: str) -> bool:
+        """Return whether the options allow a tensor, by any name that a message could have called it."""
+        theirs = self.tensors[name].theirs if name in self.tensors else ()
+        return self.options.allows(name, f"encoder.{name}", *theirs, *(key.removeprefix(self.prefix) for key in theirs))
+
+    def problem(self, name: str) -> str:
+        """Return why the values of a tensor cannot be used, "" if they can."""
+        allowed, theirs = self.allows(name), self.tensors[name].theirs
+        return next(filter(None, (weight_problem(key, self.source.tensors[key], allowed) for key in theirs)), "")
+
+    def model_name(self, name: str) -> str:
+        """Return the name that a tensor has in the model: an autoencoder holds its encoder under `encoder.`."""
+        return name if self.decoder is None or name.startswith("decoder.") else f"encoder.{name}"
+
+
+def recognise(source: Source, options: LoadOptions) -> Network:
     """Find the network in a checkpoint, and give every tensor its place, or the reason why it has none.
 
     Raises:
@@ -63,17 +150,19 @@ def recognise(source: Source, options: LoadOptions) -> Plan:
         else:
             report.unexpected.append(name)
 
-    # what a rule knows becomes one of ours
-    plan = Plan(source, options, format, prefix, hints, {}, report)
-    for ours, keys in maps.items():
-        parts = [shapes[name] for name in keys.theirs]
-        shape = (sum(part[0] if part else 0 for part in parts), *parts[0][1:]) if len(parts) > 1 else parts[0]
-        keys = replace(keys, theirs=tuple(prefix + name for name in keys.theirs))
-        plan.tensors[ours] = TensorPlan(keys, shape, notes=[NOTES[keys.change]] if keys.change else [])
-    if options.part == "encoder":
-        for name in [name for name in plan.tensors if name.startswith("decoder.")]:
-            plan.drop(name, "only the encoder was asked for")
-    return plan
+    # what a rule knows becomes one of ours; the order of a patch's pixels depends on the channels
+    network = Network(source, options, format, prefix, hints, report)
+    embed = maps.get("patch_embed.proj.weight")
+    kernels = shapes[embed.theirs[0]] if embed else ()
+    channels = kernels[1] if len(kernels) == 4 else 1
+    for ours, rule in maps.items():
+        theirs = tuple(prefix + name for name in rule.theirs)
+        if options.part == "encoder" and ours.startswith("decoder."):
+            report.dropped |= dict.fromkeys(theirs, "only the encoder was asked for")
+        else:
+            value = rule.read([tensors[name] for name in theirs], channels)
+            network.tensors[ours] = ModelTensor(value, theirs, [NOTES[rule.change]] if rule.change else [])
+    return network
 
 
 def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]:
