@@ -163,9 +163,7 @@ def _peer(job: Job) -> Contestant:
     try:
         model = _vit_pytorch(job) if job.contestant == "vit-pytorch" else _transformers(job)
     except ImportError as error:
-        raise ConfigError(
-            f"--peers: {job.contestant} cannot be imported ({error}); pip install -e '.[bench]'"
-        ) from error
+        raise ConfigError(f"cannot be imported ({error}); pip install -e '.[bench]'") from error
     model = model.to(compute.device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     inputs = torch.randn(job.batch, 3, job.image_size, job.image_size).to(compute.device)
