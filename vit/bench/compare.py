@@ -130,6 +130,8 @@ class Worker:
         return self
 
     def __exit__(self, *error: object) -> None:
+        for process in self._pool._processes.values():  # a step that nobody waits for any more may take minutes
+            process.kill()
         self._pool.shutdown()
 
     def ask(self, function: Callable[..., Any], *args: Any) -> Any:
