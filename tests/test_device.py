@@ -7,8 +7,7 @@ import torch
 
 import vit.device
 from vit.config import ConfigError, RunConfig
-from vit.device import Compute, bf16_pays, cache_on_device, choose_compute, device_name, to_device
-from vit.errors import one_line
+from vit.device import Compute, bf16_pays, choose_compute
 
 CPU = torch.device("cpu")
 
@@ -32,21 +31,11 @@ def test_auto_is_the_best_there_is(machine, devices, best):
     assert choose_compute(RunConfig(), precision="fp32") == Compute(torch.device(best), "fp32")
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])
-def test_what_is_asked_for_wins_over_the_best(machine, device):
-    machine("cuda", "mps")
-    assert choose_compute(RunConfig(device=device), precision="fp32").device.type == device
-
-
-@pytest.mark.parametrize(("device", "there"), [("cuda", "mps"), ("mps", "cuda")])
-def test_device_that_is_not_there_is_refused_in_one_line(machine, device, there):
-    for devices, found in (((), "cpu"), ((there,), f"{there}, cpu")):
-        machine(*devices)
-        with pytest.raises(ConfigError, match=rf"^run\.device: '{device}'") as caught:
-            choose_compute(RunConfig(device=device))
-        message = str(caught.value)
-        assert message == one_line(message)
-        assert found in message
+def test_device_that_is_not_there_is_refused_in_one_line(machine):
+    machine("mps")
+    with pytest.raises(ConfigError, match=r"^run\.device: 'cuda' [^\n]*mps, cpu[^\n]*$"):
+        choose_compute(RunConfig(device="cuda"))
+    assert choose_compute(RunConfig(device="cpu"), precision="fp32").device.type == "cpu"
 
 
 def test_bf16_never_pays_where_the_processor_does_not_have_it(monkeypatch):
@@ -67,10 +56,8 @@ def test_automatic_precision(machine, monkeypatch, pays):
 
 def test_bf16_on_a_device_without_it_is_refused(machine):
     machine("mps")
-    with pytest.raises(ConfigError, match=r"^train\.precision: 'bf16'") as caught:
+    with pytest.raises(ConfigError, match=r"^train\.precision: 'bf16' [^\n]*fp32$"):
         choose_compute(RunConfig(), "bf16")
-    assert str(caught.value) == one_line(str(caught.value))
-    assert "fp32" in str(caught.value)
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
@@ -94,14 +81,6 @@ def test_threads_are_as_asked_for(threads):
         torch.set_num_threads(before)
 
 
-def test_device_has_a_name_on_one_line():
-    name = device_name(CPU)
-    assert name
-    assert name == one_line(name)
-    assert name in str(Compute(CPU, "bf16"))
-    assert "bf16" in str(Compute(CPU, "bf16"))
-
-
 @pytest.mark.parametrize(
     ("device", "steps", "choice", "compiled"),
     [
@@ -115,9 +94,3 @@ def test_device_has_a_name_on_one_line():
 def test_compiled_when_asked_for_or_for_long_runs_on_a_gpu(machine, device, steps, choice, compiled):
     machine("cuda")
     assert choose_compute(RunConfig(device=device, compile=choice), "fp32", steps).compile == compiled
-
-
-def test_on_a_cpu_images_are_where_they_are():
-    images = torch.arange(3)
-    assert cache_on_device(images, CPU) is images
-    assert to_device(images, CPU) is images

@@ -9,7 +9,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vit.bench.contestants import build, flops_per_image
 from vit.bench.job import Job
-from vit.config import ConfigError
 from vit.masking import num_keep
 
 MICRO = Job(
@@ -56,8 +55,3 @@ def test_the_ceiling_is_the_products_of_a_step(change, precision):
     with FlopCounterMode(display=False) as counter:
         ceiling.step()
     assert counter.get_total_flops() == ceiling.products == job.batch * products_by_hand(job)
-
-
-def test_job_that_cannot_be_done_is_refused():
-    with pytest.raises(ConfigError, match="patch_size"):
-        Job(patch=5).config()

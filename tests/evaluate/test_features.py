@@ -49,12 +49,6 @@ def test_pixel_features_are_the_pixels_of_at_most_32_by_32(size, expected):
     assert torch.equal(pixel_features(images, torch.tensor([2, 0])), whole[[2, 0]])
 
 
-def test_pixel_features_leave_nothing_of_an_image_out():
-    wide = torch.zeros(1, 3, 32, 64, dtype=torch.uint8)
-    wide[..., :16] = wide[..., 48:] = 255
-    assert pixel_features(wide).mean() == pytest.approx(0.5, abs=0.01)
-
-
 @torch.no_grad()
 def test_features_of_any_layer():
     encoder = VisionTransformer(ViTConfig((8, 12), (4, 4), embed_dim=8, depth=4, num_heads=2, registers=1)).eval()

@@ -34,19 +34,13 @@ def test_shift_and_scale_of_a_dimension_change_nothing():
     assert accuracy == knn_accuracy(bank, bank_labels, queries, labels)
 
 
-def test_a_dimension_that_never_changes_does_no_harm():
-    (bank, bank_labels), (queries, labels) = blobs(100, spread=0.1), blobs(40, spread=0.1)
-    bank[:, 3], queries[:, 3] = 0.7, 0.8
-    assert knn_accuracy(bank, bank_labels, queries, labels) == 1.0
-
-
 def test_labels_without_meaning_are_guessed_by_chance():
     bank, queries = torch.randn(1_000, 16), torch.randn(2_000, 16)
     accuracy = knn_accuracy(bank, torch.randint(0, 10, (1_000,)), queries, torch.randint(0, 10, (2_000,)))
     assert accuracy == pytest.approx(0.1, abs=5 * (0.1 * 0.9 / 2_000) ** 0.5)
 
 
-@pytest.mark.parametrize(("k", "temperature"), [(1, 0.07), (5, 0.07), (20, 0.07), (20, 1.0), (1_000, 0.2)])
+@pytest.mark.parametrize(("k", "temperature"), [(1, 0.07), (20, 0.07), (1_000, 0.2)])
 def test_accuracy_is_that_of_loops(k, temperature):
     bank, queries = blobs(60, spread=1.5), blobs(50, spread=1.5)
     accuracy = knn_accuracy(*bank, *queries, k=k, temperature=temperature)

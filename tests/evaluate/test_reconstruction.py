@@ -10,7 +10,6 @@ from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization, to_float
 from vit.device import Compute
 from vit.evaluate.reconstruction import (
-    Reconstruction,
     estimate_statistics,
     fixed_mask,
     mean_visible,
@@ -101,8 +100,7 @@ def test_predicting_the_target_scores_0_and_the_baselines_more(norm_pix_loss):
     assert scores["nearest_visible_patch"] > 0.1
 
 
-@pytest.mark.parametrize("norm_pix_loss", [True, False])
-@pytest.mark.parametrize("batch_size", [2, 5, 256])
+@pytest.mark.parametrize(("batch_size", "norm_pix_loss"), [(2, True), (2, False), (256, True)])
 def test_scores_are_means_over_images_by_loops(batch_size, norm_pix_loss):
     model, images = small_model(norm_pix_loss).eval(), random_images()
     scores = score_reconstruction(model, images, prepare, "grid", 0.5, CPU, batch_size)
@@ -127,20 +125,16 @@ def test_the_test_mask_is_always_the_same(kind):
     assert not torch.equal(one.mask, elsewhere.mask)
 
 
-def reconstruct_small(model: nn.Module, images: Tensor, mask: Mask) -> Reconstruction:
-    return reconstruct(model, images, NORMALIZE, mask, CPU)
-
-
 @pytest.mark.parametrize("norm_pix_loss", [True, False])
 def test_visible_pixels_stay_and_hidden_ones_are_not_looked_at(norm_pix_loss):
     model, mask, images = small_model(norm_pix_loss), random_mask(5), random_images()
-    first = reconstruct_small(model, images, mask)
+    first = reconstruct(model, images, NORMALIZE, mask, CPU)
     hidden = first.hidden.expand(-1, 3, -1, -1)
     assert torch.equal(patchify(first.hidden.float(), PATCH).mean(-1), mask.mask)
     torch.testing.assert_close(first.filled[~hidden], first.original[~hidden], rtol=0, atol=1e-6)
     assert torch.equal(first.original, images.float() / 255)
 
-    other = reconstruct_small(model, torch.where(hidden, random_images(), images), mask)
+    other = reconstruct(model, torch.where(hidden, random_images(), images), NORMALIZE, mask, CPU)
     assert torch.equal(other.filled[hidden], first.filled[hidden])
     assert not torch.equal(other.original, first.original)
     assert first.from_normalized == norm_pix_loss
@@ -149,7 +143,7 @@ def test_visible_pixels_stay_and_hidden_ones_are_not_looked_at(norm_pix_loss):
 def test_a_perfect_model_of_pixels_gives_the_image_back():
     oracle = Oracle(small_model(norm_pix_loss=False))
     oracle.norm_pix_loss = False
-    result = reconstruct_small(oracle, random_images(), random_mask(5))
+    result = reconstruct(oracle, random_images(), NORMALIZE, random_mask(5), CPU)
     torch.testing.assert_close(result.filled, result.original, rtol=0, atol=1e-6)
 
 
@@ -157,13 +151,13 @@ def test_a_perfect_model_of_normalised_patches_fills_in_even_texture():
     oracle = Oracle(small_model())
     oracle.norm_pix_loss = True
     texture = random_images(5, PATCH).repeat(1, 1, *GRID)  # all patches have the same mean and deviation
-    result = reconstruct_small(oracle, texture, random_mask(5))
+    result = reconstruct(oracle, texture, NORMALIZE, random_mask(5), CPU)
     torch.testing.assert_close(result.filled, result.original, rtol=0, atol=1e-4)
 
 
 def test_images_of_another_size_are_resized():
-    images, mask = random_images(5, (16, 30)), random_mask(5)
-    result = reconstruct_small(small_model(), images, mask)
+    images = random_images(5, (16, 30))
+    result = reconstruct(small_model(), images, NORMALIZE, random_mask(5), CPU)
     assert torch.equal(result.original, to_float(images, SIZE))
     assert result.filled.shape == (5, 3, *SIZE)
 
@@ -174,7 +168,7 @@ def test_measured_in_eval_mode_and_left_in_its_own(training):
     model = build_autoencoder(encoder, DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True).train(training)
     images, mask = random_images(), random_mask(5)
     scores = [score_reconstruction(model, images, prepare, "random", 0.75, CPU) for _ in range(2)]
-    pictures = [reconstruct_small(model, images, mask).filled for _ in range(2)]
+    pictures = [reconstruct(model, images, NORMALIZE, mask, CPU).filled for _ in range(2)]
     assert scores[0] == scores[1]
     assert torch.equal(*pictures)
     assert all(module.training == training for module in model.modules())

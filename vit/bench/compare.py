@@ -1,19 +1,44 @@
-"""Contestants in alternating rounds, and what may be quoted of the result."""
+"""Contestants in processes of their own, in alternating rounds, and what may be quoted of the result."""
 
 from __future__ import annotations
 
+import os
 import statistics
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from typing import Any
 
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from vit.bench.contestants import Contestant, build
 from vit.bench.job import Job
-from vit.bench.worker import Worker
+from vit.errors import UserError
 from vit.progress import track
 
 WIDEST = 0.15
 """A median is quoted when half of the values lie within this share of it."""
+
+# Where the time goes, by what the profiler calls an operator. The first match counts.
+GROUPS = {
+    "attention": ("bmm", "softmax", "scaled_dot_product", "flash", "efficient_attention"),
+    "products": ("mm", "linear"),
+    "normalisation": ("layer_norm",),
+    "activation": ("gelu",),
+    "optimizer": ("adam", "_foreach", "norm"),
+    "copies": ("copy_", "cat", "gather", "scatter", "fill_", "clone", "index"),
+}
+
+
+class BenchError(UserError):
+    """A contestant that cannot be timed."""
+
+    exit_code = 1
 
 
 @dataclass(frozen=True)
@@ -38,10 +63,8 @@ class Spread:
         return self.high - self.low <= WIDEST * self.median
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; the median is null, with a reason, where it may not be quoted."""
-        if self.quotable:
-            return {"median": self.median, "quartiles": [self.low, self.high]}
-        return {"median": None, "quartiles": [self.low, self.high], "reason": "the pairs differ too much"}
+        """Return plain values for JSON; the median is null where it may not be quoted."""
+        return {"median": self.median if self.quotable else None, "quartiles": [self.low, self.high]}
 
     def __str__(self) -> str:
         if not self.quotable:
@@ -55,19 +78,17 @@ class Result:
 
     Attributes:
         job: what it did.
-        about: what it says of itself, see `Worker`.
+        about: how it computes: "about", "precision", "parameters", "products", "threads", "first_seconds".
         images_per_second: one per round.
-        peak_mb: of its process.
-        peak_gpu_mb: on a GPU.
-        profile: shares of the time, where asked for.
+        peak_mb: of its process, in 10^6 bytes; on a GPU, of the GPU's memory.
+        profile: share of the time of each of GROUPS, where asked for.
     """
 
     job: Job
     about: dict[str, Any]
     images_per_second: list[float] = field(default_factory=list)
     peak_mb: float = 0.0
-    peak_gpu_mb: float | None = None
-    profile: dict[str, float] | None = None
+    profile: dict[str, float] = field(default_factory=dict)
 
     def ratio_to(self, other: Result, factor: float = 1.0) -> Spread:
         """This one's rate / the other's, round by round: what the machine does to a round, it does to both."""
@@ -79,7 +100,6 @@ def compare(jobs: Sequence[Job], rounds: int, profiled: bool = False) -> list[Re
     """Time all of `jobs` in turn, round after round (A B C A B C ...), only one computing at any time.
 
     Args:
-        jobs: contestants.
         rounds: how often each has its turn, a step.
         profiled: profile the first one afterwards.
 
@@ -87,14 +107,107 @@ def compare(jobs: Sequence[Job], rounds: int, profiled: bool = False) -> list[Re
         BenchError: one of them cannot be timed.
     """
     with ExitStack() as stack:
-        workers = [stack.enter_context(Worker(job)) for job in track(jobs, "contestants")]
-        results = [Result(worker.job, worker.about) for worker in workers]
+        workers = [stack.enter_context(Worker(job)) for job in jobs]
+        results = [Result(worker.job, worker.ask(_start, worker.job)) for worker in track(workers, "contestants")]
         for number in track(range(rounds + 1), "rounds"):  # the first warms up
             for worker, result in zip(workers, results, strict=True):
-                answer = worker.step()
-                result.peak_mb, result.peak_gpu_mb = answer["peak_mb"], answer.get("peak_gpu_mb")
+                seconds, result.peak_mb = worker.ask(_step)
                 if number:
-                    result.images_per_second.append(worker.job.batch / answer["seconds"])
+                    result.images_per_second.append(worker.job.batch / seconds)
         if profiled:
-            results[0].profile = workers[0].profile()
+            results[0].profile = workers[0].ask(_profile)
     return results
+
+
+class Worker:
+    """A contestant's process, with its own allocator and its own peak memory; a context manager."""
+
+    def __init__(self, job: Job):
+        self.job = job
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"), _silence)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._pool._processes.values():  # a step that nobody waits for any more may take minutes
+            process.kill()
+        self._pool.shutdown()
+
+    def ask(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return what `function` returns in the process."""
+        try:
+            return self._pool.submit(function, *args).result()
+        except BrokenProcessPool as error:
+            raise BenchError(f"{self.job.contestant}: its process was killed, perhaps for want of memory") from error
+        except Exception as error:  # settings, memory, a library of another version
+            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            raise BenchError(f"{self.job.contestant}: {kind}{error}") from error
+
+
+# --- within the process ---
+
+_contestant: Contestant
+
+
+def _silence() -> None:
+    silence = os.open(os.devnull, os.O_WRONLY)  # what a library prints does not get between the tables
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
+
+
+def _start(job: Job) -> dict[str, Any]:
+    global _contestant
+    _contestant = build(job)
+    return {
+        "about": _contestant.about,
+        "precision": _contestant.compute.precision,
+        "parameters": _contestant.parameters,
+        "products": _contestant.products,
+        "threads": torch.get_num_threads(),
+        "first_seconds": _contestant.seconds_of_step(),
+    }
+
+
+def _step() -> tuple[float, float]:
+    seconds = _contestant.seconds_of_step()
+    if _contestant.compute.device.type == "cuda":
+        return seconds, torch.cuda.max_memory_allocated() / 1e6
+    return seconds, peak_megabytes()
+
+
+def _profile() -> dict[str, float]:
+    on_gpu = _contestant.compute.device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    with profile(activities=activities) as profiler:
+        _contestant.seconds_of_step()
+        _contestant.seconds_of_step()
+    averages = profiler.key_averages()
+    if not on_gpu:
+        return shares({event.key: event.self_cpu_time_total for event in averages})
+    # A kernel's time stands twice: with the operator that started it, and with the kernel itself. The operators tell
+    # more; of a recorded CUDA graph there are only kernels.
+    host = torch.autograd.DeviceType.CPU
+    operators = {event.key: event.self_device_time_total for event in averages if event.device_type == host}
+    kernels = {event.key: event.self_device_time_total for event in averages if event.device_type != host}
+    return shares(operators if sum(operators.values()) else kernels)
+
+
+def shares(events: dict[str, float]) -> dict[str, float]:
+    """Return the share of each of GROUPS, and of "other", in times by operator."""
+    total = sum(events.values())
+    found = dict.fromkeys([*GROUPS, "other"], 0.0)
+    for name, seconds in events.items():
+        group = next((group for group, parts in GROUPS.items() if any(part in name for part in parts)), "other")
+        found[group] += seconds / total
+    return found
+
+
+def peak_megabytes() -> float:
+    """Return the most memory that this process has had so far, in 10^6 bytes; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0.0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from vit.device import Compute, choose_compute
 from vit.training.loop import accumulate_gradient, train_steps
 from vit.training.optimizer import parameter_groups
 from vit.training.process import keep_freed_memory
-from vit.training.run import Run, setup
+from vit.training.run import setup
 
 CLASSES = 10
 
@@ -45,6 +44,14 @@ class Contestant:
     parameters: int = 0
     products: int = 0
 
+    def seconds_of_step(self) -> float:
+        """Time a step. (torch.utils.benchmark.Timer makes two more each time, to warm up.)"""
+        begin = time.perf_counter()
+        self.step()
+        if self.compute.device.type != "cpu":
+            torch.accelerator.synchronize()
+        return time.perf_counter() - begin
+
 
 def build(job: Job) -> Contestant:
     """Return the contestant of `job`, ready for its first step.
@@ -60,27 +67,22 @@ def build(job: Job) -> Contestant:
 
 def flops_per_image(job: Job) -> float:
     """Return the FLOPs of all matrix products of our step, forward and backward, per image; a multiply-add counts as two."""
-    how: dict[str, Any] = {"device": "cpu", "precision": "fp32", "compile": "off"}
-    run = {"attention": "math", "grad_accum_steps": 1}
-    ours = build(replace(job, contestant="ours", with_data=False, batch=2, images=2, run=run, **how))
+    small = replace(job, contestant="ours", with_data=False, batch=2, images=2)
+    plain = {"attention": "math", "grad_accum_steps": 1}
+    ours = build(replace(small, device="cpu", precision="fp32", compile="off", run=plain))
     with FlopCounterMode(display=False) as counter:
         ours.step()
     return counter.get_total_flops() / 2
 
 
-def run_of(job: Job) -> Run:
-    """Return the run that train.py would set up for this job, on random images."""
-    shape = (max(job.images, job.batch), 3, job.image_size, job.image_size)
-    images, labels = torch.randint(0, 256, shape, dtype=torch.uint8), torch.arange(shape[0]) % CLASSES
-    split = ImageSet(images, labels, tuple(map(str, range(CLASSES))), content_hash="")
-    return setup(job.config(), Dataset("random images", "scenes", split, split))
-
-
 def _ours(job: Job) -> Contestant:
-    # the run, as it is or with a technique left out
+    """The run that train.py would set up for this job, on random images, as it is or with a technique left out."""
     if job.allocator:
         keep_freed_memory()
-    run = run_of(job)
+    shape = (max(job.images, job.batch), 3, job.image_size, job.image_size)
+    pixels, labels = torch.randint(0, 256, shape, dtype=torch.uint8), torch.arange(shape[0]) % CLASSES
+    split = ImageSet(pixels, labels, tuple(map(str, range(CLASSES))), content_hash="")
+    run = setup(job.config(), Dataset("random images", "scenes", split, split))
     if not job.fused_adamw:
         run.optimizer = torch.optim.AdamW(parameter_groups(run.model, 0.05), lr=1e-4)
     parts, compute = run.grad_accum_steps, run.compute
@@ -155,16 +157,21 @@ def _ceiling(job: Job) -> Contestant:
 
 
 def _peer(job: Job) -> Contestant:
+    """Another library's step, as it comes: model, loss and AdamW, with our precision."""
     config = job.config()
     compute = choose_compute(config.run, config.train.precision)
-    model, loss_of = (_vit_pytorch if job.contestant == "vit-pytorch" else _transformers)(job)
+    try:
+        model = _vit_pytorch(job) if job.contestant == "vit-pytorch" else _transformers(job)
+    except ImportError as error:
+        raise ConfigError(f"cannot be imported ({error}); pip install -e '.[bench]'") from error
     model = model.to(compute.device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     inputs = torch.randn(job.batch, 3, job.image_size, job.image_size).to(compute.device)
 
     def step() -> None:
         with compute.autocast():
-            loss = loss_of(inputs)
+            output = model(inputs)
+            loss = output if isinstance(output, Tensor) else output.loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -173,9 +180,11 @@ def _peer(job: Job) -> Contestant:
     return Contestant(step, compute, f"{compute.precision}, as it comes", parameters)
 
 
-def _vit_pytorch(job: Job) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
-    library, size = _library("vit_pytorch"), job.config().model.dimensions
-    vit = library.ViT(
+def _vit_pytorch(job: Job) -> nn.Module:
+    import vit_pytorch
+
+    size = job.config().model.dimensions
+    vit = vit_pytorch.ViT(
         pool="mean",  # with its default, "cls", MAE fails in 1.26 (its position table has lost a dimension)
         image_size=job.image_size,
         patch_size=job.patch,
@@ -186,7 +195,7 @@ def _vit_pytorch(job: Job) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
         mlp_dim=4 * size["embed_dim"],
         dim_head=size["embed_dim"] // size["num_heads"],
     )
-    model = library.MAE(
+    return vit_pytorch.MAE(
         encoder=vit,
         masking_ratio=job.mask_ratio,
         decoder_dim=job.decoder_dim,
@@ -194,12 +203,13 @@ def _vit_pytorch(job: Job) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
         decoder_heads=job.decoder_heads,
         decoder_dim_head=job.decoder_dim // job.decoder_heads,
     )
-    return model, model
 
 
-def _transformers(job: Job) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
-    library, size = _library("transformers"), job.config().model.dimensions
-    config = library.ViTMAEConfig(
+def _transformers(job: Job) -> nn.Module:
+    import transformers
+
+    size = job.config().model.dimensions
+    config = transformers.ViTMAEConfig(
         image_size=job.image_size,
         patch_size=job.patch,
         mask_ratio=job.mask_ratio,
@@ -214,12 +224,4 @@ def _transformers(job: Job) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
         norm_pix_loss=True,
         attn_implementation="eager" if job.contestant.endswith("eager") else "sdpa",
     )
-    model = library.ViTMAEForPreTraining(config)
-    return model, lambda inputs: model(inputs).loss
-
-
-def _library(name: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ConfigError(f"--peers: {name} cannot be imported ({error}); pip install -e '.[bench]'") from error
+    return transformers.ViTMAEForPreTraining(config)

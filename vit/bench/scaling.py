@@ -11,7 +11,6 @@ from typing import Any
 from vit.bench.compare import Spread
 from vit.bench.contestants import build, flops_per_image
 from vit.bench.job import Job
-from vit.bench.worker import seconds_of_step
 from vit.figures import save_figure, scaling_figure
 from vit.progress import track
 
@@ -33,9 +32,9 @@ def slope(x: list[float], y: list[float]) -> float:
 def variants(job: Job, axis: str) -> list[tuple[float, Job]]:
     """Return the points along `axis`: what it is there, and the job."""
     key, values = AXES[axis]
-    changes: list[dict[str, Any]] = [{key: value, "with_data": axis == "images"} for value in values]
     to_x = {"tokens": lambda patch: (job.image_size / patch) ** 2, "visible share": lambda ratio: 1 - ratio}
-    return [(to_x.get(axis, float)(change[key]), replace(job, **change)) for change in changes]
+    jobs = [replace(job, with_data=axis == "images", **{key: value}) for value in values]
+    return [(to_x.get(axis, float)(value), changed) for value, changed in zip(values, jobs, strict=True)]
 
 
 def images_timed(job: Job) -> int:
@@ -46,7 +45,7 @@ def images_timed(job: Job) -> int:
 def seconds_of(job: Job, rounds: int) -> Spread:
     """Return the seconds of a step; of an epoch, by such steps, where the data set is part of the job."""
     contestant, steps = build(job), images_timed(job) / job.batch
-    return Spread.of([steps * seconds_of_step(contestant) for _ in range(rounds + 1)][1:])  # the first warms up
+    return Spread.of([steps * contestant.seconds_of_step() for _ in range(rounds + 1)][1:])  # the first warms up
 
 
 def scaling(job: Job, rounds: int, plot: Path | None) -> dict[str, Any]:
@@ -71,8 +70,6 @@ def scaling(job: Job, rounds: int, plot: Path | None) -> dict[str, Any]:
         rows = [f"  {axis:14} {at:>10g} {each:>10.3f} {work / each / 1e9:>9.0f}" for at, each, work in columns]
         print("\n".join(rows) + f"   {quoted} / {expected:.2f}")
         report[axis] = {"x": x, "seconds": seconds, "flops": flops, "slope": measured, "expected_slope": expected}
-        if measured is None:
-            report[axis]["reason"] = "the steps at a point differ too much"
     if plot:
         about = f"ViT-{job.preset.capitalize()}, patch {job.patch} where not varied, batch {job.batch}"
         save_figure(scaling_figure(report, "How the time of a training step grows", about), plot)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from vit.evaluate import Evaluation
     from vit.mae import Model
 
-OPTIONS_OF = {
-    "all": {"every_layer", "labels", "holdout", "bank", "seeds", "flip"},
-    "knn": {"labels", "bank", "seeds"},
-    "linear": {"every_layer", "labels", "holdout", "seeds"},
-    "reconstruction": set(),
-    "head": {"flip"},
+USED_BY = {
+    "every_layer": ("linear",),
+    "labels": ("knn", "linear"),
+    "holdout": ("linear",),
+    "bank": ("knn",),
+    "seeds": ("knn", "linear"),
+    "flip": ("head",),
 }
-"""The options that mean something for each method."""
+"""The methods that each option is about."""
 PICTURES = ("confusion.png", "reliability.png")
 
 
@@ -73,18 +74,12 @@ class EvaluateOptions(Section):
         super().__post_init__()
         if len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"--seeds: {','.join(map(str, self.seeds))!r} cannot be used; each seed once")
-        default = {item.name: item.default for item in fields(self)} | {"seeds": (0,)}
-        for name in sorted(OPTIONS_OF["all"] - OPTIONS_OF[self.method]):
-            if name == "seeds" and self.tuning and len(self.seeds) == 1:  # of the images that are held out for it
-                continue
-            if getattr(self, name) != default[name]:
-                option = f"--{name.replace('_', '-')}"
-                raise ConfigError(f"{option}: means nothing for --method {self.method}; leave it out")
         if self.out is not None:
             require_folder(self.out)
             if RunFiles(self.out).summary.exists() or RunFiles(self.out).config.exists():
-                ways = f"name {self.out / 'evaluation'}, say"
-                raise ConfigError(f"--out: {self.out} is a run, whose own pictures would be lost; {ways}")
+                raise ConfigError(
+                    f"--out: {self.out} is a run, with pictures of its own; name {self.out / 'evaluation'}, say"
+                )
 
     def data_config(self) -> DataConfig:
         """Return the data section of a run on these images."""
@@ -102,40 +97,8 @@ OPTIONS = (EvaluateOptions, LoadOptions)
 def run(argv: Sequence[str]) -> int:
     """Measure, and write what came out: on the terminal, and with `--out` into files."""
     options, load = read_options("vit evaluate", argv, *OPTIONS)
-    evaluation, results, data = measure(options, load, options.data_config())
+    config = options.data_config()
 
-    seconds = ", ".join(f"{name} {spent:.0f} s" for name, spent in results["seconds"].items())
-    print(one_line(data.description))
-    if data.warning:
-        print(f"WARNING: {one_line(data.warning)}")
-    if results["note"]:
-        print(f"note: {results['note']}")
-    print("\n".join(aligned(results_lines(results))))
-    print(f"on {results['device']}, threads {results['threads']}: {seconds}")
-
-    if options.out is not None:
-        pictures = PICTURES if evaluation.logits is not None else ()
-        if pictures:
-            draw(evaluation, results, data, options.out)
-        elif (options.out / "results.json").exists():  # the pictures belong to the results that are replaced
-            for name in PICTURES:
-                (options.out / name).unlink(missing_ok=True)
-        write_json(options.out / "results.json", results | {"command": f"vit evaluate {shlex.join(argv)}"})
-        print(f"In {options.out}: {', '.join(['results.json', *pictures])}")
-    return 0
-
-
-def measure(
-    options: EvaluateOptions, load: LoadOptions, config: DataConfig
-) -> tuple[Evaluation, dict[str, Any], Dataset]:
-    """Load the checkpoint and the data and measure what applies.
-
-    Returns:
-        The evaluation; the content of results.json, with all that is needed to measure it again; and the data.
-
-    Raises:
-        EvaluationError: what is asked for cannot be measured here.
-    """
     import torch
 
     from vit.checkpoints import load_trained
@@ -157,18 +120,21 @@ def measure(
         ways = "train it with data.val_size, as many and with the same data.subset_seed"
         raise EvaluationError(f"this model may have been taught these {len(data.test):,} images' classes; {ways}")
 
-    # The methods that apply
+    # The methods that apply, and their options
     reasons = obstacles(model, data)
     if reason := reasons.get(options.method):
         raise EvaluationError(f"--method {options.method}: {reason}")
     methods = [name for name in reasons if options.method in ("all", name) and not reasons[name]]
     if not methods:
         raise EvaluationError(f"nothing can be measured: {'; '.join(reasons.values())}")
-    if options.flip and "head" not in methods:
-        raise EvaluationError(f"--flip: is about a model's own head; {reasons['head']}")
+    asked = {name: getattr(options, name) for name in USED_BY}
+    for name, users in USED_BY.items():
+        of_tuning = name == "seeds" and options.tuning and len(options.seeds) == 1
+        if asked[name] != getattr(Options, name) and not of_tuning and not set(users) & set(methods):
+            why = next((f"; {reasons[user]}" for user in users if reasons[user]), "")
+            raise EvaluationError(f"--{name.replace('_', '-')}: is about {' and '.join(users)}, not measured here{why}")
 
     # Measure
-    asked = {name: getattr(options, name) for name in ("every_layer", "labels", "holdout", "bank", "seeds", "flip")}
     evaluation = evaluate(model.to(compute.device), data, methods, origin.inputs, compute, Options(**asked))
     if "head" in evaluation.figures:
         evaluation.figures["head"]["classes_named"] = bool(origin.class_names)
@@ -193,8 +159,29 @@ def measure(
         "device": device_name(compute.device),
         "threads": torch.get_num_threads(),
         "versions": versions(),
+        "command": f"vit evaluate {shlex.join(argv)}",
     }
-    return evaluation, results, data
+    print(one_line(data.description))
+    if data.warning:
+        print(f"WARNING: {one_line(data.warning)}")
+    if results["note"]:
+        print(f"note: {results['note']}")
+    print("\n".join(aligned(results_lines(results))))
+    seconds = ", ".join(f"{name} {spent:.0f} s" for name, spent in evaluation.seconds.items())
+    print(f"on {results['device']}, threads {results['threads']}: {seconds}")
+
+    # Files
+    if options.out is not None:
+        written = ["results.json"]
+        if evaluation.logits is not None:
+            draw(evaluation, results, data, options.out)
+            written += PICTURES
+        elif (options.out / "results.json").exists():  # the pictures belong to the results that are replaced
+            for name in PICTURES:
+                (options.out / name).unlink(missing_ok=True)
+        write_json(options.out / "results.json", results)
+        print(f"In {options.out}: {', '.join(written)}")
+    return 0
 
 
 def knows_classes(model: Model, data: Dataset) -> bool:

@@ -26,7 +26,7 @@ from vit.masking import NOISE, num_keep
 METHODS = ("knn", "linear", "reconstruction", "head")
 RATIOS = (0.5, 0.75, 0.9)
 MEANS = ("accuracy", "raw_pixel_accuracy", "cross_entropy", "expected_calibration_error")
-"""What is averaged over seeds."""
+"""Measures that are averaged over seeds."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,7 @@ def evaluate(
             chosen = (spread_over_classes(train.labels, count, seed, "labels") for seed in options.seeds)
             labelled = [part.nonzero()[:, 0] for part in chosen]
 
-    for method in METHODS:
-        if method not in methods:
-            continue
+    for method in [name for name in METHODS if name in methods]:
         since = time.perf_counter()
         if method == "knn":
             drawn = labelled if options.labels < 1 else labelled[:1]  # with all labels, every seed gives the same
@@ -199,20 +197,15 @@ def as_summary(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
-    """Combine the figures of several seeds.
+    """Combine the figures of knn or linear over several seeds; a single row stays as it is.
 
-    Args:
-        rows: one for each seed, with "accuracy".
-        seeds: as many, or more if only the first was needed.
-
-    Returns:
-        A single row as it is. Of several: means of what MEANS names, with "spread" (standard deviation) and
-        "accuracy_by_seed"; the sum of the confusions; a list of lists; for all else the common value, or a list.
+    Measures become means, with the "spread" (standard deviation) of the accuracy; confusions are summed; what was chosen is a
+    list where it differs.
     """
     if len(rows) == 1:
         return rows[0]
     combined: dict[str, Any] = {}
-    for key in rows[0]:
+    for key, first in rows[0].items():
         values = [row[key] for row in rows]
         if key in MEANS:
             combined[key] = statistics.mean(values)
@@ -221,8 +214,8 @@ def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, An
         elif key == "converged":
             combined[key] = all(values)
         else:
-            alike = all(value == values[0] for value in values) and not isinstance(values[0], list)
-            combined[key] = values[0] if alike else values
+            alike = not isinstance(first, list) and values == [first] * len(values)
+            combined[key] = first if alike else values
     accuracies = [row["accuracy"] for row in rows]
     return combined | {"spread": statistics.stdev(accuracies), "accuracy_by_seed": accuracies, "seeds": list(seeds)}
 

@@ -1,0 +1,76 @@
+"""`vit bench` as a whole: what it prints, what it writes, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import vit.bench.report
+import vit.bench.scaling
+from vit.cli import main
+
+SMALL = """bench --preset micro --patch 8 --batch 4 --rounds 2 --precision fp32 --device cpu --threads 1
+    --decoder-dim 24 --decoder-depth 1 --decoder-heads 2"""
+
+
+@pytest.mark.slow
+def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
+    few = ("products in bf16", "products in fp32", "freed memory given back to the system")
+    monkeypatch.setattr(vit.bench.report, "ABLATIONS", {name: vit.bench.report.ABLATIONS[name] for name in few})
+    axes = {"batch": ("batch", (2, 4)), "images": ("images", (16, 32))}
+    monkeypatch.setattr(vit.bench.report, "AXES", axes)
+    monkeypatch.setattr(vit.bench.scaling, "AXES", axes)
+    path, plot = tmp_path / "bench.json", tmp_path / "scaling.svg"
+    assert main([*SMALL.split(), "--ablation", "--scaling", "--plot", str(plot), "--json", str(path)]) == 0
+
+    # The step
+    report = json.loads(path.read_text())
+    (step,) = report["steps"]
+    ours, whole, ceiling, *ablated = step["contestants"].values()
+    assert ceiling["job"]["contestant"] == "ceiling"
+    assert (ours["job"]["with_data"], whole["job"]["with_data"]) == (False, True)
+    assert len(ours["images_per_second"]) == report["rounds"] == 2
+    assert min(step["ceiling_gflops"]["quartiles"]) > 0
+    assert 0 < min(step["share_of_ceiling"]["quartiles"]) < 1.5
+    assert step["job"]["precision"] == "fp32"
+    assert sum(ours["profile"].values()) == pytest.approx(1)
+    assert [each["about"]["precision"] for each in ablated] == ["bf16", "fp32"]  # in fp32 would be no change
+    assert [each["job"]["allocator"] for each in ablated] == [True, False]
+    assert {"device", "threads", "versions", "date"} == set(report["machine"])
+    printed = capsys.readouterr().out
+    assert re.search(r"ceiling +[\d,]+ GFLOP/s", printed)
+    assert "of the ceiling" in printed
+    assert "one choice changed:" in printed
+    assert max(map(len, printed.splitlines())) <= 128
+
+    # How it grows
+    scaling = report["scaling"]
+    assert set(scaling) == {"batch", "images"}
+    assert [axis["expected_slope"] for axis in scaling.values()] == pytest.approx([1, 1])
+    assert all(seconds > 0 for axis in scaling.values() for seconds in axis["seconds"])
+    assert printed.count("/ 1.00") == 2
+    assert "<svg" in plot.read_text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ("--patch 5", "model.patch_size"),
+        ("--rounds 0", "--rounds: 0"),
+        ("--mask-ratio 1", "--mask-ratio: 1.0"),
+        ("--peers nobody", "--peers"),
+        ("--plot a.png", "--scaling"),
+        ("--scaling --plot a.jpg", "--plot: 'a.jpg'"),
+        ("--json /dev/null/a.json", "/dev/null is not a folder"),
+        ("--json /", "is a folder"),
+        ("--objective classify --peers", "--objective: classify is timed alone"),
+        ("--scaling --image-size 36 --patch 4", "model.patch_size: 8"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(argv, says, capsys):
+    assert main(["bench", *argv.split()]) == 2
+    captured = capsys.readouterr()
+    assert re.fullmatch(r"vit: error: [^\n]+\n", captured.err)
+    assert says in captured.err
