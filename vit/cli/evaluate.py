@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from vit.atomic import write_json
-from vit.cli.options import POSITIONAL, read_options, require_folder
+from vit.cli.options import POSITIONAL, read_options, refuse_given, require_folder
 from vit.config import ConfigError, DataConfig, NonNegative, Positive, RunConfig, Section, Share, Source
 from vit.errors import one_line
 from vit.load_options import LoadOptions
@@ -73,13 +73,10 @@ class EvaluateOptions(Section):
         super().__post_init__()
         if len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"--seeds: {','.join(map(str, self.seeds))!r} cannot be used; each seed once")
-        default = {item.name: item.default for item in fields(self)} | {"seeds": (0,)}
-        for name in sorted(OPTIONS_OF["all"] - OPTIONS_OF[self.method]):
-            if name == "seeds" and self.tuning and len(self.seeds) == 1:  # of the images that are held out for it
-                continue
-            if getattr(self, name) != default[name]:
-                option = f"--{name.replace('_', '-')}"
-                raise ConfigError(f"{option}: means nothing for --method {self.method}; leave it out")
+        unused = OPTIONS_OF["all"] - OPTIONS_OF[self.method]
+        if self.tuning and len(self.seeds) == 1:  # of the images that are held out for it
+            unused -= {"seeds"}
+        refuse_given(self, unused, f"means nothing for --method {self.method}; leave it out")
         if self.out is not None:
             require_folder(self.out)
             if RunFiles(self.out).summary.exists() or RunFiles(self.out).config.exists():

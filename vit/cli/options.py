@@ -1,95 +1,45 @@
-"""The options of the commands: dataclasses, read from the command line by jsonargparse."""
+"""The options of the commands: dataclasses, whose fields argparse reads."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from docstring_parser import parse_from_object  # jsonargparse's own, for the docstrings of attributes
-from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, DefaultHelpFormatter
+from docstring_parser import parse_from_object  # the docstrings of attributes
 
 from vit.config import ConfigError, NonNegative, Positive, Probability, Section
 from vit.errors import one_line
 
 POSITIONAL = {"positional": True}
 """Metadata of a field that is given by its place instead of as `--name`."""
-WORDS = {
-    int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path", tuple: "a pair as 32,48",
-}  # fmt: skip
-METAVARS = {int: "N", float: "X", bool: "true|false", tuple: "N,N"}
+NAMES = {
+    int: ("N", "a whole number"),
+    float: ("X", "a number"),
+    bool: ("true|false", "true or false"),
+    tuple: ("N,N", "a pair as 32,48"),
+    str: ("", "a text"),
+    Path: ("", "a path"),
+}
+"""How help writes a value of a type, the option's own name if empty; and what an error calls it."""
+PAGE, PICTURE = (".html", ".htm"), (".png", ".svg", ".pdf")
+"""How the names of files end that are written."""
 
 
-@dataclass(frozen=True)
-class Option:
-    """A field of a dataclass as an option of a command.
-
-    Attributes:
-        field: of the dataclass.
-        types: that its value may have, or each of its values if it is a list; None apart.
-        many: whether it is a list.
-        help: the docstring of the field.
-    """
-
-    field: Field
-    types: tuple[Any, ...]
-    many: bool
-    help: str
-
-    @property
-    def positional(self) -> bool:
-        return "positional" in self.field.metadata
-
-    @property
-    def spelled(self) -> str:
-        """As it is written on the command line."""
-        return self.field.name if self.positional else f"--{self.field.name.replace('_', '-')}"
-
-    @property
-    def flag(self) -> bool:
-        """Whether it takes no value."""
-        return self.types == (bool,) and self.field.default is False
-
-    def described(self, names: dict[Any, str], comma: str, last: str) -> str:
-        """Its types in words, the choices of a Literal one by one."""
-        kinds = (get_args(kind) if get_origin(kind) is Literal else (get_origin(kind) or kind,) for kind in self.types)
-        words = [names.get(kind, str(kind)) if isinstance(kind, type) else str(kind) for some in kinds for kind in some]
-        return last.join(filter(None, (comma.join(words[:-1]), words[-1])))
-
-    def add_to(self, parser: Any) -> None:
-        """Add it to a parser, or to a group of its options."""
-        if self.flag:
-            parser.add_argument(self.spelled, action="store_true", help=self.help)
-            return
-        made = self.field.default_factory
-        default = self.field.default if made is MISSING else made()
-        texts = dict.fromkeys((str, Path), self.field.name.upper())
-        how: dict[str, Any] = {"metavar": self.described(METAVARS | texts, "|", "|")}
-        if self.many:
-            how["nargs"] = "+" if default else "*"
-        if default is not MISSING:
-            how["default"] = list(default) if self.many and default is not None else default
-        elif not self.positional:
-            how["required"] = True
-        parser.add_argument(self.spelled, type=Union[self.types], help=self.help, **how)  # noqa: UP007
+# ---- Reading -----------------------------------------------------------------------------------------------------------
 
 
-def options_of(group: type) -> list[Option]:
-    """Return the options that the fields of a dataclass are."""
-    hints = get_type_hints(group)
-    helps = {entry.arg_name: " ".join((entry.description or "").split()) for entry in parse_from_object(group).params}
-    options = []
-    for item in fields(group):
-        hint = hints[item.name]
-        types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        types = tuple(kind for kind in types if kind is not NoneType)
-        many = get_origin(types[0]) in (list, Sequence) or get_args(types[0])[1:] == (...,)
-        options.append(Option(item, get_args(types[0])[:1] if many else types, many, helps.get(item.name, "")))
-    return options
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        message = re.sub(
+            "the following arguments are required: (.*)", r"\1: is needed", message.removeprefix("argument ")
+        )
+        raise ConfigError(f"{self.prog}: {one_line(message)}; --help says more")
 
 
 def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any, ...]:
@@ -109,40 +59,124 @@ def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any,
         ConfigError: an option or a value that cannot be used, in one line.
         SystemExit: after `--help`.
     """
-    # A group of options per dataclass
-    parser = ArgumentParser(
-        prog=program,
-        description=groups[0].__doc__,
-        exit_on_error=False,
-        allow_abbrev=False,
-        formatter_class=_HelpFormatter,
-    )
-    options: dict[str, Option] = {}
+    parser = _Parser(prog=program, description=groups[0].__doc__, argument_default=SUPPRESS, allow_abbrev=False)
+    parser.usage = f"{program} [--option VALUE ...]"
     for group in groups:
-        title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
-        where = parser if group is groups[0] else parser.add_argument_group(title)
-        for option in options_of(group):
-            option.add_to(parser if option.positional else where)
-            options[option.spelled] = option
-    places = (
-        f"{name.upper()} ..." if option.many else name.upper() for name, option in options.items() if option.positional
-    )
-    parser.usage = " ".join([program, *places, "[--option VALUE ...]"])
-
-    # The command line
-    try:
-        parsed = parser.parse_args(["--help"] if {"-h", "--help"} & set(argv) else _arranged(argv, options))
-    except ArgumentError as error:
-        raise ConfigError(f"{program}: {_reason(error, options)}; --help says more") from error
-    return tuple(
-        group(
-            **{
-                item.name: tuple(value) if isinstance(value := parsed[item.name], list) else value
-                for item in fields(group)
-            }
+        hints = get_type_hints(group)
+        helps = {
+            entry.arg_name: " ".join((entry.description or "").split()) for entry in parse_from_object(group).params
+        }
+        where = (
+            parser
+            if group is groups[0]
+            else parser.add_argument_group((group.__doc__ or "").partition("\n")[0].rstrip("."))
         )
-        for group in groups
+        for item in fields(group):
+            _add_option(where, item, hints[item.name], helps.get(item.name, ""))
+            if item.metadata == POSITIONAL:
+                place = item.name.upper() + (" ..." if get_origin(hints[item.name]) is list else "")
+                parser.usage = parser.usage.replace(" [--", f" {place} [--")
+
+    # Underscores become dashes, and a negative number is no option
+    words = []
+    for word in argv:
+        name, equals, value = word.partition("=")
+        dashed = name.replace("_", "-") + equals + value if word.startswith("--") else word
+        words.append(f" {word}" if re.match(r"-\d", word) else dashed)
+    given = vars(parser.parse_intermixed_args(words))
+    return tuple(
+        group(**{item.name: given.get(item.name, default_of(item)) for item in fields(group)}) for group in groups
     )
+
+
+def _add_option(parser: Any, item: Field, hint: Any, help_text: str) -> None:
+    """Add a field of a dataclass to a parser, or to a group of its options."""
+    types = (
+        [kind for kind in get_args(hint) if kind is not NoneType] if get_origin(hint) in (Union, UnionType) else [hint]
+    )
+    many = get_origin(types[0]) in (list, Sequence)
+    types = list(get_args(types[0])) if many else types
+    default = default_of(item)
+    if default not in (None, False, "", (), MISSING) and "default" not in help_text:
+        help_text += f" (default: {', '.join(map(str, default)) if isinstance(default, tuple) else default})"
+    how: dict[str, Any] = {"help": help_text.replace("%", "%%")}
+    if types == [bool] and default is False:
+        how["action"] = "store_true"
+    else:
+        shown = [NAMES[kind][0] or item.name.upper() if kind in NAMES else kind for kind in _kinds(types)]
+        how |= {"type": _converter(types, many), "metavar": "|".join(shown)}
+    if many:
+        how |= {"action": _Extend, "nargs": "+" if default else "*", "default": SUPPRESS}
+    if item.metadata == POSITIONAL:
+        parser.add_argument(item.name, **how)
+    else:
+        parser.add_argument(f"--{item.name.replace('_', '-')}", dest=item.name, required=default is MISSING, **how)
+
+
+def _kinds(types: Collection[Any]) -> list[Any]:
+    """Return plain types, and in place of a Literal its choices."""
+    kinds: list[Any] = []
+    for kind in types:
+        kinds += map(str, get_args(kind)) if get_origin(kind) is Literal else [get_origin(kind) or kind]
+    return kinds
+
+
+def _converter(types: Sequence[Any], many: bool) -> Callable[[str], Any]:
+    """Return what reads a word as the first of `types` that it can be; for a list, as the values between its commas."""
+    allowed = " or ".join(NAMES[kind][1] if kind in NAMES else kind for kind in _kinds(types))
+
+    def convert(text: str) -> Any:
+        for kind in types:
+            try:
+                return _convert(text, kind)
+            except ValueError:
+                continue
+        raise ArgumentTypeError(f"{text.strip()!r} cannot be used; {allowed}")
+
+    if not many:
+        return convert
+    return lambda text: [convert(text)] if {str, Path} & set(types) else [convert(part) for part in text.split(",")]
+
+
+def _convert(text: str, kind: Any) -> Any:
+    """Return the value of one type that a text stands for, or raise ValueError."""
+    if get_origin(kind) is tuple:
+        pair = tuple(int(part) for part in text.split(","))
+        if len(pair) != len(get_args(kind)):
+            raise ValueError(text)
+        return pair
+    if kind is bool or get_origin(kind) is Literal:
+        choices = {"true": True, "false": False} if kind is bool else {str(choice): choice for choice in get_args(kind)}
+        if text not in choices:
+            raise ValueError(text)
+        return choices[text]
+    if kind is Path and not text:  # which would be the folder one is in
+        raise ValueError(text)
+    return kind(text)
+
+
+class _Extend(Action):
+    """Gathers the values of a list, each time that it is given."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        earlier = getattr(namespace, self.dest, ())
+        setattr(namespace, self.dest, (*earlier, *(value for part in values for value in part)))
+
+
+def default_of(item: Field) -> Any:
+    """Return the default of a field, that of a list as a tuple; MISSING if it has none."""
+    return item.default if item.default_factory is MISSING else tuple(item.default_factory())
+
+
+def refuse_given(options: Any, names: Collection[str], why: str) -> None:
+    """Refuse the options `names` of a dataclass where they are given, i.e. differ from their defaults.
+
+    Raises:
+        ConfigError: with the reason `why`.
+    """
+    for item in fields(options):
+        if item.name in names and getattr(options, item.name) != default_of(item):
+            raise ConfigError(f"--{item.name.replace('_', '-')}: {why}")
 
 
 def choose_command(program: str, what: str, commands: Mapping[str, str], argv: Sequence[str]) -> tuple[str, list[str]]:
@@ -170,52 +204,7 @@ def choose_command(program: str, what: str, commands: Mapping[str, str], argv: S
     return name, rest
 
 
-def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
-    """Return a command line as jsonargparse reads it: what is given by its place first, then each option once."""
-    places: list[str] = []
-    given: dict[str, list[str]] = {}
-    rest = list(argv)
-    while rest:
-        word = rest.pop(0)
-        name, equals, value = word.partition("=")
-        option = options.get(name.replace("_", "-")) if word.startswith("--") else None
-        if option is None:  # given by its place; or unknown, which the parser says
-            places.append(word)
-            continue
-        values = [value] if equals else []
-        while rest and not equals and not option.flag and not rest[0].startswith("--") and (option.many or not values):
-            values.append(rest.pop(0))
-        if option.many and str not in option.types:
-            values = [part for value in values for part in value.split(",")]
-        given[option.spelled] = [*given.get(option.spelled, []), *values] if option.many else values
-    arranged = places
-    for name, values in given.items():
-        if Path in options[name].types and "" in values:
-            raise ConfigError(f"{name}: '' cannot be used; name a file or a folder")
-        pair = any(get_origin(kind) is tuple for kind in options[name].types)
-        values = [f"[{value}]" if pair and re.fullmatch(r"\d+(,\d+)+", value) else value for value in values]
-        arranged += [f"{name}={values[0]}"] if values and not options[name].many else [name, *values]
-    return arranged
-
-
-def _reason(error: ArgumentError, options: dict[str, Option]) -> str:
-    """What is wrong with a command line: the option, the value, and what it may be."""
-    message, by_name = str(error.message), {option.field.name: option for option in options.values()}
-    if found := re.match(r'Parser key "(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL):
-        option = by_name[found[1]]
-        return f"{option.spelled}: {found[2]!r} cannot be used; {option.described(WORDS, ', ', ' or ')}"
-    if found := re.match(r"the following arguments are required: (\w+)", message):
-        return f"{by_name[found[1]].spelled}: is needed"
-    return one_line(message.removeprefix("argument "))
-
-
-class _HelpFormatter(DefaultHelpFormatter):
-    """Leaves out the types, which the metavars say, and defaults that say nothing."""
-
-    def _expand_help(self, action: Any) -> str:
-        default = ", ".join(map(str, action.default)) if isinstance(action.default, list) else action.default
-        told = default in (None, False, "", SUPPRESS) or "default" in action.help
-        return action.help + ("" if told else f" (default: {default})")
+# ---- Options of several commands ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -237,11 +226,13 @@ class ShownImages(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mask is None and self.seed:
-            raise ConfigError("--seed: is of the mask; add --mask, or leave it out")
-        for name in ("root", "count"):
-            if self.data is None and getattr(self, name) != type(self).__dataclass_fields__[name].default:
-                raise ConfigError(f"--{name}: is about a data set; add --data, or leave it out")
+        if self.mask is None:
+            refuse_given(self, ("seed",), "is of the mask; add --mask, or leave it out")
+        if self.data is None:
+            refuse_given(self, ("root", "count"), "is about a data set; add --data, or leave it out")
+
+
+# ---- Places to write to ------------------------------------------------------------------------------------------------
 
 
 def require_folder(folder: Path, option: str = "--out") -> None:
@@ -256,29 +247,15 @@ def require_folder(folder: Path, option: str = "--out") -> None:
         raise ConfigError(f"{option}: {there} cannot be written to; name another folder")
 
 
-def page_path(text: str) -> Path:
-    """The page that `--out` names, before anything is computed for it.
+def output_file(path: Path, suffixes: Sequence[str] = PICTURE, option: str = "--out") -> Path:
+    """Return the file, named by `option`, that is to be written; its name ends in one of `suffixes`.
 
     Raises:
         ConfigError: it cannot be one, or cannot be written.
     """
-    return _file_path("--out", text, (".html", ".htm"), "a page that ends in .html")
-
-
-def picture_path(option: str, text: str) -> Path:
-    """The picture that `option` names, before anything is computed for it.
-
-    Raises:
-        ConfigError: it cannot be one, or cannot be written.
-    """
-    return _file_path(option, text, (".png", ".svg", ".pdf"), "a picture that ends in .png, .svg or .pdf")
-
-
-def _file_path(option: str, text: str, suffixes: tuple[str, ...], what: str) -> Path:
-    out = Path(text)
-    if out.suffix not in suffixes or os.path.isdir(out):
-        raise ConfigError(f"{option}: {text!r} cannot be used; name {what}")
-    if len(os.fsencode(out.name)) > 240:  # beside it, a temporary file needs a name too
-        raise ConfigError(f"{option}: {out.name[:40]}...: File name too long")
-    require_folder(out.parent, option)
-    return out
+    if path.suffix not in suffixes or os.path.isdir(path):
+        raise ConfigError(f"{option}: {str(path)!r} cannot be used; name a file that ends in {' or '.join(suffixes)}")
+    if len(os.fsencode(path.name)) > 240:  # beside it, a temporary file needs a name too
+        raise ConfigError(f"{option}: {path.name[:40]}...: File name too long")
+    require_folder(path.parent, option)
+    return path
