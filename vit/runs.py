@@ -89,22 +89,15 @@ OLD_KEYS = {
 
 
 def read_json(content: str) -> Any:
-    """Parse JSON without nan and infinity, which could not be written again; OLD_KEYS get their new names.
-
-    Raises:
-        ValueError: it is not JSON, or holds one of these.
-    """
+    """Parse JSON without nan and infinity, which could not be written again; OLD_KEYS get their new names."""
 
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not a JSON number")
 
-    def rename(values: dict[str, Any]) -> dict[str, Any]:
-        for old, new in OLD_KEYS.items():
-            if old in values and new not in values:
-                values[new] = values.pop(old)
-        return values
+    def rename(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {OLD_KEYS.get(key, key): value for key, value in pairs}
 
-    return json.loads(content, parse_constant=refuse, object_hook=rename)
+    return json.loads(content, parse_constant=refuse, object_pairs_hook=rename)
 
 
 def read_mapping(path: Path, error: type[UserError] = RunError) -> dict[str, Any]:
@@ -174,10 +167,10 @@ def read_sample_images(path: Path) -> SampleImages:
         with safe_open(path, framework="pt") as file:
             about, images = read_json((file.metadata() or {})["showcase"]), file.get_tensor("images")
         samples = SampleImages(images, about["labels"], about["class_names"], about["data"])
+        if images.dtype != torch.uint8 or images.ndim != 4 or len(samples.labels) != len(images):
+            raise ValueError("images with a label each are expected")
     except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {one_line(str(error))}; remove it to do without") from error
-    if images.dtype != torch.uint8 or images.ndim != 4 or len(samples.labels) != len(images):
-        raise RunError(f"{path} does not hold images with a label each; remove it to do without")
     return samples
 
 
@@ -248,24 +241,23 @@ class RunRecord:
         Raises:
             RunError: the command in a results.json is not one.
         """
-        results = dict(self.results)
-        for place, found in results.items():
+        results = {}
+        for place, found in self.results.items():
             try:
                 words = shlex.split(one_line(str(found.get("command", ""))))
             except ValueError as error:
                 raise RunError(f"{place}/results.json is damaged: its command: {error}") from error
             options = ((word.partition("=") if word.startswith("-") else ("", "", word)) for word in words)
             command = shlex.join(name + equals + last_part(value) for name, equals, value in options)
-            results[place] = {**found, "command": command}
-        public = without_paths(self.sections), without_paths(self.summary)
-        return replace(self, sections=public[0], summary=public[1], results=results)
+            results[place] = found | {"command": command}
+        return replace(
+            self, sections=without_paths(self.sections), summary=without_paths(self.summary), results=results
+        )
 
     def figures(self) -> dict[str, Any]:
-        """Return what was measured, for config.json, by the names of summary.json and results.json.
+        """Return what was measured, for config.json, by the names of summary.json.
 
-        Returns:
-            Those of KEPT that are known; train_images, test_images, tested_on and content hash of the data; and as `measured`,
-            of each of `results`, the name of its data, what was tested on, the command, and MEASURED without LARGE.
+        As `measured`, what each of `results` found, with its command and its data; without the tables of pictures.
         """
         data = self.summary.get("data") or {}
         known = {key: self.summary[key] for key in KEPT if self.summary.get(key) not in (None, "")}
@@ -273,10 +265,18 @@ class RunRecord:
         known |= {"data_content_hash": data["content_hash"]} if "content_hash" in data else {}
         measured = []
         for found in self.results.values():
-            about = {key: found["data"].get(key) for key in ("test_images", "tested_on")}
+            about = {"command": found["command"], "data": found["data"]["name"]}
+            about |= {key: found["data"].get(key) for key in ("test_images", "tested_on")}
             about["data_content_hash"] = found["data"].get("content_hash")
-            methods = {method: _without_large(found[method]) for method in MEASURED if method in found}
-            measured.append({"command": found["command"], "data": found["data"]["name"], **about, **methods})
+            methods = {
+                method: found[method] for method in ("knn", "linear", "head", "reconstruction") if method in found
+            }
+            for method, values in methods.items():
+                if isinstance(values, dict):
+                    methods[method] = {
+                        key: value for key, value in values.items() if key not in ("confusion", "reliability")
+                    }
+            measured.append(about | methods)
         return known | ({"measured": measured} if measured else {})
 
 
@@ -350,30 +350,19 @@ def read_finished(folder: Path, results: Sequence[Path] = ()) -> RunRecord:
     return record.public()
 
 
-# Of summary.json and of results.json, what config.json of a converted model keeps; and of a method, what it leaves out.
 KEPT = (
     "objective", "init", "test_loss", "test_loss_of_baselines", "test_mask", "neighbours", "test_accuracy",
     "test_accuracy_with_flip", "test_calibration_error", "epochs", "steps", "weights", "seed", "seconds", "device",
     "precision", "versions", "content_hash",
 )  # fmt: skip
-MEASURED = ("knn", "linear", "head", "reconstruction")
-LARGE = ("confusion", "reliability")
-
-
-def _without_large(found: Any) -> Any:
-    return {key: value for key, value in found.items() if key not in LARGE} if isinstance(found, dict) else found
-
-
-# In the section `data`, the settings that hold paths of the machine.
-PATHS = ("root", "cache", "warning")
-"""In the section `data`, the settings that hold paths of the machine."""
+"""Of summary.json, what config.json of a converted model keeps."""
 
 
 def without_paths(values: dict[str, Any]) -> dict[str, Any]:
     """Return config.yaml or summary.json without the machine's paths: folders are dropped, `init` keeps its last part."""
     values = dict(values)
     if isinstance(data := values.get("data"), dict):
-        values["data"] = {key: value for key, value in data.items() if key not in PATHS}
+        values["data"] = {key: value for key, value in data.items() if key not in ("root", "cache", "warning")}
     if isinstance(model := values.get("model"), dict) and "init" in model:
         values["model"] = model | {"init": last_part(model["init"])}
     return values | ({"init": last_part(values["init"])} if "init" in values else {})
@@ -397,7 +386,7 @@ FORMS = {"accuracy": (".2%", ".1%"), "error": (".2%", ".1%"), "loss": (".4f", ".
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that is measured: where it is found, what it is called, and how it is written.
+    """A number that is measured: what it is called, how it is written, and where it is found.
 
     Attributes:
         key: its name in code.
@@ -419,14 +408,6 @@ class Figure:
     baseline_of: str = ""
     of_classifier: bool | None = None
 
-    @property
-    def form(self) -> str:
-        return FORMS[self.kind][0]
-
-    @property
-    def higher_is_better(self) -> bool:
-        return self.kind == "accuracy"
-
     def of_summary(self, summary: Mapping[str, Any]) -> float | None:
         """Return its value in summary.json, or None."""
         if self.of_classifier not in (None, "test_accuracy" in summary):
@@ -436,13 +417,9 @@ class Figure:
             value = (value or {}).get(key)
         return None if value is None else float(value)
 
-    def write(self, value: float) -> str:
-        """Return the value as text."""
-        return format(value, self.form)
-
-    def write_brief(self, value: float) -> str:
-        """Return the value as text, with fewer digits."""
-        return format(value, FORMS[self.kind][1])
+    def write(self, value: float, brief: bool = False) -> str:
+        """Return the value as text, `brief` with fewer digits."""
+        return format(value, FORMS[self.kind][brief])
 
 
 _BASELINES = "test_loss_of_baselines"

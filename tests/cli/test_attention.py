@@ -1,7 +1,6 @@
 """`vit attention`: the numbers are the model's, the pictures are there, and what is wrong is one line."""
 
 import hashlib
-import os
 import re
 
 import numpy as np
@@ -9,8 +8,6 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.cli.attention import OPTIONS
-from vit.cli.options import read_options
 from vit.data.augment import to_float
 from vit.data.folder import list_splits
 from vit.interpret import AttentionMaps, attention_rollout, attention_statistics, relevance, top_mass_mask
@@ -259,10 +256,10 @@ def test_a_film_over_the_snapshots_of_a_run(shown, weights_of, vit):
         (["encoder", *["one.png"] * 200], "pictures do not fit one legible figure"),
         (["encoder", "--data", "nodata"], "'nodata' is neither cifar10, cifar100, scenes nor a folder of images"),
         (["encoder", ""], "'' is no image file"),
-        (["encoder", "one.png", "--method", "relevance", "--layer", "1"], "--layer: has no meaning for --method relevance"),
-        (["encoder", "one.png", "--method", "distance", "--mask", "0.5"], "--mask: has no meaning for --method distance"),
-        (["encoder", "one.png", "--discard", "0.5"], "--discard: has no meaning for --method weights"),
-        (["run", "one.png", "--film", "--method", "rollout"], "--film: has no meaning for --method rollout"),
+        (["encoder", "one.png", "--method", "relevance", "--layer", "1"], "--layer: means nothing for --method relevance"),
+        (["encoder", "one.png", "--method", "distance", "--mask", "0.5"], "--mask: means nothing for --method distance"),
+        (["encoder", "one.png", "--discard", "0.5"], "--discard: means nothing for --method weights"),
+        (["run", "one.png", "--film", "--method", "rollout"], "--film: means nothing for --method rollout"),
         (["encoder", "one.png", "--query", "register " + "9" * 5000], "cannot be used; auto, cls, mean"),
         (["encoder", "one.png", "--query", "3x0"], "--query: '3x0' cannot be used"),
         (["encoder", "one.png", "--query", "3,0"], "there is no patch in row 3, column 0: the grid is 3 x 4"),
@@ -292,31 +289,3 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(argv, said, models, vi
     assert said in error
     assert not vit.out.exists()
     assert sorted(path.name for path in models.iterdir()) == before
-
-
-def test_an_unwritable_folder_is_refused_before_anything_is_computed(vit, monkeypatch):
-    asked = []
-
-    def access(path, mode):  # as for somebody whose folder it is not; root may write anywhere
-        asked.append((path, mode))
-        return False
-
-    monkeypatch.setattr("os.access", access)
-    code, _, error = vit("attention", "nowhere", "one.png")
-    assert code == 2
-    assert "cannot be written to; name another folder" in error
-    assert asked[0][1] & os.W_OK
-
-
-@pytest.mark.parametrize(
-    ("line", "layer"),
-    [
-        ("", -1),
-        ("--method distance", None),
-        ("--method distance --layer -1", -1),
-        ("--layer all", None),
-        ("--layer 3", 3),
-    ],
-)
-def test_by_default_it_is_the_last_layer_and_for_distances_all(line, layer):
-    assert read_options("vit attention", ["m", "--out", "d", *line.split()], *OPTIONS)[0].one_layer == layer

@@ -105,7 +105,7 @@ def test_a_page_far_too_large_is_refused_before_anything_is_computed(models, vit
     ("argv", "said"),
     [
         (["encoder", "one.png", "--out", "x" * 300 + ".html"], "File name too long"),
-        (["encoder", "one.png", "--out", "page.txt"], "name a page that ends in .html"),
+        (["encoder", "one.png", "--out", "page.txt"], "name a file that ends in .html"),
         (["encoder", "one.png", "--layers", "7", "--out", "p.html"], "there is no attention layer 7"),
         (["encoder", "one.png", "--snapshots", "--out", "p.html"], "holds no snapshots"),
         (["encoder", "--out", "p.html"], "name image files"),

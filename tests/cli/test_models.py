@@ -59,14 +59,6 @@ def test_json_has_all_of_it(package, capsys):
     assert known[0]["bytes"] < 3 * known[0]["parameters"] + 8000  # two bytes each, and the settings
 
 
-def test_nothing_there_is_said(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(vit.pretrained, "FOLDER", tmp_path)
-    assert main(["models"]) == 0
-    assert capsys.readouterr().out == "no models come with this installation\n"
-    assert main(["models", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
-
-
 def test_a_damaged_model_is_one_line(package, capsys):
     (package / "b" / "config.json").write_text("{")
     assert main(["models"]) == 2

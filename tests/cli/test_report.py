@@ -50,9 +50,3 @@ def test_mistakes_are_one_line_and_nothing_is_written(begun, argv, said, capsys,
     assert len(captured.err.splitlines()) == 1
     assert said.lower() in captured.err.lower()
     assert {path: path.is_file() and path.read_bytes() for path in begun.parent.rglob("*")} == before
-
-
-def test_settings_are_refused_without_heavy_imports(weighed):
-    done = weighed("from vit.cli import main; sys.exit(main(['report', 'nowhere', '--out', 'page.txt']))")
-    assert done.returncode == 2
-    assert done.stdout == "imported:\n"

@@ -3,8 +3,6 @@
 import pytest
 
 from vit.cli import main
-from vit.cli.study import study_parser
-from vit.studies import STUDIES
 
 
 @pytest.mark.parametrize(
@@ -31,13 +29,3 @@ def test_bad_commands_are_refused(argv, says, tmp_path, monkeypatch, capsys):
     assert says in error
     assert error.count("\n") == 1
     assert not (tmp_path / "x").exists()
-
-
-def test_help_names_every_study_and_setting(capsys):
-    assert main(["study", "--help"]) == 0
-    text = "".join(capsys.readouterr().out.split())  # which breaks lines at hyphens, too
-    for name in STUDIES:
-        assert name in text
-    for option in ("--quick", "--outDIR", "--study.seeds", "--train.epochs"):
-        assert option in text
-    assert study_parser().prog == "vit study"

@@ -70,8 +70,3 @@ def test_the_token_that_is_asked_is_one_that_the_encoder_has(make_run, tmp_path,
     encoder = load_model(make_run(tmp_path / "run", **changes, snapshots=0), part="encoder")
     found = last_attention(encoder, torch.rand(2, 3, 16, 16))
     assert (found.query, found.maps.shape, found.prefix_mass.shape) == (query, (2, 2, 4, 4), (2, 2))
-
-
-def test_a_classifier_fills_nothing_in(classifier):
-    found, _ = moments_of_run(read_run(classifier))
-    assert [moment.reconstruction for moment in found] == [None] * 3

@@ -209,7 +209,7 @@ def _transformers(job: Job) -> nn.Module:
     import transformers
 
     size = job.config().model.dimensions
-    config = transformers.ViTMAEConfig(
+    config = transformers.ViTMAEConfig(  # type: ignore[call-arg]
         image_size=job.image_size,
         patch_size=job.patch,
         mask_ratio=job.mask_ratio,

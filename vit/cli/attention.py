@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from vit.atomic import write_npz
-from vit.cli.options import POSITIONAL, ShownImages, read_options, require_folder
+from vit.cli.options import POSITIONAL, ShownImages, read_options, refuse_given, require_folder
 from vit.config import BelowOne, ConfigError, Section, Share
 from vit.errors import one_line
 from vit.load_options import LoadOptions
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 USED_BY = {
     "weights": {"layer", "head", "query", "mask", "keep", "film", "overlay", "scale"},
     "rollout": {"layer", "query", "mask", "discard", "overlay", "scale"},
-    "relevance": {"label", "mask", "overlay", "scale"},
+    "relevance": {"label", "query", "mask", "overlay", "scale"},
     "distance": {"layer"},
 }
 """The options that each method uses, of those that not all use."""
@@ -84,7 +84,15 @@ OPTIONS = (AttentionOptions, ShownImages, LoadOptions)
 def run(argv: Sequence[str]) -> int:
     """Draw the pictures, and write them when nothing can be wrong with any of them."""
     options, shown, load = read_options("vit attention", argv, *OPTIONS)
-    refuse_unused(options, shown)
+
+    # Options that mean nothing here are refused
+    unused = set().union(*USED_BY.values()) - USED_BY[options.method]
+    if options.method == "relevance" and shown.mask is None:
+        unused |= {"query"}  # of the hidden patch that is filled in
+    for group in (options, shown):
+        refuse_given(group, unused, f"means nothing for --method {options.method}; leave it out")
+    if options.film and (shown.mask is not None or options.scale == "row"):
+        raise ConfigError("--film: shows whole images on one scale; leave --mask and --scale row out")
     require_folder(options.out)
     snapshots = snapshots_of(options.checkpoint) if options.film else {}
 
@@ -101,19 +109,6 @@ def run(argv: Sequence[str]) -> int:
         write_npz(path.with_suffix(".npz"), picture.numbers)
         print(f"{'film' if film else 'picture'}: {one_line(str(path))}, numbers beside it in {picture.name}.npz")
     return 0
-
-
-def refuse_unused(options: AttentionOptions, shown: ShownImages) -> None:
-    """Refuse options that the method does not use."""
-    given = {item.name for item in fields(options) if getattr(options, item.name) != item.default}
-    used = USED_BY[options.method]
-    if shown.mask is not None:
-        given |= {"mask"}
-        used = used | ({"query"} if options.method == "relevance" else set())  # the hidden patch that is filled in
-    for name in sorted(given & set().union(*USED_BY.values()) - used):
-        raise ConfigError(f"--{name}: has no meaning for --method {options.method}; leave it out")
-    if options.film and (shown.mask is not None or options.scale == "row"):
-        raise ConfigError("--film: shows whole images on one scale; leave --mask and --scale row out")
 
 
 def load_with_images(checkpoint: str, shown: ShownImages, load: LoadOptions) -> ModelWithImages:

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from vit.atomic import write_json
 from vit.bench.job import Job, JobOptions, Peer
-from vit.cli.options import picture_path, read_options, require_folder
+from vit.cli.options import output_file, read_options, require_folder
 from vit.config import ConfigError, Positive, Section
 
 
@@ -43,7 +43,7 @@ class BenchOptions(Section):
         if self.plot is not None:
             if not self.scaling:
                 raise ConfigError("--plot: draws the scaling; give --scaling too")
-            picture_path("--plot", str(self.plot))
+            output_file(self.plot, option="--plot")
         if self.json is not None:
             if self.json.is_dir():
                 raise ConfigError(f"--json: {str(self.json)!r} is a folder; name a file")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from vit.cli.options import POSITIONAL, choose_command, read_options
-from vit.config import ConfigError, Section
+from vit.cli.options import POSITIONAL, choose_command, read_options, refuse_given
+from vit.config import Section
 from vit.errors import one_line
 from vit.load_options import LoadOptions
 from vit.runs import read_finished
@@ -49,11 +49,10 @@ class Convert(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("half", "card", "results", "note"):
-            if getattr(self, key) and self.to != "safetensors":
-                raise ConfigError(f"--{key}: is for --to safetensors; leave it out")
-            if getattr(self, key) and key in ("results", "note") and not self.card:
-                raise ConfigError(f"--{key}: is for the card; add --card, or leave it out")
+        if self.to != "safetensors":
+            refuse_given(self, ("half", "card", "results", "note"), "is for --to safetensors; leave it out")
+        if not self.card:
+            refuse_given(self, ("results", "note"), "is for the card; add --card, or leave it out")
 
 
 @dataclass(frozen=True)

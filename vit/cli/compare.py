@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vit.cli.options import POSITIONAL, picture_path, read_options
+from vit.cli.options import POSITIONAL, output_file, read_options
 from vit.config import ConfigError
 from vit.errors import one_line
 
@@ -22,7 +22,7 @@ class Compare:
     """run folders"""
     markdown: bool = False
     """as a Markdown table"""
-    plot: str | None = None
+    plot: Path | None = None
     """also draw how they went: .png, .svg or .pdf"""
 
     def __post_init__(self) -> None:
@@ -36,7 +36,7 @@ OPTIONS = (Compare,)
 def run(argv: Sequence[str]) -> int:
     """Read the runs, draw them where that is asked for, and print the table."""
     (options,) = read_options("vit compare", argv, *OPTIONS)
-    plot = None if options.plot is None else picture_path("--plot", options.plot)
+    plot = options.plot and output_file(options.plot, option="--plot")
 
     from vit.report.comparison import as_table, compare_runs, draw_runs, read_finished
 

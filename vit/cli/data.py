@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
-from vit.cli.options import picture_path
+from vit.cli.options import output_file
 from vit.config import ConfigError
 from vit.errors import one_line
 from vit.settings import config_parser, parse_config, take_options
@@ -24,7 +25,7 @@ def run(argv: Sequence[str]) -> int:
     config = parse_config(data_parser(), argv)
     if not outs:
         raise ConfigError("--out: name a picture to write, one that ends in .png, .svg or .pdf")
-    out = picture_path("--out", outs[-1])
+    out = output_file(Path(outs[-1]))
 
     from vit.data import SCENES_SEED, load_data
     from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vit.atomic import write_npz, write_text
 from vit.cli.attention import load_with_images, snapshots_of
-from vit.cli.options import POSITIONAL, ShownImages, page_path, read_options
+from vit.cli.options import PAGE, POSITIONAL, ShownImages, output_file, read_options
 from vit.config import Section
 from vit.errors import one_line
 from vit.load_options import LoadOptions
@@ -47,7 +47,7 @@ OPTIONS = (ExploreOptions, ShownImages, LoadOptions)
 def run(argv: Sequence[str]) -> int:
     """Write the page."""
     options, shown, load = read_options("vit explore", argv, *OPTIONS)
-    out = page_path(str(options.out))
+    out = output_file(options.out, PAGE)
     snapshots = snapshots_of(options.checkpoint) if options.snapshots else {}
     subject = load_with_images(options.checkpoint, shown, load)
 

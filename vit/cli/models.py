@@ -75,7 +75,7 @@ def best_figures(figures: dict[str, Any], data: str) -> Iterator[str]:
             values.append((value, figures))
         for value, found in values[:1]:
             tested = found.get("tested_on", "test images")
-            yield f"{figure.short} {figure.write_brief(value)}{'' if tested == 'test images' else f' on {tested}'}"
+            yield f"{figure.short} {figure.write(value, brief=True)}{'' if tested == 'test images' else f' on {tested}'}"
 
 
 def _size(size: Sequence[int]) -> str:

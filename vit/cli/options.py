@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -18,6 +18,8 @@ from vit.errors import one_line
 
 POSITIONAL = {"positional": True}
 """Metadata of a field that is given by its place instead of as `--name`."""
+PAGE, PICTURE = (".html", ".htm"), (".png", ".svg", ".pdf")
+"""The endings of files that are written."""
 WORDS = {
     int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path", tuple: "a pair as 32,48",
 }  # fmt: skip
@@ -145,6 +147,22 @@ def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any,
     )
 
 
+def default_of(item: Field) -> Any:
+    """Return the default of a field, that of a list as a tuple; MISSING if it has none."""
+    return item.default if item.default_factory is MISSING else tuple(item.default_factory())
+
+
+def refuse_given(options: Any, names: Collection[str], why: str) -> None:
+    """Refuse the options `names` of a dataclass where they are given, i.e. differ from their defaults.
+
+    Raises:
+        ConfigError: with the reason `why`.
+    """
+    for item in fields(options):
+        if item.name in names and getattr(options, item.name) != default_of(item):
+            raise ConfigError(f"--{item.name.replace('_', '-')}: {why}")
+
+
 def choose_command(program: str, what: str, commands: Mapping[str, str], argv: Sequence[str]) -> tuple[str, list[str]]:
     """Return the command that stands first on a command line, and what follows it.
 
@@ -218,6 +236,9 @@ class _HelpFormatter(DefaultHelpFormatter):
         return action.help + ("" if told else f" (default: {default})")
 
 
+# ---- Options of several commands ----------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class ShownImages(Section):
     """What the model is shown."""
@@ -237,11 +258,13 @@ class ShownImages(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mask is None and self.seed:
-            raise ConfigError("--seed: is of the mask; add --mask, or leave it out")
-        for name in ("root", "count"):
-            if self.data is None and getattr(self, name) != type(self).__dataclass_fields__[name].default:
-                raise ConfigError(f"--{name}: is about a data set; add --data, or leave it out")
+        if self.mask is None:
+            refuse_given(self, ("seed",), "is of the mask; add --mask, or leave it out")
+        if self.data is None:
+            refuse_given(self, ("root", "count"), "is about a data set; add --data, or leave it out")
+
+
+# ---- Places to write to ------------------------------------------------------------------------------------------------
 
 
 def require_folder(folder: Path, option: str = "--out") -> None:
@@ -256,29 +279,15 @@ def require_folder(folder: Path, option: str = "--out") -> None:
         raise ConfigError(f"{option}: {there} cannot be written to; name another folder")
 
 
-def page_path(text: str) -> Path:
-    """The page that `--out` names, before anything is computed for it.
+def output_file(path: Path, suffixes: Sequence[str] = PICTURE, option: str = "--out") -> Path:
+    """Return the file, named by `option`, that is to be written; its name ends in one of `suffixes`.
 
     Raises:
         ConfigError: it cannot be one, or cannot be written.
     """
-    return _file_path("--out", text, (".html", ".htm"), "a page that ends in .html")
-
-
-def picture_path(option: str, text: str) -> Path:
-    """The picture that `option` names, before anything is computed for it.
-
-    Raises:
-        ConfigError: it cannot be one, or cannot be written.
-    """
-    return _file_path(option, text, (".png", ".svg", ".pdf"), "a picture that ends in .png, .svg or .pdf")
-
-
-def _file_path(option: str, text: str, suffixes: tuple[str, ...], what: str) -> Path:
-    out = Path(text)
-    if out.suffix not in suffixes or os.path.isdir(out):
-        raise ConfigError(f"{option}: {text!r} cannot be used; name {what}")
-    if len(os.fsencode(out.name)) > 240:  # beside it, a temporary file needs a name too
-        raise ConfigError(f"{option}: {out.name[:40]}...: File name too long")
-    require_folder(out.parent, option)
-    return out
+    if path.suffix not in suffixes or os.path.isdir(path):
+        raise ConfigError(f"{option}: {str(path)!r} cannot be used; name a file that ends in {' or '.join(suffixes)}")
+    if len(os.fsencode(path.name)) > 240:  # beside it, a temporary file needs a name too
+        raise ConfigError(f"{option}: {path.name[:40]}...: File name too long")
+    require_folder(path.parent, option)
+    return path

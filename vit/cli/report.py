@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vit.cli.options import POSITIONAL, page_path, read_options
+from vit.cli.options import PAGE, POSITIONAL, output_file, read_options
 from vit.config import Section
 from vit.errors import one_line
 from vit.runs import RunFiles
@@ -30,7 +30,7 @@ OPTIONS = (ReportOptions,)
 def run(argv: Sequence[str]) -> int:
     """Write the page."""
     (options,) = read_options("vit report", argv, *OPTIONS)
-    out = RunFiles(options.run).report if options.out is None else page_path(str(options.out))
+    out = RunFiles(options.run).report if options.out is None else output_file(options.out, PAGE)
 
     from vit.report.page import write_report
 

@@ -13,7 +13,7 @@ from vit.errors import UserError, one_line
 from vit.figures import Panel, RunLine, compared_figure, save_figure
 from vit.figures.measures import SERIES
 from vit.report.pictures import curves_of
-from vit.runs import FIGURES, WRONG_VALUES, RunRecord, read_run, settings_that_matter
+from vit.runs import FIGURES, WRONG_VALUES, Figure, RunRecord, read_run, settings_that_matter
 
 SEEDS = ("train.seed", "data.subset_seed")
 LINEAR = FIGURES["linear_probe"]
@@ -114,7 +114,7 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
         for figure in FIGURES.values():
             for column in [figure.short, BEST_LAYER] if figure is LINEAR else [figure.short]:
                 values = [run.figures[column] for run in alike if column in run.figures]
-                row[column] = _mean(values, figure.form) if len(values) == len(alike) else ""
+                row[column] = _mean(values, figure) if len(values) == len(alike) else ""
         rows.append(row)
     return [{name: row[name] for name in row if any(other[name] for other in rows)} for row in rows]
 
@@ -149,7 +149,7 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path) -> None:
         for title in drawn[0]:
             first, *others = (lines[title] for lines in drawn)
             ends = [line.end[1] for line in (first, *others) if line.end]
-            label = f"{_mean(ends, '.2%' if title == 'accuracy' else '.4f')}  {names}"
+            label = f"{_mean(ends, FIGURES['accuracy' if title == 'accuracy' else 'cross_entropy'])}  {names}"
             panels.setdefault(title, []).extend([replace(first, label=label), *others])
     tested = dict.fromkeys(f"{run.record.tested} of {one_line(run.record.data['name'])}" for run in runs)
     about = (
@@ -174,7 +174,7 @@ def _lines(run: RunRecord, series: int) -> dict[str, RunLine]:
     return lines
 
 
-def _mean(values: Sequence[float], form: str) -> str:
+def _mean(values: Sequence[float], figure: Figure) -> str:
     """The mean of several seeds and their standard deviation, or the one value."""
-    spread = f" ± {statistics.stdev(values):{form}}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):{form}}{spread}"
+    spread = f" ± {figure.write(statistics.stdev(values))}" if len(values) > 1 else ""
+    return figure.write(statistics.mean(values)) + spread

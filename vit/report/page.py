@@ -145,8 +145,8 @@ def key_figures(record: RunRecord) -> list[tuple[str, str, str]]:
         if key in values:
             for baseline in baselines(key)[:1]:  # one is enough here
                 if baseline.key in values:
-                    meaning += f"; {baseline.label}: {baseline.write_brief(values[baseline.key])}"
-            figures.append((FIGURES[key].write_brief(values[key]), name or FIGURES[key].label, meaning))
+                    meaning += f"; {baseline.label}: {baseline.write(values[baseline.key], brief=True)}"
+            figures.append((FIGURES[key].write(values[key], brief=True), name or FIGURES[key].label, meaning))
     speed = f"{summary['images_per_second']:,.0f} images a second"
     return [*figures, (duration(summary["seconds"]), "of training", speed)]
 
@@ -162,7 +162,7 @@ def measured(record: RunRecord) -> dict[str, Any] | None:
     for key, name in (("masked_loss", "the model"), ("knn_accuracy", "by the model's features")):
         if key in values:
             beside = [(other.label, values[other.key]) for other in baselines(key) if other.key in values]
-            better = operator.gt if FIGURES[key].higher_is_better else operator.lt
+            better = operator.gt if FIGURES[key].kind == "accuracy" else operator.lt
             rows = bars([(name, values[key]), *beside], FIGURES[key])
             found[key] = {"bars": rows, "wins": all(better(values[key], value) for _, value in beside)}
     return found
