@@ -70,7 +70,7 @@ def test_places_may_stand_between_options():
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--out look", "CHECKPOINT: is needed"),
+        ("--out look", "checkpoint: is needed"),
         ("RUN", "--out: is needed"),
         ("RUN --out", "--out: expected one argument"),
         ("RUN --out look --fly 3", "unrecognized arguments: --fly"),
@@ -80,7 +80,7 @@ def test_places_may_stand_between_options():
         ("RUN --out look --sizes 3 x", "--sizes: 'x' cannot be used; a whole number"),
         ("RUN --out look --image-size 3,4,5", "--image-size: .* cannot be used; a whole number or a pair as 32,48"),
         ("RUN --out look --keep 3", "--keep: 3.0 cannot be used; a number from 0 to 1"),
-        ("RUN --out look --keep nan", "--keep: nan cannot be used"),
+        ("RUN --out look --keep nan", "--keep: 'nan' cannot be used"),
         ("RUN --out look --seed 1", "--seed: is of the mask"),
         ("RUN --out look --count 9", "--count: is about a data set"),
     ],
