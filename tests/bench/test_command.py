@@ -22,11 +22,12 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     axes = {"batch": ("batch", (2, 4)), "images": ("images", (16, 32))}
     monkeypatch.setattr(vit.bench.report, "AXES", axes)
     monkeypatch.setattr(vit.bench.scaling, "AXES", axes)
-    path, plot = tmp_path / "bench.json", tmp_path / "scaling.svg"
-    assert main([*SMALL.split(), "--ablation", "--scaling", "--plot", str(plot), "--json", str(path)]) == 0
+    plot = tmp_path / "scaling.svg"
+    assert main([*SMALL.split(), "--ablation", "--scaling", "--plot", str(plot), "--json"]) == 0
+    out, printed = capsys.readouterr()
 
     # The step
-    report = json.loads(path.read_text())
+    report = json.loads(out)
     (step,) = report["steps"]
     ours, whole, ceiling, *ablated = step["contestants"].values()
     assert ceiling["job"]["contestant"] == "ceiling"
@@ -39,7 +40,6 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     assert [each["about"]["precision"] for each in ablated] == ["bf16", "fp32"]  # in fp32 would be no change
     assert [each["job"]["allocator"] for each in ablated] == [True, False]
     assert {"device", "threads", "versions", "date"} == set(report["machine"])
-    printed = capsys.readouterr().out
     assert re.search(r"ceiling +[\d,]+ GFLOP/s", printed)
     assert "of the ceiling" in printed
     assert "one choice changed:" in printed
@@ -63,8 +63,7 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
         ("--peers nobody", "--peers"),
         ("--plot a.png", "--scaling"),
         ("--scaling --plot a.jpg", "--plot: 'a.jpg'"),
-        ("--json /dev/null/a.json", "/dev/null is not a folder"),
-        ("--json /", "is a folder"),
+        ("--scaling --plot /dev/null/a.png", "/dev/null is not a folder"),
         ("--objective classify --peers", "--objective: classify is timed alone"),
         ("--scaling --image-size 36 --patch 4", "model.patch_size: 8"),
     ],

@@ -344,7 +344,8 @@ def test_threads_give_the_same_in_the_same_order(root, monkeypatch, small_file):
 
 
 SLOW = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has taken from what it runs in the background
 from pathlib import Path
 from vit.data import decode
 from vit.data.folder import load_folder

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Literal, get_args
 
-from vit.atomic import write_json
 from vit.bench.job import Job, JobOptions, Peer
-from vit.cli.options import output_file, read_options, require_folder
+from vit.cli.options import output_file, read_options
 from vit.config import ConfigError, Positive, Section
 
 
@@ -35,8 +37,8 @@ class BenchOptions(Section):
     """how cost grows with tokens, depth, width, batch, images"""
     plot: Path | None = None
     """draw the scaling: .png, .svg or .pdf"""
-    json: Path | None = None
-    """write all that was measured"""
+    json: bool = False
+    """print all that was measured as JSON, and the tables on stderr"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,10 +46,6 @@ class BenchOptions(Section):
             if not self.scaling:
                 raise ConfigError("--plot: draws the scaling; give --scaling too")
             output_file(self.plot, option="--plot")
-        if self.json is not None:
-            if self.json.is_dir():
-                raise ConfigError(f"--json: {str(self.json)!r} is a folder; name a file")
-            require_folder(self.json.parent, "--json")
 
 
 OPTIONS = (BenchOptions, JobOptions)
@@ -64,8 +62,8 @@ def run(argv: Sequence[str]) -> int:
     varied = product(options.patch, options.precision, options.batch)
     jobs = [Job(**vars(job), patch=patch, precision=precision, batch=batch) for patch, precision, batch in varied]
     peers = () if options.peers is None else options.peers or get_args(Peer)
-    report = bench(jobs, options.rounds, peers, options.ablation, options.scaling, options.plot)
+    with redirect_stdout(sys.stderr if options.json else sys.stdout):
+        report = bench(jobs, options.rounds, peers, options.ablation, options.scaling, options.plot)
     if options.json:
-        write_json(options.json, report)
-        print(f"\nwritten: {options.json}")
+        print(json.dumps(report, indent=2))
     return 0
