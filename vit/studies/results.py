@@ -136,7 +136,7 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
         raise StudyError(f"{name}: {error}") from error
 
     # write, the numbers last
-    reading = cleandoc(module.__doc__ or "")
+    reading = cleandoc(module.__doc__ or "").partition("\n\n")[2]  # without its question, which is the title
     about: dict[str, Any] = {
         "question": STUDIES[name],
         "tables": [table.as_plain() for table in results.tables],
