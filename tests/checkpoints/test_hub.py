@@ -200,6 +200,13 @@ def test_offline_without_a_cache_is_one_line(name, tmp_path, monkeypatch):
     assert "cannot be fetched" in refused(name)
 
 
+@pytest.mark.slow  # the library tries for half a minute
+@pytest.mark.parametrize("name", ["hf/me/tiny", "timm/vit_tiny_patch16_224.augreg_in21k"])
+def test_no_network_is_one_line(name, tmp_path, monkeypatch):
+    use(monkeypatch, "http://127.0.0.1:9", tmp_path)
+    assert "cannot be fetched" in refused(name)
+
+
 def test_timm_names_go_through_timms_downloader(hub, tmp_path):
     import timm
 

@@ -121,6 +121,22 @@ def test_order_is_imagefolders(tmp_path):
     assert folder.EXTENSIONS == IMG_EXTENSIONS
 
 
+def test_loops_of_links_are_tolerated(root):
+    (root / "train" / "ape" / "loop").symlink_to(root / "train", target_is_directory=True)
+    (root / "train" / "ape" / "here").symlink_to(".", target_is_directory=True)
+    (root / "train" / "bee" / "self").symlink_to("self")
+    (root / "train" / "cat" / "linked.png").symlink_to("3.png")
+    assert len(load(root)[0]) == 13
+
+
+def test_hostile_name_cannot_forge_a_line(root, caplog):
+    hostile = root / "train" / "ape" / "x\r\nSaved checkpoint\x1b[2J\u202e.png"
+    hostile.write_bytes(b"bad")
+    for text in (refusal(root), *load(root, "skip")[0].skipped, *(record.getMessage() for record in caplog.records)):
+        assert text.isprintable()
+        assert "Saved checkpoint\\x1b[2J\\u202e.png" in text
+
+
 def test_images_beside_the_classes_are_reported_and_an_empty_folder_is_no_class(root, caplog):
     plain(root / "train" / "logo.png")
     (root / "train" / "aaa").mkdir()
