@@ -327,7 +327,7 @@ def is_about(summary: Mapping[str, Any], results: Mapping[str, Any]) -> bool:
     return summary.get("content_hash") in (None, results.get("content_hash"))
 
 
-def read_finished(folder: Path, results: Sequence[Path] = ()) -> RunRecord:
+def read_to_publish(folder: Path, results: Sequence[Path] = ()) -> RunRecord:
     """Read a finished run to publish it, without the paths of its machine.
 
     Args:

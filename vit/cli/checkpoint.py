@@ -13,7 +13,7 @@ from vit.cli.options import POSITIONAL, choose_command, read_options, refuse_giv
 from vit.config import Section
 from vit.errors import one_line
 from vit.load_options import LoadOptions
-from vit.runs import read_finished
+from vit.runs import read_to_publish
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def convert(options: Convert, load: LoadOptions) -> int:
     """Load a checkpoint, write it, and print what became of each tensor."""
     from vit.checkpoints import convert_model, load_model
 
-    run = read_finished(Path(options.checkpoint), options.results) if options.card else None
+    run = read_to_publish(Path(options.checkpoint), options.results) if options.card else None
     model = load_model(options.checkpoint, load)
     notes = convert_model(model, options.to, options.out, options.half, run, options.note)
     print(f"{options.out}: {model.origin.format} as {options.to}\n{model.origin.report}")
