@@ -18,6 +18,9 @@ from vit.cli import main
         (["one-hot", "--out", "x", "--train.objective", "classify"], "studies look at masked autoencoders"),
         (["one-hot", "--out", "x", "--model.qkv", "identity"], "model.qkv, model.qkv_bias: studies look at W_Q"),
         (["one-hot", "--out", "x", "--model.init", "vit-tiny-p4-cifar10"], "model.init: studies compare"),
+        (["one-hot", "--out", "x", "--study.checkpoint", "none"], "no checkpoint at none"),
+        (["identity-case", "--out", "x", "--study.checkpoint", "none"], "identity-case compares trainings"),
+        (["all", "--out", "x", "--study.checkpoint", "none"], "who-trains-them compares trainings"),
         (["one-hot", "--out", "x", "more"], "more"),
     ],
 )

@@ -37,7 +37,7 @@ from vit.figures import (
 from vit.figures.dynamics import ROWS
 from vit.figures.images import pairs_figure, pasted_figure
 from vit.figures.measures import arms_figure, layers_figure, relations_figure, scatter_figure, shares_figure
-from vit.figures.style import DARK, LIGHT, fitted, printable, style, text_width, titled_figure, wrapped
+from vit.figures.style import DARK, LIGHT, captioned, fitted, printable, style, text_width, titled_figure, wrapped
 
 HOSTILE = ["$x^$ {", "<script>", "a\nb\rc", "\u202egpj.exe", "_hidden", "", "\udcff", "very long " * 40]
 T = ("Title $", "subtitle " * 40)
@@ -85,6 +85,7 @@ def sheet(parts: bool):
 
 METRICS = [{"epoch": i / 10, "loss": 1 / (i + 1), "lr": 1e-3 * i, "grad_norm": 1.0} for i in range(30)]
 METRICS += [{"epoch": 1.0, "held": 0.3}, {"epoch": 3.0, "held": 0.1}]
+HELD = Curve("held out alone", "", "held", {"a $ line": 0.5}, share=True)
 LOSS = Curve("loss", "loss", "held", {"a $ line": 0.5, "another": 0.2})
 
 
@@ -139,6 +140,7 @@ THEMED = {
     "confusion of many": lambda **o: confusion_figure(torch.eye(30, dtype=torch.int64), ["x"] * 30, "", "", **o),
     "reliability": lambda **o: reliability_figure(*BINS, *T, **o),
     "a curve": lambda **o: curve_figure(METRICS, LOSS, 3.0, **o),
+    "a curve of held-out images": lambda **o: curve_figure(METRICS, HELD, 3.0, **o),
     "an exact curve": lambda **o: curve_figure(METRICS, STEERING[0], 1.9, **o),
     "dynamics": lambda **o: dynamics(3, MATRICES, True, True, **o),
     "dynamics without biases": lambda **o: dynamics(24, MATRICES, False, False, **o),
@@ -171,7 +173,13 @@ ON_PAPER = {
     "sheet with parts": lambda: sheet(True),
     "curves": lambda: curves_figure(METRICS, [LOSS], *T),
     "two curves": lambda: curves_figure(METRICS, [LOSS, Curve("accuracy", "loss", "held", {})], *T),
+    "three curves": lambda: curves_figure(METRICS, [LOSS, Curve("accuracy", "loss", share=True), HELD], *T),
     "runs": lambda: compared_figure(RUNS, *T),
+    "runs over hours": lambda: compared_figure(
+        [Panel("a", [RunLine(n, [1 + n], [0.5], (1.5 + n, 0.5), "a $", start=n) for n in range(5)], share=True)] * 2,
+        *T,
+        hours=True,
+    ),
     "scaling": lambda: scaling_figure(dict.fromkeys(["tokens", "images", "$depth$"], AXES), *T),
     "pairs": lambda: pairs_figure(
         ["head $0$"], {"all": (rand(1, 2, 2, 3, 4, 4), [["12%", "3%"]])}, ("asks", "is found"), *T
@@ -271,6 +279,14 @@ def test_a_long_title_goes_on_in_a_second_line_and_then_ends():
             assert all(edge.x1 <= figure.bbox.x1 for edge in edges)
             assert edges[0].y0 > edges[1].y1
     assert figure.texts[0].get_text().endswith("…")
+
+
+def test_figures_of_one_thing_say_so():
+    with style():
+        with captioned("a model"):
+            figures = [titled_figure(4, 1, "A title", subtitle) for subtitle in ("subtitle", "")]
+        figures.append(titled_figure(4, 1, "A title", "subtitle"))
+    assert [figure.texts[1].get_text() for figure in figures] == ["a model · subtitle", "a model", "subtitle"]
 
 
 @pytest.mark.parametrize("text", ["short", "x" * 500, "several words of a name " * 9, "\u202egpj.exe", "日本" * 40])

@@ -14,7 +14,7 @@ from vit.cli.options import require_folder
 from vit.config import OBJECTIVES, Config, ConfigError
 from vit.errors import one_line
 from vit.settings import SECTIONS, config_parser, parse_sections, take_options
-from vit.studies import STUDIES, StudyConfig
+from vit.studies import OF_TRAININGS, STUDIES, StudyConfig
 
 CONFIGS = Path(vit.__file__).resolve().parents[1] / "configs" / "studies"
 STUDY_SECTIONS = SECTIONS | {"study": StudyConfig}
@@ -87,4 +87,6 @@ def study_settings(name: str, quick: bool = False, settings: Sequence[str] = ())
         raise ConfigError("model.qkv, model.qkv_bias: studies look at W_Q, W_K, W_V and their biases; leave them out")
     if config.model.init:
         raise ConfigError("model.init: studies compare with the random weights that they begin with; leave it out")
+    if study.checkpoint and name in OF_TRAININGS:
+        raise ConfigError(f"study.checkpoint: {name} compares trainings, and a checkpoint is one; leave it out")
     return config, study

@@ -11,8 +11,9 @@ import math
 import textwrap
 import warnings
 from bisect import bisect
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, wraps
 from pathlib import Path
@@ -97,6 +98,19 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     return drawn
 
 
+_captioned: ContextVar[str] = ContextVar("captioned", default="")
+
+
+@contextmanager
+def captioned(about: str) -> Iterator[None]:
+    """Begin the subtitles of all figures that are drawn within the block with `about`: what they all show."""
+    before = _captioned.set(about)
+    try:
+        yield
+    finally:
+        _captioned.reset(before)
+
+
 def titled_figure(width: float, height: float, title: str, subtitle: str, placed: bool = False) -> Figure:
     """A figure of width x height inches of content under a heading, both to be drawn within `styled`.
 
@@ -104,6 +118,7 @@ def titled_figure(width: float, height: float, title: str, subtitle: str, placed
     heading: a page says beside the figure what it is. Constrained layout places axes, or, if `placed`, the caller.
     """
     titles, lines, head = [], [], 0.12
+    subtitle = " · ".join(filter(None, (_captioned.get(), subtitle)))
     if title:
         room = (width - 0.3) * 72
         titles, lines = wrapped(title[:500], room, 13, "bold"), wrapped(subtitle, room, 8.5)

@@ -22,6 +22,8 @@ STUDIES = {
     "one-hot": "Is an embedding table a linear map, and a patch embedding a table?",
 }
 """Each study and its question. Its module has the same name, with underscores."""
+OF_TRAININGS = ("who-trains-them", "fixed-or-learned", "identity-case")
+"""Those that compare trainings, so that there is nothing to ask of a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class StudyConfig:
     """one model is trained for each; tables have the mean and the spread over them"""
     images: int = 1000
     """test images that are looked at, where all of them would take long"""
+    checkpoint: str = ""
+    """look at this model, whatever `vit.checkpoints.load_model` reads, in place of training some; empty: train"""
 
     def __post_init__(self) -> None:
         whole = all(isinstance(seed, int) and 0 <= seed < 2**64 for seed in self.seeds)

@@ -320,7 +320,7 @@ def example_figure(trained: Trained, asked: Asked, images: int) -> Figure:
             maps[number, panel, asked.visible[one]] = ranks(values[one]) / (values.shape[1] - 1)
     shown = to_float(trained.sample(images)[asked.image[chosen]], trained.config.model.image_size_2d)
     about = (
-        f"{trained.data.name}, seed {trained.config.train.seed} · attention: last decoder layer, mean of heads; then how much"
+        f"{trained.data.name}, {trained.name} · attention: last decoder layer, mean of heads; then how much"
         " the outlined patch changes when each visible patch is left out, or the mean of them stands in its place; ranked from"
         " 0, the least, to 1, the most; r: rank correlation of the first two, in images at its 90th, 50th and 10th percentile"
     )

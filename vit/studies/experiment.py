@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from vit.atomic import write_json
 from vit.attention import MultiHeadSelfAttention
-from vit.checkpoints import load_model, save_model
-from vit.config import Config, DataConfig
+from vit.checkpoints import load_model, load_trained, save_model
+from vit.checkpoints.native import build_model, content_hash
+from vit.config import Config, DataConfig, ModelConfig
 from vit.data import Dataset, load_data
-from vit.data.augment import Normalization, to_float
+from vit.data.augment import Normalization
 from vit.data.draws import derive_seed
 from vit.data.images import evenly_spaced
 from vit.device import Compute, choose_compute
@@ -29,7 +30,7 @@ from vit.evaluate import Options, evaluate
 from vit.evaluate.probe import L2_GRID
 from vit.evaluate.reconstruction import fixed_mask, score_reconstruction
 from vit.interpret import DynamicsRecorder
-from vit.mae import MaskedAutoencoder
+from vit.mae import MaskedAutoencoder, Model
 from vit.masking import Mask
 from vit.patches import patchify
 from vit.runs import read_mapping
@@ -111,8 +112,12 @@ def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, Seeds]:
 
 @dataclass(frozen=True)
 class Trained:
-    """A study's model after and before its training (`initial`), in eval mode, with its images and its run folder."""
+    """A study's model after and before its training (`initial`), in eval mode, with its images and its run folder.
 
+    Of a checkpoint, which may be an encoder alone, `initial` has the same architecture and random weights.
+    """
+
+    name: str  # of several alike: "seed 0"
     config: Config
     data: Dataset
     model: MaskedAutoencoder
@@ -123,7 +128,7 @@ class Trained:
 
     def prepare(self, images: Tensor) -> Tensor:
         """Return the model's input for images: uint8 (B, C, h, w) -> (B, C, H, W), on its device."""
-        return self.normalize(to_float(images.to(self.compute.device), self.config.model.image_size_2d))
+        return self.model.origin.inputs(images.to(self.compute.device))
 
     def sample(self, count: int, split: Literal["test", "train"] = "test") -> Tensor:
         """Return up to `count` images of a split: uint8 (n, C, h, w).
@@ -142,7 +147,9 @@ class Trained:
         return patchify(self.inputs(count, split), self.model.encoder.patch_embed.patch_size)
 
     def masked(self, inputs: Tensor, size: int) -> Iterator[tuple[Tensor, Mask]]:
-        """Yield batches of test images, each with its fixed mask, as when a model is scored."""
+        """Yield batches of test images, each with its fixed mask, as when a model is scored; refuse one without decoder."""
+        if self.model.decoder is None:
+            raise StudyError(f"study.checkpoint: {self.model.origin.source} has no decoder, to fill in hidden patches")
         kind, ratio, grid_size = self.config.mask.kind, self.config.mask.ratio, self.config.model.grid_size
         for number, batch in enumerate(inputs.split(size)):
             yield batch, fixed_mask(kind, number * size, len(batch), grid_size, ratio).to(inputs.device)
@@ -155,7 +162,7 @@ class Trained:
     @cached_property
     def halfway(self) -> MaskedAutoencoder:
         """The model after half of its steps."""
-        return _load(self.folder / "halfway", self.compute)
+        return cast(MaskedAutoencoder, load_model(self.folder / "halfway")).to(self.compute.device).eval()
 
     @cached_property
     def scores(self) -> dict[str, float]:
@@ -201,25 +208,23 @@ def trained_and_random(
     }
 
 
-def _load(folder: Path, compute: Compute) -> MaskedAutoencoder:
-    return cast(MaskedAutoencoder, load_model(str(folder))).to(compute.device).eval()
-
-
 # --- the experiment ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Experiment:
-    """Hands a study its images and models.
+    """Hands a study its images and models: those that it trains, or `study.checkpoint`.
 
     Attributes:
-        config: settings of the trainings, but for the seed.
+        config: settings of the trainings, but for the seed; of a checkpoint, with its architecture.
         study: the study's own settings.
         folder: for the runs.
         tell: gets a line when a training begins.
         used: data sets that were loaded.
         seconds: of training by run, also of runs that were found.
         waited: seconds of the trainings made now.
+        checkpoint: the model to look at; None: train.
+        left_out: what was asked for, but takes another training than the checkpoint's.
     """
 
     config: Config
@@ -229,6 +234,23 @@ class Experiment:
     used: dict[DataConfig, Dataset] = field(default_factory=dict, init=False)
     seconds: dict[Path, float] = field(default_factory=dict, init=False)
     waited: float = field(default=0.0, init=False)
+    checkpoint: Model | None = field(default=None, init=False)
+    left_out: list[str] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        if self.study.checkpoint:
+            self.checkpoint = load_trained(self.study.checkpoint)
+            model = with_architecture(self.config.model, self.checkpoint)
+            if model.qkv != "linear" or not model.qkv_bias:
+                what = "W_Q, W_K, W_V and their biases, which studies look at"
+                raise StudyError(f"study.checkpoint: {self.name} does not have {what}")
+            self.config = replace(self.config, model=model)
+            self.study = replace(self.study, seeds=self.study.seeds[:1])
+
+    @property
+    def name(self) -> str:
+        """What captions call the checkpoint; empty where models are trained."""
+        return Path(self.study.checkpoint).name
 
     @property
     def on_scenes(self) -> Config:
@@ -253,26 +275,60 @@ class Experiment:
         return data
 
     def models(self, arm: str = USUAL, config: Config | None = None) -> list[Trained]:
-        """Return the models of one of `ARMS`, one per seed: trained now, or found; an interrupted training goes on."""
+        """Return the models of one of `ARMS`, one per seed: trained now, or found; an interrupted training goes on.
+
+        With a checkpoint, this is the usual arm's only model, for any images; of the others there is none.
+        """
+        if arm != USUAL and self.leaves_out(arm):
+            return []
         return [self._model(arm, ARMS[arm].config(config or self.config), seed) for seed in self.study.seeds]
+
+    def leaves_out(self, what: str) -> bool:
+        """Return whether there is a checkpoint, and remember that `what`, which takes another training, is left out."""
+        if self.checkpoint is not None:
+            self.left_out.append(what)
+        return self.checkpoint is not None
 
     def _model(self, arm: str, config: Config, seed: int) -> Trained:
         config = replace(config, train=replace(config.train, seed=seed))
         data, compute = self.data(config), choose_compute(config.run, "fp32")
+        if self.checkpoint is not None:
+            name, folder = "checkpoint", self.folder / f"{content_hash(self.checkpoint)}-{data.content_hash}"
+            both = self.checkpoint, untrained(self.checkpoint, seed)
+        else:
+            name, folder = f"seed {seed}", self._trained(arm, config, data)
+            both = load_model(folder), load_model(folder / "initial")
+        model, initial = (cast(MaskedAutoencoder, one).to(compute.device).eval() for one in both)
+        return Trained(name, config, data, model, initial, model.origin.normalize, compute, folder)
 
-        # a run folder is found again by arm, settings, seed and data
+    def _trained(self, arm: str, config: Config, data: Dataset) -> Path:
+        """Return the folder of a run, trained now or found by arm, settings, seed and data."""
         content = json.dumps([arm, config.deciding(), data.content_hash])
-        content_hash = hashlib.sha256(content.encode()).hexdigest()[:8]
-        folder = self.folder / f"{re.sub(r'[^A-Za-z_]+', '-', arm)}-{content_hash}-seed{seed}"
+        digest = hashlib.sha256(content.encode()).hexdigest()[:8]
+        folder = self.folder / f"{re.sub(r'[^A-Za-z_]+', '-', arm)}-{digest}-seed{config.train.seed}"
         if not (folder / "learned.json").exists():
-            self.tell(f"training: {arm}, seed {seed}, {data.name}")
+            self.tell(f"training: {arm}, seed {config.train.seed}, {data.name}")
             since = time.perf_counter()
             _train(config, data, folder, ARMS[arm].start)
             self.waited += time.perf_counter() - since
-
-        model, initial = (_load(path, compute) for path in (folder, folder / "initial"))
         self.seconds[folder] = read_mapping(folder / "learned.json", StudyError)["seconds"]
-        return Trained(config, data, model, initial, model.origin.normalize, compute, folder)
+        return folder
+
+
+def with_architecture(settings: ModelConfig, model: Model) -> ModelConfig:
+    """Return settings with the architecture of a model."""
+    found = {key: value for key, value in vars(model.encoder.config).items() if key not in ("channels", "num_classes")}
+    if model.decoder is not None:
+        own = model.decoder.config
+        found |= {"decoder_dim": own.dim, "decoder_depth": own.depth, "decoder_heads": own.num_heads}
+    return replace(settings, **found)
+
+
+def untrained(model: Model, seed: int) -> Model:
+    """Return a model of the same architecture as a training with this seed would begin with it."""
+    torch.manual_seed(derive_seed(seed, "weights", 0))
+    decoder = None if model.decoder is None else model.decoder.config
+    return build_model(model.encoder.config, decoder, getattr(model, "norm_pix_loss", False))
 
 
 def _train(config: Config, data: Dataset, folder: Path, start: Callable[[MaskedAutoencoder], None] | None) -> None:

@@ -130,7 +130,7 @@ def maps_figure(plain: Trained, learned: Trained) -> Figure:
         [f"layer {layer}" for layer in range(maps[0].shape[1])],
         [*rows] * len(images),
         "Where a patch looks, by similarity alone and by learned matrices",
-        f"{plain.data.name} · mean of heads · seed {plain.config.train.seed}",
+        f"{plain.data.name} · mean of heads · {plain.name}",
         masses=torch.stack(masses, 1).flatten(0, 1),
         query=[ask for ask in asks for _ in rows],
         scale="row",

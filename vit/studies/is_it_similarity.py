@@ -65,7 +65,7 @@ def study(experiment: Experiment) -> Results:
     data = models[0].data.name
     pictures = {
         "preferences": preferences_figure(liking, data),
-        "split": split_figure(found["first"], found["keys"], experiment.study.seeds, data),
+        "split": split_figure(found["first"], found["keys"], [one.name for one in models], data),
         "pairs": pairs_of_patches(models[0], data),
     }
     return Results(tables(found["forms"], liking, found["first"], found["keys"]), pictures)
@@ -218,11 +218,11 @@ def preferences_figure(liking: dict[str, Tensor], data: str) -> Figure:
     return layers_figure(panels, "Are the keys that a query prefers like it?", about)
 
 
-def split_figure(first: dict[str, Tensor], keys: dict[str, Tensor], numbers: list[int], data: str) -> Figure:
+def split_figure(first: dict[str, Tensor], keys: dict[str, Tensor], names: list[str], data: str) -> Figure:
     """Draw what logits are made of: of the first layer, head by head, and of each layer."""
     heads = {
-        f"seed {seed}, head {head}": shares.tolist()
-        for seed, of in zip(numbers, first["trained"], strict=True)
+        f"{name}, head {head}": shares.tolist()
+        for name, of in zip(names, first["trained"], strict=True)
         for head, shares in enumerate(of[:4])
     }
     heads["random weights, mean"] = first["random weights"].mean((0, 1)).tolist()
@@ -257,7 +257,7 @@ def pairs_of_patches(trained: Trained, data: str) -> Figure:
             )
         panels[name] = (torch.stack(rows)[..., :channels, :, :], notes)
     about = (
-        f"{data}, seed {trained.config.train.seed}, first layer · a patch with more of the left tile (or of its negative) asks"
+        f"{data}, {trained.name}, first layer · a patch with more of the left tile (or of its negative) asks"
         " for patches with more of the right one (or of its negative); below: share of the head's form as patches vary, and"
         " how alike the tiles are, from −1 to +1"
     )

@@ -20,14 +20,16 @@ from torch import Tensor
 
 from vit import __version__
 from vit.atomic import write_json, write_text
+from vit.checkpoints.native import content_hash
 from vit.device import choose_compute, device_name
 from vit.errors import UserError
 from vit.figures import save_figure
-from vit.figures.style import Figure
+from vit.figures.style import Figure, captioned
 from vit.runs import flat_settings, read_mapping, settings_that_matter
 from vit.studies import STUDIES
 
 if TYPE_CHECKING:
+    from vit.mae import Model
     from vit.studies.experiment import Experiment
 
 
@@ -119,8 +121,15 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
     """
     # refuse what cannot be made or written
     folder, config = out / name, experiment.config
-    decisive = settings_that_matter(flat_settings(config.to_dict()))
-    settings = {"settings": decisive, "seeds": list(experiment.study.seeds), "images": experiment.study.images}
+    checkpoint, sections = experiment.checkpoint, config.to_dict()
+    if checkpoint is not None:
+        sections = {key: sections[key] for key in ("data", "model", "mask")}  # all others are of trainings
+    settings = {
+        "settings": settings_that_matter(flat_settings(sections)),
+        "seeds": list(experiment.study.seeds),
+        "images": experiment.study.images,
+        "checkpoint": checkpoint and {"name": experiment.name, "content_hash": content_hash(checkpoint)},
+    }
     found = read_mapping(folder / "results.json", StudyError)
     if any(found.get(key) != value for key, value in settings.items()) and folder.exists() and any(folder.iterdir()):
         what = "a study with other settings" if found else "other files"
@@ -131,12 +140,15 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
     # train and measure
     module, since = import_module(f"vit.studies.{name.replace('-', '_')}"), time.perf_counter()
     try:
-        results = module.study(experiment)
+        with captioned(experiment.name):
+            results = module.study(experiment)
     except StudyError as error:
         raise StudyError(f"{name}: {error}") from error
 
     # write, the numbers last
     reading = cleandoc(module.__doc__ or "").partition("\n\n")[2]  # without its question, which is the title
+    if checkpoint is not None:
+        reading += f"\n\n{_about_checkpoint(experiment, checkpoint)}"
     about: dict[str, Any] = {
         "question": STUDIES[name],
         "tables": [table.as_plain() for table in results.tables],
@@ -169,3 +181,11 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
     write_text(folder / "tables.md", "\n\n".join(parts) + "\n")
     write_json(folder / "results.json", about)
     return reading
+
+
+def _about_checkpoint(experiment: Experiment, checkpoint: Model) -> str:
+    """Return what stands for the trained models where there is a checkpoint, and what is not there."""
+    data, (seed,), left_out = checkpoint.origin.data, experiment.study.seeds, ", ".join(experiment.left_out)
+    trained = f"*Checkpoint.* What is called trained is {experiment.name}{data and f', which was trained on {data}'}."
+    said = f"{trained} Random weights are those that its architecture begins with, of seed {seed}."
+    return said + (f" Left out, because they take other trainings: {left_out}." if left_out else "")

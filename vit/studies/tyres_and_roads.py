@@ -32,7 +32,6 @@ from vit.studies.kinds import ALONE, TOGETHER, WHOLE, Kinds, clusters_of_patches
 from vit.studies.results import Results, Seeds, Table, seeds
 
 SHUFFLED = ("shuffled across images", "shuffled within images")
-MODELS = ("trained", "random weights", *SHUFFLED)
 ROAD, GRASS = "road", "grass"
 WHEEL, BALL, BUOY = "wheel", "ball", "buoy"  # the latter two are drawn by the wheel's code: vit.data.scenes.LOOK_ALIKES
 AXIS = "after so many blocks (0: the static embedding)"
@@ -59,13 +58,15 @@ class Company:
 def study(experiment: Experiment) -> Results:
     """Return what was measured; the module says how to read it."""
     scenes, config = experiment.on_scenes, experiment.config
-    require_parts(scenes.model, (WHEEL, BALL, BUOY, ROAD, GRASS))
-    known = [(scenes, parts_of_scenes(scenes.model, experiment.data(scenes)))]
+    known = []
+    if scenes == config or not experiment.leaves_out("models of Scenes"):
+        require_parts(scenes.model, (WHEEL, BALL, BUOY, ROAD, GRASS))
+        known.append((scenes, parts_of_scenes(scenes.model, experiment.data(scenes))))
     if scenes != config:
         known.append((config, clusters_of_patches(config.model, experiment.data(), experiment.study.images)))
     found = [measure(experiment, settings, kinds) for settings, kinds in known]
+    tables = [company_table(one, met) for one in found for met in one.kinds.met]
     pictures = {
-        "wheel": wheel_figure(found[0]),
         "gain": company_figure(found, GAIN, "cosine gained", f"How much nearer are patches that are often {TOGETHER}?"),
         "company": company_figure(
             found,
@@ -73,9 +74,10 @@ def study(experiment: Experiment) -> Results:
             "rank correlation",
             f"How closely does nearness follow how often patches are {TOGETHER}?",
         ),
-        "parts": parts_figure(found[0]),
     }
-    tables = [wheel_table(found[0]), *(company_table(one, met) for one in found for met in one.kinds.met)]
+    if known[0][0] == scenes:
+        tables = [wheel_table(found[0]), *tables]
+        pictures = {"wheel": wheel_figure(found[0])} | pictures | {"parts": parts_figure(found[0])}
     return Results(tables, pictures)
 
 
@@ -83,7 +85,7 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Company:
     """Train all arms, and measure how near the tokens of kinds of patches are, and whether that follows their company."""
     trained = experiment.models(config=config)
     arms = {"trained": [one.model for one in trained], "random weights": [one.initial for one in trained]}
-    arms |= {arm: [one.model for one in experiment.models(arm, config)] for arm in SHUFFLED}
+    arms |= {arm: [one.model for one in models] for arm in SHUFFLED if (models := experiment.models(arm, config))}
     looks = {view: kinds.looks(trained[0], view) for view in kinds.views}
     cosines = {
         (arm, view): torch.stack([kinds.cosines(trained[0], model.encoder, view) for model in models])
@@ -138,7 +140,14 @@ def wheel_table(scenes: Company) -> Table:
 def company_figure(found: list[Company], which: int, unit: str, title: str) -> Figure:
     """Draw one of `Association`'s measures with being in one image, from layer to layer."""
     measured = [
-        (f"{one.kinds.data}, {view}", {arm: one.follows[TOGETHER, arm, view][:, :, which].numpy() for arm in MODELS})
+        (
+            f"{one.kinds.data}, {view}",
+            {
+                arm: of[..., which].numpy()
+                for (met, arm, shown), of in one.follows.items()
+                if (met, shown) == (TOGETHER, view)
+            },
+        )
         for one in found
         for view in one.kinds.views
     ]

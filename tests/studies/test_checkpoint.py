@@ -1,0 +1,166 @@
+"""Studies of a checkpoint: what they say of it is what they say of the same model where they train it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+from vit.checkpoints import CheckpointError, save_model
+from vit.checkpoints.native import content_hash
+from vit.config import DecoderConfig, ViTConfig
+from vit.data.augment import Normalization, to_float
+from vit.encoder import VisionTransformer
+from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.studies import OF_TRAININGS, STUDIES, StudyConfig, results
+from vit.studies.experiment import Experiment
+from vit.studies.results import StudyError, run_study
+
+SMALLER = {
+    "kinds": {"SCENES": 600, "LEAST": 3},
+    "one_hot": {"SIZES": (1, 8)},
+    "static_and_contextual": {"PATCHES": 5, "PLACES": 6, "IMAGES": 6, "CASES": 12},
+}
+SMALL = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=16, depth=1, num_heads=2)
+
+
+@pytest.fixture
+def smaller(monkeypatch):
+    for module, sizes in SMALLER.items():
+        for constant, size in sizes.items():
+            monkeypatch.setattr(import_module(f"vit.studies.{module}"), constant, size)
+
+
+def looking_at(experiment: Experiment, checkpoint: Path | str) -> Experiment:
+    """The same images and settings, and nothing may be trained."""
+    made = replace(experiment, study=StudyConfig([0, 1], 48, str(checkpoint)))
+    made.used |= {
+        data: images for data, images in experiment.used.items() if made.config.model.image_size_2d == (32, 32)
+    }
+    made.tell = lambda _: pytest.fail("trained")
+    return made
+
+
+def saved(folder: Path, model: VisionTransformer | MaskedAutoencoder) -> Path:
+    save_model(folder, model, Normalization([0.1, 0.2, 0.3], [0.5, 0.6, 0.7]), data="Mine", interpolation="bilinear")
+    return folder
+
+
+def rows(folder: Path) -> dict[tuple[str, ...], list]:
+    """Tables by their titles' first words and the names of their rows."""
+    tables = json.loads((folder / "results.json").read_text())["tables"]
+    return {
+        (table["title"], *(str(cell) for cell in row if not isinstance(cell, list))): row
+        for table in tables
+        for row in table["rows"]
+    }
+
+
+QUICK = ("static-and-contextual", "one-hot")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in STUDIES
+        if name not in OF_TRAININGS
+    ],
+)
+def test_a_study_says_the_same_of_a_model_that_it_trained_and_of_its_checkpoint(
+    one_seed, trained, smaller, tmp_path, name
+):
+    run_study(name, replace(one_seed), tmp_path / "trained", "")
+    experiment = looking_at(one_seed, trained.folder)
+    run_study(name, experiment, tmp_path / "checkpoint", "")
+    before, now = (rows(tmp_path / kind / name) for kind in ("trained", "checkpoint"))
+    assert {key: before[key] for key in now} == now
+    assert all(any(what in " ".join(key) for what in experiment.left_out) for key in before.keys() - now.keys())
+    left_out = ["shuffled across images", "shuffled within images"] if name == "tyres-and-roads" else []
+    assert experiment.left_out == left_out
+    pictures = [{path.name for path in (tmp_path / kind / name).iterdir()} for kind in ("trained", "checkpoint")]
+    assert pictures[0] == pictures[1]
+
+
+def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_one(experiment, tmp_path):
+    torch.manual_seed(3)
+    encoder, decoder = ViTConfig(**SMALL), DecoderConfig(dim=8, depth=1, num_heads=2)
+    kept = build_autoencoder(encoder, decoder, norm_pix_loss=False)
+    small = looking_at(experiment, saved(tmp_path, kept))
+    assert small.config.model.vit_config() == replace(encoder, channels=3)
+    assert small.config.model.decoder_config() == DecoderConfig(dim=8, depth=1, num_heads=2)
+    (one,) = small.models()
+    expected = to_float(one.sample(4), (16, 16), "bilinear")
+    torch.testing.assert_close(one.normalize.invert(one.inputs(4)), expected)
+    assert one.inputs(4)[:, 0].mean() == pytest.approx(float((expected[:, 0].mean() - 0.1) / 0.5), abs=1e-5)
+    for part in ("model", "initial"):
+        model = getattr(one, part)
+        assert (model.encoder.config, model.decoder.config) == (kept.encoder.config, kept.decoder.config)
+        assert model.norm_pix_loss is False
+        assert not model.training
+    assert content_hash(one.model) == content_hash(kept) != content_hash(one.initial)
+    assert content_hash(small.models()[0].initial) == content_hash(one.initial)
+
+
+def test_page_and_pictures_name_it_and_say_what_is_left_out(experiment, trained, smaller, tmp_path, monkeypatch):
+    """Company is learned of the images of a training: of Scenes only where these are Scenes."""
+    figures = {}
+    monkeypatch.setattr(results, "save_figure", lambda figure, path: figures.update({path.stem: figure}))
+    other = looking_at(experiment, trained.folder)
+    other.config = replace(other.config, data=replace(other.config.data, source="cifar10"))
+    other.used[other.config.data] = replace(experiment.data(), name="Mine")
+    run_study("tyres-and-roads", other, tmp_path, "")
+    page = (tmp_path / "tyres-and-roads" / "tables.md").read_text()
+    name = trained.folder.name
+    assert list(figures) == ["gain", "company"]
+    assert all(figure.texts[1].get_text().startswith(name) for figure in figures.values())
+    (said,) = [line for line in page.splitlines() if line.startswith("*Checkpoint.*")]
+    assert f"{name}, which was trained on Scenes. " in said
+    assert said.endswith(": models of Scenes, shuffled across images, shuffled within images.")
+    assert "| trained | alone |" in page
+    assert "| shuffled" not in page
+    assert "**Scenes" not in page
+    found = json.loads((tmp_path / "tyres-and-roads" / "results.json").read_text())
+    assert found["checkpoint"] == {"name": name, "content_hash": content_hash(trained.model)}
+    assert {key.split(".")[0] for key in found["settings"]} == {"data", "model", "mask"}
+    assert found["training_seconds"] == 0
+    with pytest.raises(StudyError, match="holds a study with other settings"):
+        run_study("tyres-and-roads", replace(other, study=StudyConfig([0], 48)), tmp_path, "")
+
+
+# --- what is refused
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory) -> Path:
+    torch.manual_seed(0)
+    sizes = SMALL | {"image_size": (32, 32), "num_classes": 10}
+    return saved(tmp_path_factory.mktemp("classifier"), VisionTransformer(ViTConfig(**sizes)))
+
+
+@pytest.mark.parametrize("name", ["attention-or-cause", "one-hot"])
+def test_without_a_decoder_nothing_is_filled_in(experiment, classifier, smaller, tmp_path, name):
+    with pytest.raises(StudyError, match=rf"^{name}: study.checkpoint: {classifier} has no decoder, [^\n]*$"):
+        run_study(name, looking_at(experiment, classifier), tmp_path, "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_but_an_encoder_can_be_looked_at(experiment, classifier, smaller, tmp_path):
+    run_study("embedding-or-not", looking_at(experiment, classifier), tmp_path, "")
+    assert (tmp_path / "embedding-or-not" / "tables.md").exists()
+
+
+@pytest.mark.parametrize("settings", [{"qkv": "identity"}, {"qkv_bias": False}])
+def test_a_model_without_what_studies_look_at_is_refused(experiment, tmp_path, settings):
+    folder = saved(tmp_path, VisionTransformer(ViTConfig(**SMALL, **settings)))
+    with pytest.raises(StudyError, match=rf"^study.checkpoint: {folder.name} does not have W_Q, W_K, W_V [^\n]*$"):
+        looking_at(experiment, folder)
+
+
+def test_so_is_what_is_not_there(experiment, tmp_path):
+    with pytest.raises(CheckpointError, match=r"^no checkpoint at [^\n]*$"):
+        looking_at(experiment, tmp_path / "none")
