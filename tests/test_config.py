@@ -114,13 +114,13 @@ def test_run_folder_is_named_after_the_config_unless_given():
 
 UNUSUAL = Config(
     DataConfig(source="folder", root="~/my images: #1", name="null", download=False, limit=7),
-    AugmentConfig(crop="pad", crop_scale=(1e-5, 1.0), shuffle="across"),
+    AugmentConfig(crop="pad", crop_scale=(1e-5, 1.0), views=2, color_jitter=0.4, shuffle="across"),
     ModelConfig(
         preset="small", image_size=(48, 32), patch_size=(8, 4), embed_dim=96, num_heads=6, class_token=False,
         layer_scale=1e-5, pos_embed="learned", freeze=["W_Q", "encoder.blocks.0"],
     ),
     MaskConfig(kind="block", ratio=1 / 3),
-    ReconstructConfig(norm_pix_loss=False, uniformity=0.01),
+    ReconstructConfig(norm_pix_loss=False, uniformity=0.01, contrast=0.1),
     optim=OptimConfig(blr=3e-7, warmup_epochs=0.1, betas=(0.1, 0.123456789012345678)),
     train=TrainConfig(epochs=3, seed=2**64 - 1, precision="bf16"),
     run=RunConfig(tensorboard=True),
@@ -290,6 +290,13 @@ def test_text_setting_takes_only_text_from_a_file(value):
             "reconstruct.uniformity",
             "run.grad_accum_steps",
         ),
+        (
+            "{run: {grad_accum_steps: 2}, reconstruct: {contrast: 0.1}, augment: {views: 2}}",
+            "reconstruct.contrast",
+            "run.grad_accum_steps",
+        ),
+        ("reconstruct: {contrast: 0.1}", "augment.views", "two views"),
+        ("{train: {objective: classify}, augment: {views: 2}}", "augment.views", "pretraining"),
         ("{train: {objective: classify}, mask: {ratio: 0.5}}", "mask.ratio", "train.objective reconstruct"),
         ("{train: {objective: classify}, classify: {whole_epochs: 1}}", "classify.whole_epochs", "drop_patches"),
         (
@@ -315,6 +322,7 @@ def test_settings_that_do_not_go_together_are_refused(content, key, allowed):
         "{train: {batch_size: 2}, run: {grad_accum_steps: 2}}",
         "mask: {ratio: 0.999}",
         "{run: {grad_accum_steps: 1}, reconstruct: {uniformity: 0.01}}",
+        "{run: {grad_accum_steps: 2}, augment: {views: 2}}",
         "{train: {objective: classify}, data: {labels: 0.001}, classify: {drop_patches: 0.99}}",
         "{train: {epochs: 3}, run: {val_every: 3}, data: {val_size: 1}}",
         "optim: {blr: 1}",  # a whole number where a fraction may stand

@@ -12,7 +12,7 @@ from vit.config import DecoderConfig, ViTConfig
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss, patch_targets
 from vit.masking import Mask, make_mask, mask_from_noise
 from vit.patches import patchify, position_table
-from vit.training.objectives.reconstruct import uniformity
+from vit.training.objectives.terms import uniformity
 
 PATCH, GRID = 4, (4, 4)
 ENCODER = dict(image_size=(16, 16), patch_size=(PATCH, PATCH), embed_dim=16, depth=2, num_heads=2)

@@ -211,8 +211,8 @@ def test_metrics_have_every_step_and_figure(whole):
     lines = read_metrics(whole[0] / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     for line in lines:
-        assert set(line) == {"step", "epoch", "loss", "lr", "grad_norm", "images_per_second"}
-        assert all(math.isfinite(value) and value > 0 for value in line.values())
+        assert set(line) == {"step", "epoch", "loss", "lr", "grad_norm", "images_per_second", "seconds"}
+        assert all(math.isfinite(value) and value > 0 for key, value in line.items() if key != "seconds")
         assert line["epoch"] == pytest.approx(line["step"] / 3)
 
 
@@ -539,6 +539,8 @@ def test_summary_of_a_classification_fits_together(classified):
     summary = json.loads((folder / "summary.json").read_text())
     lines = read_metrics(folder / "metrics.jsonl")
     assert (summary["objective"], summary["init"], summary["steps"]) == ("classify", "runs/mine", 4 * EPOCH)
+    before = json.loads((folder.parent / "runs" / "mine" / "summary.json").read_text())
+    assert (before["init_seconds"], summary["init_seconds"]) == (0, before["seconds"])
     data = summary["data"]
     assert (data["train_images"], data["test_images"]) == (TRAIN_IMAGES - 4, 4)
     assert data["tested_on"] == "held-out training images"

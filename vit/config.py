@@ -143,6 +143,12 @@ class AugmentConfig(Section, section="augment"):
     """crop pad: width of the border in pixels"""
     flip: Probability = 0.5
     """probability of a horizontal flip"""
+    views: Positive = 1
+    """how often each image of a batch comes, every time varied and masked by draws of its own"""
+    color_jitter: BelowOne = 0.0
+    """most by which brightness, contrast and saturation of a view change, of 8 views in 10 (SimCLR); 0.4, say; 0: off"""
+    grayscale: Probability = 0.0
+    """probability that a view is grey"""
     rand_augment: Annotated[int, Range("0 (off) to 15 operations", lambda n: 0 <= n <= 15)] = 0
     """RandAugment: operations drawn per image, each applied half of the time; 2 for fine-tuning, 0: off"""
     rand_magnitude: Annotated[float, Range("from 0 to 10", lambda x: 0 <= x <= 10)] = 9.0
@@ -345,6 +351,10 @@ class ReconstructConfig(Section, section="reconstruct"):
     """predict each patch normalised by its own mean and deviation, instead of its colours"""
     uniformity: NonNegativeFloat = 0.0
     """weight of a second loss that keeps the images of a batch apart (U-MAE, 0.01 there); 0: off"""
+    contrast: NonNegativeFloat = 0.0
+    """weight of a second loss that finds the other view of an image among those of the batch (CAN); 0: off"""
+    temperature: PositiveFloat = 0.2
+    """contrast: what the cosines are divided by; lower ones look harder at the nearest"""
 
 
 @dataclass(frozen=True)
@@ -437,7 +447,7 @@ class RunConfig(Section, section="run"):
     val_every: NonNegative = 0
     """epochs between two measurements on the validation images (data.val_size), for the curves; 0: only at the end"""
     knn_images: NonNegative = 50_000
-    """training images searched by the nearest-neighbour evaluation at the end of a pretraining, spread evenly; 0: all"""
+    """pretraining: images that the nearest neighbours are searched in whenever it is measured, spread evenly; 0: all"""
     test_flip: bool = False
     """classification: also measure on images and their mirror images together, reported apart"""
     tensorboard: bool = False
@@ -477,7 +487,11 @@ class Config:
         most = f"at most train.batch_size, which is {train.batch_size}"
         require(run.grad_accum_steps <= train.batch_size, "run.grad_accum_steps", most)
         alone = "it compares a batch's images with each other: leave run.grad_accum_steps out"
-        require(not self.reconstruct.uniformity or run.grad_accum_steps <= 1, "reconstruct.uniformity", alone)
+        for name in ("uniformity", "contrast"):
+            off = not getattr(self.reconstruct, name)
+            require(off or run.grad_accum_steps <= 1, f"reconstruct.{name}", alone)
+        pairs = "reconstruct.contrast needs two views of each image"
+        require(not self.reconstruct.contrast or self.augment.views == 2, "augment.views", pairs)
 
         # what would do nothing, or use the test images too early
         once = "the test images are looked at once, at the end; hold some training images out with data.val_size"
@@ -489,7 +503,13 @@ class Config:
                     require(unset, f"{section}.{item.name}", f"it is of train.objective {owner}")
         fewer = "pretraining needs none; data.limit takes fewer images"
         require(data.labels == 1 or objective.labels, "data.labels", fewer)
+        require(self.augment.views == 1 or not objective.labels, "augment.views", "several views are for pretraining")
         require(not run.test_flip or objective.labels, "run.test_flip", "it is of train.objective classify")
+
+    @property
+    def images_per_step(self) -> int:
+        """Images that a step computes, of all processes together: each view counts."""
+        return self.train.batch_size * self.augment.views
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, as they stand in YAML and JSON."""

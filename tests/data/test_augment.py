@@ -13,6 +13,7 @@ from vit.config import AugmentConfig, Config, ModelConfig, TrainConfig
 from vit.data.augment import (
     Normalization,
     augment,
+    color_jitter,
     cut_to_shape,
     erase,
     pad_and_crop,
@@ -182,6 +183,25 @@ def test_parts_of_a_batch_are_varied_as_the_whole(crop):
     whole = augment(images, draws, settings)
     for part in (torch.arange(0, 11), torch.arange(10, 25) % 24):  # as mixing asks for them, with one image more
         assert torch.equal(augment(images[part], draws.rows(part), settings), whole[part])
+
+
+def test_colours_are_jittered_as_torchvision_does():
+    """Brightness, then contrast, then saturation; torchvision takes one factor for all images."""
+    images = torch.rand(3, 3, *SIZE, generator=seeded())
+    factors = torch.tensor([[1.4, 0.6, 1.3], [0.7, 1.4, 0.0], [1.0, 1.0, 1.0]])
+    for image, (brightness, contrast, saturation), found in zip(
+        images, factors.tolist(), color_jitter(images, factors), strict=True
+    ):
+        image = torchvision.adjust_brightness(image, brightness)
+        image = torchvision.adjust_contrast(image, contrast)
+        image = torchvision.adjust_saturation(image, saturation)
+        torch.testing.assert_close(found, image, rtol=0, atol=1e-3)  # its weights of the colours have four digits
+    torch.testing.assert_close(color_jitter(images, factors)[2], images[2], rtol=0, atol=1e-6)
+
+
+def test_a_view_with_saturation_0_is_grey():
+    grey = varied_by(noise(4, size=SIZE), config(grayscale=1.0))
+    torch.testing.assert_close(grey, grey.mean(1, keepdim=True).expand_as(grey), rtol=0, atol=1e-5)
 
 
 def test_randaugment_comes_before_flip():

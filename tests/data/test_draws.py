@@ -10,7 +10,17 @@ import torch
 from tiny import changed
 
 from vit.config import AugmentConfig, ClassifyConfig, Config, ModelConfig, TrainConfig
-from vit.data.draws import Draws, batch_indices, derive_seed, draw_step, epoch_order, shard, steps_per_epoch
+from vit.data.draws import (
+    Draws,
+    batch_indices,
+    derive_seed,
+    draw_jitter,
+    draw_step,
+    epoch_order,
+    make_generator,
+    shard,
+    steps_per_epoch,
+)
 from vit.training.distributed import Distributed
 
 CASES = [(1, 1), (1, 8), (8, 8), (7, 3), (31, 7), (16, 4), (17, 16), (10, 1)]
@@ -51,7 +61,7 @@ def test_streams_of_different_seeds_purposes_and_numbers_share_nothing():
 
 EVERYTHING = Config(
     model=ModelConfig(image_size=16, patch_size=4, depth=3, drop_path=0.2),
-    augment=AugmentConfig(rand_augment=2, erasing=0.5, shuffle="within"),
+    augment=AugmentConfig(rand_augment=2, color_jitter=0.4, grayscale=0.2, erasing=0.5, shuffle="within"),
     classify=ClassifyConfig(mixup=0.8, cutmix=1.0, drop_patches=0.5),
     train=TrainConfig(objective="classify", batch_size=8),
 )
@@ -91,8 +101,43 @@ def test_switching_one_thing_on_changes_no_other():
     plain = draw_step(replace(EVERYTHING, classify=ClassifyConfig()), 3, 20, masked=False)
     all_drawn = draw_step(EVERYTHING, 3, 20, masked=True)
     assert set(Draws._fields) - set(same(plain, all_drawn)) == {"partner", "share", "box", "mask_noise"}
-    less = changed(EVERYTHING, model={"drop_path": 0.0}, augment={"shuffle": "none"})
-    assert set(Draws._fields) - set(same(draw_step(less, 3, 20, True), all_drawn)) == {"shuffle", "drop_path"}
+    less = changed(
+        EVERYTHING, model={"drop_path": 0.0}, augment={"shuffle": "none", "color_jitter": 0.0, "grayscale": 0.0}
+    )
+    off = {"shuffle", "drop_path", "jitter"}
+    assert set(Draws._fields) - set(same(draw_step(less, 3, 20, True), all_drawn)) == off
+
+
+# --- several views of an image ---------------------------------------------------------------------------------------
+
+VIEWS = Config(
+    model=ModelConfig(image_size=16, patch_size=4, depth=3, drop_path=0.2),
+    augment=AugmentConfig(views=2, color_jitter=0.4, grayscale=0.2),
+    train=TrainConfig(batch_size=8),
+)
+
+
+@pytest.mark.parametrize("views", [1, 2, 3])
+def test_views_of_an_image_stand_beside_each_other_and_are_drawn_apart(views):
+    settings = changed(VIEWS, augment={"views": views})
+    draws = draw_step(settings, 2, 20, masked=True)  # the four images that remain of an epoch
+    assert len(draws.indices) == 4 * views
+    assert settings.images_per_step == 8 * views
+    images = batch_indices(settings.train.seed, 2, 20, 8)
+    assert torch.equal(draws.indices.view(4, views), images[:, None].expand(-1, views))
+    for rows in (draws.crop, draws.mask_noise, draws.drop_path.flatten(1)):
+        assert len(rows.unique(dim=0)) == 4 * views
+
+
+def test_colours_are_jittered_in_most_images_and_grey_in_some():
+    factors = draw_jitter(20_000, 0.4, 0.2, make_generator(0, "jitter"))
+    grey, changed_ = factors[:, 2] == 0, (factors[:, :2] != 1).all(1)
+    assert grey.float().mean().item() == pytest.approx(0.2, abs=0.01)
+    assert changed_.float().mean().item() == pytest.approx(0.8, abs=0.01)
+    assert (grey & changed_).float().mean().item() == pytest.approx(0.16, abs=0.01)
+    assert factors[~grey].min() == pytest.approx(0.6, abs=1e-3)
+    assert factors[~grey].max() == pytest.approx(1.4, abs=1e-3)
+    assert (draw_jitter(9, 0.0, 0.0, make_generator(0, "jitter")) == 1).all()
 
 
 # --- several processes -----------------------------------------------------------------------------------------------

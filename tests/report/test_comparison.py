@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from vit.cli import main
 from vit.config import Config, RunConfig, TrainConfig
@@ -182,8 +184,6 @@ def classified(folder: Path, values: list[float], accuracy: float, held_out: boo
 
 
 def test_picture_has_a_line_a_run_a_colour_a_row_and_the_end_of_each(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr("vit.report.comparison.save_figure", lambda figure, path: figures.append(figure))
     values = [0.1, 0.2, 0.4]
     runs = [
         classified(tmp_path / "one", values, 0.5, seed=0),
@@ -191,19 +191,131 @@ def test_picture_has_a_line_a_run_a_colour_a_row_and_the_end_of_each(tmp_path, m
         classified(tmp_path / "other", values, 0.25, batch_size=3),
         classified(tmp_path / "watched", values, 0.3, held_out=True, batch_size=4),
     ]
-    assert main(["compare", *map(str, runs), "--plot", str(tmp_path / "runs.png")]) == 0
-    loss, accuracy = figures[0].axes
+    loss, accuracy = drawn_figure(monkeypatch, *runs).axes
     courses = [line for line in accuracy.lines if len(line.get_xdata()) == 3]
     assert [line.get_xdata().tolist() for line in courses] == [[1, 2, 3]] * 3
     assert courses[0].get_color() == courses[1].get_color() != courses[2].get_color()
     held_out = next(line for line in accuracy.lines if list(line.get_ydata()) == [0.1])
     assert list(held_out.get_xdata()) == [2]  # not what it measured on its own images
-    marks = [line for line in accuracy.lines if line.get_markersize() == 8]
-    ends = [(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in marks]
-    assert ends == [(4, 0.5), (4, 0.7), (4, 0.25), (4, 0.3)]
-    assert [line.get_label() for line in loss.lines if not line.get_label().startswith("_")] == [
-        "0.4000 ± 0.1414  one, two", "0.7500  other", "0.7000  watched",
-    ]  # fmt: skip
+    assert marks(accuracy) == [(4, 0.5), (4, 0.7), (4, 0.25), (4, 0.3)]
+    assert labels(loss) == ["0.4000 ± 0.1414  one, two", "0.7500  other", "0.7000  watched"]
+
+
+def pretrained(folder: Path, metrics: list[dict[str, float]], loss: float = 0.5, **reconstruct: float) -> Path:
+    """A finished pretraining of 4 epochs with these lines of metrics."""
+    finished(folder, 0.0)
+    changed(folder, "config.yaml", **{f"reconstruct.{key}": value for key, value in reconstruct.items()})
+    baselines = {"mean_of_visible_patches": 0.9, "nearest_visible_patch": 0.8}
+    changed(folder, "summary.json", test_loss=loss, test_loss_of_baselines=baselines, epochs=4)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    return folder
+
+
+def drawn_figure(monkeypatch, *argv: object) -> Figure:
+    """The figure that the command draws."""
+    figures = []
+    monkeypatch.setattr("vit.report.comparison.save_figure", lambda figure, path: figures.append(figure))
+    assert main(["compare", *map(str, argv), "--plot", "runs.png"]) == 0
+    return figures[0]
+
+
+def marks(axes: Axes) -> list[tuple[float, float]]:
+    """Where the end of each run is marked."""
+    found = [line for line in axes.lines if line.get_markersize() == 8]
+    return [(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in found]
+
+
+def labels(axes: Axes) -> list[str]:
+    """What the legend of a panel says."""
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_what_is_measured_in_training_alone_has_a_line_and_no_mark(tmp_path, monkeypatch):
+    lines = [{"step": n, "epoch": n / 1, "loss": 0.9, "masked_loss": 0.5, "pair_accuracy": n / 4} for n in (1, 2, 3)]
+    pairs = pretrained(tmp_path / "pairs", lines, contrast=1.0)
+    plain = pretrained(tmp_path / "plain", [{"step": 1, "epoch": 1.0, "loss": 0.7}], loss=0.6)
+    loss, found = drawn_figure(monkeypatch, pairs, plain).axes
+    assert (marks(loss), marks(found)) == ([(4, 0.5), (4, 0.6)], [])
+    assert labels(loss) == ["0.5000  pairs", "0.6000  plain"]
+    assert labels(found) == ["pairs"]
+    assert list(found.lines[0].get_xdata()) == [1, 2, 3]
+    assert found.yaxis.get_major_formatter()(0.5) == "50%"
+
+
+def over_hours(folder: Path, key: str, values: list[float], end: float, behind: float = 0, **train: object) -> Path:
+    """A finished run of an hour that measured itself after equal parts of it, with so many hours behind its first weights."""
+    pretraining = key == "val_knn_accuracy"
+    finished(folder, end, objective="reconstruct" if pretraining else "classify", **train)
+    summary = {"seconds": 3600.0, "init_seconds": 3600.0 * behind, "device": "a machine"}
+    if pretraining:
+        summary |= {"test_accuracy": None, "neighbours": {"encoder_accuracy": end}}
+    changed(folder, "summary.json", **summary)
+    whole = {"tested_on": "held-out training images", "whole_content_hash": "whole"}
+    changed(folder, "summary.json", **{f"data.{key}": value for key, value in whole.items()})
+    lines = [{"epoch": n, "loss": 0.5, "seconds": 0.0} for n in range(3)]
+    lines += [{"epoch": n, key: value, "seconds": 3600 * n / len(values)} for n, value in enumerate(values, 1)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_accuracy_over_the_hours_goes_on_from_those_of_the_run_before(tmp_path, monkeypatch, capsys):
+    tuned = over_hours(tmp_path / "tuned", "val_accuracy", [0.6, 0.8], 0.81, behind=1.5)
+    scratch = [
+        over_hours(tmp_path / f"s{n}", "val_accuracy", [0.2, 0.5], 0.5 + n / 10, batch_size=3, seed=n) for n in (0, 1)
+    ]
+    before = over_hours(tmp_path / "before", "val_knn_accuracy", [0.1, 0.2, 0.3, 0.4], 0.4)
+    other = finished(tmp_path / "other", 0.5, epochs=3)
+    (other / "metrics.jsonl").write_text('{"epoch": 1, "loss": 0.5}\n')
+    figure = drawn_figure(monkeypatch, tuned, *scratch, other, before, "--hours")
+    neighbours, classes = figure.axes
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["nearest neighbours", "accuracy of the classifier"]
+    assert [axes.get_xlabel() for axes in figure.axes] == ["hours of training"] * 2
+    courses = [
+        line.get_xydata().tolist() for line in classes.lines if len(line.get_xdata()) == 2 and line.get_alpha() is None
+    ]
+    assert courses == [[[2.0, 0.6], [2.5, 0.8]], *2 * [[[0.5, 0.2], [1.0, 0.5]]]]
+    assert [line.get_xdata() for line in classes.lines if line.get_alpha()] == [[1.5, 1.5]]  # where it began
+    assert neighbours.lines[0].get_xydata().tolist() == [[0.25, 0.1], [0.5, 0.2], [0.75, 0.3], [1.0, 0.4]]
+    assert (marks(neighbours), marks(classes)) == ([(1, 0.4)], [(2.5, 0.81), (1, 0.5), (1, 0.6)])
+    assert labels(neighbours) == ["40.00%  before"]
+    assert labels(classes) == ["81.00%  tuned", "55.00% ± 7.07%  s0, s1"]
+    assert neighbours.get_xlim() == classes.get_xlim()
+    assert neighbours.get_xlim()[0] == 0
+    title, about = (" ".join(text.get_text().split()) for text in figure.texts)
+    assert title.endswith("on a machine")
+    assert about.endswith("100 held-out training images of Noise")
+    assert f"{other} is not drawn" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "found"),
+    [("val_accuracy", {"head": {"accuracy": 0.7}}), ("val_knn_accuracy", {"knn": {"accuracy": 0.7}})],
+)
+def test_the_test_images_are_the_end_of_a_run_that_was_measured_on_them_since(key, found, tmp_path, monkeypatch):
+    run = over_hours(tmp_path / "run", key, [0.5], 0.6)
+    (run / "test").mkdir()
+    data = {"content_hash": "whole", "test_images": 1000, "tested_on": "test images", "name": "Noise"}
+    settings = {"labels": 1.0, "every_layer": False}
+    for changes, end, images in (
+        ({}, 0.7, "1,000 test images"),
+        ({"content_hash": "another"}, 0.6, "100 held-out training images"),
+        ({"tested_on": "held-out training images"}, 0.6, "100 held-out training images"),
+    ):
+        results = {"data": data | changes, "content_hash": "own", "settings": settings, **found}
+        (run / "test" / "results.json").write_text(json.dumps(results))
+        figure = drawn_figure(monkeypatch, run, "--hours")
+        assert marks(figure.axes[0]) == [(1, end)]
+        assert " ".join(figure.texts[1].get_text().split()).endswith(f"in the end, on {images} of Noise")
+
+
+def test_hours_that_cannot_be_drawn_are_one_line(tmp_path, capsys):
+    run = over_hours(tmp_path / "run", "val_accuracy", [0.5], 0.6)
+    unmeasured = classified(tmp_path / "unmeasured", [0.1], 0.5)
+    assert "--plot" in refusal(capsys, run, "--hours")
+    assert "run.val_every" in refusal(capsys, unmeasured, "--hours", "--plot", tmp_path / "a.png")
+    (run / "metrics.jsonl").write_text('{"epoch": 1, "val_accuracy": 0.5}\n')  # of an earlier version
+    assert "'seconds'" in refusal(capsys, run, "--hours", "--plot", tmp_path / "a.png")
+    assert not (tmp_path / "a.png").exists()
 
 
 def refusal(capsys, *argv: object) -> str:

@@ -146,6 +146,30 @@ def test_a_classifier_has_its_own_figures(classifier):
     assert "fills in" not in page.words
 
 
+def test_neighbours_are_a_curve_of_a_run_that_searched_them_while_it_trained(copied, pretrained):
+    assert not read(pretrained).pictures("nearest neighbours over")
+    lines = [{"step": 3 * epoch, "epoch": 1.0 * epoch, "val_knn_accuracy": 0.25 * epoch} for epoch in (1, 2)]
+    with (copied / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    found = json.loads((copied / "summary.json").read_text())["neighbours"]
+    ends = f"test images at the end {found['encoder_accuracy']:.1%}; by raw pixels {found['raw_pixel_accuracy']:.1%}"
+    page = read(copied)
+    assert len(page.pictures(f"nearest neighbours over 2.0 epochs: from 25.0% to 50.0%; {ends}")) == 1
+    assert len(page.pictures("loss over the hidden patches over")) == 1
+
+
+def test_each_curve_of_two_views_has_its_panel(copied):
+    config, metrics = (copied / name for name in ("config.yaml", "metrics.jsonl"))
+    config.write_text(config.read_text().replace("contrast: 0.0", "contrast: 1.0"))
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    more = [line | {"masked_loss": line["loss"], "pair_accuracy": 0.25 * n} for n, line in enumerate(lines[:4])]
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in more))
+    page = read(copied)
+    found = "other view found among the batch's over 1.3 epochs: from 0.0% to 75.0%"
+    assert [len(page.pictures(alt)) for alt in ("loss over the hidden patches over", found)] == [1, 1]
+    assert "that it does not see, and which two views are of one image." in page.words
+
+
 def test_every_setting_that_differs_is_shown_with_its_default_and_all_are_folded(pretrained):
     page, defaults = read(pretrained), flat_settings(Config().to_dict())
     given = read_run(pretrained).settings

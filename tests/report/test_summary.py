@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vit.config import ClassifyConfig, Config, ModelConfig, OptimConfig, RunConfig, TrainConfig
+from vit.config import (
+    AugmentConfig,
+    ClassifyConfig,
+    Config,
+    ModelConfig,
+    OptimConfig,
+    ReconstructConfig,
+    RunConfig,
+    TrainConfig,
+)
 from vit.data import Dataset, ImageSet
 from vit.data.augment import to_float
 from vit.data.images import content_hash
@@ -23,13 +32,14 @@ def image_set(count: int, seed: int) -> ImageSet:
     return ImageSet(images, labels, ("a", "b", "c"), content_hash(images, labels))
 
 
-def trained(task: str, ema: float) -> Run:
+def trained(task: str, ema: float = 0.0, views: int = 1) -> Run:
     model = ModelConfig(
         image_size=16, patch_size=4, embed_dim=16, depth=1, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2,
         drop_path=0.0,
     )  # fmt: skip
     config = Config(
-        model=model, optim=OptimConfig(blr=0.05, ema=ema),
+        model=model, augment=AugmentConfig(views=views), reconstruct=ReconstructConfig(contrast=views - 1.0),
+        optim=OptimConfig(blr=0.05, ema=ema),
         train=TrainConfig(objective=task, epochs=2, batch_size=8, precision="fp32"),
     )  # fmt: skip
     if task == "classify":
@@ -63,6 +73,34 @@ def test_a_classifier_along_the_way_and_at_the_end(ema):
     assert (summary["data"]["tested_on"], summary["objective"]) == ("held-out training images", "classify")
 
 
-def test_a_pretraining_along_the_way_and_at_the_end():
-    run = trained("reconstruct", 0.0)
-    assert run.objective.validate(run) == {"val_loss": run.objective.measure(run)["test_loss"]}
+@pytest.mark.parametrize("searched", [0, 5, 99])
+def test_a_pretraining_along_the_way_and_at_the_end(searched):
+    run = trained("reconstruct")
+    run.objective.config = replace(run.config, run=RunConfig(knn_images=searched))
+    measured, found = run.objective.measure(run), run.objective.validate(run)
+    neighbours = measured["neighbours"]
+    assert found == {"val_loss": measured["test_loss"], "val_knn_accuracy": neighbours["encoder_accuracy"]}
+    some = replace(
+        run.data, train=run.data.train.subset(torch.tensor([0, 3, 6, 9, 12] if searched == 5 else range(16)))
+    )
+    expected = evaluate(run.result, some, ["knn"], run.prepare, run.compute).figures["knn"]
+    assert neighbours["bank"] == len(some.train)
+    assert (neighbours["encoder_accuracy"], neighbours["raw_pixel_accuracy"]) == (
+        expected["accuracy"], expected["raw_pixel_accuracy"],
+    )  # fmt: skip
+
+
+def test_without_labels_or_the_baseline_there_are_no_neighbours_or_none_by_raw_pixels():
+    run = trained("reconstruct")
+    assert "raw_pixel_accuracy" not in run.objective.measure(run, baselines=False)["neighbours"]
+    run.data = replace(run.data, train=replace(run.data.train, class_names=()))
+    assert list(run.objective.validate(run)) == ["val_loss"]
+    assert run.objective.measure(run)["neighbours"] is None
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_every_view_is_an_image_that_takes_its_time(views):
+    run = trained("reconstruct", views=views)
+    summary = summarize(run, [], run.objective.measure(run))
+    assert summary["images_per_second"] * run.seconds == pytest.approx(run.step * run.config.images_per_step)
+    assert summary["images_per_second"] * run.seconds == pytest.approx(2 * 16 * views)

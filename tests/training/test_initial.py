@@ -219,6 +219,22 @@ def test_what_is_new_is_said(tmp_path):
         assert notes(config("reconstruct", tmp_path / init)).endswith(f"with {decoder} decoder"), init
 
 
+@pytest.mark.parametrize(
+    ("summary", "seconds"),
+    [(None, 0), ({}, 0), ({"seconds": 30.5}, 30.5), ({"seconds": 30.5, "init_seconds": 12}, 42.5)],
+)
+def test_a_run_stands_on_the_seconds_of_those_before_it(tmp_path, summary, seconds):
+    autoencoder(tmp_path)
+    if summary is not None:
+        (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert initial_model(config(init=tmp_path), dataset()).init_seconds == seconds
+    assert initial_model(config(init=tmp_path / "model.safetensors"), dataset()).init_seconds == 0  # of no run
+    assert initial_model(config(), dataset()).init_seconds == 0
+    (tmp_path / "summary.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"^[^\n]*summary\.json is damaged[^\n]*$"):
+        initial_model(config(init=tmp_path), dataset())
+
+
 def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(tmp_path):
     data = dataset()
     aside = data.test.subset(torch.tensor([0, 1, 2]))  # another part of the training images is held out now

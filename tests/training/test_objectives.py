@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from importlib import import_module
 
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from tiny import TINY, image_set
 
-from vit.config import OBJECTIVES, Config, ModelConfig, ReconstructConfig, TrainConfig
+from vit.config import OBJECTIVES, AugmentConfig, Config, ModelConfig, ReconstructConfig, TrainConfig
 from vit.config import ClassifyConfig as Classes
 from vit.data import Dataset
 from vit.data.augment import augment
@@ -18,7 +19,7 @@ from vit.data.draws import Draws, draw_step
 from vit.mae import masked_patch_loss
 from vit.masking import Mask, mask_from_noise
 from vit.training.objectives import Objective, objective_class
-from vit.training.objectives.reconstruct import uniformity
+from vit.training.objectives.terms import info_nce, uniformity
 
 CLASSES = 5
 COUNT = 13  # images, batches of 8: two steps an epoch
@@ -39,9 +40,11 @@ def classification(classes: int = CLASSES, **settings: object) -> Objective:
     return objective_of(replace(config, augment=replace(config.augment, crop="none", flip=0)), classes)
 
 
-def reconstruction(model: ModelConfig = TINY, uniformity: float = 0.0) -> Objective:
-    reconstruct = ReconstructConfig(uniformity=uniformity)
-    return objective_of(Config(model=model, reconstruct=reconstruct, train=TrainConfig(batch_size=8)))
+def reconstruction(model: ModelConfig = TINY, views: int = 1, **settings: float) -> Objective:
+    augmented, reconstruct = AugmentConfig(views=views), ReconstructConfig(**settings)
+    return objective_of(
+        Config(augment=augmented, model=model, reconstruct=reconstruct, train=TrainConfig(batch_size=8))
+    )
 
 
 def draws_of(objective: Objective, step: int = 0) -> Draws:
@@ -61,6 +64,13 @@ def test_every_objective_has_its_module_and_its_class(name):
     assert objective.learns(objective.config.deciding(), "")
     needs = objective.targets(torch.arange(COUNT) % CLASSES, draws_of(objective)) is not None
     assert needs == OBJECTIVES[name].labels
+
+
+def test_what_is_learned_from_two_views_is_said():
+    learns = objective_class("reconstruct").learns
+    for contrast, more in ((0.0, ""), (1.0, ", and which two views are of one image")):
+        settings = {"mask.ratio": 0.75, "reconstruct.contrast": contrast}
+        assert learns(settings, "") == f"to fill in the 75% of an image that it does not see{more}"
 
 
 # --- questions -------------------------------------------------------------------------------------------------------
@@ -139,3 +149,56 @@ def test_uniformity_is_that_of_the_visible_patches_means_and_its_weight_counts(c
         torch.testing.assert_close(found[weight]["masked_loss"], plain)
         torch.testing.assert_close(found[weight]["uniformity"], uniformity(means))
         torch.testing.assert_close(found[weight]["loss"], plain + weight * uniformity(means))
+
+
+def test_contrast_is_that_of_the_pooled_patches_and_trains_encoder_and_projector():
+    """The model fills in as before; what finds the other view reads the encoder alone."""
+    objective = reconstruction(views=2, contrast=0.5)
+    draws = draws_of(objective)
+    images, read = torch.randn(16, 3, 16, 16), draws.for_model(torch.device("cpu"))
+    loss, metrics = objective(images, None, read)
+    mask = mask_from_noise(draws.mask_noise, objective.keep)
+    filled, tokens = objective.model.loss(images, mask)
+    means = torch.stack([row[-4:].mean(0) for row in tokens])  # 4 of 16 are visible
+    expected, accuracy = info_nce(objective.projector(means), objective.config.reconstruct.temperature)
+    torch.testing.assert_close(loss, filled + 0.5 * expected)
+    assert list(metrics) == ["masked_loss", "contrast", "pair_accuracy"]
+    torch.testing.assert_close(metrics["masked_loss"], filled)
+    torch.testing.assert_close(metrics["contrast"], expected)
+    assert metrics["pair_accuracy"] == accuracy
+    metrics["contrast"].backward()
+    learning = {name: parameter for name, parameter in objective.named_parameters() if parameter.requires_grad}
+    gradients = {name: parameter.grad is not None for name, parameter in learning.items()}
+    assert all(found for name, found in gradients.items() if name.startswith(("model.encoder", "projector")))
+    assert not any(found for name, found in gradients.items() if name.startswith("model.decoder"))
+
+
+def test_other_view_is_found_by_definition_and_never_is_itself():
+    features, temperature = torch.randn(10, 6), 0.2
+    cosines = F.normalize(features, dim=1) @ F.normalize(features, dim=1).T / temperature
+    terms, found = [], []
+    for row in range(10):
+        others = [other for other in range(10) if other != row]
+        partner = others.index(row + 1 if row % 2 == 0 else row - 1)
+        terms.append(F.cross_entropy(cosines[row, others], torch.tensor(partner)))
+        found.append(cosines[row, others].argmax().item() == partner)
+    loss, accuracy = info_nce(features, temperature)
+    torch.testing.assert_close(loss, torch.stack(terms).mean())
+    assert accuracy == sum(found) / 10
+
+
+def test_contrast_is_least_where_views_agree_and_a_guess_where_all_images_do():
+    pairs = torch.eye(8).repeat_interleave(2, 0)
+    loss, accuracy = info_nce(pairs, 0.05)
+    assert loss.item() == pytest.approx(0, abs=1e-6)
+    assert accuracy == 1
+    assert info_nce(torch.ones(16, 8), 0.05)[0].item() == pytest.approx(math.log(15))
+    one = info_nce(torch.randn(2, 8), 0.2)  # the last batch of an epoch may hold one image
+    assert [value.item() for value in one] == [0, 1]
+
+
+def test_contrast_is_computed_in_float32():
+    features = torch.randn(16, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = info_nce(features, 0.2)[0]
+    assert torch.equal(inside, info_nce(features, 0.2)[0])

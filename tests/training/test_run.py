@@ -18,12 +18,13 @@ import vit.data.draws
 import vit.device
 import vit.training.initial
 import vit.training.run
+from vit.atomic import write_json
 from vit.checkpoints import load_model, save_model
 from vit.config import Config, ConfigError
 from vit.data import Dataset
 from vit.interpret import DynamicsRecorder
 from vit.runs import read_metrics
-from vit.training.callbacks import MetricsFile
+from vit.training.callbacks import MetricsFile, Validation
 from vit.training.distributed import Distributed
 from vit.training.loop import NonFiniteError, train_and_save, train_steps
 from vit.training.objectives import objective_class
@@ -93,6 +94,11 @@ def assert_resumes(config: Config, cuts: list[int], folder: Path) -> Run:
 # --- exact resume ----------------------------------------------------------------------------------------------------
 
 MODEL = dict(class_token=False, registers=2, pos_embed="learned", layer_scale=0.1, freeze=["patch_embed"])
+CONTRAST = {
+    "augment": {"views": 2, "color_jitter": 0.4, "grayscale": 0.2},
+    "reconstruct": {"contrast": 0.1},
+    "run": {"grad_accum_steps": 0},
+}
 RUNS = {
     "reconstruct": CONFIG,
     "block masks, crop pad": changed(CONFIG, mask={"kind": "block"}, augment={"crop": "pad"}, model=MODEL),
@@ -100,6 +106,7 @@ RUNS = {
     "bf16": changed(CONFIG, train={"precision": "bf16"}),
     "shuffled": changed(CONFIG, augment={"shuffle": "across"}),
     "uniformity": changed(CONFIG, reconstruct={"uniformity": 0.1}, run={"grad_accum_steps": 0}, optim={"ema": 0.5}),
+    "contrast": changed(CONFIG, **CONTRAST),
     "muon": changed(CONFIG, optim={"name": "muon"}),
     "classify": changed(CLASSIFY, optim={"ema": 0.0}),
     "classify, averaged": CLASSIFY,
@@ -138,6 +145,7 @@ def test_run_may_be_cut_at_every_step(cuts, tmp_path, monkeypatch):
 def test_run_from_a_checkpoint_continues_without_it(tmp_path):
     before = begin(CONFIG, data=dataset(IMAGES, seed=7))
     save_model(tmp_path / "before", before.model, before.normalize)
+    write_json(tmp_path / "before" / "summary.json", {"seconds": 30.0, "init_seconds": 12.0})
     config = changed(CLASSIFY, model={"init": str(tmp_path / "before")})
     whole = begin(config)
     assert torch.equal(whole.model.norm.weight, before.model.encoder.norm.weight)
@@ -150,10 +158,12 @@ def test_run_from_a_checkpoint_continues_without_it(tmp_path):
     assert_same(resumed.result.state_dict(), whole.result.state_dict())
     assert (resumed.normalize.mean, resumed.normalize.std) == (before.normalize.mean, before.normalize.std)
     assert resumed.init == whole.init != ""
+    assert resumed.init_seconds == whole.init_seconds == 42
 
 
 COMPARING = {
     "reconstruct.uniformity": {"reconstruct": {"uniformity": 0.1}, "run": {"grad_accum_steps": 0}},
+    "reconstruct.contrast": CONTRAST,
     "augment.shuffle": {"augment": {"shuffle": "across"}},
 }
 
@@ -284,7 +294,7 @@ def test_where_a_run_computes_and_what_it_writes_may_change(saved):
 
 def test_other_machine_is_said_and_settings_that_came_later_do_not_stop_an_older_run(states):
     state = load_state(state_path(states, 5))
-    del state["config"]["train"]["seed"], state["config"]["augment"]["shuffle"]
+    del state["config"]["train"]["seed"], state["config"]["augment"]["shuffle"], state["init_seconds"]
     for key in ("computed_on", "torch"):
         save_state(states, 5, state | {key: "something else"})
         run = begin(CONFIG, states)
@@ -360,6 +370,24 @@ def test_step_that_is_not_finite_is_neither_saved_nor_logged(tmp_path):
     resumed, whole = begin(config, tmp_path / "checkpoints"), begin(config)
     assert go(resumed) == go(whole)[4:]
     assert_same(resumed.model.state_dict(), whole.model.state_dict())
+
+
+def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_sessions_together(tmp_path):
+    config, lines = changed(CONFIG, data={"val_size": 1}, run={"log_every": 1, "val_every": 1}), []
+    for hours in (0, 2):  # of another session
+        run = begin(config, tmp_path)
+        run.seconds += 3600 * hours
+        run.callbacks += [MetricsFile(tmp_path / "metrics.jsonl", run), Validation()]
+        for done in train_steps(run):
+            lines.append((done.step, run.seconds))
+            if done.step == 5 and not hours:
+                run.save(tmp_path)
+                break
+    found = read_metrics(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in found if "loss" in line] == [step for step, _ in lines]
+    assert len(found) == STEPS + EPOCHS
+    assert all(abs(line["seconds"] - dict(lines)[line["step"]]) <= 0.05 + 1e-9 for line in found)
+    assert [line["seconds"] >= 7200 for line in found] == [line["step"] > 5 for line in found]
 
 
 @pytest.mark.parametrize(("every", "stop_at", "saved"), [(2, 99, [8, 9]), (100, 3, [3]), (100, 9, [9])])

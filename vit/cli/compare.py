@@ -24,10 +24,14 @@ class Compare:
     """as a Markdown table"""
     plot: Path | None = None
     """also draw how they went: .png, .svg or .pdf"""
+    hours: bool = False
+    """draw accuracy over the hours of training instead, of runs that measured it while they trained (run.val_every)"""
 
     def __post_init__(self) -> None:
         if not self.runs:
             raise ConfigError("runs: name the folders of finished runs")
+        if self.hours and not self.plot:
+            raise ConfigError("--hours: it says what --plot draws; name a picture")
 
 
 OPTIONS = (Compare,)
@@ -43,7 +47,7 @@ def run(argv: Sequence[str]) -> int:
     runs = [read_finished(folder) for folder in options.runs]
     rows = compare_runs(runs)
     if plot:
-        draw_runs(runs, plot)
+        draw_runs(runs, plot, options.hours)
     print("\n".join(as_table(rows, options.markdown)))
     if plot:
         print(f"drawn    {plot}")

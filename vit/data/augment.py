@@ -19,7 +19,7 @@ from vit.patches import patchify, unpatchify
 
 
 def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
-    """Vary images: RandAugment on the whole image, then crop and flip, erasing, shuffled patches, and mixing.
+    """Vary images: RandAugment on the whole image, then crop and flip, colours, erasing, shuffled patches, and mixing.
 
     Args:
         images: uint8 (B, C, h, w), with the rows of `draws`.
@@ -41,6 +41,8 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
             images = pad_and_crop(images, config.augment.crop_padding, draws.shift)
         images = torch.where(to_device(draws.flip, images.device)[:, None, None, None], images.flip(-1), images)
         varied = to_float(images, size)
+    if draws.jitter is not None:
+        varied = color_jitter(varied, draws.jitter)
     if draws.erase is not None and draws.colour is not None:
         varied = erase(varied, draws.erase, draws.colour)
     if draws.shuffle is not None:
@@ -92,6 +94,27 @@ def pad_and_crop(images: Tensor, padding: int, shifts: Tensor) -> Tensor:
     # One gather within whole planes: one along each axis would take a CPU ten times as long.
     pixels = (rows[:, :, None] * bordered.shape[-1] + columns[:, None]).view(len(images), 1, -1)
     return bordered.flatten(2).gather(2, pixels.expand(-1, images.shape[1], -1)).view(images.shape)
+
+
+def color_jitter(images: Tensor, factors: Tensor) -> Tensor:
+    """Change brightness, then contrast, then saturation of each image by its own factors; 1 changes nothing.
+
+    As torchvision's ColorJitter in that order, but for a whole batch at once.
+
+    Args:
+        images: float32 (B, 3, H, W) from 0 to 1.
+        factors: (B, 3) as from `vit.data.draws.draw_jitter`.
+    """
+    brightness, contrast, saturation = to_device(factors, images.device).T[:, :, None, None, None]  # (B, 1, 1, 1) each
+    images = (images * brightness).clamp(0, 1)
+    images = torch.lerp(luma(images).mean((2, 3), keepdim=True), images, contrast).clamp(0, 1)
+    return torch.lerp(luma(images), images, saturation).clamp(0, 1)
+
+
+def luma(images: Tensor) -> Tensor:
+    """Return the brightness of each pixel as ITU-R 601 weighs the colours: (B, 3, H, W) -> (B, 1, H, W)."""
+    weights = torch.tensor([0.299, 0.587, 0.114], device=images.device)
+    return (images * weights[:, None, None]).sum(1, keepdim=True)
 
 
 def erase(images: Tensor, boxes: Tensor, colours: Tensor) -> Tensor:

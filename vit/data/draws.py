@@ -24,6 +24,8 @@ from vit.masking import NOISE
 
 ERASED_AREA, ERASED_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
 """Of random erasing, as in timm: share of the area, and width / height."""
+JITTERED = 0.8
+"""Share of the images whose colours are jittered, as in SimCLR."""
 
 
 class Draws(NamedTuple):
@@ -34,6 +36,7 @@ class Draws(NamedTuple):
     operations: Tensor | None = None  # int64 (B, n), of RandAugment
     strengths: Tensor | None = None  # float32 (B, n), likewise
     crop: Tensor | None = None  # float32 (B, 4), boxes as from `crop_boxes`
+    jitter: Tensor | None = None  # float32 (B, 3), factors of brightness, contrast and saturation
     shift: Tensor | None = None  # int64 (B, 2), top and left of what is kept of a padded image
     erase: Tensor | None = None  # float32 (B, 4), boxes; empty where nothing is erased
     colour: Tensor | None = None  # float32 (B, C), of what is erased
@@ -78,7 +81,7 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
         masked: whether the encoder sees only some of the patches in this step.
     """
     seed, augment, size = config.train.seed, config.augment, config.model.image_size_2d
-    indices = batch_indices(seed, step, count, config.train.batch_size)
+    indices = batch_indices(seed, step, count, config.train.batch_size).repeat_interleave(augment.views)
     batch, grid = len(indices), config.model.grid_size
 
     # how each image is varied
@@ -91,6 +94,9 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
         drawn["crop"] = crop_boxes(batch, (1, 1), augment.crop_scale, augment.crop_ratio, generator)
     elif augment.crop == "pad":
         drawn["shift"] = torch.randint(0, 2 * augment.crop_padding + 1, (2, batch), generator=generator).T
+    if augment.color_jitter or augment.grayscale:
+        colours = make_generator(seed, "jitter", step)
+        drawn["jitter"] = draw_jitter(batch, augment.color_jitter, augment.grayscale, colours)
     if augment.erasing:
         erased = torch.rand(batch, generator=generator) < augment.erasing
         drawn["erase"] = crop_boxes(batch, size, ERASED_AREA, ERASED_RATIO, generator) * erased[:, None]
@@ -146,6 +152,25 @@ def draw_operations(batch: int, generator: Generator, count: int = 2, magnitude:
     strength = (magnitude + 0.5 * torch.randn(count, batch, generator=generator)).clamp(0, 10) / 10
     sign = 1 - 2 * (torch.rand(count, batch, generator=generator) < 0.5).float()
     return torch.where(applied, order, -1), strength * sign
+
+
+def draw_jitter(batch: int, jitter: float, grayscale: float, generator: Generator) -> Tensor:
+    """Draw how the colours of each view change (SimCLR, Chen et al. 2020; the hue stays).
+
+    Args:
+        batch: B.
+        jitter: the factors are uniform from 1 - jitter to 1 + jitter, in `JITTERED` of the images; elsewhere they are 1.
+        grayscale: probability that an image is grey: its saturation is 0.
+        generator: the only source of chance.
+
+    Returns:
+        float32 (B, 3): factors of brightness, contrast and saturation.
+    """
+    factors = 1 + jitter * (2 * torch.rand(batch, 3, generator=generator) - 1)
+    jittered, grey = torch.rand(batch, 2, generator=generator).unbind(1)
+    factors = torch.where(jittered[:, None] < JITTERED, factors, 1.0)
+    factors[:, 2] *= grey >= grayscale
+    return factors
 
 
 def draw_mixing(

@@ -191,8 +191,9 @@ def as_summary(figures: Mapping[str, Any]) -> dict[str, Any]:
             "neighbours": None,
         }
     if knn := figures.get("knn"):
-        summary["neighbours"] = {key: knn[key] for key in ("k", "bank", "queries")}
-        summary["neighbours"] |= {"encoder_accuracy": knn["accuracy"], "raw_pixel_accuracy": knn["raw_pixel_accuracy"]}
+        names = {"accuracy": "encoder_accuracy", "raw_pixel_accuracy": "raw_pixel_accuracy"}
+        keys = [key for key in ("k", "bank", "queries", *names) if key in knn]
+        summary["neighbours"] = {names.get(key, key): knn[key] for key in keys}
     return summary
 
 

@@ -21,10 +21,11 @@ class Curve:
 
     Attributes:
         title: what is shown.
-        key: of metrics.jsonl, measured in training.
+        key: of metrics.jsonl, measured in training; "" for none.
         val_key: of metrics.jsonl, measured on held-out images; "" for none.
-        lines: horizontal lines: what they are called, and their value.
+        lines: horizontal lines: what they are called, and their value; the first is what the run itself measured at its end.
         exact: drawn as it is, from 0; else pale, with a running mean over it.
+        share: whether the values are shares of one, written in percent.
     """
 
     title: str
@@ -32,6 +33,11 @@ class Curve:
     val_key: str = ""
     lines: Mapping[str, float] = field(default_factory=dict)
     exact: bool = False
+    share: bool = False
+
+    def write(self, value: float, form: str = ".3f") -> str:
+        """Return a value as text, in this form if it is no share."""
+        return format(value, ".1%" if self.share else form)
 
 
 STEERING = (
@@ -53,7 +59,7 @@ def curves_figure(metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve],
         curves: one large panel each.
     """
     wide = 2.1 if len(curves) == 1 else 1.6
-    figure = titled_figure(9.0 if len(curves) == 1 else 12.0, 4.2, title, subtitle)
+    figure = titled_figure(6.0 + 3.0 * len(curves), 4.2, title, subtitle)
     grid = figure.add_gridspec(2, len(curves) + 1, width_ratios=[*[wide] * len(curves), 1])
     for column, curve in enumerate(curves):
         axes = figure.add_subplot(grid[:, column])
@@ -82,35 +88,40 @@ class RunLine:
 
     Attributes:
         series: from 0, below the number of SERIES: its colour, line and mark. Runs that differ in the seed alone have one.
-        epoch, values: what was measured while it trained.
-        end: the epoch at which it ended, and what was measured then; None where nothing was.
+        x, values: what was measured while it trained, and when: at which epochs, or after how many hours.
+        end: when it ended, and what was measured then; None where nothing was.
         label: for the legend; "" of a run whose series is there already.
         rough: whether the values are those of single batches, to be drawn as a running mean.
+        start: when it began, if not at 0: an upright line, once a series.
     """
 
     series: int
-    epoch: Sequence[float]
+    x: Sequence[float]
     values: Sequence[float]
     end: tuple[float, float] | None = None
     label: str = ""
     rough: bool = True
+    start: float = 0.0
 
 
 @styled
-def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
+def compared_figure(panels: Sequence[Panel], title: str, subtitle: str, hours: bool = False) -> Figure:
     """Several runs over their epochs: a line while a run trained, a mark for what was measured when it had ended.
 
     Args:
         panels: side by side, the legend of each below it; values: a `RunLine` for each run.
+        hours: over the hours instead, from 0 and on one scale in all panels.
     """
     rows = max(sum(bool(line.label) for line in panel.values) for panel in panels)
     room = max(PANEL, 6.4 / len(panels))
     figure = titled_figure(room * len(panels), 3.8 + 0.18 * rows, title, subtitle)
-    for axes, panel in zip(panel_axes(figure, len(panels), len(panels)), panels, strict=True):
+    for axes, panel in zip(panel_axes(figure, len(panels), len(panels), sharex=hours), panels, strict=True):
         for line in panel.values:
             (style, mark), colour = SERIES[line.series], theme().series[line.series]
             values = np.asarray(line.values, dtype=float)
-            axes.plot(line.epoch, smoothed(values) if line.rough else values, color=colour, linestyle=style)
+            axes.plot(line.x, smoothed(values) if line.rough else values, color=colour, linestyle=style)
+            if line.start and line.label:
+                axes.axvline(line.start, color=colour, alpha=0.45, linewidth=1)
             if line.end is not None:
                 axes.plot(
                     *line.end,
@@ -127,9 +138,11 @@ def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figur
         if panel.share:
             axes.yaxis.set_major_formatter(percent)
         axes.set_title(panel.title)
-        axes.set_xlabel("epoch")
+        axes.set_xlabel("hours of training" if hours else "epoch")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))
         legend_below(axes, 0.44, fontsize=8, handlelength=3)
+    if hours:
+        axes.set_xlim(left=0)
     return figure
 
 
@@ -169,14 +182,17 @@ def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarg
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter("{x:g}")
     else:
-        axes.plot(epoch, values, color=blue, alpha=0.25, linewidth=0.8)
-        axes.plot(epoch, smoothed(values), color=blue, linewidth=1.8, label="in training, on varied images")
+        if curve.key:
+            axes.plot(epoch, values, color=blue, alpha=0.25, linewidth=0.8)
+            axes.plot(epoch, smoothed(values), color=blue, linewidth=1.8, label="in training, on varied images")
         epoch, values = _series(metrics, curve.val_key)
         if len(values):
             axes.plot(epoch, values, color=purple, marker="o", markersize=3, label="held-out images")
         looks = ((orange, "-"), (green, "--"), (theme().quiet, ":"))
         for (name, value), (colour, style) in zip(curve.lines.items(), looks, strict=False):
-            axes.axhline(value, color=colour, linewidth=1.4, linestyle=style, label=f"{name}: {value:.3f}")
+            axes.axhline(value, color=colour, linewidth=1.4, linestyle=style, label=f"{name}: {curve.write(value)}")
+    if curve.share:
+        axes.yaxis.set_major_formatter(percent)
     axes.set_title(curve.title, fontsize=9 * enlarged)
     axes.set_xlabel("epoch", fontsize=8 * enlarged)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))

@@ -18,6 +18,11 @@ from vit.runs import FIGURES, WRONG_VALUES, Figure, RunRecord, read_run, setting
 SEEDS = ("train.seed", "data.subset_seed")
 LINEAR = FIGURES["linear_probe"]
 BEST_LAYER = f"{LINEAR.short}, best layer"
+OVER_HOURS = {
+    "val_knn_accuracy": ("nearest neighbours", FIGURES["knn_accuracy"]),
+    "val_accuracy": ("accuracy of the classifier", FIGURES["accuracy"]),
+}
+"""By key of metrics.jsonl: the panel in which it is drawn over the hours, and the figure that it comes to."""
 
 
 class ComparisonError(UserError):
@@ -130,48 +135,112 @@ def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[
     return ["  ".join(line[name].ljust(widths[name]) for name in columns).rstrip() for line in lines]
 
 
-def draw_runs(runs: Sequence[FinishedRun], path: Path) -> None:
+def draw_runs(runs: Sequence[FinishedRun], path: Path, hours: bool = False) -> None:
     """Draw how they went: a line per run while it trained, a mark for what was measured at the end, a colour per row.
 
     A run that was measured on held-out images while it trained is drawn by these, others by their own augmented images.
 
+    Args:
+        hours: draw accuracy over the hours of training, of those that measured it while they trained; the others get a note.
+
     Raises:
-        ComparisonError: there are more rows than can be told apart, or a run's files lack what is drawn.
+        ComparisonError: there are more rows than can be told apart, or none, or a run's files lack what is drawn.
         RunError: a metrics.jsonl is damaged.
     """
+    if hours:
+        runs = _watched(runs)
     groups = group_by_seed(runs)
     if len(groups) > (most := len(SERIES)):
         raise ComparisonError(f"{len(groups)} kinds of runs cannot be told apart in one picture; give at most {most}")
-    panels: dict[str, list[RunLine]] = {}
+
+    # the lines of each panel: its title, and whether it shows shares
+    panels: dict[tuple[str, bool], list[RunLine]] = {(title, True): [] for title, _ in OVER_HOURS.values() if hours}
+    tested = []
     for series, alike in enumerate(groups):
-        names = ", ".join(run.record.files.path.resolve().name for run in alike)
-        drawn = [_lines(run.record, series) for run in alike]
-        for title in drawn[0]:
-            first, *others = (lines[title] for lines in drawn)
+        drawn: dict[tuple[str, bool], list[RunLine]] = {}
+        for run in alike:
+            try:
+                lines, on = (_over_hours if hours else _over_epochs)(run.record, series)
+            except WRONG_VALUES as error:
+                found = f"{type(error).__name__}: {one_line(str(error))}"
+                raise ComparisonError(f"{run.record.files.path} cannot be drawn: {found}") from error
+            tested.append(on)
+            for panel, line in lines.items():
+                drawn.setdefault(panel, []).append(replace(line, label=run.record.name))
+        for panel, (first, *others) in drawn.items():
+            names = ", ".join(line.label for line in (first, *others))
             ends = [line.end[1] for line in (first, *others) if line.end]
-            label = f"{_mean(ends, FIGURES['accuracy' if title == 'accuracy' else 'cross_entropy'])}  {names}"
-            panels.setdefault(title, []).extend([replace(first, label=label), *others])
-    tested = dict.fromkeys(f"{run.record.tested} of {one_line(run.record.data['name'])}" for run in runs)
-    about = (
-        "lines: while training, on varied images (a running mean) or held-out ones · marks and figures: in the end, on "
-    )
-    drawn_panels = [Panel(title, lines, share=title == "accuracy") for title, lines in panels.items()]
-    save_figure(compared_figure(drawn_panels, "How the runs went", about + ", or ".join(tested)), path)
+            label = f"{_mean(ends, FIGURES['accuracy' if panel[1] else 'cross_entropy'])}  {names}" if ends else names
+            unnamed = [replace(line, label="") for line in others]
+            panels.setdefault(panel, []).extend([replace(first, label=label), *unnamed])
+
+    # the figure
+    title, about = "How the runs went", "while training, on varied images (a running mean) or held-out ones"
+    if hours:
+        devices = dict.fromkeys(str(run.record.summary["device"]) for run in runs if "device" in run.record.summary)
+        title = f"Accuracy over the hours of training{' on ' if devices else ''}{', '.join(devices)}"
+        about = "while training, on held-out images"
+        if any(line.start for lines in panels.values() for line in lines):
+            about += " · upright lines: where runs began, after the hours behind their first weights"
+    about = f"lines: {about} · marks and figures: in the end, on {', or '.join(dict.fromkeys(tested))}"
+    shown = [Panel(name, lines, share=share) for (name, share), lines in panels.items() if lines]
+    save_figure(compared_figure(shown, title, about, hours), path)
 
 
-def _lines(run: RunRecord, series: int) -> dict[str, RunLine]:
-    """What is drawn of a run, by the panel it belongs to."""
+def _watched(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
+    """Those of which there is accuracy over the hours; the others get a note.
+
+    Raises:
+        ComparisonError: there are none.
+    """
+    found, way = [], "run.val_every measures it, on images that data.val_size holds out"
+    for run in runs:
+        if any(key in line for line in run.record.metrics for key in OVER_HOURS):
+            found.append(run)
+        else:
+            run.record.notes.append(f"{run.record.files.path} is not drawn: it has no accuracy while training; {way}")
+    if not found:
+        raise ComparisonError(f"--hours: none of these runs has its accuracy while training; {way}")
+    return found
+
+
+def _over_epochs(run: RunRecord, series: int) -> tuple[dict[tuple[str, bool], RunLine], str]:
+    """What is drawn of a run, by the panel it belongs to, and on what its end was measured."""
     lines = {}
-    try:
-        for curve in curves_of(run.settings, run.tested_on, run.summary):
-            key = curve.val_key if any(curve.val_key in line for line in run.metrics) else curve.key
-            found = [(line["epoch"], line[key]) for line in run.metrics if key in line]
-            epoch, values = zip(*found, strict=True) if found else ((), ())
-            end = run.summary["epochs"], next(iter(curve.lines.values()))  # the first of these is the run's own
-            lines[curve.title] = RunLine(series, epoch, values, end, rough=key == curve.key)
-    except LookupError as error:
-        raise ComparisonError(f"{run.files.path} cannot be drawn: its files do not say {error}") from error
-    return lines
+    for curve in curves_of(run.settings, run.tested_on, run.summary, run.metrics):
+        key = curve.val_key if any(curve.val_key in line for line in run.metrics) else curve.key
+        found = [(line["epoch"], line[key]) for line in run.metrics if key in line]
+        epochs, values = zip(*found, strict=True) if found else ((), ())
+        end = (run.summary["epochs"], next(iter(curve.lines.values()))) if curve.lines else None
+        lines[curve.title, curve.share] = RunLine(series, epochs, values, end, rough=key == curve.key)
+    return lines, _about(run.data)
+
+
+def _over_hours(run: RunRecord, series: int) -> tuple[dict[tuple[str, bool], RunLine], str]:
+    """The same over the hours; those behind its first weights come before its own.
+
+    Its end is what it measured itself, or what `vit evaluate RUN --out RUN/NAME` has measured on the test images since.
+    """
+    key = next(key for key in OVER_HOURS if any(key in line for line in run.metrics))
+    title, figure = OVER_HOURS[key]
+    before, data = run.summary.get("init_seconds", 0.0), run.data
+    found = [((before + line["seconds"]) / 3600, line[key]) for line in run.metrics if key in line]
+    hours, values = zip(*found, strict=True)
+
+    # the end
+    last, method, measured_on = figure.of_summary(run.summary), figure.in_results[0], data
+    whole = {"content_hash": data.get("whole_content_hash"), "tested_on": "test images"}
+    for results in run.results.values():
+        if method in results and whole.items() <= results["data"].items() and results["settings"]["labels"] == 1:
+            last, measured_on = float(results[method]["accuracy"]), results["data"]
+    end = None if last is None else ((before + run.summary["seconds"]) / 3600, last)
+    line = RunLine(series, hours, values, end, rough=False, start=before / 3600)
+    return {(title, True): line}, _about(measured_on)
+
+
+def _about(data: Mapping[str, Any]) -> str:
+    """The images that something was measured on: "10,000 test images of CIFAR-10"."""
+    return f"{data['test_images']:,} {data['tested_on']} of {one_line(data['name'])}"
 
 
 def _mean(values: Sequence[float], figure: Figure) -> str:

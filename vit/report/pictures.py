@@ -34,9 +34,10 @@ def draw_pictures(run: Run, files: RunFiles, measured: dict[str, Any]) -> None:
     for stem, figure in run.objective.figures(run, measured).items():
         save_figure(figure, files.path / f"{stem}.png")
     draw_attention(run, files)
-    curves = curves_of(flat_settings(run.config.to_dict()), run.data.tested_on, measured)
+    metrics = read_metrics(files.metrics)
+    curves = curves_of(flat_settings(run.config.to_dict()), run.data.tested_on, measured, metrics)
     about = f"{run.caption} · seed {run.config.train.seed}"
-    save_figure(draw.curves_figure(read_metrics(files.metrics), curves, "How the run went", about), files.curves)
+    save_figure(draw.curves_figure(metrics, curves, "How the run went", about), files.curves)
     if files.dynamics.exists():
         epochs = f"{run.config.train.epochs} epochs on {len(run.data.train):,} images"
         about = f"{run.data.name} · {epochs} · seed {run.config.train.seed} · "
@@ -60,16 +61,22 @@ def draw_attention(run: Run, files: RunFiles) -> None:
     save_figure(figure, files.attention)
 
 
-def curves_of(settings: dict[str, Any], tested_on: str, measured: Mapping[str, Any]) -> list[Curve]:
+def curves_of(
+    settings: dict[str, Any], tested_on: str, measured: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
+) -> list[Curve]:
     """Return the curves of a run beside learning rate and gradient norm.
+
+    Those that are measured on held-out images alone are left out of a run that has none of these.
 
     Args:
         settings: by "section.key".
         tested_on: what `measured` was measured on, `Dataset.tested_on`.
         measured: by the objective, or summary.json; empty for a run that is not finished.
+        metrics: lines of metrics.jsonl.
     """
     end = f"{tested_on.replace('training ', '')} at the end"
-    return objective_class(settings["train.objective"]).curves(settings, end, measured)
+    curves = objective_class(settings["train.objective"]).curves(settings, end, measured)
+    return [curve for curve in curves if curve.key or any(curve.val_key in line for line in metrics)]
 
 
 def figure_of_dynamics(dynamics: Dynamics, about: str = "", dark: bool = False) -> Figure:
@@ -110,12 +117,13 @@ def curve_pictures(record: RunRecord) -> list[dict[str, str]]:
     """Return the objective's curves, the learning rate and the gradient norm."""
     if not record.metrics:
         return []
-    own = curves_of(record.settings, record.tested_on, record.summary)
+    own = curves_of(record.settings, record.tested_on, record.summary, record.metrics)
     pictures = []
     for curve in [*own, *draw.STEERING]:
-        values = [line[curve.key] for line in record.metrics if curve.key in line]
-        ends = f": from {values[0]:.3g} to {values[-1]:.3g}" if values else ""
-        lines = "".join(f"; {name} {value:.3f}" for name, value in curve.lines.items())
+        key = curve.key or curve.val_key
+        values = [line[key] for line in record.metrics if key in line]
+        ends = f": from {curve.write(values[0], '.3g')} to {curve.write(values[-1], '.3g')}" if values else ""
+        lines = "".join(f"; {name} {curve.write(value)}" for name, value in curve.lines.items())
         height = (
             2.05 if curve in draw.STEERING else 4.2 if len(own) == 1 else 3.2
         )  # inches; alone, it stands beside two

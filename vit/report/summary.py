@@ -26,7 +26,8 @@ def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[
         measured: of the objective.
 
     Returns:
-        Plain values for JSON. The training loss is the mean over the last epoch's lines of `metrics`.
+        Plain values for JSON. The training loss is the mean over the last epoch's lines of `metrics`; of the images per
+        second, each view counts.
     """
     config, data = run.config, run.data
     last_epoch = [line["loss"] for line in metrics if "loss" in line and line["epoch"] > config.train.epochs - 1]
@@ -41,8 +42,9 @@ def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[
         "final_train_loss": sum(last_epoch) / len(last_epoch) if last_epoch else None,
         **measured,
         "weights": "the average over the steps" if run.ema else "those of the last step",
-        "images_per_second": config.train.epochs * len(data.train) / run.seconds,
+        "images_per_second": config.train.epochs * len(data.train) * config.augment.views / run.seconds,
         "seconds": run.seconds,
+        "init_seconds": run.init_seconds,
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
         "device": device_name(run.compute.device),
         "precision": run.compute.precision,

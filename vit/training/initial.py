@@ -6,6 +6,7 @@ import json
 import warnings
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from vit.checkpoints import CheckpointError, load_model
@@ -14,6 +15,7 @@ from vit.config import Config, ConfigError, ModelConfig, ViTConfig
 from vit.data import Dataset
 from vit.data.augment import Normalization
 from vit.mae import Model
+from vit.runs import RunFiles, read_mapping
 from vit.training.objectives import objective_class
 
 # Fields of a checkpoint that settings need not repeat: those that a run chooses, and those that only foreign models vary.
@@ -29,12 +31,14 @@ class InitialModel(NamedTuple):
         normalize: of the input: the checkpoint's, or that of the training images.
         notes: what the user should know of both.
         init: `vit.checkpoints.native.content_hash` of the checkpoint; "" for random weights.
+        init_seconds: of training that these weights have behind them, if the checkpoint is the folder of a finished run.
     """
 
     model: Model
     normalize: Normalization
     notes: list[str]
     init: str = ""
+    init_seconds: float = 0.0
 
 
 def initial_model(config: Config, data: Dataset) -> InitialModel:
@@ -78,7 +82,9 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
         notes.append(f"{knows} of the held-out images: their figures may flatter it")
     if taught and config.data.labels < 1 and origin.data_content_hash != data.content_hash:
         notes.append(f"{knows} by more labels than data.labels allows: it does not show what these few give")
-    return InitialModel(model, origin.normalize, notes, content_hash(loaded))
+    before = read_mapping(RunFiles(Path(config.model.init)).summary, CheckpointError)
+    seconds = sum(float(before.get(key, 0)) for key in ("seconds", "init_seconds"))
+    return InitialModel(model, origin.normalize, notes, content_hash(loaded), seconds)
 
 
 def _load(settings: ModelConfig, part: Literal["encoder"] | None) -> Model:

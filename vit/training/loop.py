@@ -40,7 +40,7 @@ class Step:
         step: steps done so far, this one included.
         epoch: epochs done so far, with fractions.
         lr: learning rate.
-        images: images in the batch, of all processes.
+        images: images in the batch, of all processes; each view counts.
         values: float32 scalars on the device, by name: "first_bad", the first step of this session that was not finite (0:
             none); "loss" and the objective's metrics, means over the batch before the update; "grad_norm" before clipping.
     """
@@ -149,7 +149,7 @@ def train_steps(run: Run) -> Iterator[Step]:
 
         # 3. the gradient; averaged over the processes, of which each counts by its share of the images
         share = (rows.stop - rows.start) / images_in_batch
-        with compute.only_compiled_for(len(images) == dist.largest_shard(batch_size)):
+        with compute.only_compiled_for(len(images) == dist.largest_shard(config.images_per_step)):
             metrics = accumulate_gradient(
                 forward, images, None if targets is None else to_device(targets, device), draws.for_model(device),
                 run.grad_accum_steps, compute, share * dist.world_size,

@@ -49,6 +49,7 @@ class Run:
         ema: average of the weights over the steps, where `optim.ema` asks for it.
         dist: which process of how many this is.
         init: `vit.checkpoints.native.content_hash` of what it began with; "" for random weights.
+        init_seconds: of training that it had behind it, see `vit.training.initial.InitialModel`.
         notes: lines that the user should see: what was damaged, what differs from the session before.
         callbacks: called at every step of this process.
         step: steps done.
@@ -64,6 +65,7 @@ class Run:
     ema: AveragedModel | None = None
     dist: Distributed = SINGLE
     init: str = ""
+    init_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     callbacks: list[Callback] = field(default_factory=list)
     step: int = 0
@@ -90,14 +92,14 @@ class Run:
             return asked
         if self.compute.device.type != "cpu" or self.objective.compares_images:
             return 1
-        images = self.dist.largest_shard(self.config.train.batch_size)
+        images = self.dist.largest_shard(self.config.images_per_step)
         tokens = images * max(self.objective.lengths.values())
         return min(max(math.ceil(tokens / CPU_TOKENS), 1), images)
 
     @property
     def computed_on(self) -> str:
         """The device, and what was chosen for it; elsewhere the result is the same but for its last bits."""
-        images, parts = self.dist.largest_shard(self.config.train.batch_size), self.grad_accum_steps
+        images, parts = self.dist.largest_shard(self.config.images_per_step), self.grad_accum_steps
         shares = f"{parts} x {math.ceil(images / parts)} images" if parts > 1 else f"{images} images at once"
         dtype = torch.bfloat16 if self.compute.precision == "bf16" else torch.float32
         asked, kernels = self.config.run.attention, []
@@ -121,9 +123,9 @@ class Run:
         return as_summary(evaluate(self.result, data, methods, self.prepare, self.compute, options).figures)
 
     def log(self, values: dict[str, Any]) -> None:
-        """Hand a line of metrics, with its "step", to the callbacks."""
+        """Hand a line of metrics, with its "step", to the callbacks; it gets the "seconds" of training until then."""
         for callback in self.callbacks:
-            callback.on_log(values)
+            callback.on_log({**values, "seconds": round(self.seconds, 1)})
 
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Save `result` and what `vit.checkpoints.load_model` should know of it."""
@@ -146,6 +148,7 @@ class Run:
             **architecture(self.model),
             "optimizer": self.optimizer.state_dict(),
             "seconds": self.seconds,
+            "init_seconds": self.init_seconds,
             "precision": self.compute.precision,
             "computed_on": self.computed_on,
             "torch": str(torch.__version__),  # a class of its own, which is no plain value
@@ -182,11 +185,12 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
     # the model
     torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
     if state is None:
-        model, normalize, notes, init = initial_model(config, data)
+        model, normalize, notes, init, init_seconds = initial_model(config, data)
     else:
         model = kind.build_model(config, ViTConfig(**state["encoder"]))
         model.load_state_dict(state["model"])
         normalize, notes, init = Normalization(state["mean"], state["std"]), [], state["init"]
+        init_seconds = state.get("init_seconds", 0.0)  # an earlier version did not keep it
     set_kernel(model, config.run.attention)
     objective = kind(model.to(compute.device), config, data).to(compute.device)
     compares = objective.compares_images or ("augment.shuffle" if config.augment.shuffle == "across" else "")
@@ -198,7 +202,8 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
     optimizer = make_optimizer(objective, config.optim)
     restore_frozen_rows(optimizer, frozen_rows)
     ema = make_ema(model, config.optim.ema) if config.optim.ema else None
-    return Run(config, data, compute, normalize, objective, optimizer, ema, dist, init, notes + objective.notes)
+    notes = notes + objective.notes
+    return Run(config, data, compute, normalize, objective, optimizer, ema, dist, init, init_seconds, notes)
 
 
 def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = SINGLE) -> dict[str, Any] | None:

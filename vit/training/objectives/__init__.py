@@ -120,6 +120,8 @@ class Objective(nn.Module):
     def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
         """Return the curves of a run beside learning rate and gradient norm.
 
+        Those without a `key`, measured on held-out images alone, are drawn of a run that has them.
+
         Args:
             settings: by "section.key".
             end: label of what was measured at the end.

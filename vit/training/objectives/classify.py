@@ -126,7 +126,7 @@ class Classify(Objective):
         loss, accuracy = ({end: measured[key]} if measured else {} for key in ("test_loss", "test_accuracy"))
         return [
             Curve("cross-entropy", "loss", "val_loss", loss),
-            Curve("accuracy", "train_accuracy", "val_accuracy", accuracy),
+            Curve("accuracy", "train_accuracy", "val_accuracy", accuracy, share=True),
         ]
 
 

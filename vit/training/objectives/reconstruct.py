@@ -1,4 +1,4 @@
-"""Fill in hidden patches (He et al. 2022), with a term that keeps images apart where `reconstruct.uniformity` asks for it."""
+"""Fill in hidden patches (He et al. 2022); beside it, where the settings ask for them, tell images from each other."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vit.config import Config, ViTConfig
@@ -20,6 +18,7 @@ from vit.evaluate.reconstruction import fixed_mask, reconstruct
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.masking import mask_from_noise, num_keep
 from vit.training.objectives import Objective
+from vit.training.objectives.terms import Projector, info_nce, uniformity
 
 if TYPE_CHECKING:
     from vit.figures import Curve
@@ -37,8 +36,10 @@ class Reconstruct(Objective):
 
     def __init__(self, model: MaskedAutoencoder, config: Config, data: Dataset):
         super().__init__(model, config, data)
-        self.weight = config.reconstruct.uniformity
-        self.compares_images = "reconstruct.uniformity" if self.weight else ""
+        settings = config.reconstruct
+        compare = [f"reconstruct.{name}" for name in ("uniformity", "contrast") if getattr(settings, name)]
+        self.compares_images = compare[0] if compare else ""
+        self.projector = Projector(model.encoder.config.embed_dim) if settings.contrast else None
         patches = math.prod(config.model.grid_size)
         self.keep = num_keep(patches, config.mask.ratio)
         prefix = config.model.class_token + config.model.registers
@@ -61,28 +62,38 @@ class Reconstruct(Objective):
         return self.config.mask.ratio
 
     def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss over the hidden patches; with uniformity, the weighted sum, and both."""
+        """Return the loss over the hidden patches; with other terms, the weighted sum, and all of them."""
         assert draws.mask_noise is not None
-        mask = mask_from_noise(draws.mask_noise, self.keep)
+        settings, mask = self.config.reconstruct, mask_from_noise(draws.mask_noise, self.keep)
         loss, tokens = self.model.loss(images, mask, draws.drop_path)
-        if not self.weight:
+        if not self.compares_images:
             return loss, {}
-        alike = uniformity(tokens[:, self.model.encoder.num_prefix_tokens :].mean(dim=1))
-        return loss + self.weight * alike, {"masked_loss": loss, "uniformity": alike}
+        features, metrics = self.encoder.pool(tokens), {"masked_loss": loss}  # (B, D)
+        if settings.uniformity:
+            metrics["uniformity"] = uniformity(features)
+            loss = loss + settings.uniformity * metrics["uniformity"]
+        if self.projector is not None:
+            metrics["contrast"], metrics["pair_accuracy"] = info_nce(self.projector(features), settings.temperature)
+            loss = loss + settings.contrast * metrics["contrast"]
+        return loss, metrics
 
     def validate(self, run: Run) -> dict[str, float]:
-        return {"val_loss": self._evaluate(run, ["reconstruction"], run.data)["test_loss"]}
+        """Measure the loss, and, with labels, the nearest neighbours of the encoder's features."""
+        found = self.measure(run, baselines=False)
+        neighbours = found["neighbours"]
+        accuracy = {"val_knn_accuracy": neighbours["encoder_accuracy"]} if neighbours else {}
+        return {"val_loss": found["test_loss"], **accuracy}
 
-    def measure(self, run: Run) -> dict[str, Any]:
-        """Measure the loss beside its baselines, and, with labels, the nearest neighbours of the encoder's features."""
-        data, searched = run.data, self.config.run.knn_images
+    def measure(self, run: Run, baselines: bool = True) -> dict[str, Any]:
+        """Measure the loss beside its baselines, and, with labels, the nearest neighbours by features and by raw pixels.
+
+        Without `baselines`, none by raw pixels.
+        """
+        data, searched, mask = run.data, self.config.run.knn_images, self.config.mask
         methods = ["reconstruction", *(["knn"] if data.train.labelled and data.test.labelled else [])]
-        if searched:  # the features of the others are not needed
+        if 0 < searched < len(data.train):  # the features of the others are not needed
             data = replace(data, train=data.train.subset(evenly_spaced(len(data.train), searched)))
-        return self._evaluate(run, methods, data)
-
-    def _evaluate(self, run: Run, methods: list[str], data: Dataset) -> dict[str, Any]:
-        return run.evaluate(methods, data, Options(masks=((self.config.mask.kind, self.config.mask.ratio),)))
+        return run.evaluate(methods, data, Options(masks=((mask.kind, mask.ratio),), raw_pixels=baselines))
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
         """Draw reconstructions: test images, what the model sees of them, and how it fills in the rest."""
@@ -107,42 +118,29 @@ class Reconstruct(Objective):
 
     @staticmethod
     def learns(settings: Mapping[str, Any], init: str) -> str:
-        return f"to fill in the {settings['mask.ratio']:.0%} of an image that it does not see"
+        pairs = ", and which two views are of one image" if settings["reconstruct.contrast"] else ""
+        return f"to fill in the {settings['mask.ratio']:.0%} of an image that it does not see{pairs}"
 
     @staticmethod
     def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
-        """Return the loss over the hidden patches, beside its baselines."""
+        """Return the loss over the hidden patches, how often the other view is found, and the nearest neighbours' accuracy."""
         from vit.figures import Curve
 
-        lines = {}
+        lines, accuracy = {}, {}
         if measured:
-            baselines = measured["test_loss_of_baselines"]
+            neighbours, baselines = measured.get("neighbours") or {}, measured["test_loss_of_baselines"]
+            names = {"encoder_accuracy": end, "raw_pixel_accuracy": "by raw pixels"}
+            accuracy = {name: neighbours[key] for key, name in names.items() if key in neighbours}
             lines = {
                 end: measured["test_loss"],
                 "guessing the mean of the visible": baselines["mean_of_visible_patches"],
                 "copying the nearest visible": baselines["nearest_visible_patch"],
             }
-        key = "masked_loss" if settings["reconstruct.uniformity"] else "loss"
-        return [Curve("loss over the hidden patches", key, "val_loss", lines)]
-
-
-def uniformity(features: Tensor) -> Tensor:
-    """Return the mean squared cosine between any two images of a batch, float32.
-
-    Filling in patches alone lets all images share a few directions; a small weight on this spreads them out (U-MAE, Zhang et
-    al. 2022, "How mask matters"). Unlike other losses it depends on which images are computed together.
-
-    Args:
-        features: (B, D), B at least 2 (of a single image it is 0).
-
-    Returns:
-        A scalar from 0, all images at right angles, to 1, all on one line.
-    """
-    with torch.autocast(features.device.type, enabled=False):
-        unit = F.normalize(features.float(), dim=1)
-        cosines = unit @ unit.T  # (B, B)
-    pairs = max(len(features) * (len(features) - 1), 1)
-    return (cosines.square().sum() - cosines.diagonal().square().sum()) / pairs
+        compared = settings["reconstruct.contrast"]
+        key = "masked_loss" if compared or settings["reconstruct.uniformity"] else "loss"
+        found = [Curve("other view found among the batch's", "pair_accuracy", share=True)] if compared else []
+        loss = Curve("loss over the hidden patches", key, "val_loss", lines)
+        return [loss, *found, Curve("nearest neighbours", "", "val_knn_accuracy", accuracy, share=True)]
 
 
 OBJECTIVE = Reconstruct

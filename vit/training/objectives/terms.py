@@ -1,0 +1,56 @@
+"""Losses beside the filling in of patches: they compare the images of a batch with each other."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Projector(nn.Sequential):
+    """Features (B, D) -> (B, 128), in which views are compared, and thrown away with training (SimCLR, Chen et al. 2020).
+
+    Args:
+        width: D.
+        hidden: width of its one hidden layer.
+    """
+
+    def __init__(self, width: int, hidden: int = 512):
+        super().__init__(nn.Linear(width, hidden), nn.BatchNorm1d(hidden), nn.GELU(), nn.Linear(hidden, 128))
+
+
+def info_nce(projected: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Find the other view of each image among those of all images of the batch (InfoNCE, van den Oord et al. 2018).
+
+    Args:
+        projected: (B, D), of which rows 2i and 2i + 1 are views of one image; at least two images.
+        temperature: what the cosines are divided by.
+
+    Returns:
+        The cross-entropy, a scalar from 0 (found with certainty; log(B - 1) is guessing), and how often the other view is the
+        likeliest.
+    """
+    with torch.autocast(projected.device.type, enabled=False):
+        unit = F.normalize(projected.float(), dim=1)
+        logits = (unit @ unit.T / temperature).fill_diagonal_(-torch.inf)  # (B, B); no view is its own partner
+    partner = torch.arange(len(projected), device=projected.device) ^ 1
+    return F.cross_entropy(logits, partner), (logits.argmax(1) == partner).float().mean()
+
+
+def uniformity(features: Tensor) -> Tensor:
+    """Return the mean squared cosine between any two images of a batch, float32.
+
+    Filling in patches alone lets all images share a few directions; a small weight on this spreads them out (U-MAE, Zhang et
+    al. 2022, "How mask matters"). Unlike other losses it depends on which images are computed together.
+
+    Args:
+        features: (B, D), B at least 2 (of a single image it is 0).
+
+    Returns:
+        A scalar from 0, all images at right angles, to 1, all on one line.
+    """
+    with torch.autocast(features.device.type, enabled=False):
+        unit = F.normalize(features.float(), dim=1)
+        cosines = unit @ unit.T  # (B, B)
+    pairs = max(len(features) * (len(features) - 1), 1)
+    return (cosines.square().sum() - cosines.diagonal().square().sum()) / pairs
