@@ -26,7 +26,7 @@ class ModelTransform(Transform):
         if isinstance(inpt, Image.Image):
             try:
                 inpt = pil_to_tensor(fit_picture(inpt, self.origin.image_size, self.origin.interpolation))
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 raise DataError(str(error)) from error
         lead = inpt.shape[:-3]
         inputs = self.origin.inputs(inpt.reshape(-1, *inpt.shape[-3:]))
