@@ -3,10 +3,14 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+import vit
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -102,6 +106,27 @@ def test_no_room_but_the_objectives_knows_one_by_name():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
                 asked = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)} & models
                 assert not asked, f"{where} asks whether it is a {asked}"
+
+
+def test_everything_in_the_package_is_packed():
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    packed = {
+        path
+        for package, some in patterns.items()
+        for each in some
+        for path in ROOT.glob(f"{package.replace('.', '/')}/{each}")
+    }
+    files = {path for path in ROOT.glob("vit/**/*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert ROOT / "vit" / "py.typed" in files
+    assert files - packed == set()
+
+
+def test_the_package_names_what_a_user_asks_for_first():
+    for name in vit.__all__:
+        assert getattr(vit, name) is getattr(import_module(getattr(vit, name).__module__), name)
+        assert name in dir(vit)
+    with pytest.raises(ImportError, match="no_such_thing"):
+        from vit import no_such_thing  # noqa: F401
 
 
 def test_every_module_is_named_after_its_work():
