@@ -53,8 +53,6 @@ class EmbedOptions(Section):
         new_file(self.out, (".npz", ".parquet"))
         if self.data not in BUILT_IN:
             refuse_given(self, ("root",), "is about CIFAR; leave it out")
-            if not Path(self.data).expanduser().is_dir():
-                raise ConfigError(f"data: {self.data!r} is neither {', '.join(BUILT_IN)} nor a folder of images")
         if self.out.suffix == ".parquet":
             try:
                 importlib.import_module("pyarrow")
@@ -87,6 +85,8 @@ class Listed:
 def run(argv: Sequence[str]) -> int:
     """Embed all images, batch by batch, into the file."""
     options, load = read_options("vit embed", argv, *OPTIONS)
+    if options.data not in BUILT_IN and not Path(options.data).expanduser().is_dir():
+        raise ConfigError(f"data: {options.data!r} is neither {', '.join(BUILT_IN)} nor a folder of images")
 
     from vit.checkpoints import load_trained
     from vit.device import choose_compute

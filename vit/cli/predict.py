@@ -42,9 +42,6 @@ class PredictOptions(Section):
         super().__post_init__()
         if not self.images:
             raise ConfigError("images: name image files, or folders of images")
-        for name in self.images:
-            if not os.path.exists(name):
-                raise ConfigError(f"images: {name!r} is neither a file nor a folder")
         if self.csv is not None:
             new_file(self.csv, (".csv",), "--csv")
 
@@ -55,6 +52,9 @@ OPTIONS = (PredictOptions, LoadOptions)
 def run(argv: Sequence[str]) -> int:
     """Predict, and print a table or JSON when all images are read."""
     options, load = read_options("vit predict", argv, *OPTIONS)
+    for name in options.images:
+        if not os.path.exists(name):
+            raise ConfigError(f"images: {name!r} is neither a file nor a folder")
 
     from vit.checkpoints import load_trained
     from vit.data.folder import list_files
