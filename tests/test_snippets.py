@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
-from vit.checkpoints import convert_model, load_model
+from vit.checkpoints import convert_model, load_model, save_model
 from vit.config import ObjectiveInfo
-from vit.settings import parse_train_command
-from vit.train import train
+from vit.interpret import Dynamics, Matrix
+from vit.interpret.dynamics import QUANTITIES, write_dynamics
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("vit/**/*.md")]
@@ -64,11 +64,14 @@ def place(tmp_path_factory) -> Path:
     """A folder with what README's reader has: a photograph, a run, and a file from elsewhere."""
     place = tmp_path_factory.mktemp("reader")
     Image.radial_gradient("L").resize((320, 240)).convert("RGB").save(place / "photo.jpg")
-    small = "--data.source scenes --data.limit 20 --train.epochs 1 --train.batch_size 10 --train.precision fp32"
-    small += " --optim.warmup_epochs 0 --run.threads 1 --run.device cpu --run.dynamics_every 1"
-    command = [*small.split(), "--out", str(place / "runs" / "quickstart")]
-    assert train(parse_train_command(command, ROOT / "configs" / "quickstart.yaml")) == 0
-    convert_model(load_model("vit-tiny-p4-cifar10"), "mae", place / "mae_pretrain_vit_base.pth")
+    model = load_model("vit-tiny-p4-cifar10")
+    convert_model(model, "mae", place / "mae_pretrain_vit_base.pth")
+    save_model(place / "runs" / "quickstart", model, model.origin.normalize)
+    matrices = tuple(Matrix("encoder", "W_Q", layer) for layer in range(12))
+    recorded = {name: torch.rand(1, 12) for name in QUANTITIES}
+    write_dynamics(
+        place / "runs" / "quickstart" / "dynamics.safetensors", Dynamics(torch.tensor([1]), matrices, recorded)
+    )
     sizes = dict(
         image_size=32, patch_size=4, hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48
     )
