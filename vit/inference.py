@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from PIL import Image
@@ -15,7 +15,7 @@ from vit.encoder import eval_mode
 from vit.load_options import CheckpointError
 from vit.mae import Model
 
-Picture = str | Path | Image.Image
+Picture: TypeAlias = str | Path | Image.Image
 """An image file, or a picture that Pillow has opened or made."""
 
 

@@ -188,7 +188,7 @@ def npz_writer(
             files[name].seek(0)
             with member(name) as copy:
                 shutil.copyfileobj(files[name], copy)
-        known = {
+        known: dict[str, Any] = {
             "files": listed.names,
             "splits": listed.splits,
             "labels": listed.labels,
