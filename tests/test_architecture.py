@@ -3,22 +3,26 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+import vit
 
 ROOT = Path(__file__).resolve().parents[1]
 
 # From top to bottom; rooms on one floor do not import each other.
 FLOORS = [
-    ["cli"],
+    ["", "cli"],  # "" is the package itself, which names the first things a user asks for
     ["train"],
     ["bench"],
     ["report", "studies"],
     ["interpret"],
     ["training"],
-    ["evaluate", "figures"],
+    ["evaluate", "figures", "inference"],
     ["checkpoints"],
     ["mae"],
     ["encoder"],
@@ -68,7 +72,7 @@ def test_imports_are_found_wherever_they_stand():
 
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_run_downwards(module):
-    assert room(module) in FLOOR_OF or module == "vit", "a room that is on no floor: give it its place"
+    assert room(module) in FLOOR_OF, "a room that is on no floor: give it its place"
     for imported in imports_of(module):
         if imported.partition(".")[0] == "vit" and room(imported) not in ("", room(module)):
             assert imported in MODULES, f"{module} imports {imported}, which does not exist"
@@ -104,13 +108,35 @@ def test_no_room_but_the_objectives_knows_one_by_name():
                 assert not asked, f"{where} asks whether it is a {asked}"
 
 
+def test_everything_in_the_package_is_packed():
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    packed = {
+        path
+        for package, some in patterns.items()
+        for each in some
+        for path in ROOT.glob(f"{package.replace('.', '/')}/{each}")
+    }
+    files = {path for path in ROOT.glob("vit/**/*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert ROOT / "vit" / "py.typed" in files
+    assert files - packed == set()
+
+
+def test_the_package_names_what_a_user_asks_for_first():
+    for name in vit.__all__:
+        assert getattr(vit, name) is getattr(import_module(getattr(vit, name).__module__), name)
+        assert name in dir(vit)
+    with pytest.raises(ImportError, match="no_such_thing"):
+        from vit import no_such_thing  # noqa: F401
+
+
 def test_every_module_is_named_after_its_work():
     words = {word for module in MODULES for word in module.split(".")}
     assert not words & {"utils", "util", "helpers", "misc", "common"}
 
 
 @pytest.mark.parametrize(
-    "module", ["vit.config", "vit.pretrained", "vit.runs", *(module for module in MODULES if room(module) == "cli")]
+    "module",
+    ["vit", "vit.config", "vit.pretrained", "vit.runs", *(module for module in MODULES if room(module) == "cli")],
 )
 def test_settings_and_commands_are_light_to_import(module):
     program = f"import sys, {module}; print({{'torch', 'torchvision', 'timm', 'matplotlib'}} & set(sys.modules))"

@@ -110,6 +110,12 @@ def test_loss_is_that_of_the_prediction_and_the_targets(norm_pix_loss):
     assert torch.equal(loss, masked_patch_loss(model.decoder(tokens, mask), model.targets(images), mask.mask))
 
 
+def test_without_a_mask_the_tokens_of_whole_images():
+    model, (images, mask) = small_autoencoder(registers=1).eval(), small_batch()
+    assert torch.equal(model(images), model.encoder(images))
+    assert model(images, mask).shape == (3, 16, 3 * PATCH**2)
+
+
 def test_decoder_has_the_encoders_kind_of_block_where_it_has_none_of_its_own():
     kind = dict(qkv_bias=False, qk_norm=True, mlp="swiglu", mlp_ratio=2.0, norm_eps=1e-3)
     encoder = ViTConfig(**ENCODER, **kind, layer_scale=0.1, drop_path=0.5)

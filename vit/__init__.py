@@ -1,3 +1,31 @@
 """Pretrain small vision transformers by masked patch reconstruction, and look at what they learned."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vit.checkpoints import load_model
+    from vit.encoder import VisionTransformer
+    from vit.interpret import AttentionMaps
+    from vit.mae import MaskedAutoencoder
+
 __version__ = "0.1.0"
+__all__ = ["AttentionMaps", "MaskedAutoencoder", "VisionTransformer", "load_model"]
+
+_ROOMS = {
+    "load_model": "checkpoints",
+    "VisionTransformer": "encoder",
+    "AttentionMaps": "interpret",
+    "MaskedAutoencoder": "mae",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what `__all__` names when it is asked for: `import vit` imports no torch."""
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'vit' has no attribute {name!r}")
+    return getattr(import_module(f"vit.{_ROOMS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

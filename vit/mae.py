@@ -59,7 +59,7 @@ class MaskedDecoder(nn.Module):
 
 
 class MaskedAutoencoder(nn.Module):
-    """Encoder and decoder. `forward` fills patches in, `loss` measures how well; both are pure functions of their arguments.
+    """Encoder and decoder. `forward` encodes, and under a mask fills patches in; `loss` measures how well. Both are pure.
 
     Args:
         encoder: sees only the visible patches.
@@ -78,9 +78,18 @@ class MaskedAutoencoder(nn.Module):
         self.decoder = decoder
         self.norm_pix_loss = norm_pix_loss
 
-    def forward(self, images: Tensor, mask: Mask) -> Tensor:
-        """Images (B, C, H, W) and a mask -> predicted patches (B, L, P) in grid order, in the space of `targets`."""
-        return self.decoder(self.encoder(images, mask), mask)
+    def forward(self, images: Tensor, mask: Mask | None = None) -> Tensor:
+        """Encode whole images, as `VisionTransformer.forward` does; under a mask, fill in its hidden patches.
+
+        Args:
+            images: (B, C, H, W).
+            mask: which patches are hidden; None hides none, and leaves the decoder out.
+
+        Returns:
+            Without a mask the encoder's tokens (B, N, D); with one the predicted patches (B, L, P) in grid order, in the
+            space of `targets`.
+        """
+        return self.encoder(images) if mask is None else self.decoder(self.encoder(images, mask), mask)
 
     def targets(self, images: Tensor) -> Tensor:
         """Return what is to be predicted: images (B, C, H, W) -> (B, L, P)."""

@@ -166,6 +166,17 @@ def test_normalization_inverts_and_leaves_its_argument_alone_and_never_divides_b
     assert Normalization.of(flat)(to_float(flat, (4, 4))).abs().max() < 1e-3
 
 
+def test_normalization_takes_bytes_for_what_they_are_of_1_and_refuses_other_ranges():
+    images, normalize = noise(4, size=SIZE), Normalization([0.1, 0.5, 0.9], [0.3, 0.2, 0.01])
+    floats = images.float() / 255
+    assert torch.equal(normalize(images), normalize(floats))
+    assert torch.equal(normalize(images[0]), normalize(floats)[0])
+    for wrong in (images.int(), images.float(), normalize(images), floats - 1):
+        with pytest.raises(ValueError, match=r"from 0 to 1[;,]"):
+            normalize(wrong)
+    assert normalize(floats.masked_fill(floats > 0.5, torch.nan)).isnan().any()  # for the model to show
+
+
 @pytest.mark.parametrize(("count", "most"), [(1, 0), (1, 1), (7, 2), (7, 3), (100, 7), (100, 99), (100, 1000)])
 def test_evenly_spaced_indices_are_distinct_and_equally_far_apart(count, most):
     indices = evenly_spaced(count, most)

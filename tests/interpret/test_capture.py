@@ -202,6 +202,9 @@ def test_fewer_maps_than_layers_raise():
     layer, x = nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
     with pytest.raises(AttentionError, match=r"the model itself; .*need_weights=False"), AttentionMaps(layer):
         layer(x, x, x)
+    whole = build_autoencoder(ViTConfig((8, 8), (4, 4), embed_dim=8, depth=1, num_heads=2), DecoderConfig(8, 1, 2))
+    with pytest.raises(AttentionError, match=r"decoder\.blocks.*; .* pass model\.encoder$"), AttentionMaps(whole, [-1]):
+        whole(torch.rand(1, 3, 8, 8))
     with AttentionMaps(layer) as maps:
         layer(x, x, x, need_weights=False)
     assert maps.weights[0].shape == (1, 2, 5, 5)

@@ -94,8 +94,9 @@ def _values(config: dict[str, Any], run: RunRecord, name: str) -> dict[str, Any]
 
     # how to load it
     hub_name = f"hf/{name}" if "/" in name else name
-    use = f"from vit.checkpoints import load_model\n\nmodel = load_model({json.dumps(hub_name)})"
-    use += "\ninputs = model.origin.normalize(images)  # images from 0 to 1"
+    use = f"from PIL import Image\nfrom vit import load_model\n\nmodel = load_model({json.dumps(hub_name)})"
+    use += '\ninputs = model.origin.transform(Image.open("photo.jpg"))[None]  # (1, C, H, W)'
+    use += "\ntokens = model(inputs)  # (1, N, D): class token, then patches"
 
     # how to train it again
     command = "python train.py --config config.yaml"

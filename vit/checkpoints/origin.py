@@ -22,6 +22,8 @@ from vit.data.images import DataError
 from vit.errors import one_line
 
 if TYPE_CHECKING:
+    from torchvision.transforms.v2 import Transform
+
     from vit.checkpoints.formats import Format, Hints
 
 INTERPOLATIONS = ("bicubic", "bilinear")
@@ -73,7 +75,7 @@ class Origin:
     Attributes:
         source: the name or path that was asked for.
         format: of the file.
-        normalize: of the input, images from 0 to 1.
+        normalize: of the input: uint8 images from 0 to 255, or floats from 0 to 1.
         interpolation: of resizing images to the model's size: "bicubic" or "bilinear".
         image_size: (H, W) that the model takes.
         channels: C that it takes.
@@ -185,10 +187,28 @@ class Origin:
         """
         return self.normalize(to_float(self._in_channels(images), self.image_size, self.interpolation))
 
+    @property
+    def transform(self) -> Transform:
+        """A torchvision v2 transform that does all of it: to hand to a Dataset, or to put into a v2.Compose.
+
+        PIL images of any mode, upright or not, become the model's input float32 (C, H, W), the same as their files would by
+        `read_images` and `normalize` (a large JPEG within rounding: of a file, fewer pixels are decoded); uint8 tensors
+        (..., 3, h, w) or (..., 1, h, w) become (..., C, H, W), the same as by `inputs`.
+
+        Raises:
+            DataError: (when it is called) other tensors, or the model takes no pictures in colour or grey.
+        """
+        from vit.checkpoints.transform import ModelTransform  # torchvision's transforms take seconds to import
+
+        return ModelTransform(self)
+
     def _in_channels(self, images: Tensor) -> Tensor:
         if self.channels not in (1, 3):
             raise DataError(f"this model takes {self.channels} channels; image files have three, or one")
-        return rgb_to_grayscale(images) if self.channels == 1 else images
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
+            shape = " x ".join(map(str, images.shape))
+            raise DataError(f"images are uint8, B x 3 x height x width or B x 1 x ..., got {images.dtype}, {shape}")
+        return rgb_to_grayscale(images) if self.channels == 1 else images.expand(-1, 3, -1, -1)
 
 
 def _per_channel(values: Sequence[float], channels: int) -> list[float]:

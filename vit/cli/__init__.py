@@ -16,6 +16,8 @@ COMMANDS = {
     "bench": "time the training step, beside peers and the machine's limit",
     "checkpoint": "inspect, convert, export or publish a pretrained model",
     "models": "list the models that come with the package",
+    "predict": "name what images show, by a classifier's own head",
+    "embed": "write the features of images to a file",
     "attention": "draw what a model's attention looks at",
     "explore": "write a page to look around in a model's attention",
     "evaluate": "measure a pretrained model: neighbours, probe, filling in, head",

@@ -291,3 +291,14 @@ def output_file(path: Path, suffixes: Sequence[str] = PICTURE, option: str = "--
         raise ConfigError(f"{option}: {path.name[:40]}...: File name too long")
     require_folder(path.parent, option)
     return path
+
+
+def new_file(path: Path, suffixes: Sequence[str], option: str = "--out") -> Path:
+    """Return `output_file`, which is not there yet.
+
+    Raises:
+        ConfigError: as `output_file`, or something is called so already.
+    """
+    if os.path.lexists(output_file(path, suffixes, option)):
+        raise ConfigError(f"{option}: {path} is there already; name another file, or remove it first")
+    return path

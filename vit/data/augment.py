@@ -210,7 +210,7 @@ def cut_to_shape(images: Tensor, image_size: tuple[int, int]) -> Tensor:
 
 
 class Normalization:
-    """The mean and deviation of each channel: the model's input is (image - mean) / std.
+    """The mean and deviation of each channel: the model's input is (image - mean) / std, of images from 0 to 1.
 
     Args:
         mean: one number per channel, images from 0 to 1.
@@ -237,7 +237,21 @@ class Normalization:
         return cls(mean.flatten().tolist(), variance.sqrt().clamp(min=1e-3).flatten().tolist())
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Turn images from 0 to 1 (B, C, H, W) into the model's input."""
+        """Turn images (B, C, H, W) into the model's input: uint8 from 0 to 255, or floats from 0 to 1.
+
+        Raises:
+            ValueError: other numbers; on the CPU also floats far from 0 to 1 (a GPU would have to be waited for).
+        """
+        if images.dtype == torch.uint8:
+            images = images.float() / 255
+        elif not images.is_floating_point():
+            raise ValueError(f"images are uint8 from 0 to 255, or floats from 0 to 1; got {images.dtype}")
+        elif images.device.type == "cpu" and images.numel():
+            low, high = (value.item() for value in images.aminmax())
+            if low < -0.5 or high > 1.5:  # what resizing adds to an edge is less; nan is for the model to show
+                raise ValueError(
+                    f"images of floats are from 0 to 1, these from {low:.3g} to {high:.3g}; divide by 255?"
+                )
         mean, std = self._statistics(images)
         return images.sub(mean).div_(std)
 

@@ -17,7 +17,6 @@ def decode(path: str, image_size: tuple[int, int], interpolation: str = "bicubic
     first frame counts. The largest centred part with the shape of `image_size` is resized to it ("bicubic" or "bilinear",
     antialiased); an image that has the size already is left as it is, to the bit.
     """
-    height, width = image_size
     if not os.path.isfile(path):  # opening a pipe would wait for ever
         return "not a file"
     try:
@@ -29,13 +28,21 @@ def decode(path: str, image_size: tuple[int, int], interpolation: str = "bicubic
             scale = 2 * max(image_size) / min(image.size)
             if scale < 1:
                 image.draft(None, (int(image.width * scale), int(image.height * scale)))
-            upright = _rgb(ImageOps.exif_transpose(image))
-            fitted = ImageOps.fit(upright, (width, height), Image.Resampling[interpolation.upper()])
-            return b"".join(channel.tobytes() for channel in fitted.split())
+            return b"".join(channel.tobytes() for channel in fit_picture(image, image_size, interpolation).split())
     except UnidentifiedImageError:
         return "its content is no image"  # Pillow's own words repeat the path
     except Exception as error:  # on damaged bytes Pillow raises nearly anything; whatever it is, the image is bad
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def fit_picture(image: Image.Image, image_size: tuple[int, int], interpolation: str = "bicubic") -> Image.Image:
+    """Return a picture upright, in mode RGB, cut and resized to `image_size` = (H, W); all of it as `decode` says.
+
+    Raises:
+        ValueError: grey values whose white is unknown.
+    """
+    upright = _rgb(ImageOps.exif_transpose(image))
+    return ImageOps.fit(upright, image_size[::-1], Image.Resampling[interpolation.upper()])
 
 
 def _rgb(image: Image.Image) -> Image.Image:

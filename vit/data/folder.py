@@ -94,25 +94,52 @@ def list_splits(root: Path) -> tuple[list[ImageFile], list[ImageFile]]:
     Raises:
         DataError: as `load_folder`, as far as it can be seen without reading an image.
     """
+    train, *tests = list_folder(root).values()
+    # No test folder: hold out every tenth image or so.
+    if not tests:
+        if len(train) < 2:
+            raise DataError(f"{root}: has only one image; one to train on and one to test on are the least")
+        held_out = evenly_spaced(len(train), min(1000, max(1, len(train) // 10))).tolist()
+        kept = sorted(set(range(len(train))).difference(held_out))
+        return [train[i] for i in kept], [train[i] for i in held_out]
+    return train, tests[0]
+
+
+def list_folder(root: Path) -> dict[str, list[ImageFile]]:
+    """Return the files by the folder that splits them, "train" and "test" or "val"; of a folder without these, by "".
+
+    Raises:
+        DataError: as `load_folder`, as far as it can be seen without reading an image.
+    """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; set data.root to your folder of images")
     present = [name for name in ("train", "test", "val") if (root / name).is_dir()]
     if present and present[0] != "train":
         raise DataError(f"{root}: has a folder {present[0]} but no folder train; add it, or rename {present[0]}")
     train = _list_images(root, "train" if present else "")
-    # No test folder: hold out every tenth image or so.
     if len(present) < 2:
-        if len(train) < 2:
-            raise DataError(f"{root}: has only one image; one to train on and one to test on are the least")
-        held_out = evenly_spaced(len(train), min(1000, max(1, len(train) // 10))).tolist()
-        kept = sorted(set(range(len(train))).difference(held_out))
-        return [train[i] for i in kept], [train[i] for i in held_out]
+        return {present[0] if present else "": train}
     test = _list_images(root, present[1])
     unknown = sorted({file.class_name for file in test} - {file.class_name for file in train})
     if unknown:
         what = f"a class folder {one_line(unknown[0])}" if unknown[0] else "no class folders"
         raise DataError(f"{root / present[1]}: has {what}, unlike {root / 'train'}; both need the same classes")
-    return train, test
+    return {"train": train, present[1]: test}
+
+
+def list_files(folder: Path) -> list[Path]:
+    """Return all image files in a folder, however deep, by name.
+
+    Raises:
+        DataError: there are none, or a folder cannot be read.
+    """
+    try:
+        found = sorted(Path(entry.path) for entry in _walk(str(folder)))
+    except OSError as error:
+        raise DataError(f"{error.filename}: {error.strerror}; make the folder readable") from error
+    if not found:
+        raise DataError(f"{folder}: no images; looked in it and in the folders in it for {' '.join(EXTENSIONS)}")
+    return found
 
 
 def _list_images(root: Path, split: str) -> list[ImageFile]:

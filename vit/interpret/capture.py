@@ -104,10 +104,12 @@ class AttentionMaps:
         self._undo.close()
         missing = [self.names[layer] or "the model itself" for layer in self.layers if layer not in self._seen]
         if kind is None and missing:
+            whole = getattr(self._model, "decoder", None) is not None
+            hint = "; a decoder runs only under a mask: to look into the encoder, pass model.encoder" if whole else ""
             raise AttentionError(
                 f"{len(missing)} of {len(self.layers)} attention layers gave no maps: {', '.join(missing[:4])}; "
                 "they were not run within the block, or compute their attention in another way (torch's own layer does, "
-                "unless it is called with need_weights=False)"
+                f"unless it is called with need_weights=False){hint}"
             )
 
     def _hook(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:

@@ -1,0 +1,130 @@
+"""`vit embed`: both formats hold what `embed` computes, image by image; what cannot be written leaves nothing behind."""
+
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+
+from vit.checkpoints import load_model
+from vit.cli import main
+from vit.cli.embed import BATCH
+from vit.config import DataConfig
+from vit.data import load_data
+from vit.inference import embed
+
+
+@pytest.fixture
+def embedded(models, tmp_path, monkeypatch, capsys):
+    """`embedded(suffix, *argv)`: what `vit embed` writes, as NumPy arrays whichever the format."""
+    monkeypatch.chdir(models)
+
+    def embedded(suffix, *argv):
+        path = tmp_path / f"features{suffix}"
+        assert main(["embed", *map(str, argv), "--out", str(path)]) == 0
+        assert str(path) in capsys.readouterr().out
+        if suffix == ".npz":
+            return dict(np.load(path))
+        table = parquet.read_table(path)
+        found = {name: table[name].to_pylist() for name in table.column_names}
+        lists = {name: np.array(found[name], dtype=np.float32) for name in ("pooled", "patches") if name in found}
+        names = {"files": found["file"], "splits": [split or "" for split in found["split"]]}
+        metadata = {
+            key.decode(): value.decode() for key, value in table.schema.metadata.items() if not key.startswith(b"ARROW")
+        }
+        return (
+            lists
+            | names
+            | metadata
+            | {"labels": [-1 if n is None else n for n in found["label"]], "class": found["class"]}
+        )
+
+    return embedded
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+@pytest.mark.parametrize("name", ["mae", "encoder"])
+def test_a_folders_features_are_those_of_its_files(name, suffix, embedded, models):
+    found, model = embedded(suffix, name, "data"), load_model(models / name)
+    assert [str(file) for file in found["files"]] == [
+        f"{kind}/{file.name}" for kind in ("cat", "dog") for file in sorted((models / "data" / kind).iterdir())
+    ]
+    expected = embed(model, [models / "data" / file for file in found["files"]])
+    np.testing.assert_allclose(found["pooled"], expected.pooled, atol=1e-6)
+    np.testing.assert_allclose(found["patches"], expected.patches, atol=1e-6)
+    assert list(found["labels"]) == [0] * 12 + [1] * 12
+    assert set(found["splits"]) == {""}
+    assert str(found["checkpoint"]) == name
+    if suffix == ".npz":
+        assert (found["class_names"].tolist(), found["grid"].tolist()) == (["cat", "dog"], [3, 4])
+    else:
+        assert found["class"] == ["cat"] * 12 + ["dog"] * 12
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_a_data_set_in_several_batches_with_its_splits(suffix, embedded, models):
+    """More than a batch, whose edges are not those of the splits."""
+    count = BATCH + 6
+    found = embedded(suffix, "mean", "scenes", "--limit", count)
+    data = load_data(DataConfig(source="scenes", limit=count), (12, 16))
+    model = load_model(models / "mean")
+    for split, images in (("train", data.train), ("test", data.test)):
+        mine = [n for n, name in enumerate(found["splits"]) if name == split]
+        assert [str(found["files"][n]) for n in mine] == [f"{split}/{n:05d}" for n in range(count)]
+        np.testing.assert_allclose(found["patches"][mine], embed(model, images.images).patches, atol=1e-5)
+        assert [found["labels"][n] for n in mine] == images.labels.tolist()
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_images_without_classes_and_a_folder_with_splits(suffix, embedded, models, tmp_path):
+    for split in ("train", "val"):
+        (tmp_path / "plain" / split).mkdir(parents=True)
+        shutil.copy(models / "one.png", tmp_path / "plain" / split / "image.png")
+    found = embedded(suffix, "plain", tmp_path / "plain", "--pooled")
+    assert (list(found["files"]), list(found["splits"])) == (["train/image.png", "val/image.png"], ["train", "val"])
+    assert list(found["labels"]) == [-1, -1]
+    assert "patches" not in found
+    assert found["pooled"].shape == (2, 16)
+
+
+def test_a_limit_keeps_the_numbers_of_the_classes(embedded):
+    assert embedded(".npz", "plain", "data", "--limit", 1)["class_names"].tolist() == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_an_image_that_cannot_be_read_leaves_nothing(suffix, models, tmp_path, monkeypatch, capsys):
+    shutil.copytree(models / "data", tmp_path / "data")
+    (tmp_path / "data" / "dog" / "11.png").write_text("no image")
+    monkeypatch.chdir(tmp_path)
+    assert main(["embed", str(models / "mae"), "data", "--out", f"features{suffix}"]) == 2
+    assert "data/dog/11.png: its content is no image" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("mae none --out f.npz", "data: 'none' is neither cifar10, cifar100, scenes nor a folder of images"),
+        ("mae data --out f.csv", "--out: 'f.csv' cannot be used; name a file that ends in .npz or .parquet"),
+        ("mae data --out there.npz", "--out: there.npz is there already; name another file, or remove it first"),
+        ("mae data --root elsewhere --out f.npz", "--root: is about CIFAR; leave it out"),
+        ("mae data", "--out: is needed"),
+        ("none data --out f.npz", "no checkpoint at none"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(line, said, models, monkeypatch, capsys):
+    monkeypatch.chdir(models)
+    (models / "there.npz").write_text("mine")
+    assert main(["embed", *line.split()]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not list(models.glob("f.*"))
+    assert (models / "there.npz").read_text() == "mine"
+
+
+def test_parquet_without_pyarrow_is_one_line(monkeypatch, capsys, models):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert main(["embed", "mae", str(models / "data"), "--out", "f.parquet"]) == 2
+    assert "needs pyarrow: pip install 'vit-patch-trainer[parquet]'" in capsys.readouterr().err

@@ -1,0 +1,96 @@
+"""`vit predict`: its classes are the head's, in a table, JSON and CSV alike; what cannot be named is one line."""
+
+import csv
+import json
+import re
+
+import pytest
+import torch
+
+from vit.checkpoints import load_model, save_model
+from vit.cli import main
+from vit.inference import predict
+
+CLASSES = ("cat", "dog", "<b>cow")  # of the models
+
+
+@pytest.fixture
+def vit_predict(models, tmp_path, monkeypatch, capsys):
+    """`vit_predict(*argv)` within `models`: its exit code, output and error."""
+    monkeypatch.chdir(models)
+
+    def run(*argv: object) -> tuple[int, str, str]:
+        code = main(["predict", *map(str, argv)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def test_table_json_and_csv_say_what_predict_does(vit_predict, models, tmp_path):
+    model, files = (
+        load_model(models / "encoder"),
+        ["one.png", *sorted(str(path) for path in (models / "data").rglob("*.png"))],
+    )
+    expected = predict(model, [models / file for file in files])
+    asked = ["encoder", "one.png", models / "data"]
+    code, said, error = vit_predict(*asked, "--json", "--top", 9, "--csv", tmp_path / "new" / "out.csv")
+    assert (code, error) == (0, "")
+    found = json.loads(said)
+    assert [row["file"] for row in found] == files
+    for row, values in zip(found, expected, strict=True):
+        assert [one["class"] for one in row["classes"]] == [CLASSES[i] for i in values.argsort(descending=True)]
+        torch.testing.assert_close(
+            torch.tensor([one["probability"] for one in row["classes"]]), values.sort(descending=True)[0]
+        )
+    with (tmp_path / "new" / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["file"], row["class"], float(row["probability"])) for row in rows] == [
+        (row["file"], one["class"], one["probability"]) for row in found for one in row["classes"]
+    ]
+    assert [row["rank"] for row in rows] == ["1", "2", "3"] * 25
+
+    code, table, _ = vit_predict(*asked, "--top", 1)
+    lines = table.splitlines()
+    assert len({len(line) for line in lines}) == 1
+    for line, row in zip(lines, found, strict=True):
+        best = row["classes"][0]
+        assert re.fullmatch(rf"{re.escape(row['file'])} +{best['class']} +{best['probability']:.1%}", line)
+
+
+def test_classes_without_names_have_numbers(vit_predict, tmp_path):
+    code, said, _ = vit_predict("encoder", "one.png", "--num-classes", 3, "--json")
+    assert code == 0
+    assert {one["class"] for one in json.loads(said)[0]["classes"]} == set(CLASSES)
+    model = load_model("mean")
+    save_model(tmp_path / "nameless", model, model.origin.normalize)
+    code, said, _ = vit_predict(tmp_path / "nameless", "one.png")
+    assert code == 0
+    assert set(re.findall(r"class \d", said)) == {"class 0", "class 1", "class 2"}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "mae one.png",
+            "mae has no head that names classes; name a classifier such as vit-tiny-p4-cifar10-finetuned, or",
+        ),
+        ("encoder", "images: name image files, or folders of images"),
+        ("encoder none.png", "images: 'none.png' is neither a file nor a folder"),
+        ("encoder run/snapshots", "run/snapshots: no images; looked in it and in the folders in it for .jpg"),
+        ("encoder mae/config.json", "mae/config.json: its content is no image"),
+        ("encoder one.png --top 0", "--top: 0 cannot be used"),
+        ("encoder one.png --csv one.png", "--csv: 'one.png' cannot be used; name a file that ends in .csv"),
+        ("encoder one.png --csv there.csv", "--csv: there.csv is there already; name another file, or remove it first"),
+        ("none one.png", "no checkpoint at none"),
+    ],
+)
+def test_what_cannot_be_named_is_one_line_and_writes_nothing(line, said, vit_predict, models):
+    (models / "there.csv").write_text("mine")
+    before = sorted(models.rglob("*"))
+    code, out, error = vit_predict(*line.split())
+    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert said in error
+    assert sorted(models.rglob("*")) == before
+    assert (models / "there.csv").read_text() == "mine"

@@ -1,0 +1,90 @@
+"""New images through a loaded model: its head's probabilities and its own features, whatever form the images have."""
+
+import pytest
+import torch
+from PIL import Image
+from tiny import noise
+from torchvision.transforms.v2.functional import to_pil_image
+
+from vit.checkpoints import load_model, save_model
+from vit.config import DecoderConfig, ViTConfig
+from vit.data.augment import Normalization
+from vit.data.images import DataError
+from vit.encoder import VisionTransformer
+from vit.inference import embed, predict
+from vit.load_options import CheckpointError
+from vit.mae import build_autoencoder
+
+SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=16, depth=2, num_heads=2)
+NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
+
+
+def loaded(folder, model):
+    save_model(folder, model, NORMALIZE)
+    return load_model(folder)
+
+
+@pytest.fixture(params=["token", "avg", "fc_norm"])
+def classifier(request, tmp_path):
+    pool = dict(global_pool="avg", fc_norm=True) if request.param == "fc_norm" else dict(global_pool=request.param)
+    return loaded(tmp_path / "model", VisionTransformer(ViTConfig(**SIZES, **pool, num_classes=3, registers=1)))
+
+
+@torch.no_grad()
+def test_predictions_are_the_heads_and_features_what_it_reads(classifier):
+    images = noise(5, size=(20, 30))
+    inputs = classifier.origin.inputs(images)
+    tokens = classifier(inputs)
+    probabilities = predict(classifier, images)
+    torch.testing.assert_close(probabilities, classifier.forward_head(tokens).softmax(1))
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(5))
+    pooled, patches = embed(classifier, images)
+    torch.testing.assert_close(classifier.head(pooled), classifier.forward_head(tokens))
+    torch.testing.assert_close(patches, tokens[:, 2:])
+    in_parts = embed(classifier, images, batch_size=2)
+    torch.testing.assert_close(in_parts.pooled, pooled)
+    torch.testing.assert_close(in_parts.patches, patches)
+
+
+def test_an_autoencoder_gives_its_encoders_features(tmp_path):
+    model = loaded(tmp_path, build_autoencoder(ViTConfig(**SIZES), DecoderConfig(16, 1, 2)))
+    images = noise(2)
+    assert torch.equal(embed(model, images).patches, model(model.origin.inputs(images)).detach()[:, 1:])
+
+
+def test_a_file_a_picture_and_its_pixels_are_one(classifier, tmp_path):
+    images = noise(3)
+    pictures = [to_pil_image(image) for image in images]
+    files = [tmp_path / f"{number}.png" for number in range(3)]
+    for file, picture in zip(files, pictures, strict=True):
+        picture.save(file)
+    expected = predict(classifier, images)
+    for same in (pictures, files, list(map(str, files)), [pictures[0], files[1], str(files[2])]):
+        assert torch.equal(predict(classifier, same), expected)
+    for one in (pictures[0], files[0], str(files[0]), images[:1]):
+        torch.testing.assert_close(predict(classifier, one), expected[:1])
+
+
+def test_the_model_stays_as_it_was(classifier):
+    classifier.train()
+    assert predict(classifier, noise(1)).requires_grad is False
+    assert all(module.training for module in classifier.modules())
+
+
+def test_what_cannot_be_answered_is_said(classifier, tmp_path):
+    with pytest.raises(DataError, match="no images"):
+        predict(classifier, [])
+    with pytest.raises(DataError, match=r"missing\.png: not a file"):
+        predict(classifier, tmp_path / "missing.png")
+    with pytest.raises(DataError, match="uint8"):
+        embed(classifier, noise(1).float())
+    encoder = VisionTransformer(ViTConfig(**SIZES))
+    with pytest.raises(CheckpointError, match=r"load it by vit\.load_model"):
+        embed(encoder, Image.new("RGB", (8, 8)))
+    encoder = loaded(tmp_path / "encoder", encoder)
+    with pytest.raises(CheckpointError, match="has no head that names classes; name a classifier"):
+        predict(encoder, noise(1))
+    with torch.no_grad():
+        encoder.blocks[0].mlp.fc1.weight.fill_(torch.inf)
+    with pytest.raises(CheckpointError, match="nan or infinite"):
+        embed(encoder, noise(1))

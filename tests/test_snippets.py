@@ -1,0 +1,98 @@
+"""Every piece of Python in README, the pages of docs and the models' cards runs, in the order in which they stand there."""
+
+import ast
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from PIL import Image
+from transformers import ViTMAEConfig, ViTMAEForPreTraining
+
+from vit.checkpoints import convert_model, load_model, save_model
+from vit.config import ObjectiveInfo
+from vit.interpret import Dynamics, Matrix
+from vit.interpret.dynamics import QUANTITIES, write_dynamics
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("vit/**/*.md")]
+BLOCK = re.compile(r"^```python\n(.*?)^```|(?<=\n\n)((?:    [^\n]*\n|\n(?=    ))+)", re.DOTALL | re.MULTILINE)
+CODE = (ast.Import, ast.ImportFrom, ast.Assign, ast.With, ast.FunctionDef, ast.ClassDef)
+
+
+def snippets(page: Path) -> list[str]:
+    """The Python of a page: what is fenced as such; and what is indented, if it imports something or parses as a program."""
+    found = []
+    for fenced, indented in BLOCK.findall(page.read_text(encoding="utf-8")):
+        code = textwrap.dedent(fenced or indented)
+        if fenced or re.search(r"^(from|import) \w", code, re.MULTILINE) or is_program(code):
+            found.append(code)
+    return found
+
+
+def is_program(code: str) -> bool:
+    try:
+        return any(isinstance(node, CODE) for node in ast.walk(ast.parse(code)))
+    except SyntaxError:  # commands, settings
+        return False
+
+
+WITH_PYTHON = [page for page in PAGES if snippets(page)]
+GIVEN = {"docs/objectives.md": {"OBJECTIVES": {}, "ObjectiveInfo": ObjectiveInfo}}
+"""What stands around a snippet that belongs into another file."""
+
+
+def test_snippets_are_found():
+    assert len(PAGES) > 10
+    assert {page.relative_to(ROOT).as_posix() for page in WITH_PYTHON} == {
+        "README.md",
+        "docs/objectives.md",
+        "vit/pretrained/vit-tiny-p4-cifar10/README.md",
+        "vit/pretrained/vit-tiny-p4-cifar10-finetuned/README.md",
+    }
+    assert len(snippets(ROOT / "README.md")) == 3
+    assert len(snippets(ROOT / "docs" / "objectives.md")) == 2
+    assert is_program("x = 1\n")
+    assert not is_program("vit models\n")
+    assert not is_program("pytest\n")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with what README's reader has: a photograph, a run, and a file from elsewhere."""
+    place = tmp_path_factory.mktemp("reader")
+    Image.radial_gradient("L").resize((320, 240)).convert("RGB").save(place / "photo.jpg")
+    model = load_model("vit-tiny-p4-cifar10")
+    convert_model(model, "mae", place / "mae_pretrain_vit_base.pth")
+    save_model(place / "runs" / "quickstart", model, model.origin.normalize)
+    matrices = tuple(Matrix("encoder", "W_Q", layer) for layer in range(12))
+    recorded = {name: torch.rand(1, 12) for name in QUANTITIES}
+    write_dynamics(
+        place / "runs" / "quickstart" / "dynamics.safetensors", Dynamics(torch.tensor([1]), matrices, recorded)
+    )
+    sizes = dict(
+        image_size=32, patch_size=4, hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48
+    )
+    decoder = dict(
+        decoder_hidden_size=24, decoder_num_hidden_layers=1, decoder_num_attention_heads=2, decoder_intermediate_size=48
+    )
+    ViTMAEForPreTraining(ViTMAEConfig(**sizes, **decoder)).save_pretrained(place / "hub" / "facebook" / "vit-mae-base")
+    return place
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_snippet_runs(page, place, monkeypatch):
+    """What comes from a network comes from here: timm's model without its weights, a small one in the place of the hub's."""
+    monkeypatch.chdir(place)
+    create = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda name, **some: create(name, **some | dict(pretrained=False)))
+    monkeypatch.setattr("vit.checkpoints.hub.snapshot_download", lambda name, **_: str(place / "hub" / name))
+    known = dict(GIVEN.get(page.relative_to(ROOT).as_posix(), {}))
+    with torch.no_grad():
+        for code in snippets(page):
+            exec(compile(code, str(page), "exec"), known)
+    if "tokens" in known:
+        assert known["inputs"].shape == (1, 3, 32, 32)
+        assert known["tokens"].shape == (1, 65, 192)

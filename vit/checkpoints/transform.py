@@ -1,0 +1,39 @@
+"""What a model expects of its images, as torchvision calls it. Apart, because torchvision takes seconds to import."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms.v2 import Transform
+from torchvision.transforms.v2.functional import pil_to_tensor
+
+from vit.checkpoints.origin import Origin
+from vit.data.decode import fit_picture
+from vit.data.images import DataError
+
+
+class ModelTransform(Transform):
+    """Images to the input of a model: see `Origin.transform`."""
+
+    def __init__(self, origin: Origin):
+        super().__init__()
+        self.origin = origin
+
+    def transform(self, inpt: Image.Image | Tensor, params: dict[str, Any]) -> Tensor:
+        """Return the input (..., C, H, W) that a picture, or uint8 images (..., 3, h, w), are for the model."""
+        if isinstance(inpt, Image.Image):
+            try:
+                inpt = pil_to_tensor(fit_picture(inpt, self.origin.image_size, self.origin.interpolation))
+            except (ValueError, OSError) as error:
+                raise DataError(str(error)) from error
+        lead = inpt.shape[:-3]
+        inputs = self.origin.inputs(inpt.reshape(-1, *inpt.shape[-3:]))
+        return inputs.reshape(*lead, *inputs.shape[1:])
+
+    def extra_repr(self) -> str:
+        """Say what is done, for a printed pipeline."""
+        origin = self.origin
+        shape = (origin.channels, *origin.image_size)
+        return f"to {shape}, {origin.interpolation}, mean {origin.normalize.mean}, std {origin.normalize.std}"

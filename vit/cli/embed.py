@@ -1,0 +1,233 @@
+"""`vit embed`: the features of images, in a file that NumPy or a data frame reads."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from vit.atomic import replacing
+from vit.cli.options import POSITIONAL, new_file, read_options, refuse_given
+from vit.config import ConfigError, DataConfig, NonNegative, RunConfig, Section, Source
+from vit.errors import one_line
+from vit.load_options import LoadOptions
+from vit.progress import track
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BATCH = 64
+"""Images at a time: read, shown to the model, and written."""
+BUILT_IN = tuple(name for name in get_args(Source) if name != "folder")
+
+
+@dataclass(frozen=True)
+class EmbedOptions(Section):
+    """Write the features of images by a model's last layer, pooled as its head reads them and the token of each patch, with the
+    names of files, and labels where there are any. The images of a folder are read as `vit attention` reads them."""
+
+    checkpoint: str = field(metadata=POSITIONAL)
+    """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
+    data: str = field(metadata=POSITIONAL)
+    """cifar10, cifar100, scenes, or a folder of images"""
+    out: Path
+    """file to write: .npz, or .parquet (pip install 'vit-patch-trainer[parquet]')"""
+    pooled: bool = False
+    """without the tokens of the patches, which are most of the file"""
+    root: str = "data"
+    """where CIFAR's archive lies"""
+    limit: NonNegative = 0
+    """only so many images of each split, spread evenly; 0: all"""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """where"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        new_file(self.out, (".npz", ".parquet"))
+        if self.data not in BUILT_IN:
+            refuse_given(self, ("root",), "is about CIFAR; leave it out")
+        if self.out.suffix == ".parquet":
+            try:
+                importlib.import_module("pyarrow")
+            except ImportError as error:
+                raise ConfigError("--out: .parquet needs pyarrow: pip install 'vit-patch-trainer[parquet]'") from error
+
+
+OPTIONS = (EmbedOptions, LoadOptions)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Images that are known by name, and read when their turn comes.
+
+    Attributes:
+        names: of the files, below the folder; of a data set, split and number.
+        splits: "train", "test", "val", or "" where nothing splits them; of each image.
+        labels: of each image, a number of `class_names`; -1 where there is none.
+        class_names: of the data.
+        read: a slice of them -> what `vit.inference.embed` takes.
+    """
+
+    names: list[str]
+    splits: list[str]
+    labels: list[int]
+    class_names: tuple[str, ...]
+    read: Callable[[slice], Any]
+
+
+def run(argv: Sequence[str]) -> int:
+    """Embed all images, batch by batch, into the file."""
+    options, load = read_options("vit embed", argv, *OPTIONS)
+    if options.data not in BUILT_IN and not Path(options.data).expanduser().is_dir():
+        raise ConfigError(f"data: {options.data!r} is neither {', '.join(BUILT_IN)} nor a folder of images")
+
+    from vit.checkpoints import load_trained
+    from vit.device import choose_compute
+    from vit.inference import embed
+
+    model = load_trained(options.checkpoint, **vars(load))
+    listed = (list_data if options.data in BUILT_IN else list_images)(options, model.origin.image_size)
+    model = model.to(choose_compute(RunConfig(device=options.device), "fp32").device)
+
+    # What every image gives; then a batch at a time, none of which is kept
+    encoder = model.encoder
+    grid = encoder.patch_embed.grid_size
+    shapes = {"pooled": (encoder.config.embed_dim,), "patches": (math.prod(grid), encoder.config.embed_dim)}
+    if options.pooled:
+        del shapes["patches"]
+    facts = {"checkpoint": model.origin.source, "data": options.data, "grid": grid}
+    writer = parquet_writer if options.out.suffix == ".parquet" else npz_writer
+    with writer(options.out, listed, shapes, facts) as write:
+        for start in track(range(0, len(listed.names), BATCH), "embedding", unit=" batches"):
+            some = slice(start, start + BATCH)
+            write(some, embed(model, listed.read(some), BATCH)._asdict())
+    count = len(listed.names)
+    sizes = ", ".join(f"{name} {' x '.join(map(str, (count, *shape)))}" for name, shape in shapes.items())
+    print(f"features of {count:,} image{'' if count == 1 else 's'}: {sizes}; in {one_line(str(options.out))}")
+    return 0
+
+
+def list_data(options: EmbedOptions, image_size: tuple[int, int]) -> Listed:
+    """Return a built-in data set, training images first."""
+    import torch
+
+    from vit.data import load_data
+
+    data = load_data(DataConfig(source=options.data, root=options.root, limit=options.limit), image_size)  # type: ignore[arg-type]
+    splits = ["train"] * len(data.train) + ["test"] * len(data.test)
+    labels = torch.cat([data.train.labels, data.test.labels]).tolist()
+    names = [f"{name}/{i:05d}" for name, part in (("train", data.train), ("test", data.test)) for i in range(len(part))]
+
+    def read(some: slice) -> Tensor:
+        start, stop = (max(0, place - len(data.train)) for place in (some.start, some.stop))
+        return torch.cat([data.train.images[some], data.test.images[start:stop]])
+
+    return Listed(names, splits, labels, data.train.class_names, read)
+
+
+def list_images(options: EmbedOptions, image_size: tuple[int, int]) -> Listed:
+    """Return the images of a folder."""
+    from vit.data.folder import list_folder
+    from vit.data.images import evenly_spaced
+
+    folder = Path(options.data).expanduser()
+    parts = list_folder(folder)
+    class_names = tuple(sorted({file.class_name for part in parts.values() for file in part} - {""}))
+    number = {name: label for label, name in enumerate(class_names)}
+    chosen = [
+        (split, files[i]) for split, files in parts.items() for i in evenly_spaced(len(files), options.limit).tolist()
+    ]
+    labels = [number.get(file.class_name, -1) for _, file in chosen]
+    splits, names = [split for split, _ in chosen], [file.name for _, file in chosen]
+    return Listed(names, splits, labels, class_names, lambda some: [folder / name for name in names[some]])
+
+
+# ---- The files: both are written as the batches come --------------------------------------------------------------------
+
+Write = Callable[[slice, Mapping[str, "Tensor"]], None]
+
+
+@contextmanager
+def npz_writer(
+    path: Path, listed: Listed, shapes: Mapping[str, tuple[int, ...]], facts: Mapping[str, Any]
+) -> Iterator[Write]:
+    """Write float32 arrays (N, *shape) by name, row after row, with names, labels and facts beside them.
+
+    An .npz is a zip, of which one member is written at a time: the largest array goes straight into it, the others wait in
+    temporary files.
+    """
+    import numpy as np
+    from numpy.lib import format as npy
+
+    *waiting, largest = sorted(shapes, key=lambda name: math.prod(shapes[name]))
+    with replacing(path) as partial, zipfile.ZipFile(partial, "w") as archive, ExitStack() as stack:
+
+        def member(name: str) -> Any:
+            return archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
+
+        with member(largest) as direct:
+            files = {name: stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for name in waiting}
+            files[largest] = direct
+            for name, file in files.items():
+                header = {"descr": "<f4", "fortran_order": False, "shape": (len(listed.names), *shapes[name])}
+                npy.write_array_header_1_0(file, header)
+
+            def write(some: slice, found: Mapping[str, Tensor]) -> None:
+                for name, file in files.items():
+                    file.write(found[name].numpy().tobytes())
+
+            yield write
+        for name in waiting:
+            files[name].seek(0)
+            with member(name) as copy:
+                shutil.copyfileobj(files[name], copy)
+        known: dict[str, Any] = {
+            "files": listed.names,
+            "splits": listed.splits,
+            "labels": listed.labels,
+            "class_names": listed.class_names,
+        }
+        for name, value in (known | dict(facts)).items():
+            with member(name) as small:
+                npy.write_array(small, np.asarray(value, dtype=None if len(value) else "U1"), allow_pickle=False)
+
+
+@contextmanager
+def parquet_writer(
+    path: Path, listed: Listed, shapes: Mapping[str, tuple[int, ...]], facts: Mapping[str, Any]
+) -> Iterator[Write]:
+    """Write a table with a row per image: file, split, label, class, and a list of float32, of lists for (L, D), per array."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    def column(values: Any, shape: Sequence[int]) -> Any:
+        """Values of any shape as lists of lists, of fixed sizes."""
+        array = pa.array(values.reshape(-1))
+        for size in reversed(shape):
+            array = pa.FixedSizeListArray.from_arrays(array, size)
+        return array
+
+    kinds = {"file": pa.string(), "split": pa.string(), "label": pa.int64(), "class": pa.string()}
+    for name, shape in shapes.items():
+        kinds[name] = pa.float32()
+        for size in reversed(shape):
+            kinds[name] = pa.list_(kinds[name], size)
+    schema = pa.schema(kinds, {name: str(value) for name, value in facts.items()})
+    with replacing(path) as partial, parquet.ParquetWriter(partial, schema, use_dictionary=False) as writer:
+
+        def write(some: slice, found: Mapping[str, Tensor]) -> None:
+            labels = [label if label >= 0 else None for label in listed.labels[some]]
+            classes = [None if label is None else listed.class_names[label] for label in labels]
+            texts = [listed.names[some], [split or None for split in listed.splits[some]], labels, classes]
+            columns = [pa.array(values, kind) for values, kind in zip(texts, schema.types, strict=False)]
+            columns += [column(found[name].numpy(), shape) for name, shape in shapes.items()]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+
+        yield write

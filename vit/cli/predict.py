@@ -1,0 +1,107 @@
+"""`vit predict`: what images show, by a classifier's own head."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from vit.atomic import replacing
+from vit.cli.options import POSITIONAL, new_file, read_options
+from vit.config import ConfigError, Positive, RunConfig, Section
+from vit.errors import one_line
+from vit.load_options import LoadOptions
+from vit.progress import track
+
+BATCH = 64
+"""Images at a time: read, and shown to the model."""
+
+
+@dataclass(frozen=True)
+class PredictOptions(Section):
+    """Name what images show: the likeliest classes of a classifier, with their probabilities."""
+
+    checkpoint: str = field(metadata=POSITIONAL)
+    """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
+    images: list[str] = field(default_factory=list, metadata=POSITIONAL)
+    """image files, or folders, of which all images are taken; prepared as the model was trained"""
+    top: Positive = 3
+    """how many classes per image, the likeliest first"""
+    json: bool = False
+    """print them as JSON"""
+    csv: Path | None = None
+    """also write them to this file, a row per image and class"""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """where"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.images:
+            raise ConfigError("images: name image files, or folders of images")
+        if self.csv is not None:
+            new_file(self.csv, (".csv",), "--csv")
+
+
+OPTIONS = (PredictOptions, LoadOptions)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Predict, and print a table or JSON when all images are read."""
+    options, load = read_options("vit predict", argv, *OPTIONS)
+    for name in options.images:
+        if not os.path.exists(name):
+            raise ConfigError(f"images: {name!r} is neither a file nor a folder")
+
+    from vit.checkpoints import load_trained
+    from vit.data.folder import list_files
+    from vit.device import choose_compute
+    from vit.inference import predict, require_head
+
+    # The images, and a model that can name them
+    files = [
+        str(file) for name in options.images for file in (list_files(Path(name)) if os.path.isdir(name) else [name])
+    ]
+    model = load_trained(options.checkpoint, **vars(load))
+    require_head(model)
+    model = model.to(choose_compute(RunConfig(device=options.device), "fp32").device)
+
+    # The likeliest classes of each
+    known, classes = model.origin.class_names, model.encoder.config.num_classes
+    names = known or [f"class {number}" for number in range(classes)]
+    predictions: list[dict[str, Any]] = []
+    for start in track(range(0, len(files), BATCH), "predicting", unit=" batches"):
+        some = files[start : start + BATCH]
+        best = predict(model, some, BATCH).topk(min(options.top, classes))
+        for file, values, numbers in zip(some, best.values.tolist(), best.indices.tolist(), strict=True):
+            found = [{"class": names[i], "probability": value} for value, i in zip(values, numbers, strict=True)]
+            predictions.append({"file": file, "classes": found})
+
+    if options.csv is not None:
+        with replacing(options.csv) as partial, partial.open("w", newline="", encoding="utf-8") as out:
+            writer = csv.writer(out)
+            writer.writerow(("file", "rank", "class", "probability"))
+            for row in predictions:
+                ranked = enumerate(row["classes"], 1)
+                writer.writerows((row["file"], rank, one["class"], one["probability"]) for rank, one in ranked)
+    print(json.dumps(predictions, indent=2) if options.json else "\n".join(table(predictions)))
+    return 0
+
+
+def table(predictions: list[dict[str, Any]]) -> list[str]:
+    """Return a line per image: its file, and the classes with their probabilities, in columns."""
+    files = [one_line(row["file"]) for row in predictions]
+    cells = [[(one_line(one["class"]), one["probability"]) for one in row["classes"]] for row in predictions]
+    wide, widths = max(map(len, files)), [max(len(name) for name, _ in column) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
+            [
+                f"{file:<{wide}}",
+                *(f"{name:<{width}} {value:6.1%}" for (name, value), width in zip(row, widths, strict=True)),
+            ]
+        )
+        for file, row in zip(files, cells, strict=True)
+    ]

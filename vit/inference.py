@@ -1,0 +1,110 @@
+"""What a loaded model makes of new images: the probabilities of its classes, and its features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vit.data.images import DataError
+from vit.encoder import eval_mode
+from vit.load_options import CheckpointError
+from vit.mae import Model
+
+Picture: TypeAlias = str | Path | Image.Image
+"""An image file, or a picture that Pillow has opened or made."""
+
+
+class Embeddings(NamedTuple):
+    """The features of B images by a model's last layer, after its norms.
+
+    Attributes:
+        pooled: float32 (B, D): what a head reads, the class token or the mean over the patches (`encoder.config.global_pool`).
+        patches: float32 (B, L, D): the token of each patch, row by row.
+    """
+
+    pooled: Tensor
+    patches: Tensor
+
+
+def require_head(model: Model) -> None:
+    """Refuse a model that names no classes.
+
+    Raises:
+        CheckpointError: it has no head.
+    """
+    if not model.encoder.config.num_classes:
+        source = model.origin.source if model.origin else "this model"
+        way = "name a classifier such as vit-tiny-p4-cifar10-finetuned, or teach this one classes (README, Fine-tune)"
+        raise CheckpointError(f"{source} has no head that names classes; {way}")
+
+
+@torch.no_grad()
+def predict(model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int = 64) -> Tensor:
+    """Return the probabilities of the classes that a model's head knows.
+
+    Args:
+        model: as `load_model` returns it, on any device; `model.origin.class_names` names the columns of the result.
+        images: files or PIL images, or uint8 (B, 3, h, w) of any size; prepared as the model was trained.
+        batch_size: images at a time.
+
+    Returns:
+        float32 (B, classes) on the CPU; every row sums to 1.
+
+    Raises:
+        CheckpointError: the model has no head, was not loaded, or its weights make no numbers.
+        DataError: an image cannot be read, or there is none.
+    """
+    require_head(model)
+    with eval_mode(model):
+        logits = [model.encoder.forward_head(tokens) for tokens in _tokens(model, images, batch_size)]
+    return torch.cat(logits).float().softmax(1).cpu()
+
+
+@torch.no_grad()
+def embed(model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int = 64) -> Embeddings:
+    """Return the features of whole images, pooled and patch by patch.
+
+    Args:
+        model, images, batch_size: as for `predict`; the model needs no head.
+
+    Raises:
+        CheckpointError, DataError: as `predict`, but for the head.
+    """
+    encoder, found = model.encoder, []
+    with eval_mode(model):
+        for tokens in _tokens(model, images, batch_size):
+            pooled, patches = encoder.fc_norm(encoder.pool(tokens)), tokens[:, encoder.num_prefix_tokens :]
+            found.append((pooled.float().cpu(), patches.float().cpu()))
+    return Embeddings(*map(torch.cat, zip(*found, strict=True)))
+
+
+def _tokens(model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int) -> Iterator[Tensor]:
+    """Yield the tokens (B, N, D) of images, batch by batch; files are read when their turn comes."""
+    origin, encoder = model.origin, model.encoder
+    if origin is None:
+        raise CheckpointError("nothing says how this model's images are prepared; load it by vit.load_model")
+    if isinstance(images, Picture):
+        images = [images]
+    if len(images) == 0:
+        raise DataError("there are no images")
+    device = next(encoder.parameters()).device
+    for start in range(0, len(images), batch_size):
+        batch = images[start : start + batch_size]
+        if isinstance(batch, Tensor):
+            inputs = origin.inputs(batch.to(device))
+        else:
+            inputs = torch.stack([
+                origin.transform(image) if isinstance(image, Image.Image) else origin.normalize(origin.read_images([image]))[0]
+                for image in batch
+            ]).to(device)  # fmt: skip
+        tokens = encoder(inputs)
+        if not bool(tokens.isfinite().all()):
+            raise CheckpointError(
+                f"{origin.source}: its tokens of some images are nan or infinite; the weights are damaged"
+            )
+        yield tokens
