@@ -25,7 +25,8 @@ FLOORS = [
     ["data"],
     ["attention", "masking", "patches"],
     ["device", "runs", "settings"],
-    ["config", "load_options", "pretrained"],
+    ["config", "pretrained"],
+    ["load_options"],
     ["atomic", "errors", "progress"],
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

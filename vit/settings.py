@@ -17,6 +17,7 @@ from vit.errors import one_line
 
 SECTIONS: dict[str, type] = {item.name: item.default_factory for item in fields(Config)}  # type: ignore[misc]
 RUN_CONFIG = "config.yaml"
+HELP = {"-h", "--help"}
 
 _MOVED = {
     "data": {"augment": "crop crop_scale crop_ratio crop_padding flip rand_augment rand_magnitude erasing"},
@@ -43,7 +44,11 @@ RENAMED = {
 
 
 def config_parser(
-    program: str, description: str, more: dict[str, str], sections: dict[str, type] = SECTIONS
+    program: str,
+    description: str,
+    more: dict[str, str],
+    sections: dict[str, type] = SECTIONS,
+    with_help: bool = False,
 ) -> ArgumentParser:
     """A parser for `--config FILE` (any number, the later wins), every field of every section, and `--print_config`.
 
@@ -52,8 +57,9 @@ def config_parser(
         description: for `--help`.
         more: the command's own options, which it reads itself, and what they do.
         sections: dataclasses by the names of their sections.
+        with_help: whether the help texts are read too, which takes as long as all else.
     """
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    set_parsing_settings(docstring_parse_attribute_docstrings=with_help)
     usage = f"{program} [--config FILE ...] [--SECTION.FIELD VALUE ...] {' '.join(f'[{option}]' for option in more)}"
     parser = ArgumentParser(prog=program, description=description, exit_on_error=False, usage=usage, allow_abbrev=False)
     parser.epilog = "; ".join(f"{option}: {text}" for option, text in more.items())
@@ -175,7 +181,7 @@ def parse_train_command(argv: Sequence[str], default_config: Path) -> TrainComma
         "--out DIR": "folder for the run, by default runs/ and the configuration's name",
         "--resume": "continue the run in its folder from its last saved state",
     }
-    parser = config_parser("train.py", what, own)
+    parser = config_parser("train.py", what, own, with_help=not HELP.isdisjoint(argv))
     resume = "--resume" in argv
     argv = [argument for argument in argv if argument != "--resume"]
     (files, outs), _ = take_options(argv, "--config", "--out")

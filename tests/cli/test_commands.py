@@ -54,3 +54,30 @@ def test_vit_refuses_what_it_does_not_know(argv, vit_command):
     assert "Traceback" not in done.stderr
     assert "error:" in done.stderr.splitlines()[-1]
     assert done.stdout == "imported:\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["train", "--config", "gone.yaml"],
+        ["train", "--model.init", "gone"],
+        ["attention", "gone", "gone.png", "--out", "look"],
+        ["explore", "vit-tiny-p4-cifar10", "gone.png", "--out", "page.html"],
+        ["evaluate", "gone", "--data", "cifar10"],
+        ["evaluate", "vit-tiny-p4-cifar10", "--data", "gone"],
+        ["checkpoint", "inspect", "gone"],
+        ["study", "one-hot", "--out", "studies", "--study.checkpoint", "gone"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_not_there_is_said_before_torch_is_loaded(argv, vit_command):
+    done = vit_command(*argv)
+    assert done.returncode == 2
+    assert "gone" in done.stderr.splitlines()[-1]
+    assert done.stdout == "imported:\n"
+
+
+def test_a_model_is_loaded_and_trained_without_the_libraries_of_others(shell):
+    program = "import sys, vit.train; from vit.checkpoints import load_model; load_model('vit-tiny-p4-cifar10')"
+    others = "{'torchvision', 'timm', 'huggingface_hub', 'matplotlib'} & set(sys.modules)"
+    assert shell("-c", f"{program}; print({others})").stdout == "set()\n"

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2.functional import resize, rgb_to_grayscale
 
 from vit.checkpoints.names import Shape
 from vit.checkpoints.reading import Source
@@ -169,6 +167,9 @@ class Origin:
         images = cut_to_shape(self._in_channels(images), self.image_size)
         if images.shape[-2:] == self.image_size:
             return images
+        from torchvision.transforms import InterpolationMode  # takes seconds to import
+        from torchvision.transforms.v2.functional import resize
+
         return resize(images, list(self.image_size), InterpolationMode(self.interpolation), antialias=True)
 
     def inputs(self, images: Tensor) -> Tensor:
@@ -188,7 +189,11 @@ class Origin:
     def _in_channels(self, images: Tensor) -> Tensor:
         if self.channels not in (1, 3):
             raise DataError(f"this model takes {self.channels} channels; image files have three, or one")
-        return rgb_to_grayscale(images) if self.channels == 1 else images
+        if self.channels == 3:
+            return images
+        from torchvision.transforms.v2.functional import rgb_to_grayscale  # takes seconds to import
+
+        return rgb_to_grayscale(images)
 
 
 def _per_channel(values: Sequence[float], channels: int) -> list[float]:

