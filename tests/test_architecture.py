@@ -27,7 +27,7 @@ FLOORS = [
     ["device", "runs", "settings"],
     ["config", "pretrained"],
     ["load_options"],
-    ["atomic", "errors", "progress"],
+    ["atomic", "errors", "openmp", "progress"],
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from vit import __version__
 from vit.cli.options import choose_command
 from vit.errors import exit_code_of
+from vit.openmp import limit_spinning
 
 COMMANDS = {
     "train": "pretrain or fine-tune a model, as train.py does",
@@ -29,6 +30,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """The console command `vit`."""
     argv = sys.argv[1:] if argv is None else list(argv)
+    limit_spinning()
     return exit_code_of("vit", lambda: _run(argv))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vit.errors import exit_code_of
+from vit.openmp import limit_spinning, setting
 from vit.pretrained import located
 from vit.settings import parse_train_command
 from vit.training.run_folder import RunFolder
@@ -18,6 +19,7 @@ QUICKSTART = Path(__file__).resolve().parents[2] / "configs" / "quickstart.yaml"
 
 def main() -> int:
     """The program train.py."""
+    limit_spinning()
     return exit_code_of("train.py", lambda: run(sys.argv[1:]))
 
 
@@ -30,6 +32,8 @@ def run(argv: Sequence[str]) -> int:
         RunFolder(command.out).refuse_if_taken()
     if command.config.model.init:
         located(command.config.model.init)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"threads  wait by {setting()} (set it, or OMP_WAIT_POLICY, before the command)")
 
     from vit.train import train  # torch and all that needs it: wrong settings are refused without
 
