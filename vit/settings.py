@@ -13,9 +13,13 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 
 from vit.config import Config, ConfigError
-from vit.errors import one_line
+from vit.errors import did_you_mean, one_line
 
 SECTIONS: dict[str, type] = {item.name: item.default_factory for item in fields(Config)}  # type: ignore[misc]
+PACKAGE = Path(__file__).resolve().parent
+CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
+"""The configurations: in the repository beside the package, in a wheel within it (setup.py)."""
+QUICKSTART = CONFIGS / "quickstart.yaml"
 RUN_CONFIG = "config.yaml"
 HELP = {"-h", "--help"}
 
@@ -89,6 +93,7 @@ def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[s
             key = option.removeprefix("--").partition("=")[0]
             if option.startswith("--") and key in RENAMED:
                 raise ConfigError(f"{key}: {RENAMED[key]}")
+        files = [str(config_file(name)) for name in files]
         for path in files:
             check_file(Path(path), sections)
         parsed = parser.parse_args([*(f"--config={path}" for path in files), *settings])
@@ -96,6 +101,22 @@ def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[s
     except ArgumentError as error:
         message = one_line(str(error.message)).replace("Parser key ", "").replace("typing.", "")
         raise ConfigError(f"{message.rstrip('.')}. All keys are listed by --help") from error
+
+
+def config_file(name: str) -> Path:
+    """Return the file that `--config` names: one that is there, else one of the package, quickstart or configs/quickstart.yaml.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    known = {path.stem: path for path in sorted(CONFIGS.glob("*.yaml"))}
+    if os.path.lexists(name):
+        return Path(name)
+    short = name.removeprefix("configs/").removesuffix(".yaml")
+    if short not in known:
+        near = did_you_mean(short, known) or f"; with the package come {', '.join(known)}"
+        raise ConfigError(f"config: cannot read {name}: No such file or directory{near}")
+    return known[short]
 
 
 def check_file(path: Path, sections: Collection[str] = SECTIONS) -> None:
@@ -165,10 +186,13 @@ class TrainCommand:
     config: Config
     out: Path
     resume: bool
+    program: str = "python train.py"
 
 
-def parse_train_command(argv: Sequence[str], default_config: Path) -> TrainCommand:
-    """Read train.py's command line.
+def parse_train_command(
+    argv: Sequence[str], default_config: Path = QUICKSTART, program: str = "python train.py"
+) -> TrainCommand:
+    """Read the command line of train.py, or of `vit train`.
 
     Without `--config`, `default_config` is taken. With `--resume`, the run's own config.yaml is, and the settings that the
     command line adds must agree with it.
@@ -181,19 +205,18 @@ def parse_train_command(argv: Sequence[str], default_config: Path) -> TrainComma
         "--out DIR": "folder for the run, by default runs/ and the configuration's name",
         "--resume": "continue the run in its folder from its last saved state",
     }
-    parser = config_parser("train.py", what, own, with_help=not HELP.isdisjoint(argv))
+    parser = config_parser(program, what, own, with_help=not HELP.isdisjoint(argv))
     resume = "--resume" in argv
     argv = [argument for argument in argv if argument != "--resume"]
     (files, outs), _ = take_options(argv, "--config", "--out")
     _, argv = take_options(argv, "--out")
-    last = Path(files[-1]).resolve() if files else default_config
+    last = config_file(files[-1]).resolve() if files else default_config
     out = Path(outs[-1] if outs else f"runs/{last.parent.name if last.name == RUN_CONFIG else last.stem}")
     if outs and not outs[-1]:
         raise ConfigError("--out: '' cannot be used; name a folder for the run")
     if not resume:
-        return TrainCommand(
-            parse_config(parser, argv if files else ["--config", str(default_config), *argv]), out, False
-        )
+        argv = argv if files else ["--config", str(default_config), *argv]
+        return TrainCommand(parse_config(parser, argv), out, False, program)
     saved = out / RUN_CONFIG
     if not os.path.exists(saved):  # unlike Path.exists, False for a name that no file can have
         raise ConfigError(f"--resume: there is no run in {out}; leave --resume out to begin one, or name it by --out")
@@ -203,7 +226,7 @@ def parse_train_command(argv: Sequence[str], default_config: Path) -> TrainComma
         raise ConfigError(f"{key}: the run in {out} has {old!r}, not {new!r}; {ways}")
     _, settings = take_options(argv, "--config")  # where the data is, say, a file does not change: the command line may
     config = parse_config(parser, ["--config", str(saved), *settings])
-    return TrainCommand(config, out, resume=True)
+    return TrainCommand(config, out, True, program)
 
 
 def take_options(argv: Sequence[str], *options: str) -> tuple[list[list[str]], list[str]]:

@@ -210,7 +210,7 @@ def test_an_unfinished_run_says_so_and_how_to_go_on(make_run, tmp_path):
     assert "What came out" not in page.text
     assert "How it went" in page.text
     assert len(page.pictures("filled in by the weights of step 3")) == 1
-    assert f"python train.py --out {folder} --resume" in "".join(page.text)
+    assert f"vit train --out {folder} --resume" in "".join(page.text)
 
     (folder / "metrics.jsonl").unlink()  # it has only begun
     shutil.rmtree(folder / "checkpoints")

@@ -98,7 +98,7 @@ def _values(config: dict[str, Any], run: RunRecord, name: str) -> dict[str, Any]
     use += "\ninputs = model.origin.normalize(images)  # images from 0 to 1"
 
     # how to train it again
-    command = "python train.py --config config.yaml"
+    command = "vit train --config config.yaml"
     if run.sections.get("data", {}).get("source") == "folder":
         command += " --data.root IMAGES"
     init = str(run.sections.get("model", {}).get("init") or "")

@@ -9,15 +9,13 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
-import vit
 from vit.cli.options import require_folder
 from vit.config import OBJECTIVES, Config, ConfigError
 from vit.errors import one_line
 from vit.pretrained import located
-from vit.settings import HELP, SECTIONS, config_parser, parse_sections, take_options
+from vit.settings import CONFIGS, HELP, SECTIONS, config_parser, parse_sections, take_options
 from vit.studies import OF_TRAININGS, STUDIES, StudyConfig
 
-CONFIGS = Path(vit.__file__).resolve().parents[1] / "configs" / "studies"
 STUDY_SECTIONS = SECTIONS | {"study": StudyConfig}
 
 
@@ -73,15 +71,11 @@ def run(argv: Sequence[str]) -> int:
 def study_settings(name: str, quick: bool = False, settings: Sequence[str] = ()) -> tuple[Config, StudyConfig]:
     """Return the settings of `vit study NAME`: base.yaml, NAME.yaml, quick.yaml where asked, and `settings`; the last wins.
 
-    A ConfigError says which setting cannot be used, or that configs/studies is not there.
+    A ConfigError says which setting cannot be used.
     """
-    base = CONFIGS / "base.yaml"
-    if not base.exists():
-        raise ConfigError(
-            f"vit study: {base} is missing; it is in the repository, install from there (pip install -e .)"
-        )
-    files = [base, CONFIGS / f"{name}.yaml", *([CONFIGS / "quick.yaml"] if quick else [])]
-    argv = [*(f"--config={path}" for path in files if path.exists()), *settings]
+    names = ["base", name, *(["quick"] if quick else [])]
+    files = [path for name in names if (path := CONFIGS / "studies" / f"{name}.yaml").exists()]
+    argv = [*(f"--config={path}" for path in files), *settings]
     sections = parse_sections(study_parser(), argv, STUDY_SECTIONS)
     study = sections.pop("study")
     config = Config(**sections)
