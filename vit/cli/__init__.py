@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -30,6 +31,8 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """The console command `vit`."""
     argv = sys.argv[1:] if argv is None else list(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # lines also into a file or a pipe: work is watched while it goes on
+        sys.stdout.reconfigure(line_buffering=True)
     limit_spinning()
     return exit_code_of("vit", lambda: _run(argv))
 
