@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # From top to bottom; rooms on one floor do not import each other.
 FLOORS = [
+    ["__main__"],
     ["cli"],
     ["train"],
     ["bench"],

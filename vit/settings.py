@@ -100,6 +100,10 @@ def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[s
         return {name: section(**parsed[name].as_dict()) for name, section in sections.items()}
     except ArgumentError as error:
         message = one_line(str(error.message)).replace("Parser key ", "").replace("typing.", "")
+        words = r"unrecognized arguments: --([\w.]+)|Group '(\w+)' does not accept option '(\w+)'"
+        if unknown := re.search(words, message):
+            keys = [f"{name}.{item.name}" for name, section in sections.items() for item in fields(section)]
+            message += did_you_mean(".".join(filter(None, unknown.groups())), keys)
         raise ConfigError(f"{message.rstrip('.')}. All keys are listed by --help") from error
 
 

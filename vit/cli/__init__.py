@@ -41,6 +41,7 @@ def _run(argv: Sequence[str]) -> int:
     if argv[:1] == ["--version"]:
         print(f"vit {__version__}")
         return 0
+    argv = argv or ["--help"]
     what = "Train small vision transformers, and look at what they learned. Each command has a --help."
     name, rest = choose_command("vit", what, COMMANDS, argv)
 

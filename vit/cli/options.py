@@ -14,7 +14,7 @@ from docstring_parser import parse_from_object  # jsonargparse's own, for the do
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, DefaultHelpFormatter
 
 from vit.config import ConfigError, NonNegative, Positive, Probability, Section
-from vit.errors import one_line
+from vit.errors import did_you_mean, one_line
 from vit.settings import HELP
 
 POSITIONAL = {"positional": True}
@@ -187,7 +187,8 @@ def choose_command(program: str, what: str, commands: Mapping[str, str], argv: S
         raise SystemExit(0)
     if name not in commands:
         wrong = f"there is no command {one_line(name)!r}" if name else "a command is missing"
-        raise ConfigError(f"{program}: {wrong}; one of {', '.join(commands)}. --help says more")
+        near = did_you_mean(name, commands) or f"; one of {', '.join(commands)}"
+        raise ConfigError(f"{program}: {wrong}{near.rstrip('?')}. --help says more")
     return name, rest
 
 
@@ -227,6 +228,8 @@ def _reason(error: ArgumentError, options: dict[str, Option]) -> str:
         return f"{option.spelled}: {found[2]!r} cannot be used; {option.described(WORDS, ', ', ' or ')}"
     if found := re.match(r"the following arguments are required: (\w+)", message):
         return f"{by_name[found[1]].spelled}: is needed"
+    if found := re.match(r"unrecognized arguments: (--[\w-]+)", message):
+        message += did_you_mean(found[1].replace("_", "-"), options)
     return one_line(message.removeprefix("argument "))
 
 
