@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # From top to bottom; rooms on one floor do not import each other.
 FLOORS = [
+    ["__main__"],
     ["", "cli"],  # "" is the package itself, which names the first things a user asks for
     ["train"],
     ["bench"],
@@ -29,8 +30,9 @@ FLOORS = [
     ["data"],
     ["attention", "masking", "patches"],
     ["device", "runs", "settings"],
-    ["config", "load_options", "pretrained"],
-    ["atomic", "errors", "progress"],
+    ["config", "pretrained"],
+    ["load_options"],
+    ["atomic", "errors", "openmp", "progress"],
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

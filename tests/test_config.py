@@ -437,3 +437,14 @@ def test_sections_check_themselves_without_a_parser(section):
         for value in [*bad.get(type(field.default), []), *([] if field.default is None else [None])]:
             with pytest.raises(ConfigError, match=f"{section}.{field.name}"):
                 SECTIONS[section](**{field.name: value})
+
+
+@pytest.mark.parametrize("name", ["quickstart", "quickstart.yaml", "configs/quickstart.yaml"])
+def test_configurations_of_the_package_are_found_by_name_wherever_one_is(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = train_command("--config", name)
+    assert found.config == parse("--config", QUICKSTART)
+    assert found.out == Path("runs/quickstart")
+    (tmp_path / "quickstart.yaml").write_text("train: {epochs: 77}")  # a file that is there comes first
+    assert train_command("--config", "quickstart.yaml").config.train.epochs == 77
+    assert "did you mean quickstart?" in refusal("--config", "quikstart")

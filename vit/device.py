@@ -8,10 +8,10 @@ import timeit
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from vit import __version__
@@ -145,6 +145,6 @@ def versions() -> dict[str, str]:
     return {
         "vit-patch-trainer": __version__,
         "torch": str(torch.__version__),
-        "torchvision": torchvision.__version__,
+        "torchvision": metadata.version("torchvision"),  # without the seconds that its import takes
         "python": sys.version.split()[0],
     }

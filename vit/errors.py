@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 
 class UserError(Exception):
@@ -35,3 +36,9 @@ def exit_code_of(program: str, work: Callable[[], int]) -> int:
 def one_line(text: str) -> str:
     """`text` on one line, without control characters, so that a hostile file name cannot write on the terminal."""
     return " ".join("".join(c if c.isprintable() or c.isspace() else repr(c)[1:-1] for c in text).split())
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a part of a sentence, with what is most like `word` among what is known; "" if nothing is."""
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""

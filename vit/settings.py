@@ -13,10 +13,15 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 
 from vit.config import Config, ConfigError
-from vit.errors import one_line
+from vit.errors import did_you_mean, one_line
 
 SECTIONS: dict[str, type] = {item.name: item.default_factory for item in fields(Config)}  # type: ignore[misc]
+PACKAGE = Path(__file__).resolve().parent
+CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
+"""The configurations: in the repository beside the package, in a wheel within it (setup.py)."""
+QUICKSTART = CONFIGS / "quickstart.yaml"
 RUN_CONFIG = "config.yaml"
+HELP = {"-h", "--help"}
 
 _MOVED = {
     "data": {"augment": "crop crop_scale crop_ratio crop_padding flip rand_augment rand_magnitude erasing"},
@@ -43,7 +48,11 @@ RENAMED = {
 
 
 def config_parser(
-    program: str, description: str, more: dict[str, str], sections: dict[str, type] = SECTIONS
+    program: str,
+    description: str,
+    more: dict[str, str],
+    sections: dict[str, type] = SECTIONS,
+    with_help: bool = False,
 ) -> ArgumentParser:
     """A parser for `--config FILE` (any number, the later wins), every field of every section, and `--print_config`.
 
@@ -52,8 +61,9 @@ def config_parser(
         description: for `--help`.
         more: the command's own options, which it reads itself, and what they do.
         sections: dataclasses by the names of their sections.
+        with_help: whether the help texts are read too, which takes as long as all else.
     """
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    set_parsing_settings(docstring_parse_attribute_docstrings=with_help)
     usage = f"{program} [--config FILE ...] [--SECTION.FIELD VALUE ...] {' '.join(f'[{option}]' for option in more)}"
     parser = ArgumentParser(prog=program, description=description, exit_on_error=False, usage=usage, allow_abbrev=False)
     parser.epilog = "; ".join(f"{option}: {text}" for option, text in more.items())
@@ -83,13 +93,34 @@ def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[s
             key = option.removeprefix("--").partition("=")[0]
             if option.startswith("--") and key in RENAMED:
                 raise ConfigError(f"{key}: {RENAMED[key]}")
+        files = [str(config_file(name)) for name in files]
         for path in files:
             check_file(Path(path), sections)
         parsed = parser.parse_args([*(f"--config={path}" for path in files), *settings])
         return {name: section(**parsed[name].as_dict()) for name, section in sections.items()}
     except ArgumentError as error:
         message = one_line(str(error.message)).replace("Parser key ", "").replace("typing.", "")
+        words = r"unrecognized arguments: --([\w.]+)|Group '(\w+)' does not accept option '(\w+)'"
+        if unknown := re.search(words, message):
+            keys = [f"{name}.{item.name}" for name, section in sections.items() for item in fields(section)]
+            message += did_you_mean(".".join(filter(None, unknown.groups())), keys)
         raise ConfigError(f"{message.rstrip('.')}. All keys are listed by --help") from error
+
+
+def config_file(name: str) -> Path:
+    """Return the file that `--config` names: one that is there, else one of the package, quickstart or configs/quickstart.yaml.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    known = {path.stem: path for path in sorted(CONFIGS.glob("*.yaml"))}
+    if os.path.lexists(name):
+        return Path(name)
+    short = name.removeprefix("configs/").removesuffix(".yaml")
+    if short not in known:
+        near = did_you_mean(short, known) or f"; with the package come {', '.join(known)}"
+        raise ConfigError(f"config: cannot read {name}: No such file or directory{near}")
+    return known[short]
 
 
 def check_file(path: Path, sections: Collection[str] = SECTIONS) -> None:
@@ -159,10 +190,13 @@ class TrainCommand:
     config: Config
     out: Path
     resume: bool
+    program: str = "python train.py"
 
 
-def parse_train_command(argv: Sequence[str], default_config: Path) -> TrainCommand:
-    """Read train.py's command line.
+def parse_train_command(
+    argv: Sequence[str], default_config: Path = QUICKSTART, program: str = "python train.py"
+) -> TrainCommand:
+    """Read the command line of train.py, or of `vit train`.
 
     Without `--config`, `default_config` is taken. With `--resume`, the run's own config.yaml is, and the settings that the
     command line adds must agree with it.
@@ -175,19 +209,18 @@ def parse_train_command(argv: Sequence[str], default_config: Path) -> TrainComma
         "--out DIR": "folder for the run, by default runs/ and the configuration's name",
         "--resume": "continue the run in its folder from its last saved state",
     }
-    parser = config_parser("train.py", what, own)
+    parser = config_parser(program, what, own, with_help=not HELP.isdisjoint(argv))
     resume = "--resume" in argv
     argv = [argument for argument in argv if argument != "--resume"]
     (files, outs), _ = take_options(argv, "--config", "--out")
     _, argv = take_options(argv, "--out")
-    last = Path(files[-1]).resolve() if files else default_config
+    last = config_file(files[-1]).resolve() if files else default_config
     out = Path(outs[-1] if outs else f"runs/{last.parent.name if last.name == RUN_CONFIG else last.stem}")
     if outs and not outs[-1]:
         raise ConfigError("--out: '' cannot be used; name a folder for the run")
     if not resume:
-        return TrainCommand(
-            parse_config(parser, argv if files else ["--config", str(default_config), *argv]), out, False
-        )
+        argv = argv if files else ["--config", str(default_config), *argv]
+        return TrainCommand(parse_config(parser, argv), out, False, program)
     saved = out / RUN_CONFIG
     if not os.path.exists(saved):  # unlike Path.exists, False for a name that no file can have
         raise ConfigError(f"--resume: there is no run in {out}; leave --resume out to begin one, or name it by --out")
@@ -197,7 +230,7 @@ def parse_train_command(argv: Sequence[str], default_config: Path) -> TrainComma
         raise ConfigError(f"{key}: the run in {out} has {old!r}, not {new!r}; {ways}")
     _, settings = take_options(argv, "--config")  # where the data is, say, a file does not change: the command line may
     config = parse_config(parser, ["--config", str(saved), *settings])
-    return TrainCommand(config, out, resume=True)
+    return TrainCommand(config, out, True, program)
 
 
 def take_options(argv: Sequence[str], *options: str) -> tuple[list[list[str]], list[str]]:

@@ -46,7 +46,7 @@ def train(command: TrainCommand) -> int:
             if dist.is_main:
                 finish(run, folder)
     except Stopped as stopped:
-        ways = f"continue with: python train.py --out {folder.path} --resume" if folder.begun else "nothing had begun"
+        ways = f"continue with: {command.program} --out {folder.path} --resume" if folder.begun else "nothing had begun"
         if os.environ.get("RANK", "0") == "0":
             print(f"stopped by {stopped}; {ways}", file=sys.stderr)
         return stopped.exit_code

@@ -121,7 +121,7 @@ def test_a_pretraining_is_told_with_its_figures_and_how_to_make_it_again(runs, t
         "# tiny\n", 'load_model("tiny")', "vit attention tiny photo.jpg", "width 16, 2 blocks, 2 heads",
         "stored in half precision", "those of the last step", "Trained on Noise (JPEG q75).\n" + note + ".\n",
         "24 training and 12 test images", DATA.content_hash, "Classes: one, other",
-        "python train.py --config config.yaml --data.root IMAGES\n",
+        "vit train --config config.yaml --data.root IMAGES\n",
         "On test images, at the end of the run:",
         f"| loss on hidden patches (random mask, 75% hidden) | {summary['test_loss']:.4f} |",
         f"| copying the nearest visible patch | {baselines['nearest_visible_patch']:.4f} |",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import vit
-from vit.cli import COMMANDS
+from vit.cli import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,7 +20,9 @@ def vit_command(weighed):
     return lambda *argv: weighed(f"from vit.cli import main; sys.exit(main({list(argv)!r}))")
 
 
-@pytest.mark.parametrize(("argv", "said"), [(["--version"], f"vit {vit.__version__}\n"), (["--help"], "usage: vit")])
+@pytest.mark.parametrize(
+    ("argv", "said"), [(["--version"], f"vit {vit.__version__}\n"), (["--help"], "usage: vit"), ([], "usage: vit")]
+)
 def test_vit_answers_without_heavy_imports(argv, said, vit_command):
     done = vit_command(*argv)
     assert done.returncode == 0, done.stderr
@@ -39,7 +41,7 @@ def test_every_command_has_help_without_heavy_imports(name, vit_command):
 
 
 def test_package_is_the_command_too(shell):
-    done = shell("-m", "vit.cli", "--version")
+    done = shell("-m", "vit", "--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"vit {vit.__version__}\n", "")
 
 
@@ -47,10 +49,56 @@ def test_version_is_the_package_s():
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == vit.__version__
 
 
-@pytest.mark.parametrize("argv", [["fly"], [], ["--fly"], ["data", "--fly"], ["data"]])
+@pytest.mark.parametrize("argv", [["fly"], ["--fly"], ["data", "--fly"], ["data"]])
 def test_vit_refuses_what_it_does_not_know(argv, vit_command):
     done = vit_command(*argv)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "error:" in done.stderr.splitlines()[-1]
     assert done.stdout == "imported:\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["train", "--config", "gone.yaml"],
+        ["train", "--model.init", "gone"],
+        ["attention", "gone", "gone.png", "--out", "look"],
+        ["explore", "vit-tiny-p4-cifar10", "gone.png", "--out", "page.html"],
+        ["evaluate", "gone", "--data", "cifar10"],
+        ["evaluate", "vit-tiny-p4-cifar10", "--data", "gone"],
+        ["checkpoint", "inspect", "gone"],
+        ["study", "one-hot", "--out", "studies", "--study.checkpoint", "gone"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_not_there_is_said_before_torch_is_loaded(argv, vit_command):
+    done = vit_command(*argv)
+    assert done.returncode == 2
+    assert "gone" in done.stderr.splitlines()[-1]
+    assert done.stdout == "imported:\n"
+
+
+def test_a_model_is_loaded_and_trained_without_the_libraries_of_others(shell):
+    program = "import sys, vit.train; from vit.checkpoints import load_model; load_model('vit-tiny-p4-cifar10')"
+    others = "{'torchvision', 'timm', 'huggingface_hub', 'matplotlib'} & set(sys.modules)"
+    assert shell("-c", f"{program}; print({others})").stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        (["atention"], "attention"),
+        (["checkpoint", "inspekt"], "inspect"),
+        (["attention", "--kep", "0.5"], "--keep"),
+        (["train", "--train.epoch", "3"], "train.epochs"),
+        (["train", "--config", "typo.yaml"], "train.epochs"),
+    ],
+)
+def test_what_is_misspelt_is_answered_with_what_was_meant(argv, meant, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "typo.yaml").write_text("train: {epoch: 3}")
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert f"; did you mean {meant}" in error
+    assert error.count("\n") == 1

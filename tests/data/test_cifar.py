@@ -6,6 +6,7 @@ import hashlib
 import io
 import pickle
 import tarfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -178,8 +179,8 @@ def test_no_mirror_delivers(tmp_path, requests, monkeypatch):
 
 
 def test_interrupt_leaves_nothing(tmp_path, requests, monkeypatch):
-    def interrupt_copying(source, to) -> None:
-        to.write(b"the first bytes")
+    def interrupt_copying(parts, *_) -> Iterator[bytes]:
+        yield next(iter(parts))[:15]
         raise KeyboardInterrupt
 
     def interrupt_unpacking(source, to) -> None:
@@ -188,7 +189,7 @@ def test_interrupt_leaves_nothing(tmp_path, requests, monkeypatch):
 
     use(monkeypatch, "good")
     for owner, name, work, left in (
-        (cifar.shutil, "copyfileobj", interrupt_copying, set()),
+        (cifar, "track", interrupt_copying, set()),
         (cifar, "extract_archive", interrupt_unpacking, {ARCHIVE}),
     ):
         with monkeypatch.context() as patched:

@@ -210,7 +210,7 @@ def test_an_unfinished_run_says_so_and_how_to_go_on(make_run, tmp_path):
     assert "What came out" not in page.text
     assert "How it went" in page.text
     assert len(page.pictures("filled in by the weights of step 3")) == 1
-    assert f"python train.py --out {folder} --resume" in "".join(page.text)
+    assert f"vit train --out {folder} --resume" in "".join(page.text)
 
     (folder / "metrics.jsonl").unlink()  # it has only begun
     shutil.rmtree(folder / "checkpoints")
@@ -295,12 +295,12 @@ def test_commands_are_ones_that_their_programs_take(which, request, tmp_path):
     lines = [shlex.split(line) for _, line in commands_of(record)]
     assert len(lines) == 5
     for program, *argv in lines:
-        if program == "python":
+        assert program == "vit"
+        if argv[0] == "train":
             command = parse_train_command(argv[1:], tmp_path / "none")
             assert flat_settings(command.config.to_dict()) == record.settings
             assert command.out != record.files.path
         else:
-            assert program == "vit"
             groups = read_options(f"vit {argv[0]}", argv[1:], *import_module(f"vit.cli.{argv[0]}").OPTIONS)
             options = {name: str(value) for group in groups for name, value in vars(group).items()}
             assert str(record.files.path) in options.values()

@@ -6,8 +6,6 @@ import math
 from typing import Any
 
 import torch
-from timm.layers import resample_abs_pos_embed, resample_patch_embed
-from timm.models import adapt_input_conv
 from torch import Tensor
 
 from vit.checkpoints.formats.format import pair
@@ -280,6 +278,11 @@ def _resize(network: Network, encoder: dict[str, Any]) -> None:
     """Resize patch kernels and positions by timm's functions, and change the number of input channels."""
     options = network.options
     image_size, patch_size, channels = pair(options.image_size), pair(options.patch_size), options.channels
+    if image_size is patch_size is channels is None:
+        return
+    from timm.layers import resample_abs_pos_embed, resample_patch_embed  # takes seconds to import
+    from timm.models import adapt_input_conv
+
     (height, width), (p, q) = encoder["image_size"], encoder["patch_size"]
     old = (height // p, width // q)
 

@@ -99,7 +99,7 @@ def _values(config: dict[str, Any], run: RunRecord, name: str) -> dict[str, Any]
     use += "\ntokens = model(inputs)  # (1, N, D): class token, then patches"
 
     # how to train it again
-    command = "python train.py --config config.yaml"
+    command = "vit train --config config.yaml"
     if run.sections.get("data", {}).get("source") == "folder":
         command += " --data.root IMAGES"
     init = str(run.sections.get("model", {}).get("init") or "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,17 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vit.checkpoints import hub
 from vit.checkpoints.architecture import read_architecture
-from vit.checkpoints.formats import timm
 from vit.checkpoints.formats.native import FORMAT
 from vit.checkpoints.native import build_model, load_native
 from vit.checkpoints.network import Network, recognise
 from vit.checkpoints.origin import Origin, first_few, size_text
-from vit.checkpoints.reading import SUFFIXES, Source, flatten, read_checkpoint, shorten
+from vit.checkpoints.reading import Source, flatten, read_checkpoint, shorten
 from vit.load_options import CheckpointError, LoadOptions
 from vit.mae import Model
-from vit.pretrained import shipped_models
+from vit.pretrained import located, shipped_models
 
 
 def load_model(
@@ -80,31 +77,25 @@ def find(checkpoint: str | Path | Mapping[str, Tensor]) -> Source:
     if isinstance(checkpoint, Mapping):
         tensors, other = flatten(dict(checkpoint))
         return Source(Path("the state dict"), (), tensors, other, {}, {}, False)
-    if not isinstance(checkpoint, str | Path) or checkpoint == "":
-        kind = "an empty name" if checkpoint == "" else f"a {type(checkpoint).__name__}"
-        raise CheckpointError(
-            f"a checkpoint is a path, a name, or a state dict (of a model, model.state_dict()), got {kind}"
-        )
+    if not isinstance(checkpoint, str | Path):
+        what = "a checkpoint is a path, a name, or a state dict (of a model, model.state_dict())"
+        raise CheckpointError(f"{what}, got a {type(checkpoint).__name__}")
 
     # a name, unless a file or folder here is called so
     name = str(checkpoint)
-    here = isinstance(checkpoint, Path) or os.path.exists(name)  # Path.exists raises on names that are too long
-    if not here and name.startswith("timm/"):
-        return timm.fetch(name)
-    if not here and name.startswith("hf/"):
-        return read_checkpoint(hub.download(name.removeprefix("hf/")))
-    shipped = {} if isinstance(checkpoint, Path) else shipped_models()
-    if not here and name in shipped:
-        return replace(read_checkpoint(shipped[name]), path=Path(name))
+    place = checkpoint if isinstance(checkpoint, Path) else located(checkpoint)
+    if place is None and name.startswith("timm/"):
+        from vit.checkpoints.formats import timm_models  # with timm, which takes seconds to import
 
-    # a path
-    try:
-        source = read_checkpoint(name)
-    except CheckpointError as error:
-        if not here and shipped and Path(name).suffix not in SUFFIXES:
-            raise CheckpointError(f"{error}; with the package come {', '.join(shipped)}") from error
-        raise
-    if name in shipped:
+        return timm_models.fetch(name)
+    if place is None:
+        from vit.checkpoints import hub  # with huggingface_hub, likewise
+
+        return read_checkpoint(hub.download(name.removeprefix("hf/")))
+    source = replace(read_checkpoint(place), path=Path(name))
+
+    # the path comes before the model of the same name
+    if isinstance(checkpoint, str) and name in shipped_models() and place != shipped_models()[name]:
         note = f"this is what is called {name} here, not the model of that name that comes with the package"
         return replace(source, notes=(note,))
     return source

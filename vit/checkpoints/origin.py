@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2.functional import resize, rgb_to_grayscale
 
 from vit.checkpoints.names import Shape
 from vit.checkpoints.reading import Source
@@ -171,6 +169,9 @@ class Origin:
         images = cut_to_shape(self._in_channels(images), self.image_size)
         if images.shape[-2:] == self.image_size:
             return images
+        from torchvision.transforms import InterpolationMode  # takes seconds to import
+        from torchvision.transforms.v2.functional import resize
+
         return resize(images, list(self.image_size), InterpolationMode(self.interpolation), antialias=True)
 
     def inputs(self, images: Tensor) -> Tensor:
@@ -208,7 +209,11 @@ class Origin:
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
             shape = " x ".join(map(str, images.shape))
             raise DataError(f"images are uint8, B x 3 x height x width or B x 1 x ..., got {images.dtype}, {shape}")
-        return rgb_to_grayscale(images) if self.channels == 1 else images.expand(-1, 3, -1, -1)
+        if self.channels == 3:
+            return images.expand(-1, 3, -1, -1)
+        from torchvision.transforms.v2.functional import rgb_to_grayscale  # takes seconds to import
+
+        return rgb_to_grayscale(images)
 
 
 def _per_channel(values: Sequence[float], channels: int) -> list[float]:

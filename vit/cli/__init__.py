@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -9,6 +10,7 @@ from importlib import import_module
 from vit import __version__
 from vit.cli.options import choose_command
 from vit.errors import exit_code_of
+from vit.openmp import limit_spinning
 
 COMMANDS = {
     "train": "pretrain or fine-tune a model, as train.py does",
@@ -31,6 +33,9 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """The console command `vit`."""
     argv = sys.argv[1:] if argv is None else list(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # lines also into a file or a pipe: work is watched while it goes on
+        sys.stdout.reconfigure(line_buffering=True)
+    limit_spinning()
     return exit_code_of("vit", lambda: _run(argv))
 
 
@@ -38,6 +43,7 @@ def _run(argv: Sequence[str]) -> int:
     if argv[:1] == ["--version"]:
         print(f"vit {__version__}")
         return 0
+    argv = argv or ["--help"]
     what = "Train small vision transformers, and look at what they learned. Each command has a --help."
     name, rest = choose_command("vit", what, COMMANDS, argv)
 

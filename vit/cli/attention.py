@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from vit.cli.options import POSITIONAL, ShownImages, read_options, refuse_given,
 from vit.config import BelowOne, ConfigError, Section, Share
 from vit.errors import one_line
 from vit.load_options import LoadOptions
+from vit.pretrained import located
 from vit.progress import track
 from vit.runs import RunError, RunFiles
 
@@ -96,9 +98,11 @@ def run(argv: Sequence[str]) -> int:
     require_folder(options.out)
     snapshots = snapshots_of(options.checkpoint) if options.film else {}
 
+    subject = load_with_images(options.checkpoint, shown, load)
+
     from vit.figures import save_figure, save_film
 
-    drawing = Drawing(options, shown, load_with_images(options.checkpoint, shown, load))
+    drawing = Drawing(options, shown, subject)
     pictures: list[Picture] = getattr(drawing, options.method)()
     if options.film:
         pictures.append(drawing.film(snapshots, load))
@@ -115,10 +119,15 @@ def load_with_images(checkpoint: str, shown: ShownImages, load: LoadOptions) -> 
     """Load a model with the images that it is shown.
 
     Raises:
-        ConfigError: neither files nor data are named, or both.
+        ConfigError: neither files nor data are named, or both; a file is not there.
+        CheckpointError: the model is not there, or cannot be loaded.
     """
     if bool(shown.images) == (shown.data is not None):
         raise ConfigError("name image files, or a data set by --data" + (", not both" if shown.images else ""))
+    located(checkpoint)
+    for path in shown.images:
+        if not os.path.isfile(path):
+            raise ConfigError(f"{path}: not a file" if path else "'' is no image file")
 
     from vit.checkpoints import load_trained
     from vit.interpret import with_data, with_files

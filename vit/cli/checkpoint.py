@@ -13,6 +13,7 @@ from vit.cli.options import POSITIONAL, choose_command, read_options, refuse_giv
 from vit.config import Section
 from vit.errors import one_line
 from vit.load_options import LoadOptions
+from vit.pretrained import located
 from vit.runs import read_to_publish
 
 
@@ -81,6 +82,8 @@ class Push(Section):
 
 def inspect(options: Inspect, load: LoadOptions) -> int:
     """Print what a checkpoint is; the exit code is 2 if it cannot be loaded so."""
+    located(options.checkpoint)
+
     from vit.checkpoints.inspection import describe, facts
     from vit.checkpoints.loading import find, read_network
 
@@ -92,6 +95,8 @@ def inspect(options: Inspect, load: LoadOptions) -> int:
 
 def convert(options: Convert, load: LoadOptions) -> int:
     """Load a checkpoint, write it, and print what became of each tensor."""
+    located(options.checkpoint)
+
     from vit.checkpoints import convert_model, load_model
 
     run = read_to_publish(Path(options.checkpoint), options.results) if options.card else None
@@ -105,6 +110,8 @@ def convert(options: Convert, load: LoadOptions) -> int:
 
 def export(options: Export, load: LoadOptions) -> int:
     """Load a checkpoint, write it as a program, and print how far that is from the model."""
+    located(options.checkpoint)
+
     from vit.checkpoints import load_model
     from vit.checkpoints.export import export_program
 

@@ -10,19 +10,21 @@ from jsonargparse import ArgumentParser
 from vit.cli.options import output_file
 from vit.config import ConfigError
 from vit.errors import one_line
-from vit.settings import config_parser, parse_config, take_options
+from vit.settings import HELP, config_parser, parse_config, take_options
 
 
-def data_parser() -> ArgumentParser:
+def data_parser(with_help: bool = False) -> ArgumentParser:
     """Return the parser of the settings, and of a name for the sheet."""
     what = "Load the data of a configuration, say what it is, and draw a sheet of it."
-    return config_parser("vit data", what, {"--out SHEET.png": "picture to write: .png, .svg or .pdf"})
+    return config_parser(
+        "vit data", what, {"--out SHEET.png": "picture to write: .png, .svg or .pdf"}, with_help=with_help
+    )
 
 
 def run(argv: Sequence[str]) -> int:
     """Load the data, say what it is, and write the sheet."""
     (outs,), argv = take_options(argv, "--out")
-    config = parse_config(data_parser(), argv)
+    config = parse_config(data_parser(not HELP.isdisjoint(argv)), argv)
     if not outs:
         raise ConfigError("--out: name a picture to write, one that ends in .png, .svg or .pdf")
     out = output_file(Path(outs[-1]))

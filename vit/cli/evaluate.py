@@ -13,6 +13,7 @@ from vit.cli.options import POSITIONAL, read_options, require_folder
 from vit.config import ConfigError, DataConfig, NonNegative, Positive, RunConfig, Section, Share, Source
 from vit.errors import one_line
 from vit.load_options import LoadOptions
+from vit.pretrained import located
 from vit.runs import RunFiles, aligned, results_lines
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def run(argv: Sequence[str]) -> int:
     """Measure, and write what came out: on the terminal, and with `--out` into files."""
     options, load = read_options("vit evaluate", argv, *OPTIONS)
     config = options.data_config()
+    located(options.checkpoint)
 
     import torch
 

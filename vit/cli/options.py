@@ -14,7 +14,8 @@ from docstring_parser import parse_from_object  # jsonargparse's own, for the do
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, DefaultHelpFormatter
 
 from vit.config import ConfigError, NonNegative, Positive, Probability, Section
-from vit.errors import one_line
+from vit.errors import did_you_mean, one_line
+from vit.settings import HELP
 
 POSITIONAL = {"positional": True}
 """Metadata of a field that is given by its place instead of as `--name`."""
@@ -80,10 +81,11 @@ class Option:
         parser.add_argument(self.spelled, type=Union[self.types], help=self.help, **how)  # noqa: UP007
 
 
-def options_of(group: type) -> list[Option]:
-    """Return the options that the fields of a dataclass are."""
+def options_of(group: type, with_help: bool = True) -> list[Option]:
+    """Return the options that the fields of a dataclass are; to read their help texts takes as long as all else."""
     hints = get_type_hints(group)
-    helps = {entry.arg_name: " ".join((entry.description or "").split()) for entry in parse_from_object(group).params}
+    entries = parse_from_object(group).params if with_help else []
+    helps = {entry.arg_name: " ".join((entry.description or "").split()) for entry in entries}
     options = []
     for item in fields(group):
         hint = hints[item.name]
@@ -112,6 +114,7 @@ def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any,
         SystemExit: after `--help`.
     """
     # A group of options per dataclass
+    asked = not HELP.isdisjoint(argv)
     parser = ArgumentParser(
         prog=program,
         description=groups[0].__doc__,
@@ -123,7 +126,7 @@ def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any,
     for group in groups:
         title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
         where = parser if group is groups[0] else parser.add_argument_group(title)
-        for option in options_of(group):
+        for option in options_of(group, asked):
             option.add_to(parser if option.positional else where)
             options[option.spelled] = option
     places = (
@@ -133,7 +136,7 @@ def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any,
 
     # The command line
     try:
-        parsed = parser.parse_args(["--help"] if {"-h", "--help"} & set(argv) else _arranged(argv, options))
+        parsed = parser.parse_args(["--help"] if asked else _arranged(argv, options))
     except ArgumentError as error:
         raise ConfigError(f"{program}: {_reason(error, options)}; --help says more") from error
     return tuple(
@@ -184,7 +187,8 @@ def choose_command(program: str, what: str, commands: Mapping[str, str], argv: S
         raise SystemExit(0)
     if name not in commands:
         wrong = f"there is no command {one_line(name)!r}" if name else "a command is missing"
-        raise ConfigError(f"{program}: {wrong}; one of {', '.join(commands)}. --help says more")
+        near = did_you_mean(name, commands) or f"; one of {', '.join(commands)}"
+        raise ConfigError(f"{program}: {wrong}{near.rstrip('?')}. --help says more")
     return name, rest
 
 
@@ -224,6 +228,8 @@ def _reason(error: ArgumentError, options: dict[str, Option]) -> str:
         return f"{option.spelled}: {found[2]!r} cannot be used; {option.described(WORDS, ', ', ' or ')}"
     if found := re.match(r"the following arguments are required: (\w+)", message):
         return f"{by_name[found[1]].spelled}: is needed"
+    if found := re.match(r"unrecognized arguments: (--[\w-]+)", message):
+        message += did_you_mean(found[1].replace("_", "-"), options)
     return one_line(message.removeprefix("argument "))
 
 

@@ -9,19 +9,18 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
-import vit
 from vit.cli.options import require_folder
 from vit.config import OBJECTIVES, Config, ConfigError
 from vit.errors import one_line
-from vit.settings import SECTIONS, config_parser, parse_sections, take_options
+from vit.pretrained import located
+from vit.settings import CONFIGS, HELP, SECTIONS, config_parser, parse_sections, take_options
 from vit.studies import OF_TRAININGS, STUDIES, StudyConfig
 
-CONFIGS = Path(vit.__file__).resolve().parents[1] / "configs" / "studies"
 STUDY_SECTIONS = SECTIONS | {"study": StudyConfig}
 
 
 @cache  # to make one takes longer than all else before a study begins
-def study_parser() -> ArgumentParser:
+def study_parser(with_help: bool = False) -> ArgumentParser:
     """Return the options of `vit study`: the study's own, and every setting of the trainings it makes."""
     listed = "; ".join(f"{name}: {question}" for name, question in STUDIES.items())
     what = f"Answer a question by measuring: train the models that it takes, look into them. NAME is all, or one of {listed}"
@@ -30,13 +29,13 @@ def study_parser() -> ArgumentParser:
         "--out DIR": "folder for tables and pictures, a folder each; models are kept in its folder runs",
         "--quick": "on Scenes, with small models of one seed: a look in less than two minutes, not an answer",
     }
-    return config_parser("vit study", what, own, STUDY_SECTIONS)
+    return config_parser("vit study", what, own, STUDY_SECTIONS, with_help)
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the studies, and write the results of each as soon as they are there."""
-    if {"-h", "--help"} & set(argv):
-        study_parser().print_help()
+    if not HELP.isdisjoint(argv):
+        study_parser(with_help=True).print_help()
         return 0
 
     # the options
@@ -53,6 +52,9 @@ def run(argv: Sequence[str]) -> int:
     out = Path(outs[-1])
     require_folder(out)
     studies = {study: study_settings(study, quick, settings) for study in (STUDIES if name == "all" else [name])}
+    for _, looked_at in studies.values():
+        if looked_at.checkpoint:
+            located(looked_at.checkpoint)
 
     # one study after another
     from vit.studies.experiment import Experiment
@@ -69,15 +71,11 @@ def run(argv: Sequence[str]) -> int:
 def study_settings(name: str, quick: bool = False, settings: Sequence[str] = ()) -> tuple[Config, StudyConfig]:
     """Return the settings of `vit study NAME`: base.yaml, NAME.yaml, quick.yaml where asked, and `settings`; the last wins.
 
-    A ConfigError says which setting cannot be used, or that configs/studies is not there.
+    A ConfigError says which setting cannot be used.
     """
-    base = CONFIGS / "base.yaml"
-    if not base.exists():
-        raise ConfigError(
-            f"vit study: {base} is missing; it is in the repository, install from there (pip install -e .)"
-        )
-    files = [base, CONFIGS / f"{name}.yaml", *([CONFIGS / "quick.yaml"] if quick else [])]
-    argv = [*(f"--config={path}" for path in files if path.exists()), *settings]
+    names = ["base", name, *(["quick"] if quick else [])]
+    files = [path for name in names if (path := CONFIGS / "studies" / f"{name}.yaml").exists()]
+    argv = [*(f"--config={path}" for path in files), *settings]
     sections = parse_sections(study_parser(), argv, STUDY_SECTIONS)
     study = sections.pop("study")
     config = Config(**sections)

@@ -6,27 +6,31 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from vit.errors import exit_code_of
+from vit.openmp import limit_spinning, setting
+from vit.pretrained import located
 from vit.settings import parse_train_command
 from vit.training.run_folder import RunFolder
-
-QUICKSTART = Path(__file__).resolve().parents[2] / "configs" / "quickstart.yaml"
 
 
 def main() -> int:
     """The program train.py."""
-    return exit_code_of("train.py", lambda: run(sys.argv[1:]))
+    limit_spinning()
+    return exit_code_of("train.py", lambda: run(sys.argv[1:], "python train.py"))
 
 
-def run(argv: Sequence[str]) -> int:
+def run(argv: Sequence[str], program: str = "vit train") -> int:
     """Read the settings, and train."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # lines also into a file or a pipe: a run is watched while it runs
         sys.stdout.reconfigure(line_buffering=True)
-    command = parse_train_command(argv, QUICKSTART)
+    command = parse_train_command(argv, program=program)
     if not command.resume and "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun's processes come one after another
         RunFolder(command.out).refuse_if_taken()
+    if command.config.model.init:
+        located(command.config.model.init)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"threads  wait by {setting()} (set it, or OMP_WAIT_POLICY, before the command)")
 
     from vit.train import train  # torch and all that needs it: wrong settings are refused without
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit.config import ConfigError, DataConfig, Source
-from vit.data.cifar import CifarUnavailable, load_cifar
 from vit.data.folder import load_folder
-from vit.data.images import DataError, ImageSet, evenly_spaced, spread_over_classes
+from vit.data.images import CifarUnavailable, DataError, ImageSet, evenly_spaced, spread_over_classes
 from vit.data.scenes import load_scenes
 
 __all__ = ["SCENES_SEED", "SOURCES", "DataError", "Dataset", "ImageSet", "load_data"]
@@ -73,6 +72,8 @@ class DataSource(NamedTuple):
 
 
 def _cifar(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
+    from vit.data.cifar import load_cifar  # with torchvision, which takes seconds to import
+
     return load_cifar(config.source, Path(config.root).expanduser(), config.download)
 
 

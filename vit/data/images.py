@@ -16,6 +16,10 @@ class DataError(UserError):
     """Data that cannot be used; the message is one line: what, where, what to do."""
 
 
+class CifarUnavailable(DataError):  # noqa: N818 - a state, not a mistake
+    """CIFAR is neither on disk nor to be had from any host; data that is there but damaged is a plain DataError."""
+
+
 @dataclass(frozen=True)
 class ImageSet:
     """One split of a data set, whole, in memory (or memory-mapped from a cache)."""

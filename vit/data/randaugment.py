@@ -14,7 +14,6 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torchvision.transforms.v2 import functional as kernels
 
 from vit.device import to_device
 
@@ -45,7 +44,7 @@ def rand_augment(images: Tensor, operations: Tensor, strengths: Tensor) -> Tenso
 
 
 # --- the operations: uint8 (b, 3, H, W) and strengths (b, 1, 1, 1) from -1 to 1 -> uint8 (b, 3, H, W) ---------------------
-# Equalize and invert are torchvision's kernels, equal to Pillow's to the bit. The others are written here: torchvision's
+# Equalize is torchvision's kernel, equal to Pillow's to the bit. The others are written here: torchvision's
 # autocontrast and rgb_to_grayscale round otherwise than Pillow (a fifth and a half of the values are off by one); its
 # posterize, solarize, blends and moves take one strength per batch, these one per image.
 
@@ -60,6 +59,13 @@ def auto_contrast(images: Tensor, strength: Tensor) -> Tensor:
     low, high = images.amin((-2, -1), keepdim=True).float(), images.amax((-2, -1), keepdim=True).float()
     stretched = _whole((images - low) * (255 / (high - low).clamp(min=1)))
     return torch.where(high > low, stretched, images)
+
+
+def equalize(images: Tensor, strength: Tensor) -> Tensor:
+    """Spread the values of each channel so that all are about as frequent."""
+    from torchvision.transforms.v2 import functional as kernels  # takes seconds to import, and few runs need it
+
+    return kernels.equalize(images)
 
 
 def posterize(images: Tensor, strength: Tensor) -> Tensor:
@@ -133,8 +139,8 @@ def _moved(images: Tensor, entries: dict[tuple[int, int], Tensor]) -> Tensor:
 
 OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "auto contrast": auto_contrast,
-    "equalize": lambda images, strength: kernels.equalize(images),
-    "invert": lambda images, strength: kernels.invert(images),
+    "equalize": equalize,
+    "invert": lambda images, strength: 255 - images,
     "rotate": rotate,
     "posterize": posterize,
     "solarize": solarize,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from vit.evaluate.features import standardised
+from vit.progress import track
 
 K, TEMPERATURE = 20, 0.07  # never tuned here; those of DINO (Caron et al. 2021) and its predecessors
 
@@ -33,7 +34,8 @@ def knn_accuracy(
         part.div_(part.norm(dim=1, keepdim=True).clamp(min=1e-12))
     classes = int(train_labels.max()) + 1
     correct = 0
-    for part, part_labels in zip(features.split(1024), labels.split(1024), strict=True):
+    parts = list(zip(features.split(1024), labels.split(1024), strict=True))
+    for part, part_labels in track(parts, "neighbours", unit=" batches"):
         cosine = part @ train_features.T  # (m, N)
         nearest = cosine.topk(min(k, len(train_features)), dim=1)
         votes = torch.zeros(len(part), classes)

@@ -134,10 +134,12 @@ def linear_probe(
 
     # The best strength of each layer; of equally good ones, the strongest
     best: list[tuple[float, float]] = []
-    for features in track(train, "layers"):
+    fits = track(range(len(train) * len(strengths) + 1), "linear probe", unit=" fits")
+    for features in train:
         fitting, choosing = standardised(features[~held_out], features[held_out])
         probe, found = None, []
-        for strength in track(strengths, "probe"):
+        for strength in strengths:
+            next(fits)
             probe = fit_probe(fitting, labels[~held_out], classes, strength, probe)
             found.append((accuracy(probe(choosing), labels[held_out]), strength))
         best.append(max(found))
@@ -146,5 +148,7 @@ def linear_probe(
     layer = max(range(len(best)), key=lambda index: best[index][0])
     strength = best[layer][1]
     fitting, testing = standardised(train[layer], test[layer])
+    next(fits)
     probe = fit_probe(fitting, labels, classes, strength)
+    next(fits, None)  # the bar goes
     return ProbeResult(layer, strength, best, probe(testing), probe.converged)

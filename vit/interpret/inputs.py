@@ -132,8 +132,6 @@ class ModelWithImages:
 
 def with_files(model: Model, paths: Sequence[str]) -> ModelWithImages:
     """Show a model image files."""
-    if "" in paths:
-        raise AttentionError("'' is no image file")
     names = [Path(path).stem for path in paths]
     return ModelWithImages(
         model, names, "image files", lambda numbers: model.origin.read_images([paths[i] for i in numbers])

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from vit.errors import UserError, one_line
+from vit.load_options import CheckpointError
 
 FOLDER = Path(__file__).resolve().parent
 FILES = WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
@@ -26,6 +28,30 @@ def shipped_models() -> dict[str, Path]:
     """Return the models of the package: name -> folder, in the order of the names."""
     folders = sorted(path.parent for path in FOLDER.glob(f"*/{WEIGHTS}"))
     return {folder.name: folder for folder in folders if (folder / CONFIG).is_file()}
+
+
+def located(name: str) -> Path | None:
+    """Return where the checkpoint of this name lies: a path that is there, else a model of the package.
+
+    None: its name begins with timm/ or hf/, and it is to be fetched.
+
+    Raises:
+        CheckpointError: nothing is called so.
+    """
+    try:
+        if not name:
+            raise CheckpointError("a checkpoint is a path, a name, or a state dict, got an empty name")
+        os.stat(name)  # unlike Path.exists, which raises on some names, it says why not
+        return Path(name)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+    if name.startswith(("timm/", "hf/")):
+        return None
+    models = shipped_models()
+    if name in models:
+        return models[name]
+    known = f"; with the package come {', '.join(models)}" if models else ""
+    raise CheckpointError(f"no checkpoint at {name}: {reason}{known}")
 
 
 def shipped(name: str) -> dict[str, Any]:

@@ -249,7 +249,7 @@ def evaluations(record: RunRecord) -> tuple[list[dict[str, Any]], list[str]]:
 
 def commands_of(record: RunRecord) -> list[tuple[str, str]]:
     """Return the commands that make the run again, look at it and measure it: what each does, and the line for a shell."""
-    settings, train, run = record.settings, ["python", "train.py"], str(record.files.path)
+    settings, train, run = record.settings, ["vit", "train"], str(record.files.path)
     beside = str(record.files.path.parent / f"{record.name}-again")
     again = [*train, "--config", str(record.files.config), "--out", beside]
     if not record.summary:

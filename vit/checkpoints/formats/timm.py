@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from inspect import signature
-from pathlib import Path
 from typing import Any
 
-import timm
-import torch
-from timm.layers import GluMlp, Mlp
-from timm.models import model_entrypoint
-from timm.models.vision_transformer import Attention, Block, VisionTransformer
-from torch import nn
-
-from vit.checkpoints.formats.format import Format, Hints, only_given
+from vit.checkpoints.formats.format import Format, Hints
 from vit.checkpoints.formats.outgoing import Outgoing, renamed, require
 from vit.checkpoints.names import shared, table, within
 from vit.checkpoints.origin import Origin
-from vit.checkpoints.reading import Source, shorten
-from vit.load_options import CheckpointError
+from vit.checkpoints.reading import Source
 from vit.mae import Model
 
 BLOCK = shared(
@@ -31,108 +21,15 @@ DEIT_III = table("""
 """)
 ENCODER = (*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "blocks.#."))
 ANCHOR = r"patch_embed\.proj\.weight"
-ARGUMENTS = signature(VisionTransformer).parameters.keys() - signature(timm.create_model).parameters.keys()
-"""The arguments of a model that may stand in a config.json. `timm.create_model` takes more, such as the path of a
-checkpoint, which it would unpickle."""
 
 
 def timm_hints(source: Source) -> Hints:
-    """Read timm's config.json: the architecture's name, its changed arguments, and the input's normalisation.
-
-    Raises:
-        CheckpointError: an architecture that timm does not know or our encoder does not compute.
-    """
-    config, where = source.config, f"{source.path}: "
-    name = config.get("architecture")
-    if name is None:
+    """Read timm's config.json, if there is one: see `timm_models.hints`."""
+    if "architecture" not in source.config:
         return Hints()
-    if not isinstance(name, str) or not timm.is_model(name):
-        raise CheckpointError(f"{where}config.json names the architecture {name!r}, which timm does not know")
-    _require_plain(name, str(source.path))
+    from vit.checkpoints.formats import timm_models  # with timm, which takes seconds to import
 
-    # the arguments, of which only settings of the architecture reach timm
-    arguments: dict[str, Any] = config.get("model_args") or {}
-    arguments = {key: config[key] for key in ("num_classes", "global_pool") if key in config} | arguments
-    if unknown := sorted(arguments.keys() - ARGUMENTS):
-        raise CheckpointError(
-            f"{where}model_args of config.json has {shorten(unknown[0])}, which is no setting of the architecture"
-        )
-    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
-
-    # the model that timm makes of them, which says the rest
-    try:
-        with torch.device("meta"):  # shapes without the memory
-            model = timm.create_model(name, pretrained=False, **arguments)
-    except Exception as error:  # timm raises nearly anything on arguments that make no model
-        reason = shorten(str(error), 200)
-        raise CheckpointError(f"{where}timm cannot build {name} by config.json: {reason}") from error
-    settings = config.get("pretrained_cfg") or config  # on its hub, older folders have no level in between
-    names = config.get("label_names") or settings.get("label_names")
-    return _hints_of_model(model, {**settings, "label_names": names}, name)
-
-
-def _require_plain(name: str, where: str) -> None:
-    """Refuse what is no plain vision transformer before it is built or fetched."""
-    home = model_entrypoint(name).__module__
-    if home not in ("timm.models.vision_transformer", "timm.models.deit"):
-        raise CheckpointError(
-            f"{where}: timm's {name} is no plain vision transformer (it is of {home}); only those load"
-        )
-
-
-def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
-    """Read off a model that timm built what it is, and off its pretrained_cfg its input's normalisation and classes.
-
-    Raises:
-        CheckpointError: it is not one that our encoder computes; `name` is for the message.
-    """
-
-    def require(ok: bool, what: str) -> None:
-        if not ok:
-            raise CheckpointError(f"timm's {name} cannot be loaded: it has {what}, which this encoder does not compute")
-
-    # what our encoder does not compute
-    require(type(model) is VisionTransformer, f"the class {type(model).__name__}")
-    block, embed = model.blocks[0], model.patch_embed
-    kinds = f"{type(block).__name__}, {type(block.attn).__name__}"
-    require(type(block) is Block and type(block.attn) is Attention, f"blocks of another kind ({kinds})")
-    require(isinstance(model.norm_pre, nn.Identity), "a norm before its blocks (CLIP)")
-    plain_pool = model.global_pool in ("token", "avg", "") and model.attn_pool is None and not model.pool_include_prefix
-    require(plain_pool, f"another pooling ({model.global_pool!r})")
-    require(model.pos_embed is not None, "no position table")
-    mlp, act = block.mlp, block.mlp.act
-    gated = isinstance(mlp, GluMlp) and isinstance(act, nn.SiLU) and not mlp.gate_last
-    gelu = isinstance(mlp, Mlp) and type(act) is nn.GELU and act.approximate == "none"
-    require(gated or gelu, f"another MLP ({type(mlp).__name__} with {type(act).__name__})")
-    plain_norms = isinstance(block.norm1, nn.LayerNorm) and isinstance(getattr(block.attn, "norm", None), nn.Identity)
-    require(plain_norms, f"other norms ({type(block.norm1).__name__})")
-
-    # the rest, in our words
-    encoder = {
-        "image_size": tuple(embed.img_size),
-        "patch_size": tuple(embed.patch_size),
-        "channels": embed.proj.in_channels,
-        "embed_dim": model.embed_dim,
-        "depth": len(model.blocks),
-        "mlp_ratio": mlp.fc2.in_features / model.embed_dim,
-        "mlp": "swiglu" if gated else "gelu",
-        "qkv_bias": block.attn.qkv.bias is not None,
-        "qk_norm": not isinstance(block.attn.q_norm, nn.Identity),
-        "fc_norm": not isinstance(model.fc_norm, nn.Identity),
-        "class_token": model.has_class_token,
-        "registers": model.num_reg_tokens,
-        "num_heads": block.attn.num_heads,
-        "no_embed_class": model.no_embed_class or None,
-        "global_pool": model.global_pool or None,
-        "norm_eps": block.norm1.eps,
-        "num_classes": model.num_classes,
-    }
-    labels = settings.get("label_names") or ()
-    if isinstance(labels, dict):  # from numbers, or from the codes of WordNet in the order of the classes
-        labels = [labels[key] for key in sorted(labels, key=lambda key: int(key) if str(key).isdecimal() else 0)]
-    mean, std = (tuple(settings[key]) if settings.get(key) else None for key in ("mean", "std"))
-    names = tuple(map(str, labels)) if isinstance(labels, list | tuple) else ()
-    return Hints(only_given(encoder), {}, None, mean, std, settings.get("interpolation"), names)
+    return timm_models.hints(source)
 
 
 TIMM = Format(
@@ -202,25 +99,3 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
     if settings.num_classes and len(origin.class_names) == settings.num_classes:
         config["label_names"] = list(origin.class_names)
     return Outgoing(tensors, config, notes=notes)
-
-
-def fetch(name: str) -> Source:
-    """Fetch a pretrained model of timm's, "timm/NAME", by timm's own downloader and cache.
-
-    Raises:
-        CheckpointError: timm does not know it, has no weights for it, or cannot fetch them.
-    """
-    short = name.removeprefix("timm/")
-    if not timm.is_model(short):
-        raise CheckpointError(
-            f"timm has no model {shorten(short)!r}; timm.list_models('vit*', pretrained=True) lists those it has"
-        )
-    _require_plain(short, name)
-    try:
-        model = timm.create_model(short, pretrained=True)
-    except Exception as error:  # hub, network, cache, damaged file: timm lets all of it through as it comes
-        raise CheckpointError(f"{name} cannot be fetched: {shorten(str(error), 300)}") from error
-    settings: dict[str, Any] = dict(vars(model)["pretrained_cfg"])
-    arguments = {"num_classes": model.num_classes, "global_pool": getattr(model, "global_pool", "token")}
-    config = {"architecture": short, "pretrained_cfg": settings, "model_args": arguments}
-    return Source(Path(name), (), dict(model.state_dict()), {}, config, {}, False)

@@ -1,4 +1,4 @@
-"""`python -m vit.cli`: the command `vit`, also where it is not installed."""
+"""`python -m vit`: the command `vit`, also where its script is not on the path."""
 
 import sys
 

@@ -1,0 +1,46 @@
+"""Progress into a pipe: every item arrives, and lines come with the time left, seldom."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from vit import progress
+from vit.progress import track
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Iterator[list[float]]:
+    """The seconds that the next looks at the clock show, one after the other."""
+    seconds: list[float] = []
+    monkeypatch.setattr(progress.time, "monotonic", lambda: seconds.pop(0))
+    yield seconds
+    assert seconds == []
+
+
+def test_lines_come_now_and_then_with_the_time_left(clock, capsys):
+    clock += [0, 15, 30, 45, 60]
+    assert list(track([5, 6, 7, 8], "layers", unit=" fits")) == [5, 6, 7, 8]
+    assert capsys.readouterr().err.splitlines() == [
+        "layers  2/4 fits  00:30 gone  00:30 left",
+        "layers  4/4 fits  01:00 gone  00:00 left",
+    ]
+
+
+def test_a_stream_of_unknown_length_says_how_far_it_is(clock, capsys):
+    clock += [0, 90]
+    assert list(track(iter("a"), "download", unit=" MB")) == ["a"]
+    assert capsys.readouterr().err == "download  1 MB  01:30 gone\n"
+
+
+def test_short_work_says_nothing(capsys):
+    assert sum(track(range(100), "sum")) == 4950
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_has_a_bar_that_goes(monkeypatch, capsys):
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
+    assert list(track([1, 2], "layers")) == [1, 2]
+    assert re.search(r"layers: .*0/2 \[", capsys.readouterr().err)
