@@ -140,7 +140,7 @@ class AugmentConfig(Section, section="augment"):
     crop_ratio: tuple[float, float] = (0.75, 1.3333333333333333)
     """crop resized: smallest and largest width / height, where 1 has the shape of model.image_size"""
     crop_padding: NonNegative = 4
-    """crop pad: width of the border in pixels"""
+    """crop pad: width of the border in pixels of the model's input"""
     flip: Probability = 0.5
     """probability of a horizontal flip"""
     views: Positive = 1

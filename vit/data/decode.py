@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 # Pillow goes by the content, not by the name: without this list it would hand PostScript named .png to Ghostscript.
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
@@ -36,6 +36,17 @@ def decode(path: str, image_size: tuple[int, int], interpolation: str = "bicubic
         return "its content is no image"  # Pillow's own words repeat the path
     except Exception as error:  # on damaged bytes Pillow raises nearly anything; whatever it is, the image is bad
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def size_of(path: str) -> tuple[int, int] | None:
+    """Return the (width, height) of an image file, upright, from its header; None where it cannot be read."""
+    if not os.path.isfile(path):
+        return None
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            return image.size[::-1] if image.getexif().get(ExifTags.Base.Orientation, 1) > 4 else image.size
+    except Exception:  # as in `decode`, which says what is wrong with it
+        return None
 
 
 def _rgb(image: Image.Image) -> Image.Image:
