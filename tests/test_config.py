@@ -448,3 +448,23 @@ def test_configurations_of_the_package_are_found_by_name_wherever_one_is(name, t
     (tmp_path / "quickstart.yaml").write_text("train: {epochs: 77}")  # a file that is there comes first
     assert train_command("--config", "quickstart.yaml").config.train.epochs == 77
     assert "did you mean quickstart?" in refusal("--config", "quikstart")
+
+
+def test_fewer_epochs_shorten_what_a_file_asks_for_and_say_so():
+    finetune = CONFIGS / "finetune_cifar10_tiny_p4.yaml"
+    command = train_command("--config", finetune, "--train.epochs=1")
+    assert command.config.classify.whole_epochs == 0.25
+    assert command.config.optim.warmup_epochs == 1  # which fits
+    assert [note.partition(":")[0] for note in command.notes] == ["classify.whole_epochs"]
+    command = train_command("--config", CONFIGS / "folder.yaml", "--train.epochs", 1)
+    assert command.config.optim.warmup_epochs == 0.25
+    assert command.notes == ("optim.warmup_epochs: 2 does not fit into train.epochs 1; it is 0.25 here",)
+    said = ("--train.epochs=1", "--classify.whole_epochs=2")  # by the user: a contradiction
+    assert "below train.epochs" in refusal("--config", finetune, *said, read=train_command)
+    assert train_command("--config", finetune).notes == ()
+
+
+def test_settings_that_somebody_named_are_known():
+    given = train_command("--config", config_file("model: {depth: 3}"), "--model.patch_size=8").given
+    assert {"model.depth", "model.patch_size"} <= given
+    assert not {"model.preset", "model.image_size", "train.epochs"} & given

@@ -31,6 +31,8 @@ CALLS = {
     "explore": ["runs/quickstart", "--data", "scenes", "--count", "1", "--out", "page.html"],
     "evaluate": ["runs/quickstart", "--data", "scenes", "--limit", "64", "--out", "measured"],
     "study": ["one-hot", "--quick", "--out", "studies", *SMALL[:4], "--study.checkpoint", MODEL],
+    "predict": ["vit-tiny-p4-cifar10-finetuned", "sheet.png"],
+    "embed": [MODEL, "look", "--out", "features.npz"],
     "bench": ["--rounds", "1", "--batch", "8", "--precision", "fp32", "--image-size", "16"],
 }
 

@@ -140,7 +140,7 @@ class AugmentConfig(Section, section="augment"):
     crop_ratio: tuple[float, float] = (0.75, 1.3333333333333333)
     """crop resized: smallest and largest width / height, where 1 has the shape of model.image_size"""
     crop_padding: NonNegative = 4
-    """crop pad: width of the border in pixels"""
+    """crop pad: width of the border in pixels of the model's input"""
     flip: Probability = 0.5
     """probability of a horizontal flip"""
     views: Positive = 1
@@ -438,8 +438,8 @@ class RunConfig(Section, section="run"):
     """torch.compile: auto compiles on a GPU when the run is long enough for it to pay"""
     save_every: Positive = 500
     """steps between two checkpoints"""
-    log_every: Positive = 10
-    """steps between two lines of metrics.jsonl"""
+    log_every: NonNegative = 0
+    """steps between two lines of metrics.jsonl; 0: a fiftieth of the run's, from 1 to 10"""
     snapshots: NonNegative = 0
     """moments of the run whose weights are kept for good, in half precision, the first more often: for films and sliders"""
     dynamics_every: NonNegative = 0
@@ -452,6 +452,10 @@ class RunConfig(Section, section="run"):
     """classification: also measure on images and their mirror images together, reported apart"""
     tensorboard: bool = False
     """also write the metrics for TensorBoard (pip install -e '.[tensorboard]')"""
+
+    def steps_between_lines(self, total_steps: int) -> int:
+        """Return `log_every`, or what it is chosen as for a run of so many steps."""
+        return self.log_every or min(max(total_steps // 50, 1), 10)
 
 
 @dataclass(frozen=True)

@@ -185,12 +185,19 @@ def to_yaml(config: Config) -> str:
 
 @dataclass(frozen=True)
 class TrainCommand:
-    """What train.py was asked to do: train with `config` in the run folder `out`, from where it stopped if `resume`."""
+    """What train.py was asked to do: train with `config` in the run folder `out`, from where it stopped if `resume`.
+
+    Attributes:
+        given: keys of the settings that a file or the command line names; all else may follow from them.
+        notes: lines that the user should see.
+    """
 
     config: Config
     out: Path
     resume: bool
     program: str = "python train.py"
+    given: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
 
 def parse_train_command(
@@ -218,9 +225,13 @@ def parse_train_command(
     out = Path(outs[-1] if outs else f"runs/{last.parent.name if last.name == RUN_CONFIG else last.stem}")
     if outs and not outs[-1]:
         raise ConfigError("--out: '' cannot be used; name a folder for the run")
+    if not files and not resume:
+        argv = ["--config", str(default_config), *argv]
+    argv, notes = fit_epochs(parser, argv)
     if not resume:
-        argv = argv if files else ["--config", str(default_config), *argv]
-        return TrainCommand(parse_config(parser, argv), out, False, program)
+        config = parse_config(parser, argv)
+        given = parser.parse_args(argv, defaults=False).as_flat()  # type: ignore[union-attr]
+        return TrainCommand(config, out, False, program, frozenset(vars(given)), notes)
     saved = out / RUN_CONFIG
     if not os.path.exists(saved):  # unlike Path.exists, False for a name that no file can have
         raise ConfigError(f"--resume: there is no run in {out}; leave --resume out to begin one, or name it by --out")
@@ -231,6 +242,29 @@ def parse_train_command(
     _, settings = take_options(argv, "--config")  # where the data is, say, a file does not change: the command line may
     config = parse_config(parser, ["--config", str(saved), *settings])
     return TrainCommand(config, out, True, program)
+
+
+def fit_epochs(parser: ArgumentParser, argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Shorten what a file asks for within the epochs, where the command line asks for fewer of these.
+
+    Returns:
+        `argv` with what was shortened, to a quarter of the epochs, and a note on each.
+
+    Raises:
+        ConfigError: as `parse_sections`.
+    """
+    said = {word.removeprefix("--").partition("=")[0] for word in argv if word.startswith("--")}
+    if "train.epochs" not in said:
+        return list(argv), ()
+    sections = parse_sections(parser, argv, SECTIONS)
+    epochs, shortened, notes = sections["train"].epochs, [], []
+    for section, name in (("optim", "warmup_epochs"), ("classify", "whole_epochs")):
+        key, value = f"{section}.{name}", getattr(sections[section], name)
+        fits = value < epochs or (value == epochs and section == "optim")
+        if not fits and key not in said:
+            shortened.append(f"--{key}={epochs / 4:g}")
+            notes.append(f"{key}: {value:g} does not fit into train.epochs {epochs}; it is {epochs / 4:g} here")
+    return [*argv, *shortened], tuple(notes)
 
 
 def take_options(argv: Sequence[str], *options: str) -> tuple[list[list[str]], list[str]]:

@@ -21,6 +21,7 @@ from vit.runs import CONTENTS, aligned, read_metrics, summary_lines
 from vit.settings import TrainCommand, to_yaml
 from vit.training.callbacks import MetricsFile, Progress, Snapshots, TensorBoard, Validation, tensorboard_writer
 from vit.training.distributed import Distributed, init_distributed
+from vit.training.initial import follow_checkpoint
 from vit.training.loop import train_and_save
 from vit.training.process import Stopped, StopRequests, keep_freed_memory
 from vit.training.run import Run, find_state, restore, setup
@@ -56,7 +57,10 @@ def train(command: TrainCommand) -> int:
 def set_up(command: TrainCommand, folder: RunFolder, dist: Distributed) -> Run:
     """Set up data, model, folder and callbacks for the next step. Only the main process touches the folder."""
     # what can fail fails before the folder is touched
-    config = command.config
+    config, notes = command.config, list(command.notes)
+    if not command.resume:
+        config, more = follow_checkpoint(config, command.given)
+        notes += more
     if config.run.tensorboard:
         tensorboard_writer()
     with dist.main_process_first():
@@ -67,6 +71,7 @@ def set_up(command: TrainCommand, folder: RunFolder, dist: Distributed) -> Run:
         folder.begin(config_yaml=None)
     state = find_state(folder.checkpoints, config, data, dist) if command.resume else None
     run = setup(config, data, dist, state)
+    run.notes = notes + run.notes
     if dist.is_main and config.run.dynamics_every:
         run.callbacks.append(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, folder.dynamics))
     if state is not None:
@@ -95,8 +100,7 @@ def announce(run: Run, folder: RunFolder) -> None:
     print(f"model    {parameters / 1e6:.2f}M parameters, {rows} x {columns} patches; it learns {learns}")
     print(f"compute  {run.computed_on}")
     print(f"run      {folder.path}, {run.total_steps:,} steps" + (f", from step {run.step:,}" if run.step else ""))
-    skipped = run.data.train.skipped + run.data.test.skipped
-    for note in [*run.notes, *(f"unreadable, left out: {path}" for path in skipped)]:
+    for note in [*run.data.notes, *run.notes]:
         print(f"note     {one_line(note)}")
 
 

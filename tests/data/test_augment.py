@@ -106,6 +106,25 @@ def test_padded_crop_is_a_window_of_the_padded_image(padding):
     assert found.any(0).all()  # every shift occurs
 
 
+def test_border_is_measured_in_the_models_pixels():
+    """White images at twice the model's size: the black that comes in is as wide as at its own size."""
+    settings = config(SIZE, crop="pad", crop_padding=3, flip=0)
+    black = []
+    for detail in (1, 2):
+        white = torch.full((16, 3, detail * SIZE[0], detail * SIZE[1]), 255, dtype=torch.uint8)
+        black.append((varied_by(white, settings) < 0.5).flatten(1).sum(1))
+    assert torch.equal(*black)
+    assert black[0].max() > 0
+
+
+def test_a_crop_of_half_an_image_at_twice_the_models_size_shows_every_pixel():
+    images, (height, width) = noise(2, size=(2 * SIZE[0], 2 * SIZE[1])), SIZE
+    half = torch.tensor([[0.25, 0.5, 0.5, 0.5]] * 2)
+    seen = sample_boxes(images, half, torch.zeros(2, dtype=torch.bool), SIZE)
+    expected = images[:, :, height // 2 : height // 2 + height, width : 2 * width].float() / 255
+    torch.testing.assert_close(seen, expected, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(("crop", "at_least"), [("resized", 32), ("pad", 20), ("none", 2)])
 def test_images_are_varied_each_by_itself_and_by_the_seed(crop, at_least):
     same = noise(1, size=SIZE).expand(32, -1, -1, -1)

@@ -6,9 +6,14 @@ import hashlib
 import io
 import pickle
 import tarfile
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 from urllib.error import HTTPError, URLError
 from urllib.request import Request
 
@@ -98,7 +103,6 @@ def requests(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         length = None
 
     def answer(request: Request, timeout: float) -> Response:
-        assert timeout == cifar.TIMEOUT
         asked.append(request.full_url)
         what, _ = FAILURES.get(request.host, (tiny.archive, ""))
         if isinstance(what, Exception):
@@ -110,8 +114,8 @@ def requests(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
-    """Let these be the mirrors and, last, the data set's own host."""
-    *mirrors, own = (f"http://{host}" for host in hosts)
+    """Let these be the data set's own host and the mirrors."""
+    own, *mirrors = (f"http://{host}" for host in hosts)
     monkeypatch.setattr(cifar, "MIRRORS", mirrors)
     monkeypatch.setattr(datasets.CIFAR10, "url", f"{own}/{ARCHIVE}")
 
@@ -176,6 +180,69 @@ def test_no_mirror_delivers(tmp_path, requests, monkeypatch):
     for part in (*(f"{how}: " for how in FAILURES), "404", "timed out", str(tmp_path), "put cifar-10"):
         assert part in message
     assert names(tmp_path) == set()
+
+
+class Host(BaseHTTPRequestHandler):
+    """A host that sends what it has at once, or, on the path of the slow one, byte by byte."""
+
+    content = b""
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.content)))
+        self.end_headers()
+        pieces = [self.content]
+        if self.path.startswith("/slow"):
+            pieces = [self.content[:1], *(self.content[i : i + 1] for i in range(1, 4)), self.content[4:]]
+        with suppress(ConnectionError):
+            for piece in pieces:
+                self.wfile.write(piece)
+                self.wfile.flush()
+                time.sleep(0.1 if len(pieces) > 1 else 0)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def host(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a server on this machine, as "127.0.0.1:port"."""
+    Host.content, Host.asked = tiny.archive, []
+    monkeypatch.setattr(cifar, "PATIENCE", 0.2)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Host) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "asked"),
+    [
+        (["fast", "mirror"], ["/fast"]),
+        (["slow", "mirror"], ["/slow", "/mirror"]),
+        (["slow"], ["/slow", "/slow"]),  # slow is better than nothing
+    ],
+    ids=["fast", "slow", "nobody else"],
+)
+def test_authors_host_is_asked_first_and_left_for_a_mirror_where_it_is_slow(
+    hosts, asked, tmp_path, host, monkeypatch, caplog
+):
+    use(monkeypatch, *(f"{host}/{name}" for name in hosts))
+    train, _ = load_cifar("cifar10", tmp_path, download=True)
+    assert len(train) == 10
+    assert Host.asked == [f"{name}/{ARCHIVE}" for name in asked]
+    assert ("slow," in caplog.text) == (len(asked) > 1)
+    assert names(tmp_path) == BOTH
+
+
+def test_page_names_the_hosts_and_the_checksums_that_decide():
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    for data in (datasets.CIFAR10, datasets.CIFAR100):
+        addresses = [f"{mirror.format(name=data.__name__.lower())}/{data.filename}" for mirror in cifar.MIRRORS]
+        for said in (data.url.replace("http:", "https:"), data.tgz_md5, *addresses):
+            assert said in page
 
 
 def test_interrupt_leaves_nothing(tmp_path, requests, monkeypatch):

@@ -114,11 +114,13 @@ def test_order_is_imagefolders(tmp_path):
         (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "root" / name).write_bytes(b"")
     reference = ImageFolder(str(tmp_path / "root"))
-    found = folder._list_images(tmp_path / "root", "")
+    found = folder._list_images(tmp_path / "root", "", notes := [])
     assert [str(tmp_path / "root" / file.name) for file in found] == [path for path, _ in reference.samples]
     assert len(found) == len(names)
     assert sorted({file.class_name for file in found}) == reference.classes
-    assert folder.EXTENSIONS == IMG_EXTENSIONS
+    assert (*IMG_EXTENSIONS, ".gif") == folder.EXTENSIONS
+    (note,) = notes
+    assert note.endswith("can be read: 2 .txt, 1 without a suffix")
 
 
 def test_loops_of_links_are_tolerated(root):
@@ -163,6 +165,58 @@ def test_layouts_that_cannot_be_used(tmp_path, message):
     for file in UNUSABLE[message] or []:
         plain(tmp_path / "root" / file)
     assert message in refusal(tmp_path / "root")
+
+
+# --- what is said, and at which size images are kept -----------------------------------------------------------------
+
+
+def test_what_is_not_used_held_out_and_counted_is_said(root):
+    (root / "train" / "ape" / "photo.HEIC").write_bytes(b"")
+    (root / "train" / ".DS_Store").write_bytes(b"")
+    Image.new("P", (4, 4)).save(root / "train" / "bee" / "moving.gif", save_all=True, append_images=[NOISE])
+    (root / "test").rename(root.parent / "elsewhere")
+    for start in ("first", "from the cache"):
+        train, test = load(root)
+        others, held_out, counts, sizes = train.notes
+        assert others == f"{root / 'train'}: not used, as no images that can be read: 1 .heic", start
+        assert held_out.startswith("there is no folder test: 1 of the 13 images, evenly spaced, are the test images")
+        assert counts == "training + test images of each class: ape 3 + 1, bee 5 + 0, cat 4 + 0"
+        assert sizes.startswith("training images of smallest 4 x 4, median 4 x 4, largest 4 x 4 pixels, kept at 4 x 4;")
+        assert len(test) == 1
+
+
+def gradient(width: int, height: int) -> Image.Image:
+    """Every pixel differs from its neighbours, so that none is lost unseen."""
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("photo", "kept"),  # of 4 x 8 for the model: (width, height) of the photographs, (h, w) that they are kept at
+    [((8, 4), (4, 8)), ((3, 3), (4, 8)), ((12, 6), (6, 12)), ((40, 20), (8, 16)), ((16, 400), (8, 16))],
+)
+def test_images_are_kept_at_up_to_twice_the_models_input(tmp_path, photo, kept):
+    for split, count in (("train", 5), ("test", 2)):
+        (tmp_path / "root" / split).mkdir(parents=True)
+        for number in range(count):
+            gradient(*photo).save(tmp_path / "root" / split / f"{number}.png")
+    Image.new("RGB", (1, 1)).save(tmp_path / "root" / "train" / "9.png")  # the median decides
+    for _ in range(2):
+        train, test = load(tmp_path / "root", size=(4, 8))
+        assert train.images.shape == (6, 3, *kept)
+        assert test.images.shape == (2, 3, *kept)
+        assert ("random crops" in train.notes[-1]) == (kept != (4, 8))
+    assert train.images[0].flatten().tolist() == list(decode.decode(str(tmp_path / "root/train/0.png"), kept))
+
+
+def test_size_is_read_upright(tmp_path):
+    exif = Image.Exif()
+    for orientation, size in ((1, (6, 2)), (3, (6, 2)), (6, (2, 6)), (8, (2, 6))):
+        exif[274] = orientation
+        Image.new("RGB", (6, 2)).save(tmp_path / "photo.jpg", exif=exif)
+        assert decode.size_of(str(tmp_path / "photo.jpg")) == size
+    for bad in ("absent.jpg", "bad.jpg"):
+        (tmp_path / "bad.jpg").write_bytes(b"bad")
+        assert decode.size_of(str(tmp_path / bad)) is None
 
 
 # --- files that are no images ----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import torch
 from matplotlib.colors import to_rgb
 
 from vit.figures import Panel, confusion_figure, reconstruction_figure, reliability_figure
+from vit.figures.classification import whole_percents
 from vit.figures.curves import smoothed
 from vit.figures.images import pairs_figure, pasted_figure
 from vit.figures.measures import (
@@ -95,6 +96,9 @@ def test_running_mean_keeps_constants_and_matches_a_slow_one():
     values = np.random.default_rng(0).normal(size=500)
     slow = [values[max(i - 5, 0) : i + 6].mean() for i in range(500)]
     assert np.allclose(smoothed(values), slow)
+    for few in (0, 1, 2, 19):  # a short run's fall is not averaged away
+        assert np.array_equal(smoothed(values[:few]), values[:few])
+    assert (smoothed(values[:20]) != values[:20]).mean() > 0
 
 
 def test_confusion_is_drawn_with_labels_in_rows_and_mistakes_in_colour():
@@ -104,10 +108,23 @@ def test_confusion_is_drawn_with_labels_in_rows_and_mistakes_in_colour():
     drawn = axes.images[0].get_array()
     assert drawn[0, 1] == pytest.approx(0.2)
     assert drawn[2, 0] == pytest.approx(0.5)
-    assert np.isnan(np.asarray(drawn.filled(np.nan) if np.ma.isMaskedArray(drawn) else drawn).diagonal()).all()
+    luma = axes.images[0].to_rgba(drawn)[..., :3].sum(-1)
+    assert luma[0, 0] < luma[2, 0] < luma[0, 1] < luma[1, 0]  # right answers darkest, no answer as the paper
     written = {(round(t.get_position()[0]), round(t.get_position()[1])): t.get_text() for t in axes.texts}
     assert (written[1, 0], written[0, 2], written[0, 0]) == ("20", "50", "80")
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("taken for", "true class")
+    assert (1, 2) not in written  # never
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("taken for", "true class (10 images each)")
+    other = confusion_figure(torch.tensor([[7, 1], [0, 1234]]), ["cat", "dog"], "Title", "subtitle").axes[0]
+    assert [label.get_text() for label in other.get_yticklabels()] == ["cat  8", "dog  1,234"]
+
+
+@pytest.mark.parametrize("counts", [[1, 1, 1], [2, 2, 3], [0, 0, 0], [1] * 7, [999, 1, 0], [5], [1, 0, 199, 3]])
+def test_percents_of_a_row_are_near_and_sum_to_100(counts):
+    exact = 100 * np.array(counts) / max(sum(counts), 1)
+    written = whole_percents(np.array(counts))
+    assert written.sum() == (100 if sum(counts) else 0)
+    assert (np.abs(written - exact) < 1).all()
+    assert not written[np.array(counts) == 0].any()
 
 
 def test_reliability_is_drawn_at_its_values():
@@ -118,6 +135,7 @@ def test_reliability_is_drawn_at_its_values():
     np.testing.assert_allclose(line.get_xydata()[1:], [[0.4, 0.5], [0.9, 0.6]], atol=1e-6)
     heights = [bar.get_height() for bar in figure.axes[1].patches]
     assert heights == pytest.approx([0, 0.75, 0.25])
+    assert [text.get_text() for text in figure.axes[1].texts] == ["3", "1"]
     assert "15.0%" in figure.axes[0].get_legend().get_title().get_text()
 
 

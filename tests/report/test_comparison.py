@@ -351,3 +351,25 @@ def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(tmp_path, capsy
     assert not list(tmp_path.glob("a.*"))
     assert main(["compare", str(runs[0]), "--plot", str(out)]) == 0
     assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_losses_of_different_targets_stand_apart(tmp_path, monkeypatch):
+    lines = [{"step": 1, "epoch": 1.0, "loss": 0.7}]
+    one = pretrained(tmp_path / "one", lines, loss=0.6)
+    plain = pretrained(tmp_path / "plain", lines, loss=0.3, norm_pix_loss=False)
+    masked = changed(pretrained(tmp_path / "masked", lines, loss=0.4), "config.yaml", **{"mask.ratio": 0.5})
+    names = {"one": "normalised pixels, random mask 75%", "plain": "plain pixels, random mask 75%",
+             "masked": "normalised pixels, random mask 50%"}  # fmt: skip
+    for folder in (one, plain, masked):
+        summary = json.loads((folder / "summary.json").read_text())
+        del summary["test_accuracy"]  # no classifier
+        (folder / "summary.json").write_text(json.dumps(summary))
+    rows = compared(one, plain, masked)
+    for row, loss, own in zip(rows, ("0.6000", "0.3000", "0.4000"), names.values(), strict=True):
+        assert {name: row[f"loss, {name}"] for name in names.values()} == dict.fromkeys(names.values(), "") | {
+            own: loss
+        }
+        assert "loss" not in row
+    assert [row["loss"] for row in compared(one, changed(masked, "config.yaml", **{"mask.ratio": 0.75}))]
+    panels = drawn_figure(monkeypatch, one, plain).axes
+    assert [axes.get_title(loc="left") for axes in panels] == [f"loss: {names[name]}" for name in ("one", "plain")]

@@ -101,6 +101,12 @@ def test_a_line_comes_every_so_many_steps_and_has_the_speed_since_the_last(tmp_p
     assert set(lines[0]) == {"step", "epoch", "loss", "lr", "grad_norm", "images_per_second"}
 
 
+def test_lines_of_a_run_follow_from_its_steps_unless_they_are_said():
+    steps = (1, 49, 60, 120, 500, 100_000)
+    assert [RunConfig().steps_between_lines(total) for total in steps] == [1, 1, 1, 2, 10, 10]
+    assert RunConfig(log_every=7).steps_between_lines(10) == 7
+
+
 def test_tensorboard_gets_the_same_figures_each_step_once(tmp_path):
     path, board = tmp_path / "metrics.jsonl", tmp_path / "tensorboard"
     write(path, range(1, 6), tensorboard=board)

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, load_model, save_model
 from vit.checkpoints.native import content_hash, write_weights
-from vit.config import Config, ConfigError, DataConfig, TrainConfig
+from vit.config import Config, ConfigError, DataConfig, ModelConfig, TrainConfig
 from vit.data import DataError, Dataset
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.settings import config_parser, parse_config
-from vit.training.initial import initial_model
+from vit.training.initial import follow_checkpoint, initial_model
 
 THEIRS = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
 
@@ -195,6 +195,43 @@ def test_checkpoint_that_lacks_a_part_is_refused(tmp_path, name):
     with pytest.raises(CheckpointError, match=re.escape(name)) as caught:
         begin(config("reconstruct", tmp_path))
     assert "\n" not in str(caught.value)
+
+
+# --- the architecture of the checkpoint --------------------------------------------------------------------------------
+
+
+OWN = dict(image_size=24, patch_size=6, embed_dim=32, depth=3, registers=2, pos_embed="learned", layer_scale=0.1)
+
+
+@pytest.mark.parametrize("objective", ["classify", "reconstruct"])
+def test_settings_that_nobody_named_are_the_checkpoints(tmp_path, objective):
+    before = autoencoder(tmp_path, **OWN)
+    bare = Config(model=ModelConfig(init=str(tmp_path)), train=TrainConfig(objective=objective))
+    followed, (note,) = follow_checkpoint(bare, {"model.init"})
+    assert begin(followed)[0].encoder.config.depth == 3
+    for name, value in OWN.items():
+        assert getattr(followed.model, name) == value
+        assert f"{name} {value}" in note
+    if objective == "reconstruct":  # with its decoder, whose shape follows too
+        assert same_state(begin(followed)[0].state_dict(), before.state_dict())
+    else:
+        assert followed.model.decoder_dim is None
+    assert follow_checkpoint(followed, {"model.init"}) == (followed, [])
+    assert follow_checkpoint(Config(), set()) == (Config(), [])
+
+
+def test_settings_that_somebody_named_stay_and_are_obeyed_or_refused(tmp_path):
+    autoencoder(tmp_path, **OWN)
+    bare = config(init=tmp_path)
+    said = Config(model=replace(ModelConfig(init=str(tmp_path)), image_size=48), train=bare.train)
+    followed, _ = follow_checkpoint(said, {"model.image_size"})
+    assert (followed.model.image_size, followed.model.patch_size) == (48, 6)
+    assert begin(followed)[0].encoder.patch_embed.grid_size == (8, 8)
+    for name, value in (("depth", 4), ("preset", "tiny")):
+        wrong = Config(model=replace(ModelConfig(init=str(tmp_path)), **{name: value}), train=bare.train)
+        followed, _ = follow_checkpoint(wrong, {f"model.{name}"})
+        with pytest.raises(ConfigError, match=r"another model than the settings say; add [^\n]*--model\.depth 3"):
+            begin(followed)
 
 
 # --- what is said of it ----------------------------------------------------------------------------------------------

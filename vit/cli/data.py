@@ -45,7 +45,7 @@ def run(argv: Sequence[str]) -> int:
 
     # What they are, and the sheet
     lines = [data.description, *([data.warning] if data.warning else [])]
-    lines += [f"left out, unreadable: {path}" for path in data.train.skipped + data.test.skipped]
+    lines += data.notes
     figure = sheet_figure(some.images, some.label_names, data.name, subtitle, columns, parts, PART_NAMES)
     save_figure(figure, out)
     print("\n".join([*map(one_line, lines), f"sheet: {out}"]))

@@ -166,6 +166,8 @@ def run(argv: Sequence[str]) -> int:
     print(one_line(data.description))
     if data.warning:
         print(f"WARNING: {one_line(data.warning)}")
+    for note in data.notes:
+        print(f"note: {one_line(note)}")
     if results["note"]:
         print(f"note: {results['note']}")
     print("\n".join(aligned(results_lines(results))))

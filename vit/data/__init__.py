@@ -41,6 +41,12 @@ class Dataset:
         return "held-out training images" if self.held_out else "test images"
 
     @property
+    def notes(self) -> list[str]:
+        """Lines that a person should see: what there is, what was done by itself, what was left out."""
+        skipped = (f"unreadable, left out: {path}" for part in (self.train, self.test) for path in part.skipped)
+        return list(dict.fromkeys([*self.train.notes, *self.test.notes, *skipped]))
+
+    @property
     def content_hash(self) -> str:
         """Identifies exactly these images, training and test."""
         return f"{self.train.content_hash}-{self.test.content_hash}"
@@ -65,7 +71,7 @@ class Dataset:
 
 
 class DataSource(NamedTuple):
-    """A source of images. Only a folder's are resized to the (H, W) asked for; the others have 32 x 32."""
+    """A source of images. Only a folder's depend on the (H, W) asked for, see `load_folder`; the others have 32 x 32."""
 
     title: str  # what outputs call the data; "" for the name of its folder
     load: Callable[[DataConfig, tuple[int, int]], tuple[ImageSet, ImageSet]]
@@ -100,7 +106,7 @@ def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
 
     Args:
         config: the data section.
-        image_size: (H, W) that a folder's images are resized to.
+        image_size: (H, W) of the model's input, which decides the size that a folder's images are kept at.
 
     Raises:
         DataError: the data is not there or cannot be read; one line with the ways out.

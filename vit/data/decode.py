@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 # Pillow goes by the content, not by the name: without this list it would hand PostScript named .png to Ghostscript.
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
@@ -43,6 +43,17 @@ def fit_picture(image: Image.Image, image_size: tuple[int, int], interpolation: 
     """
     upright = _rgb(ImageOps.exif_transpose(image))
     return ImageOps.fit(upright, image_size[::-1], Image.Resampling[interpolation.upper()])
+
+
+def size_of(path: str) -> tuple[int, int] | None:
+    """Return the (width, height) of an image file, upright, from its header; None where it cannot be read."""
+    if not os.path.isfile(path):
+        return None
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            return image.size[::-1] if image.getexif().get(ExifTags.Base.Orientation, 1) > 4 else image.size
+    except Exception:  # as in `decode`, which says what is wrong with it
+        return None
 
 
 def _rgb(image: Image.Image) -> Image.Image:

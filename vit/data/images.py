@@ -29,6 +29,7 @@ class ImageSet:
     class_names: tuple[str, ...]  # empty for images without labels
     content_hash: str  # 16 hexadecimal digits that identify exactly these images and labels: `content_hash` below
     skipped: tuple[str, ...] = ()  # paths of files that could not be read and were left out on request
+    notes: tuple[str, ...] = ()  # lines that a person should see: what there is, what was done by itself
 
     def __len__(self) -> int:
         return len(self.images)
@@ -53,7 +54,7 @@ class ImageSet:
     def subset(self, indices: Tensor) -> ImageSet:
         """Return the images at `indices` (int64 (M,), or bool (N,)) as a set with a content hash of its own."""
         images, labels = self.images[indices], self.labels[indices]
-        return ImageSet(images, labels, self.class_names, content_hash(images, labels), self.skipped)
+        return ImageSet(images, labels, self.class_names, content_hash(images, labels), self.skipped, self.notes)
 
 
 def content_hash(images: Tensor, labels: Tensor) -> str:

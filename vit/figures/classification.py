@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from vit.figures.measures import percent
-from vit.figures.style import COLOURS, LIGHT, fitted, styled, theme, titled_figure
+from vit.figures.style import fitted, styled, theme, titled_figure
 
 MOST_WRITTEN = 20
 """Classes up to which each cell and class of a confusion matrix is written out."""
+
+FEW = 10
+"""Images below which the accuracy of a bin of confidence is drawn pale."""
 
 
 @styled
 def confusion_figure(
     table: Tensor, class_names: Sequence[str], title: str, subtitle: str, dark: bool = False
 ) -> Figure:
-    """How often each class was taken for each, in percent of its images: a row a class, its own on the diagonal.
+    """How often each class was taken for each, in percent of its images: a row a class, right answers dark on the diagonal.
+
+    The numbers of a row are rounded so that they sum to 100; a cell without any image is empty.
 
     Args:
         table: int64 (classes, classes), counts; row = label, column = prediction.
@@ -30,50 +35,53 @@ def confusion_figure(
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     classes = len(share)
     small = classes <= MOST_WRITTEN
+    images = counts.sum(1)
+    alike = len({*images.tolist()}) == 1
     side = min(max(0.46 * classes, 3.2), 7.0)
     figure = titled_figure(side + (2.15 if small else 1.5), side + (1.0 if small else 0.5), title, subtitle)
     axes = figure.subplots()
-    # Mistakes are what one wants to see: the diagonal, ten times as large, would leave no colour for them.
-    wrong = np.where(np.eye(classes, dtype=bool), np.nan, share)
-    top = max(float(np.nanmax(wrong)) if classes > 1 else 0.0, 0.01)
-    drawn = axes.imshow(wrong, cmap=COLOURS, vmin=0, vmax=top)
-    axes.set_facecolor("#2f353e" if dark else "#e7eaee")
+    # Colours by the root of the share: mistakes, a tenth of the right answers, keep a colour that can be seen.
+    paper, blue, ink = theme().paper, theme().series[0], theme().ink
+    drawn = axes.imshow(share, LinearSegmentedColormap.from_list("share", [paper, blue, ink]), PowerNorm(0.5, 0, 1))
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.set(xticks=[], yticks=[])
     if small:
         names = [fitted(name, 0.9 * 72, 7.5) for name in class_names]
         axes.set_xticks(range(classes), names, rotation=45, ha="right", rotation_mode="anchor")
-        axes.set_yticks(range(classes), names)
-        for row, column in np.ndindex(share.shape):
-            own = row == column
-            colour = theme().ink if own else "white" if share[row, column] < 0.6 * top else LIGHT.ink
-            axes.text(
-                column,
-                row,
-                f"{share[row, column]:.0%}"[:-1],
-                ha="center",
-                va="center",
-                fontsize=7,
-                color=colour,
-                weight="bold" if own else "normal",
-            )
+        axes.set_yticks(range(classes), names if alike else [f"{a}  {n:,}" for a, n in zip(names, images, strict=True)])
+        written = np.stack([whole_percents(row) for row in counts])
+        for row, column in zip(*counts.nonzero(), strict=True):
+            colour = paper if share[row, column] > 0.25 else ink
+            text = str(written[row, column])
+            axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
     axes.tick_params(length=0)
     axes.set_xlabel("taken for", color=theme().ink)
-    axes.set_ylabel("true class", color=theme().ink)
+    axes.set_ylabel("true class" + (f" ({images[0]:,} images each)" if alike else " (its images)"), color=theme().ink)
     bar = figure.colorbar(drawn, ax=axes, aspect=30, pad=0.03)
-    bar.ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    bar.set_ticks([0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1])
     bar.ax.yaxis.set_major_formatter(percent)
-    bar.set_label("mistakes, share of the row")
+    bar.set_label("share of the row")
     bar.outline.set_visible(False)
     return figure
+
+
+def whole_percents(counts: np.ndarray) -> np.ndarray:
+    """Return counts (n,) in percent of their sum, rounded so that they sum to 100: int64 (n,); zeros stay zeros."""
+    exact = 100 * counts / max(counts.sum(), 1)
+    whole = np.floor(exact).astype(np.int64)
+    missing = round(exact.sum()) - whole.sum()
+    whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1  # those that lost most
+    return whole
 
 
 @styled
 def reliability_figure(
     confidence: Tensor, accuracy: Tensor, count: Tensor, error: float, title: str, subtitle: str, dark: bool = False
 ) -> Figure:
-    """Confidence against accuracy: on the diagonal, a classifier is right as often as it says.
+    """Confidence against accuracy: on the diagonal, a classifier is right as often as it says; below, the images of each bin.
+
+    Bins of fewer than `FEW` images are pale: their accuracy says little.
 
     Args:
         confidence, accuracy: (bins,), nan where there is no image.
@@ -86,7 +94,13 @@ def reliability_figure(
     middles = (np.arange(bins) + 0.5) / bins
     blue, orange, *_ = theme().series
     axes.plot([0, 1], [0, 1], color=theme().quiet, linestyle=(0, (4, 3)), linewidth=1.2, label="as often as it says")
-    axes.bar(middles, accuracy.nan_to_num().numpy(), width=0.92 / bins, color=blue, alpha=0.85, label="accuracy")
+    few, height = count.numpy() < FEW, accuracy.nan_to_num().numpy()
+    for chosen, alpha, label in (
+        (~few, 0.85, "accuracy"),
+        (few & (count.numpy() > 0), 0.3, f"of fewer than {FEW} images"),
+    ):
+        if chosen.any():
+            axes.bar(middles[chosen], height[chosen], width=0.92 / bins, color=blue, alpha=alpha, label=label)
     axes.plot(
         confidence.numpy(),
         accuracy.numpy(),
@@ -97,9 +111,17 @@ def reliability_figure(
         label="at its mean confidence",
     )
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
-    axes.legend(loc="upper left", title=f"expected calibration error {error:.1%}", alignment="left")
+    above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "ncols": 2, "fontsize": 7.5}
+    axes.legend(
+        title=f"expected calibration error {error:.1%}", alignment="left", **above
+    )  # within, it would lie on bars
     share = count.numpy() / max(int(count.sum()), 1)
     below.bar(middles, share, width=0.92 / bins, color=theme().quiet)
+    for middle, part, number in zip(middles, share, count.tolist(), strict=True):
+        if number:
+            text = f"{number:.0f}" if number < 1000 else f"{number / 1000:.1f}k"
+            below.annotate(text, (middle, part), (0, 1), textcoords="offset points", ha="center", fontsize=6)
+    below.margins(y=0.3)
     below.set(xlabel="confidence", ylabel="images")
     below.yaxis.set_major_formatter(percent)
     for part in (axes, below):

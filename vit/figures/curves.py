@@ -183,8 +183,10 @@ def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarg
         axes.yaxis.set_major_formatter("{x:g}")
     else:
         if curve.key:
-            axes.plot(epoch, values, color=blue, alpha=0.25, linewidth=0.8)
-            axes.plot(epoch, smoothed(values), color=blue, linewidth=1.8, label="in training, on varied images")
+            mean = smoothed(values)
+            if not np.array_equal(mean, values):
+                axes.plot(epoch, values, color=blue, alpha=0.25, linewidth=0.8)
+            axes.plot(epoch, mean, color=blue, linewidth=1.8, label="in training, on varied images")
         epoch, values = _series(metrics, curve.val_key)
         if len(values):
             axes.plot(epoch, values, color=purple, marker="o", markersize=3, label="held-out images")
@@ -206,7 +208,12 @@ def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray,
 
 
 def smoothed(values: np.ndarray) -> np.ndarray:
-    """A centred running mean over about a fiftieth of the values, cut off at both ends: (n,) -> (n,)."""
+    """A centred running mean over about a fiftieth of the values, cut off at both ends: (n,) -> (n,).
+
+    Fewer than 20 values come back as they are: a mean over three would hide how they went.
+    """
+    if len(values) < 20:
+        return values
     half = max(len(values) // 100, 1)
     total = np.concatenate([[0.0], values.cumsum()])
     index = np.arange(len(values))

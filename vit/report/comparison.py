@@ -16,7 +16,7 @@ from vit.report.pictures import curves_of
 from vit.runs import FIGURES, WRONG_VALUES, Figure, RunRecord, read_run, settings_that_matter
 
 SEEDS = ("train.seed", "data.subset_seed")
-LINEAR = FIGURES["linear_probe"]
+LOSS, LINEAR = FIGURES["masked_loss"], FIGURES["linear_probe"]
 BEST_LAYER = f"{LINEAR.short}, best layer"
 OVER_HOURS = {
     "val_knn_accuracy": ("nearest neighbours", FIGURES["knn_accuracy"]),
@@ -104,6 +104,7 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
     """
     keys = dict.fromkeys(key for run in runs for key in run.identity if key in run.record.settings)
     different = [key for key in keys if len({json.dumps(run.identity.get(key)) for run in runs}) > 1]
+    targets = _targets(runs)
     rows = []
     for alike in group_by_seed(runs):
         record, identity = alike[0].record, alike[0].identity
@@ -119,9 +120,27 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
         for figure in FIGURES.values():
             for column in [figure.short, BEST_LAYER] if figure is LINEAR else [figure.short]:
                 values = [run.figures[column] for run in alike if column in run.figures]
-                row[column] = _mean(values, figure) if len(values) == len(alike) else ""
+                text = _mean(values, figure) if len(values) == len(alike) else ""
+                if figure is LOSS and len(targets) > 1:  # losses of different targets are not to be compared
+                    row |= {f"{column}, {target}": text if target == _target(record) else "" for target in targets}
+                else:
+                    row[column] = text
         rows.append(row)
     return [{name: row[name] for name in row if any(other[name] for other in rows)} for row in rows]
+
+
+def _target(record: RunRecord) -> str:
+    """What a pretraining's loss is about: two losses can be compared where it is the same; "" for a classifier."""
+    settings = record.settings
+    if settings["train.objective"] != "reconstruct":
+        return ""
+    pixels = "normalised pixels" if settings["reconstruct.norm_pix_loss"] else "plain pixels"
+    return f"{pixels}, {settings['mask.kind']} mask {settings['mask.ratio']:.0%}"
+
+
+def _targets(runs: Sequence[FinishedRun]) -> list[str]:
+    """Return the targets of those that are pretrainings, each once."""
+    return list(dict.fromkeys(target for run in runs if (target := _target(run.record))))
 
 
 def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[str]:
@@ -165,7 +184,9 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path, hours: bool = False) -> N
                 found = f"{type(error).__name__}: {one_line(str(error))}"
                 raise ComparisonError(f"{run.record.files.path} cannot be drawn: {found}") from error
             tested.append(on)
-            for panel, line in lines.items():
+            target = _target(run.record) if len(_targets(runs)) > 1 else ""
+            for (name, share), line in lines.items():
+                panel = (f"loss: {target}" if target and not share else name, share)
                 drawn.setdefault(panel, []).append(replace(line, label=run.record.name))
         for panel, (first, *others) in drawn.items():
             names = ", ".join(line.label for line in (first, *others))

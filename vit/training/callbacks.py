@@ -73,7 +73,8 @@ class MetricsFile(Callback):
 
     def on_step(self, run: Run, done: Step) -> None:
         self._images += done.images
-        if done.step % run.config.run.log_every == 0 or done.step in (1, run.total_steps):
+        every = run.config.run.steps_between_lines(run.total_steps)
+        if done.step % every == 0 or done.step in (1, run.total_steps):
             run.log({**done.metrics, "images_per_second": self._images / (run.seconds - self._since)})
             self._images, self._since = 0, run.seconds
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Collection
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from vit.checkpoints import CheckpointError, load_model
+from vit.checkpoints.loading import find, read_network
 from vit.checkpoints.native import content_hash
-from vit.config import Config, ConfigError, ModelConfig, ViTConfig
+from vit.config import OBJECTIVES, PRESETS, Config, ConfigError, ModelConfig, ViTConfig
 from vit.data import Dataset
 from vit.data.augment import Normalization
+from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.runs import RunFiles, read_mapping
 from vit.training.objectives import objective_class
@@ -85,6 +88,39 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
     before = read_mapping(RunFiles(Path(config.model.init)).summary, CheckpointError)
     seconds = sum(float(before.get(key, 0)) for key in ("seconds", "init_seconds"))
     return InitialModel(model, origin.normalize, notes, content_hash(loaded), seconds)
+
+
+def follow_checkpoint(config: Config, given: Collection[str]) -> tuple[Config, list[str]]:
+    """Take the architecture from the checkpoint `model.init`, but for what the settings say.
+
+    Args:
+        config: all settings.
+        given: keys of those that somebody named; the others have their defaults.
+
+    Returns:
+        The settings that describe the model, and a note on what was taken.
+
+    Raises:
+        CheckpointError: `model.init` cannot be read.
+        ConfigError: the checkpoint's part and the settings' part make no model.
+    """
+    if not config.model.init:
+        return config, []
+    network = read_network(find(config.model.init), LoadOptions(channels=3))
+    found = {key: value for key, value in asdict(network.encoder).items() if key not in CHOSEN | FOREIGN}
+    if network.decoder is not None and not OBJECTIVES[config.train.objective].labels:
+        own = network.decoder
+        found |= {"decoder_dim": own.dim, "decoder_depth": own.depth, "decoder_heads": own.num_heads}
+    sized = PRESETS[config.model.preset] if "model.preset" in given else {}
+    said = {key for key in found if f"model.{key}" in given or key in sized}
+    settings = asdict(config.model.vit_config()) | config.model.dimensions
+    taken = {key: value for key, value in found.items() if key not in said and value != settings[key]}
+    for key in {"image_size", "patch_size"} & {*taken}:
+        height, width = taken[key]
+        taken[key] = height if height == width else (height, width)
+    what = ", ".join(f"{key} {json.dumps(value).strip(chr(34))}" for key, value in taken.items())
+    notes = [f"model.init: the architecture is the checkpoint's: {what}"] if what else []
+    return replace(config, model=replace(config.model, **taken)), notes
 
 
 def _load(settings: ModelConfig, part: Literal["encoder"] | None) -> Model:

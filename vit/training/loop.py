@@ -174,7 +174,7 @@ def train_steps(run: Run) -> Iterator[Step]:
         if run.ema is not None:
             run.ema.update_parameters(run.model)
         optimizer.zero_grad(set_to_none=True)
-        if step + 1 == total or (step + 1) % config.run.log_every == 0:
+        if step + 1 == total or (step + 1) % config.run.steps_between_lines(total) == 0:
             done.check()
 
         # 5. the callbacks and the caller, whose time does not count
