@@ -49,6 +49,7 @@ def test_snippets_are_found():
     assert {page.relative_to(ROOT).as_posix() for page in WITH_PYTHON} == {
         "README.md",
         "docs/objectives.md",
+        "docs/results/threads.md",
         "vit/pretrained/vit-tiny-p4-cifar10/README.md",
         "vit/pretrained/vit-tiny-p4-cifar10-finetuned/README.md",
     }

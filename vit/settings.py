@@ -219,15 +219,15 @@ def parse_train_command(
     parser = config_parser(program, what, own, with_help=not HELP.isdisjoint(argv))
     resume = "--resume" in argv
     argv = [argument for argument in argv if argument != "--resume"]
-    (files, outs), _ = take_options(argv, "--config", "--out")
-    _, argv = take_options(argv, "--out")
-    last = config_file(files[-1]).resolve() if files else default_config
+    (files, outs), settings = take_options(argv, "--config", "--out")
+    files = [str(config_file(name)) for name in files]
+    last = Path(files[-1]).resolve() if files else default_config
     out = Path(outs[-1] if outs else f"runs/{last.parent.name if last.name == RUN_CONFIG else last.stem}")
     if outs and not outs[-1]:
         raise ConfigError("--out: '' cannot be used; name a folder for the run")
     if not files and not resume:
-        argv = ["--config", str(default_config), *argv]
-    argv, notes = fit_epochs(parser, argv)
+        files = [str(default_config)]
+    argv, notes = fit_epochs(parser, [*(f"--config={file}" for file in files), *settings])
     if not resume:
         config = parse_config(parser, argv)
         given = parser.parse_args(argv, defaults=False).as_flat()  # type: ignore[union-attr]

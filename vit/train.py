@@ -12,6 +12,7 @@ import sys
 import textwrap
 from dataclasses import replace
 
+from vit import openmp
 from vit.atomic import write_json
 from vit.data import Dataset, load_data
 from vit.errors import one_line
@@ -99,6 +100,8 @@ def announce(run: Run, folder: RunFolder) -> None:
     print(f"data     {one_line(run.data.description)}")
     print(f"model    {parameters / 1e6:.2f}M parameters, {rows} x {columns} patches; it learns {learns}")
     print(f"compute  {run.computed_on}")
+    if run.compute.device.type == "cpu":
+        print(f"threads  wait by {openmp.setting()} (set it, or OMP_WAIT_POLICY, before the command)")
     print(f"run      {folder.path}, {run.total_steps:,} steps" + (f", from step {run.step:,}" if run.step else ""))
     for note in [*run.data.notes, *run.notes]:
         print(f"note     {one_line(note)}")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from vit.errors import exit_code_of
-from vit.openmp import limit_spinning, setting
+from vit.openmp import limit_spinning
 from vit.pretrained import located
 from vit.settings import parse_train_command
 from vit.training.run_folder import RunFolder
@@ -29,8 +29,6 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
         RunFolder(command.out).refuse_if_taken()
     if command.config.model.init:
         located(command.config.model.init)
-    if os.environ.get("RANK", "0") == "0":
-        print(f"threads  wait by {setting()} (set it, or OMP_WAIT_POLICY, before the command)")
 
     from vit.train import train  # torch and all that needs it: wrong settings are refused without
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vit.config import OBJECTIVES
 from vit.errors import UserError, one_line
 from vit.figures import Panel, RunLine, compared_figure, save_figure
 from vit.figures.measures import SERIES
@@ -132,7 +133,7 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
 def _target(record: RunRecord) -> str:
     """What a pretraining's loss is about: two losses can be compared where it is the same; "" for a classifier."""
     settings = record.settings
-    if settings["train.objective"] != "reconstruct":
+    if OBJECTIVES[settings["train.objective"]].labels:
         return ""
     pixels = "normalised pixels" if settings["reconstruct.norm_pix_loss"] else "plain pixels"
     return f"{pixels}, {settings['mask.kind']} mask {settings['mask.ratio']:.0%}"
