@@ -75,7 +75,7 @@ def test_what_comes_with_the_package_is_whole(name):
         f'load_model("{name}")',
         "## Figures",
         "seed",
-        "python train.py",
+        "vit train",
         "## Limits",
         "Apache-2.0",
     ):
