@@ -23,14 +23,16 @@ class ModelTransform(Transform):
 
     def transform(self, inpt: Image.Image | Tensor, params: dict[str, Any]) -> Tensor:
         """Return the input (..., C, H, W) that a picture, or uint8 images (..., 3, h, w), are for the model."""
-        if isinstance(inpt, Image.Image):
-            try:
-                inpt = pil_to_tensor(fit_picture(inpt, self.origin.image_size, self.origin.interpolation))
-            except (ValueError, OSError) as error:
-                raise DataError(str(error)) from error
-        lead = inpt.shape[:-3]
-        inputs = self.origin.inputs(inpt.reshape(-1, *inpt.shape[-3:]))
-        return inputs.reshape(*lead, *inputs.shape[1:])
+        images = self._pixels(inpt) if isinstance(inpt, Image.Image) else inpt
+        inputs = self.origin.inputs(images.reshape(-1, *images.shape[-3:]))
+        return inputs.reshape(*images.shape[:-3], *inputs.shape[1:])
+
+    def _pixels(self, picture: Image.Image) -> Tensor:
+        """Return a picture at the model's size: uint8 (3, H, W)."""
+        try:
+            return pil_to_tensor(fit_picture(picture, self.origin.image_size, self.origin.interpolation))
+        except (ValueError, OSError) as error:
+            raise DataError(str(error)) from error
 
     def extra_repr(self) -> str:
         """Say what is done, for a printed pipeline."""
