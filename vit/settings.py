@@ -206,6 +206,18 @@ class TrainCommand:
     notes: tuple[str, ...] = ()
 
 
+def train_parser(
+    program: str = "vit train", default_config: Path = QUICKSTART, with_help: bool = False
+) -> ArgumentParser:
+    """Return the parser of `parse_train_command`; for its help, of where and how to train too."""
+    what = f"Pretrain by filling in hidden patches, or teach classes. Without --config: {default_config.name}."
+    own = {
+        "--out FOLDER": "for the run; by default runs/ and the configuration's name",
+        "--resume": "continue the run in its folder from its last saved state",
+    }
+    return config_parser(program, what, own, with_help=with_help)
+
+
 def parse_train_command(
     argv: Sequence[str], default_config: Path = QUICKSTART, program: str = "python train.py"
 ) -> TrainCommand:
@@ -217,12 +229,7 @@ def parse_train_command(
     Raises:
         ConfigError: in one line.
     """
-    what = f"Pretrain by filling in hidden patches, or teach classes. Without --config: {default_config.name}."
-    own = {
-        "--out FOLDER": "for the run; by default runs/ and the configuration's name",
-        "--resume": "continue the run in its folder from its last saved state",
-    }
-    parser = config_parser(program, what, own, with_help=not HELP.isdisjoint(argv))
+    parser = train_parser(program, default_config, not HELP.isdisjoint(argv))
     (resume,), argv = take_flags(argv, "--resume")
     (files, outs), settings = take_options(expand_data(argv), "--config", "--out")
     files = [str(config_file(name)) for name in files]

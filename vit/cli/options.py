@@ -121,28 +121,8 @@ def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any,
         ConfigError: an option or a value that cannot be used, in one line.
         SystemExit: after `--help`.
     """
-    # A group of options per dataclass
     asked = not HELP.isdisjoint(argv)
-    parser = ArgumentParser(
-        prog=program,
-        description=groups[0].__doc__,
-        exit_on_error=False,
-        allow_abbrev=False,
-        formatter_class=_HelpFormatter,
-    )
-    options: dict[str, Option] = {}
-    for group in groups:
-        title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
-        where = parser if group is groups[0] else parser.add_argument_group(title)
-        for option in options_of(group, asked):
-            option.add_to(parser if option.positional else where)
-            options[option.spelled] = option
-    places = (
-        f"{name.upper()} ..." if option.many else name.upper() for name, option in options.items() if option.positional
-    )
-    parser.usage = " ".join([program, *places, "[--option VALUE ...]"])
-
-    # The command line
+    parser, options = options_parser(program, *groups, with_help=asked)
     try:
         parsed = parser.parse_args(["--help"] if asked else _arranged(argv, options))
     except ArgumentError as error:
@@ -156,6 +136,29 @@ def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any,
         )
         for group in groups
     )
+
+
+def options_parser(program: str, *groups: type, with_help: bool = True) -> tuple[ArgumentParser, dict[str, Option]]:
+    """Return the parser of `read_options`, and its options as they are spelled."""
+    parser = ArgumentParser(
+        prog=program,
+        description=groups[0].__doc__ if groups else None,
+        exit_on_error=False,
+        allow_abbrev=False,
+        formatter_class=_HelpFormatter,
+    )
+    options: dict[str, Option] = {}
+    for group in groups:
+        title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
+        where = parser if group is groups[0] else parser.add_argument_group(title)
+        for option in options_of(group, with_help):
+            option.add_to(parser if option.positional else where)
+            options[option.spelled] = option
+    places = (
+        f"{name.upper()} ..." if option.many else name.upper() for name, option in options.items() if option.positional
+    )
+    parser.usage = " ".join([program, *places, "[--option VALUE ...]"])
+    return parser, options
 
 
 def default_of(item: Field) -> Any:
