@@ -75,6 +75,9 @@ def test_every_command_that_is_told_is_one_that_its_program_takes(words, monkeyp
         for study in STUDIES if argv[0] in ("all", "NAME") else argv[:1]:
             study_settings(study, "--quick" in rest, [word for word in rest if word != "--quick"])
     elif name == "data":
+        monkeypatch.setattr(
+            "vit.settings.named_data", lambda data: {"source": data} if data == "scenes" else {"root": data}
+        )
         module.parse(argv)
     else:
         groups, argv = (module.COMMANDS[argv[0]].OPTIONS, argv[1:]) if name == "checkpoint" else (module.OPTIONS, argv)

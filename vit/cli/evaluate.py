@@ -96,7 +96,7 @@ class EvaluateOptions(PrintsFigures, WritesFiles):
 
     def data_config(self) -> DataConfig:
         """Return the data section of a run on these images."""
-        few: dict[str, int] = {"limit": self.limit, "val_size": self.tuning, "subset_seed": self.seeds[0]}
+        few: dict[str, Any] = {"limit": self.limit, "val_size": self.tuning, "subset_seed": self.seeds[0]}
         return DataConfig(**named_data(self.data, self.root), name=self.name, **few)
 
 
