@@ -9,7 +9,7 @@ import pytest
 
 from vit.cli.options import read_options
 from vit.cli.study import study_settings
-from vit.settings import parse_config, parse_train_command, take_options
+from vit.settings import parse_train_command, take_options
 from vit.studies import STUDIES
 
 ROOT = Path(__file__).parents[1]
@@ -75,7 +75,10 @@ def test_every_command_that_is_told_is_one_that_its_program_takes(words, monkeyp
         for study in STUDIES if argv[0] in ("all", "NAME") else argv[:1]:
             study_settings(study, "--quick" in rest, [word for word in rest if word != "--quick"])
     elif name == "data":
-        parse_config(module.data_parser(), take_options(argv, "--out")[1])
+        monkeypatch.setattr(
+            "vit.settings.named_data", lambda data: {"source": data} if data == "scenes" else {"root": data}
+        )
+        module.parse(argv)
     else:
         groups, argv = (module.COMMANDS[argv[0]].OPTIONS, argv[1:]) if name == "checkpoint" else (module.OPTIONS, argv)
         read_options(f"vit {name}", argv, *groups)

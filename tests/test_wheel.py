@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -47,10 +48,13 @@ def installed(tmp_path_factory) -> Path:
     # the wheel, of a copy: a build leaves files beside what it builds
     source = place / "source"
     kept = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("vit", "configs"):
-        shutil.copytree(ROOT / name, source / name, ignore=kept)
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    source.mkdir()
+    copied = re.findall(r"^COPY (.*) /source", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    for path in (ROOT / name for line in copied for name in line.split()):  # of what the image is built from
+        if path.is_dir():
+            shutil.copytree(path, source / path.name, ignore=kept)
+        else:
+            shutil.copy(path, source)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", place, source], check=True)
     shutil.rmtree(source)

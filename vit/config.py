@@ -10,6 +10,7 @@ Nothing here imports torch, so that `--help` and a wrong setting answer at once.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
@@ -17,6 +18,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_
 from vit.errors import UserError
 
 Source = Literal["cifar10", "cifar100", "folder", "scenes"]
+BUILT_IN = tuple(name for name in get_args(Source) if name != "folder")
+"""The sources that have a name; others are folders."""
 PRESETS: dict[str, dict[str, int]] = {
     "micro": dict(embed_dim=96, depth=6, num_heads=3, decoder_dim=64, decoder_depth=1, decoder_heads=2),
     "tiny": dict(embed_dim=192, depth=12, num_heads=3, decoder_dim=128, decoder_depth=2, decoder_heads=4),
@@ -127,6 +130,23 @@ class DataConfig(Section, section="data"):
     """folder source, an image that cannot be read: stop with its path, or leave it out and list it"""
     cache: str = "~/.cache/vit-patch-trainer"
     """folder source: folder for the decoded images"""
+
+
+def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
+    """Return source and root, as in `DataConfig`, of what every command takes as data.
+
+    Args:
+        data: a name of BUILT_IN, or a folder of images.
+        root: folder that holds (or gets) the archive of a data set with a name.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if data in BUILT_IN:
+        return {"source": data, "root": root}
+    if not os.path.isdir(os.path.expanduser(data)):
+        raise ConfigError(f"--data: {data!r} is neither {', '.join(BUILT_IN)} nor a folder of images")
+    return {"source": "folder", "root": data}
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
+from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, set_parsing_settings
 
-from vit.config import Config, ConfigError
+from vit.config import Config, ConfigError, named_data
 from vit.errors import did_you_mean, one_line
 
 SECTIONS: dict[str, type] = {item.name: item.default_factory for item in fields(Config)}  # type: ignore[misc]
@@ -56,6 +56,8 @@ def config_parser(
 ) -> ArgumentParser:
     """A parser for `--config FILE` (any number, the later wins), every field of every section, and `--print_config`.
 
+    What the command reads itself, `--data` too, is in the parser for its help alone.
+
     Args:
         program: name of the command.
         description: for `--help`.
@@ -66,8 +68,12 @@ def config_parser(
     set_parsing_settings(docstring_parse_attribute_docstrings=with_help)
     usage = f"{program} [--config FILE ...] [--SECTION.FIELD VALUE ...] {' '.join(f'[{option}]' for option in more)}"
     parser = ArgumentParser(prog=program, description=description, exit_on_error=False, usage=usage, allow_abbrev=False)
-    parser.epilog = "; ".join(f"{option}: {text}" for option, text in more.items())
     parser.add_argument("--config", action="config", help="YAML file with settings; of several, the later wins")
+    data = {"--data NAME|FOLDER": "cifar10, cifar100, scenes, or a folder of images: data.source and data.root at once"}
+    for option, text in (data | more).items() if with_help else ():
+        name, _, metavar = option.partition(" ")
+        how: dict[str, Any] = {"metavar": metavar} if metavar else {"action": "store_true"}
+        parser.add_argument(name, help=text, **(how | {"default": SUPPRESS} if name.startswith("--") else {}))
     for name, section in sections.items():
         group = parser.add_argument_group((section.__doc__ or name).rstrip("."), name=name)
         group.add_class_arguments(section, name, as_group=False)  # as a group, it would take files past `check_file`
@@ -88,7 +94,7 @@ def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[s
         ConfigError: a key or value that cannot be used, in one line.
     """
     try:
-        (files,), settings = take_options(argv, "--config")
+        (files,), settings = take_options(expand_data(argv), "--config")
         for option in settings:
             key = option.removeprefix("--").partition("=")[0]
             if option.startswith("--") and key in RENAMED:
@@ -200,6 +206,18 @@ class TrainCommand:
     notes: tuple[str, ...] = ()
 
 
+def train_parser(
+    program: str = "vit train", default_config: Path = QUICKSTART, with_help: bool = False
+) -> ArgumentParser:
+    """Return the parser of `parse_train_command`; for its help, of where and how to train too."""
+    what = f"Pretrain by filling in hidden patches, or teach classes. Without --config: {default_config.name}."
+    own = {
+        "--out FOLDER": "for the run; by default runs/ and the configuration's name",
+        "--resume": "continue the run in its folder from its last saved state",
+    }
+    return config_parser(program, what, own, with_help=with_help)
+
+
 def parse_train_command(
     argv: Sequence[str], default_config: Path = QUICKSTART, program: str = "python train.py"
 ) -> TrainCommand:
@@ -211,15 +229,9 @@ def parse_train_command(
     Raises:
         ConfigError: in one line.
     """
-    what = f"Pretrain by filling in hidden patches, or teach classes. Without --config: {default_config.name}."
-    own = {
-        "--out DIR": "folder for the run, by default runs/ and the configuration's name",
-        "--resume": "continue the run in its folder from its last saved state",
-    }
-    parser = config_parser(program, what, own, with_help=not HELP.isdisjoint(argv))
-    resume = "--resume" in argv
-    argv = [argument for argument in argv if argument != "--resume"]
-    (files, outs), settings = take_options(argv, "--config", "--out")
+    parser = train_parser(program, default_config, not HELP.isdisjoint(argv))
+    (resume,), argv = take_flags(argv, "--resume")
+    (files, outs), settings = take_options(expand_data(argv), "--config", "--out")
     files = [str(config_file(name)) for name in files]
     last = Path(files[-1]).resolve() if files else default_config
     out = Path(outs[-1] if outs else f"runs/{last.parent.name if last.name == RUN_CONFIG else last.stem}")
@@ -265,6 +277,17 @@ def fit_epochs(parser: ArgumentParser, argv: Sequence[str]) -> tuple[list[str], 
             shortened.append(f"--{key}={epochs / 4:g}")
             notes.append(f"{key}: {value:g} does not fit into train.epochs {epochs}; it is {epochs / 4:g} here")
     return [*argv, *shortened], tuple(notes)
+
+
+def expand_data(argv: Sequence[str]) -> list[str]:
+    """Return `argv` with `--data NAME|FOLDER` as the settings that it stands for, before the others, which win."""
+    (named,), rest = take_options(argv, "--data")
+    return [*(f"--data.{key}={value}" for data in named for key, value in named_data(data).items()), *rest]
+
+
+def take_flags(argv: Sequence[str], *flags: str) -> tuple[list[bool], list[str]]:
+    """Return whether each of `flags` is in `argv`, and `argv` without them."""
+    return [flag in argv for flag in flags], [word for word in argv if word not in flags]
 
 
 def take_options(argv: Sequence[str], *options: str) -> tuple[list[list[str]], list[str]]:

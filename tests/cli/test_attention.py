@@ -20,7 +20,7 @@ def drawn(vit):
     """`drawn(*argv)`: the numbers beside the picture that `vit attention` draws."""
 
     def drawn(*argv):
-        code, said, error = vit("attention", *argv)
+        code, said, error = vit("attention", *argv, "--overwrite")
         assert (code, error) == (0, "")
         name = re.search(r"numbers beside it in (\S+)", said)[1]
         return np.load(vit.out / name)

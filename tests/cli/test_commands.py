@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -68,6 +71,12 @@ def test_vit_refuses_what_it_does_not_know(argv, vit_command):
         ["evaluate", "gone", "--data", "cifar10"],
         ["evaluate", "vit-tiny-p4-cifar10", "--data", "gone"],
         ["checkpoint", "inspect", "gone"],
+        ["report", "gone"],
+        ["compare", "gone"],
+        ["embed", "vit-tiny-p4-cifar10", "gone", "--out", "features.npz"],
+        ["attention", "vit-tiny-p4-cifar10", "--data", "gone", "--out", "look"],
+        ["data", "gone", "--out", "sheet.png"],
+        ["train", "--data", "gone"],
         ["study", "one-hot", "--out", "studies", "--study.checkpoint", "gone"],
     ],
     ids=" ".join,
@@ -77,6 +86,15 @@ def test_what_is_not_there_is_said_before_torch_is_loaded(argv, vit_command):
     assert done.returncode == 2
     assert "gone" in done.stderr.splitlines()[-1]
     assert done.stdout == "imported:\n"
+
+
+def test_training_says_where_it_goes_before_torch_is_loaded(tmp_path):
+    main_end, end = os.openpty()
+    code = "import sys; from vit.cli import main; sys.modules['torch'] = None; main(['train', '--out', 'new'])"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, stderr=end, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    os.close(end)
+    assert os.read(main_end, 10_000).startswith(b"run      new: torch is being loaded")
+    os.close(main_end)
 
 
 def test_a_model_is_loaded_and_trained_without_the_libraries_of_others(shell):

@@ -89,7 +89,7 @@ def measured(vit, tmp_path):
     """`measured(checkpoint, *options)`: results.json on the three classes of images, with what was printed as "said"."""
 
     def run(checkpoint, *options):
-        code, said, error = vit(checkpoint, "--data", "images", *options, "--out", tmp_path / "out")
+        code, said, error = vit(checkpoint, "--data", "images", *options, "--out", tmp_path / "out", "--overwrite")
         assert (code, error) == (0, "")
         assert "nan" not in said
         return json.loads((tmp_path / "out" / "results.json").read_text()) | {"said": said}

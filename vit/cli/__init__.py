@@ -43,8 +43,14 @@ def _run(argv: Sequence[str]) -> int:
     if argv[:1] == ["--version"]:
         print(f"vit {__version__}")
         return 0
+    if argv[:1] == ["--print-completion"]:
+        from vit.cli.completion import print_completion
+
+        print_completion(" ".join(argv[1:]), COMMANDS)
+        return 0
     argv = argv or ["--help"]
-    what = "Train small vision transformers, and look at what they learned. Each command has a --help."
+    what = "Train small vision transformers, and look at what they learned. Each command has a --help; "
+    what += 'eval "$(vit --print-completion bash)" lets TAB complete them, in zsh likewise.'
     name, rest = choose_command("vit", what, COMMANDS, argv)
 
     from vit.training.process import Stopped, StopRequests

@@ -11,8 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from vit.atomic import write_npz
-from vit.cli.options import POSITIONAL, ShownImages, read_options, refuse_given, require_folder
-from vit.config import BelowOne, ConfigError, Section, Share
+from vit.cli.options import (
+    FOLDER,
+    POSITIONAL,
+    ShownImages,
+    WritesFiles,
+    read_options,
+    refuse_given,
+    require_folder,
+    require_free,
+)
+from vit.config import BelowOne, ConfigError, Share, named_data
 from vit.errors import one_line
 from vit.load_options import LoadOptions
 from vit.pretrained import located
@@ -33,12 +42,12 @@ USED_BY = {
 
 
 @dataclass(frozen=True)
-class AttentionOptions(Section):
+class AttentionOptions(WritesFiles):
     """Draw what a model's attention looks at, and write the numbers beside each picture as .npz."""
 
     checkpoint: str = field(metadata=POSITIONAL)
     """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
-    out: Path
+    out: Path = field(metadata=FOLDER)
     """folder for the pictures"""
     method: Literal["weights", "rollout", "relevance", "distance"] = "weights"
     """the weights, what comes through all layers, what a class depends on, or how far each head looks"""
@@ -106,9 +115,11 @@ def run(argv: Sequence[str]) -> int:
     pictures: list[Picture] = getattr(drawing, options.method)()
     if options.film:
         pictures.append(drawing.film(snapshots, load))
-    for picture in pictures:
+    endings = ["gif" if isinstance(picture.figure, list) else options.format for picture in pictures]
+    paths = [options.out / f"{picture.name}.{ending}" for picture, ending in zip(pictures, endings, strict=True)]
+    require_free([file for path in paths for file in (path, path.with_suffix(".npz"))], options.overwrite)
+    for picture, path in zip(pictures, paths, strict=True):
         film = isinstance(picture.figure, list)
-        path = options.out / f"{picture.name}.{'gif' if film else options.format}"
         (save_film if film else save_figure)(picture.figure, path)
         write_npz(path.with_suffix(".npz"), picture.numbers)
         print(f"{'film' if film else 'picture'}: {one_line(str(path))}, numbers beside it in {picture.name}.npz")
@@ -125,6 +136,8 @@ def load_with_images(checkpoint: str, shown: ShownImages, load: LoadOptions) -> 
     if bool(shown.images) == (shown.data is not None):
         raise ConfigError("name image files, or a data set by --data" + (", not both" if shown.images else ""))
     located(checkpoint)
+    if shown.data is not None:
+        named_data(shown.data)
     for path in shown.images:
         if not os.path.isfile(path):
             raise ConfigError(f"{path}: not a file" if path else "'' is no image file")

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Literal, get_args
 
 from vit.bench.job import Job, JobOptions, Peer
-from vit.cli.options import output_file, read_options
-from vit.config import ConfigError, Positive, Section
+from vit.cli.options import PrintsFigures, WritesFiles, output_file, print_json, read_options, talk
+from vit.config import ConfigError, Positive
 
 
 @dataclass(frozen=True)
-class BenchOptions(Section):
+class BenchOptions(PrintsFigures, WritesFiles):
     """Time the training step, in alternating rounds, beside the machine's own matrix products, with --peers beside other
     libraries on the same job, and with --ablation beside itself without each technique."""
 
@@ -37,15 +34,13 @@ class BenchOptions(Section):
     """how cost grows with tokens, depth, width, batch, images"""
     plot: Path | None = None
     """draw the scaling: .png, .svg or .pdf"""
-    json: bool = False
-    """print all that was measured as JSON, and the tables on stderr"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.plot is not None:
             if not self.scaling:
                 raise ConfigError("--plot: draws the scaling; give --scaling too")
-            output_file(self.plot, option="--plot")
+            output_file(self.plot, option="--plot", overwrite=self.overwrite)
 
 
 OPTIONS = (BenchOptions, JobOptions)
@@ -62,8 +57,8 @@ def run(argv: Sequence[str]) -> int:
     varied = product(options.patch, options.precision, options.batch)
     jobs = [Job(**vars(job), patch=patch, precision=precision, batch=batch) for patch, precision, batch in varied]
     peers = () if options.peers is None else options.peers or get_args(Peer)
-    with redirect_stdout(sys.stderr if options.json else sys.stdout):
+    with talk(options.json):
         report = bench(jobs, options.rounds, peers, options.ablation, options.scaling, options.plot)
     if options.json:
-        print(json.dumps(report, indent=2))
+        print_json(report)
     return 0

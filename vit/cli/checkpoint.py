@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from vit.cli.options import POSITIONAL, choose_command, read_options, refuse_given
+from vit.cli.options import (
+    FOLDER,
+    POSITIONAL,
+    PrintsFigures,
+    WritesFiles,
+    choose_command,
+    print_json,
+    read_options,
+    refuse_given,
+    require_free,
+)
 from vit.config import Section
 from vit.errors import one_line
 from vit.load_options import LoadOptions
@@ -18,15 +27,13 @@ from vit.runs import read_to_publish
 
 
 @dataclass(frozen=True)
-class Inspect(Section):
+class Inspect(PrintsFigures):
     """Say what a checkpoint is, and what becomes of each of its tensors."""
 
     checkpoint: str = field(metadata=POSITIONAL)
     """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
     tensors: bool = False
     """list every tensor"""
-    json: bool = False
-    """print all of it as JSON"""
 
 
 @dataclass(frozen=True)
@@ -37,13 +44,13 @@ class Convert(Section):
     """as for `vit checkpoint inspect`"""
     to: Literal["timm", "mae", "huggingface", "safetensors"]
     """format; safetensors is the project's own"""
-    out: Path
-    """file or folder to write"""
+    out: Path = field(metadata={"metavar": "FILE|FOLDER"})
+    """for mae a file, .pth, for the others a folder; a new one, or one that is empty"""
     half: bool = False
     """--to safetensors: weights in half precision; they load as float32"""
     card: bool = False
     """--to safetensors, of a finished run: a model card too, with its figures"""
-    results: list[Path] = field(default_factory=list)
+    results: list[Path] = field(default_factory=list, metadata=FOLDER)
     """for the card: folders of `vit evaluate --out`"""
     note: str = ""
     """for the card: a sentence on the data"""
@@ -57,7 +64,7 @@ class Convert(Section):
 
 
 @dataclass(frozen=True)
-class Export(Section):
+class Export(WritesFiles):
     """Write an encoder as a program that runs without this package."""
 
     checkpoint: str = field(metadata=POSITIONAL)
@@ -65,7 +72,7 @@ class Export(Section):
     to: Literal["onnx", "torch-export"]
     """format"""
     out: Path
-    """file to write"""
+    """file to write: .onnx, or .pt2 of torch-export"""
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,10 @@ def inspect(options: Inspect, load: LoadOptions) -> int:
 
     network = read_network(find(options.checkpoint), load)
     known = facts(network)
-    print(json.dumps(known, indent=2) if options.json else describe(network, known, options.tensors))
+    if options.json:
+        print_json(known)
+    else:
+        print(describe(network, known, options.tensors))
     return 2 if known["problems"] else 0
 
 
@@ -111,6 +121,7 @@ def convert(options: Convert, load: LoadOptions) -> int:
 def export(options: Export, load: LoadOptions) -> int:
     """Load a checkpoint, write it as a program, and print how far that is from the model."""
     located(options.checkpoint)
+    require_free([options.out], options.overwrite)
 
     from vit.checkpoints import load_model
     from vit.checkpoints.export import export_program

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vit.cli.options import POSITIONAL, output_file, read_options
+from vit.cli.options import POSITIONAL, PrintsFigures, WritesFiles, output_file, print_json, read_options
 from vit.config import ConfigError
 from vit.errors import one_line
+from vit.runs import read_run
 
 
 @dataclass(frozen=True)
-class Compare:
+class Compare(PrintsFigures, WritesFiles):
     """Print finished runs side by side: the settings in which they differ, and what they measured. Runs that differ in the seed
     alone share a row, with the mean and the standard deviation. A linear probe is shown of a run in whose folder
     `vit evaluate RUN --out RUN/NAME` has left its results."""
@@ -28,6 +29,7 @@ class Compare:
     """draw accuracy over the hours of training instead, of runs that measured it while they trained (run.val_every)"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.runs:
             raise ConfigError("runs: name the folders of finished runs")
         if self.hours and not self.plot:
@@ -40,7 +42,9 @@ OPTIONS = (Compare,)
 def run(argv: Sequence[str]) -> int:
     """Read the runs, draw them where that is asked for, and print the table."""
     (options,) = read_options("vit compare", argv, *OPTIONS)
-    plot = options.plot and output_file(options.plot, option="--plot")
+    plot = options.plot and output_file(options.plot, option="--plot", overwrite=options.overwrite)
+    for folder in options.runs:  # what is no run is said before torch is imported
+        read_run(folder)
 
     from vit.report.comparison import as_table, compare_runs, draw_runs, read_finished
 
@@ -48,9 +52,13 @@ def run(argv: Sequence[str]) -> int:
     rows = compare_runs(runs)
     if plot:
         draw_runs(runs, plot, options.hours)
-    print("\n".join(as_table(rows, options.markdown)))
+    if options.json:
+        found = [{"run": str(run.record.files.path), "seeds": run.seeds, "figures": run.figures} for run in runs]
+        print_json({"table": rows, "runs": found})
+    else:
+        print("\n".join(as_table(rows, options.markdown)))
     if plot:
-        print(f"drawn    {plot}")
+        print(f"drawn    {plot}", file=sys.stderr if options.json else sys.stdout)
     for finished in runs:
         for note in finished.record.notes:
             print(f"note     {one_line(note)}", file=sys.stderr)

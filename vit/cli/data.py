@@ -7,27 +7,38 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
-from vit.cli.options import output_file
-from vit.config import ConfigError
+from vit.cli.options import output_file, print_json, talk
+from vit.config import Config, ConfigError
 from vit.errors import one_line
-from vit.settings import HELP, config_parser, parse_config, take_options
+from vit.settings import HELP, config_parser, parse_config, take_flags, take_options
 
 
-def data_parser(with_help: bool = False) -> ArgumentParser:
-    """Return the parser of the settings, and of a name for the sheet."""
-    what = "Load the data of a configuration, say what it is, and draw a sheet of it."
-    return config_parser(
-        "vit data", what, {"--out SHEET.png": "picture to write: .png, .svg or .pdf"}, with_help=with_help
-    )
+def command_parser(with_help: bool = False) -> ArgumentParser:
+    """Return the parser of the settings; for its help, of a name for the sheet too."""
+    what = "Load data, by its place or by a configuration, say what it is, and draw a sheet of it."
+    own = {
+        "--out FILE": "picture to write: .png, .svg or .pdf",
+        "--overwrite": "replace a picture that is there already",
+        "--json": "print what the data is as JSON, alone on stdout; what else there is to say goes to stderr",
+    }
+    return config_parser("vit data", what, own, with_help=with_help)
+
+
+def parse(argv: Sequence[str]) -> tuple[Config, Path, bool]:
+    """Return the settings, the picture to write, and whether JSON is asked for."""
+    (overwrite, as_json), rest = take_flags(argv, "--overwrite", "--json")
+    (outs,), rest = take_options(rest, "--out")
+    if rest and not rest[0].startswith("-"):
+        rest.insert(0, "--data")
+    config = parse_config(command_parser(not HELP.isdisjoint(rest)), rest)
+    if not outs:
+        raise ConfigError("--out: name a picture to write, one that ends in .png, .svg or .pdf")
+    return config, output_file(Path(outs[-1]), overwrite=overwrite), as_json
 
 
 def run(argv: Sequence[str]) -> int:
     """Load the data, say what it is, and write the sheet."""
-    (outs,), argv = take_options(argv, "--out")
-    config = parse_config(data_parser(not HELP.isdisjoint(argv)), argv)
-    if not outs:
-        raise ConfigError("--out: name a picture to write, one that ends in .png, .svg or .pdf")
-    out = output_file(Path(outs[-1]))
+    config, out, as_json = parse(argv)
 
     from vit.data import SCENES_SEED, load_data
     from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
@@ -48,5 +59,9 @@ def run(argv: Sequence[str]) -> int:
     lines += data.notes
     figure = sheet_figure(some.images, some.label_names, data.name, subtitle, columns, parts, PART_NAMES)
     save_figure(figure, out)
-    print("\n".join([*map(one_line, lines), f"sheet: {out}"]))
+    with talk(as_json):
+        print("\n".join([*map(one_line, lines), f"sheet: {out}"]))
+    if as_json:
+        classes = {name: int((data.train.labels == i).sum()) for i, name in enumerate(data.train.class_names)}
+        print_json(data.facts | {"train_classes": classes, "notes": list(data.notes), "sheet": str(out)})
     return 0

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from vit.atomic import replacing
-from vit.cli.options import POSITIONAL, new_file, read_options, refuse_given
-from vit.config import ConfigError, DataConfig, NonNegative, RunConfig, Section, Source
+from vit.cli.options import DATA, FOLDER, POSITIONAL, WritesFiles, output_file, read_options, refuse_given
+from vit.config import BUILT_IN, ConfigError, DataConfig, NonNegative, RunConfig, named_data
 from vit.errors import one_line
 from vit.load_options import LoadOptions
 from vit.progress import track
@@ -25,23 +25,22 @@ if TYPE_CHECKING:
 
 BATCH = 64
 """Images at a time: read, shown to the model, and written."""
-BUILT_IN = tuple(name for name in get_args(Source) if name != "folder")
 
 
 @dataclass(frozen=True)
-class EmbedOptions(Section):
+class EmbedOptions(WritesFiles):
     """Write the features of images by a model's last layer, pooled as its head reads them and the token of each patch, with the
     names of files, and labels where there are any. The images of a folder are read as `vit attention` reads them."""
 
     checkpoint: str = field(metadata=POSITIONAL)
     """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
-    data: str = field(metadata=POSITIONAL)
-    """cifar10, cifar100, scenes, or a folder of images"""
+    data: str = field(metadata=POSITIONAL | DATA)
+    """cifar10, cifar100, scenes, or a folder of images; --data is the same"""
     out: Path
     """file to write: .npz, or .parquet (pip install 'vit-patch-trainer[parquet]')"""
     pooled: bool = False
     """without the tokens of the patches, which are most of the file"""
-    root: str = "data"
+    root: str = field(default="data", metadata=FOLDER)
     """where CIFAR's archive lies"""
     limit: NonNegative = 0
     """only so many images of each split, spread evenly; 0: all"""
@@ -50,7 +49,7 @@ class EmbedOptions(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        new_file(self.out, (".npz", ".parquet"))
+        output_file(self.out, (".npz", ".parquet"), overwrite=self.overwrite)
         if self.data not in BUILT_IN:
             refuse_given(self, ("root",), "is about CIFAR; leave it out")
         if self.out.suffix == ".parquet":
@@ -85,8 +84,7 @@ class Listed:
 def run(argv: Sequence[str]) -> int:
     """Embed all images, batch by batch, into the file."""
     options, load = read_options("vit embed", argv, *OPTIONS)
-    if options.data not in BUILT_IN and not Path(options.data).expanduser().is_dir():
-        raise ConfigError(f"data: {options.data!r} is neither {', '.join(BUILT_IN)} nor a folder of images")
+    named_data(options.data)
 
     from vit.checkpoints import load_trained
     from vit.device import choose_compute

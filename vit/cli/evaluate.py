@@ -6,11 +6,22 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from vit.atomic import write_json
-from vit.cli.options import POSITIONAL, read_options, require_folder
-from vit.config import ConfigError, DataConfig, NonNegative, Positive, RunConfig, Section, Share, Source
+from vit.cli.options import (
+    DATA,
+    FOLDER,
+    POSITIONAL,
+    PrintsFigures,
+    WritesFiles,
+    print_json,
+    read_options,
+    require_folder,
+    require_free,
+    talk,
+)
+from vit.config import ConfigError, DataConfig, NonNegative, Positive, RunConfig, Share, named_data
 from vit.errors import one_line
 from vit.load_options import LoadOptions
 from vit.pretrained import located
@@ -34,15 +45,15 @@ PICTURES = ("confusion.png", "reliability.png")
 
 
 @dataclass(frozen=True)
-class EvaluateOptions(Section):
+class EvaluateOptions(PrintsFigures, WritesFiles):
     """Measure a pretrained model without training it any further. The test images are looked at once; what is chosen is chosen
     on training images."""
 
     checkpoint: str = field(metadata=POSITIONAL)
     """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
-    data: str
-    """cifar10, cifar100, scenes, or a folder of images"""
-    root: str = "data"
+    data: str = field(metadata=POSITIONAL | DATA)
+    """cifar10, cifar100, scenes, or a folder of images; --data is the same"""
+    root: str = field(default="data", metadata=FOLDER)
     """where CIFAR's archive lies"""
     name: str = ""
     """what the data is called in outputs"""
@@ -68,7 +79,7 @@ class EvaluateOptions(Section):
     """where"""
     threads: NonNegative = 0
     """on the CPU; 0: torch's choice"""
-    out: Path | None = None
+    out: Path | None = field(default=None, metadata=FOLDER)
     """folder for results.json, confusion.png and reliability.png"""
 
     def __post_init__(self) -> None:
@@ -81,15 +92,12 @@ class EvaluateOptions(Section):
                 raise ConfigError(
                     f"--out: {self.out} is a run, with pictures of its own; name {self.out / 'evaluation'}, say"
                 )
+            require_free([self.out / name for name in ("results.json", *PICTURES)], self.overwrite)
 
     def data_config(self) -> DataConfig:
         """Return the data section of a run on these images."""
-        known = [name for name in get_args(Source) if name != "folder"]
-        source, root = (self.data, self.root) if self.data in known else ("folder", self.data)
-        if source == "folder" and not Path(root).expanduser().is_dir():
-            raise ConfigError(f"--data: {root!r} is neither {', '.join(known)} nor a folder of images")
-        few: dict[str, int] = {"limit": self.limit, "val_size": self.tuning, "subset_seed": self.seeds[0]}
-        return DataConfig(source=source, root=root, name=self.name, **few)  # type: ignore[arg-type]
+        few: dict[str, Any] = {"limit": self.limit, "val_size": self.tuning, "subset_seed": self.seeds[0]}
+        return DataConfig(**named_data(self.data, self.root), name=self.name, **few)
 
 
 OPTIONS = (EvaluateOptions, LoadOptions)
@@ -98,6 +106,15 @@ OPTIONS = (EvaluateOptions, LoadOptions)
 def run(argv: Sequence[str]) -> int:
     """Measure, and write what came out: on the terminal, and with `--out` into files."""
     options, load = read_options("vit evaluate", argv, *OPTIONS)
+    with talk(options.json):
+        results = measure(options, load, f"vit evaluate {shlex.join(argv)}")
+    if options.json:
+        print_json(results)
+    return 0
+
+
+def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[str, Any]:
+    """Measure, print and write what came out, and return it as it stands in results.json."""
     config = options.data_config()
     located(options.checkpoint)
 
@@ -161,7 +178,7 @@ def run(argv: Sequence[str]) -> int:
         "device": device_name(compute.device),
         "threads": torch.get_num_threads(),
         "versions": versions(),
-        "command": f"vit evaluate {shlex.join(argv)}",
+        "command": command,
     }
     print(one_line(data.description))
     if data.warning:
@@ -185,7 +202,7 @@ def run(argv: Sequence[str]) -> int:
                 (options.out / name).unlink(missing_ok=True)
         write_json(options.out / "results.json", results)
         print(f"In {options.out}: {', '.join(written)}")
-    return 0
+    return results
 
 
 def knows_classes(model: Model, data: Dataset) -> bool:

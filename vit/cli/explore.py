@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vit.atomic import write_npz, write_text
 from vit.cli.attention import load_with_images, snapshots_of
-from vit.cli.options import PAGE, POSITIONAL, ShownImages, output_file, read_options
-from vit.config import Section
+from vit.cli.options import PAGE, POSITIONAL, ShownImages, WritesFiles, output_file, read_options, require_free
 from vit.errors import one_line
 from vit.load_options import LoadOptions
 from vit.progress import track
@@ -26,7 +25,7 @@ WAYS = "--layers and --count choose, --part encoder leaves a decoder out, withou
 
 
 @dataclass(frozen=True)
-class ExploreOptions(Section):
+class ExploreOptions(WritesFiles):
     """Write one page to look around in a model's attention: it opens from disk, without a server or a network."""
 
     checkpoint: str = field(metadata=POSITIONAL)
@@ -47,7 +46,8 @@ OPTIONS = (ExploreOptions, ShownImages, LoadOptions)
 def run(argv: Sequence[str]) -> int:
     """Write the page."""
     options, shown, load = read_options("vit explore", argv, *OPTIONS)
-    out = output_file(options.out, PAGE)
+    out = output_file(options.out, PAGE, overwrite=options.overwrite)
+    require_free([out.with_suffix(".npz")] if options.numbers else [], options.overwrite, "--numbers")
     snapshots = snapshots_of(options.checkpoint) if options.snapshots else {}
     subject = load_with_images(options.checkpoint, shown, load)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vit.cli.options import read_options
-from vit.config import Section
+from vit.cli.options import PrintsFigures, print_json, read_options
 from vit.errors import one_line
 from vit.pretrained import shipped, shipped_models
 from vit.runs import FIGURES
@@ -19,11 +17,8 @@ BEST = ("accuracy", "masked_loss", "linear_probe", "knn_accuracy")
 
 
 @dataclass(frozen=True)
-class Models(Section):
+class Models(PrintsFigures):
     """List the models that come with the package: their names will do as CHECKPOINT, and in load_model."""
-
-    json: bool = False
-    """print all that is known of them as JSON"""
 
 
 OPTIONS = (Models,)
@@ -34,7 +29,7 @@ def run(argv: Sequence[str]) -> int:
     (options,) = read_options("vit models", argv, *OPTIONS)
     known = [shipped(name) for name in shipped_models()]
     if options.json:
-        print(json.dumps(known, indent=2))
+        print_json(known)
         return 0
     if not known:
         print("no models come with this installation")

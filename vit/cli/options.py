@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, redirect_stdout
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -13,12 +16,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from docstring_parser import parse_from_object  # jsonargparse's own, for the docstrings of attributes
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, DefaultHelpFormatter
 
-from vit.config import ConfigError, NonNegative, Positive, Probability, Section
+from vit.config import BUILT_IN, ConfigError, NonNegative, Positive, Probability, Section
 from vit.errors import did_you_mean, one_line
 from vit.settings import HELP
 
 POSITIONAL = {"positional": True}
-"""Metadata of a field that is given by its place instead of as `--name`."""
+"""Metadata of a field that is given by its place; as `--name` it may be given too."""
+FOLDER, DATA = {"metavar": "FOLDER"}, {"metavar": "NAME|FOLDER"}
+"""Metadata of a path that is a folder, all others being files, and of what names data."""
 PAGE, PICTURE = (".html", ".htm"), (".png", ".svg", ".pdf")
 """The endings of files that are written."""
 WORDS = {
@@ -70,7 +75,8 @@ class Option:
             return
         made = self.field.default_factory
         default = self.field.default if made is MISSING else made()
-        texts = dict.fromkeys((str, Path), self.field.name.upper())
+        name = self.field.metadata.get("metavar", self.field.name.upper())
+        texts = {str: name, Path: name if self.positional or self.field.metadata else "FILE"}
         how: dict[str, Any] = {"metavar": self.described(METAVARS | texts, "|", "|")}
         if self.many:
             how["nargs"] = "+" if default else "*"
@@ -84,10 +90,11 @@ class Option:
 def options_of(group: type, with_help: bool = True) -> list[Option]:
     """Return the options that the fields of a dataclass are; to read their help texts takes as long as all else."""
     hints = get_type_hints(group)
-    entries = parse_from_object(group).params if with_help else []
+    kinds = [kind for kind in reversed(group.__mro__) if is_dataclass(kind)] if with_help else []
+    entries = [entry for kind in kinds for entry in parse_from_object(kind).params]
     helps = {entry.arg_name: " ".join((entry.description or "").split()) for entry in entries}
     options = []
-    for item in fields(group):
+    for item in sorted(fields(group), key=lambda item: bool(item.kw_only)):  # what several commands have comes last
         hint = hints[item.name]
         types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         types = tuple(kind for kind in types if kind is not NoneType)
@@ -101,7 +108,8 @@ def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any,
 
     A field is the option of its name, with dashes or underscores. Without a default it is required; False by default, it is a
     flag. A list takes several values, `--seeds 0 1 2` or `--seeds 0,1,2`, and may be repeated; it is read as a tuple. A pair is
-    written `32,48`. Fields with the metadata POSITIONAL are given by their place, wherever that is between the options.
+    written `32,48`. Fields with the metadata POSITIONAL are given by their place, wherever that is between the options, or by
+    their name.
 
     Args:
         program: as the user calls it, "vit attention".
@@ -113,28 +121,8 @@ def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any,
         ConfigError: an option or a value that cannot be used, in one line.
         SystemExit: after `--help`.
     """
-    # A group of options per dataclass
     asked = not HELP.isdisjoint(argv)
-    parser = ArgumentParser(
-        prog=program,
-        description=groups[0].__doc__,
-        exit_on_error=False,
-        allow_abbrev=False,
-        formatter_class=_HelpFormatter,
-    )
-    options: dict[str, Option] = {}
-    for group in groups:
-        title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
-        where = parser if group is groups[0] else parser.add_argument_group(title)
-        for option in options_of(group, asked):
-            option.add_to(parser if option.positional else where)
-            options[option.spelled] = option
-    places = (
-        f"{name.upper()} ..." if option.many else name.upper() for name, option in options.items() if option.positional
-    )
-    parser.usage = " ".join([program, *places, "[--option VALUE ...]"])
-
-    # The command line
+    parser, options = options_parser(program, *groups, with_help=asked)
     try:
         parsed = parser.parse_args(["--help"] if asked else _arranged(argv, options))
     except ArgumentError as error:
@@ -148,6 +136,29 @@ def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any,
         )
         for group in groups
     )
+
+
+def options_parser(program: str, *groups: type, with_help: bool = True) -> tuple[ArgumentParser, dict[str, Option]]:
+    """Return the parser of `read_options`, and its options as they are spelled."""
+    parser = ArgumentParser(
+        prog=program,
+        description=groups[0].__doc__ if groups else None,
+        exit_on_error=False,
+        allow_abbrev=False,
+        formatter_class=_HelpFormatter,
+    )
+    options: dict[str, Option] = {}
+    for group in groups:
+        title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
+        where = parser if group is groups[0] else parser.add_argument_group(title)
+        for option in options_of(group, with_help):
+            option.add_to(parser if option.positional else where)
+            options[option.spelled] = option
+    places = (
+        f"{name.upper()} ..." if option.many else name.upper() for name, option in options.items() if option.positional
+    )
+    parser.usage = " ".join([program, *places, "[--option VALUE ...]"])
+    return parser, options
 
 
 def default_of(item: Field) -> Any:
@@ -193,14 +204,15 @@ def choose_command(program: str, what: str, commands: Mapping[str, str], argv: S
 
 
 def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
-    """Return a command line as jsonargparse reads it: what is given by its place first, then each option once."""
+    """Return a command line as jsonargparse reads it: what has a place there first, then each option once."""
     places: list[str] = []
     given: dict[str, list[str]] = {}
     rest = list(argv)
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
-        option = options.get(name.replace("_", "-")) if word.startswith("--") else None
+        name = name.replace("_", "-")
+        option = options.get(name) or options.get(name[2:]) if word.startswith("--") else None
         if option is None:  # given by its place; or unknown, which the parser says
             places.append(word)
             continue
@@ -210,7 +222,13 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
         if option.many and str not in option.types:
             values = [part for value in values for part in value.split(",")]
         given[option.spelled] = [*given.get(option.spelled, []), *values] if option.many else values
-    arranged = places
+    arranged = []
+    for name in [name for name, option in options.items() if option.positional]:
+        if not options[name].many and name not in given and not places:
+            raise ConfigError(f"{name}: is needed; --help says more")
+        taken = len(places) if options[name].many else 1
+        arranged += given.pop(name) if name in given else [places.pop(0) for _ in range(taken)]
+    arranged += places  # one too many, which the parser says
     for name, values in given.items():
         if Path in options[name].types and "" in values:
             raise ConfigError(f"{name}: '' cannot be used; name a file or a folder")
@@ -250,10 +268,10 @@ class ShownImages(Section):
     """What the model is shown."""
 
     images: list[str] = field(default_factory=list, metadata=POSITIONAL)
-    """image files; prepared as the model was trained"""
-    data: str | None = None
+    """image files, prepared as the model was trained; or what --data takes"""
+    data: str | None = field(default=None, metadata=DATA)
     """instead of files: cifar10, cifar100, scenes, or a folder of images"""
-    root: Path = Path("data")
+    root: Path = field(default=Path("data"), metadata=FOLDER)
     """where CIFAR's archive lies"""
     count: Positive = 8
     """how many test images of --data"""
@@ -264,13 +282,55 @@ class ShownImages(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.data is None and len(self.images) == 1 and _is_data(self.images[0]):
+            object.__setattr__(self, "data", self.images[0])
+            object.__setattr__(self, "images", ())
         if self.mask is None:
             refuse_given(self, ("seed",), "is of the mask; add --mask, or leave it out")
         if self.data is None:
             refuse_given(self, ("root", "count"), "is about a data set; add --data, or leave it out")
 
 
-# ---- Places to write to ------------------------------------------------------------------------------------------------
+def _is_data(name: str) -> bool:
+    """Whether this names data, and no image file."""
+    return os.path.isdir(name) or (name in BUILT_IN and not os.path.exists(name))
+
+
+# ---- Figures as JSON, and places to write to ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintsFigures(Section):
+    """A command that prints figures."""
+
+    json: bool = False
+    """print all of it as JSON, alone on stdout; what else there is to say goes to stderr"""
+
+
+def talk(as_json: bool) -> AbstractContextManager[object]:
+    """Send what is printed to stderr where stdout is for JSON alone."""
+    return redirect_stdout(sys.stderr if as_json else sys.stdout)
+
+
+def print_json(value: Any) -> None:
+    """Print plain values as JSON; nan and infinity, which JSON has not, are refused with a ValueError."""
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritesFiles(Section):
+    """A command that writes files."""
+
+    overwrite: bool = False
+    """replace files that are there already"""
+
+
+def require_free(paths: Iterable[Path], overwrite: bool, option: str = "--out") -> None:
+    """Refuse to replace files that are there, unless `overwrite`; `option` names them, or their folder."""
+    for path in paths:
+        if os.path.lexists(path) and not overwrite:
+            way = "name another file, or remove it first, or add --overwrite"
+            raise ConfigError(f"{option}: {path} is there already; {way}")
 
 
 def require_folder(folder: Path, option: str = "--out") -> None:
@@ -285,26 +345,16 @@ def require_folder(folder: Path, option: str = "--out") -> None:
         raise ConfigError(f"{option}: {there} cannot be written to; name another folder")
 
 
-def output_file(path: Path, suffixes: Sequence[str] = PICTURE, option: str = "--out") -> Path:
+def output_file(path: Path, suffixes: Sequence[str] = PICTURE, option: str = "--out", overwrite: bool = False) -> Path:
     """Return the file, named by `option`, that is to be written; its name ends in one of `suffixes`.
 
     Raises:
-        ConfigError: it cannot be one, or cannot be written.
+        ConfigError: it cannot be one, cannot be written, or is there already and not to be replaced (`overwrite`).
     """
     if path.suffix not in suffixes or os.path.isdir(path):
         raise ConfigError(f"{option}: {str(path)!r} cannot be used; name a file that ends in {' or '.join(suffixes)}")
     if len(os.fsencode(path.name)) > 240:  # beside it, a temporary file needs a name too
         raise ConfigError(f"{option}: {path.name[:40]}...: File name too long")
     require_folder(path.parent, option)
-    return path
-
-
-def new_file(path: Path, suffixes: Sequence[str], option: str = "--out") -> Path:
-    """Return `output_file`, which is not there yet.
-
-    Raises:
-        ConfigError: as `output_file`, or something is called so already.
-    """
-    if os.path.lexists(output_file(path, suffixes, option)):
-        raise ConfigError(f"{option}: {path} is there already; name another file, or remove it first")
+    require_free([path], overwrite, option)
     return path

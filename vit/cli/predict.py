@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vit.atomic import replacing
-from vit.cli.options import POSITIONAL, new_file, read_options
-from vit.config import ConfigError, Positive, RunConfig, Section
+from vit.cli.options import POSITIONAL, PrintsFigures, WritesFiles, output_file, print_json, read_options
+from vit.config import ConfigError, Positive, RunConfig
 from vit.errors import one_line
 from vit.load_options import LoadOptions
 from vit.progress import track
@@ -22,7 +21,7 @@ BATCH = 64
 
 
 @dataclass(frozen=True)
-class PredictOptions(Section):
+class PredictOptions(PrintsFigures, WritesFiles):
     """Name what images show: the likeliest classes of a classifier, with their probabilities."""
 
     checkpoint: str = field(metadata=POSITIONAL)
@@ -31,8 +30,6 @@ class PredictOptions(Section):
     """image files, or folders, of which all images are taken; prepared as the model was trained"""
     top: Positive = 3
     """how many classes per image, the likeliest first"""
-    json: bool = False
-    """print them as JSON"""
     csv: Path | None = None
     """also write them to this file, a row per image and class"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -43,7 +40,7 @@ class PredictOptions(Section):
         if not self.images:
             raise ConfigError("images: name image files, or folders of images")
         if self.csv is not None:
-            new_file(self.csv, (".csv",), "--csv")
+            output_file(self.csv, (".csv",), "--csv", self.overwrite)
 
 
 OPTIONS = (PredictOptions, LoadOptions)
@@ -87,7 +84,10 @@ def run(argv: Sequence[str]) -> int:
             for row in predictions:
                 ranked = enumerate(row["classes"], 1)
                 writer.writerows((row["file"], rank, one["class"], one["probability"]) for rank, one in ranked)
-    print(json.dumps(predictions, indent=2) if options.json else "\n".join(table(predictions)))
+    if options.json:
+        print_json(predictions)
+    else:
+        print("\n".join(table(predictions)))
     return 0
 
 

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vit.cli.options import PAGE, POSITIONAL, output_file, read_options
-from vit.config import Section
+from vit.cli.options import PAGE, POSITIONAL, PrintsFigures, output_file, print_json, read_options
 from vit.errors import one_line
-from vit.runs import RunFiles
+from vit.runs import RunFiles, read_run, summary_values
 
 
 @dataclass(frozen=True)
-class ReportOptions(Section):
+class ReportOptions(PrintsFigures):
     """Write one self-contained page about a run, finished or not: what came out, how it went, how it fills in and where it
     looks, its data and settings, and how to repeat it. It opens from disk, without a network or scripts. What `vit evaluate RUN
     --out RUN/NAME` has measured is taken in."""
@@ -21,7 +20,7 @@ class ReportOptions(Section):
     run: Path = field(metadata=POSITIONAL)
     """run folder"""
     out: Path | None = None
-    """page to write, .html (default: RUN/report.html)"""
+    """page to write, .html, also over an earlier page of a run (default: RUN/report.html)"""
 
 
 OPTIONS = (ReportOptions,)
@@ -30,10 +29,14 @@ OPTIONS = (ReportOptions,)
 def run(argv: Sequence[str]) -> int:
     """Write the page."""
     (options,) = read_options("vit report", argv, *OPTIONS)
-    out = RunFiles(options.run).report if options.out is None else output_file(options.out, PAGE)
+    out = RunFiles(options.run).report if options.out is None else output_file(options.out, PAGE, overwrite=True)
+    record = read_run(options.run)
 
     from vit.report.page import write_report
 
     size = write_report(options.run, out)
-    print(f"report: {one_line(str(out))}, {size:,} bytes")
+    if options.json:
+        print_json({"report": str(out), "bytes": size, "figures": summary_values(record.summary)})
+    else:
+        print(f"report: {one_line(str(out))}, {size:,} bytes")
     return 0

@@ -9,25 +9,27 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
-from vit.cli.options import require_folder
+from vit.cli.options import print_json, require_folder, talk
 from vit.config import OBJECTIVES, Config, ConfigError
 from vit.errors import one_line
 from vit.pretrained import located
-from vit.settings import CONFIGS, HELP, SECTIONS, config_parser, parse_sections, take_options
+from vit.runs import read_mapping
+from vit.settings import CONFIGS, HELP, SECTIONS, config_parser, parse_sections, take_flags, take_options
 from vit.studies import OF_TRAININGS, STUDIES, StudyConfig
 
 STUDY_SECTIONS = SECTIONS | {"study": StudyConfig}
 
 
 @cache  # to make one takes longer than all else before a study begins
-def study_parser(with_help: bool = False) -> ArgumentParser:
+def command_parser(with_help: bool = False) -> ArgumentParser:
     """Return the options of `vit study`: the study's own, and every setting of the trainings it makes."""
     listed = "; ".join(f"{name}: {question}" for name, question in STUDIES.items())
     what = f"Answer a question by measuring: train the models that it takes, look into them. NAME is all, or one of {listed}"
     own = {
         "NAME": "of a study, or all",
-        "--out DIR": "folder for tables and pictures, a folder each; models are kept in its folder runs",
+        "--out FOLDER": "for tables and pictures, a folder each; models are kept in its folder runs",
         "--quick": "on Scenes, with small models of one seed: a look in less than two minutes, not an answer",
+        "--json": "print the results as JSON, alone on stdout; what else there is to say goes to stderr",
     }
     return config_parser("vit study", what, own, STUDY_SECTIONS, with_help)
 
@@ -35,12 +37,12 @@ def study_parser(with_help: bool = False) -> ArgumentParser:
 def run(argv: Sequence[str]) -> int:
     """Run the studies, and write the results of each as soon as they are there."""
     if not HELP.isdisjoint(argv):
-        study_parser(with_help=True).print_help()
+        command_parser(with_help=True).print_help()
         return 0
 
     # the options
     (outs,), rest = take_options(argv, "--out")
-    quick, rest = "--quick" in rest, [word for word in rest if word != "--quick"]
+    (quick, as_json), rest = take_flags(rest, "--quick", "--json")
     known = ", ".join(STUDIES)
     if not rest or rest[0].startswith("-"):
         raise ConfigError(f"vit study: name a study first: all, {known}")
@@ -60,11 +62,14 @@ def run(argv: Sequence[str]) -> int:
     from vit.studies.experiment import Experiment
     from vit.studies.results import run_study
 
-    for study, (config, looked_at) in studies.items():
-        print(f"{study}: {STUDIES[study]}", flush=True)
-        command = shlex.join(["vit", "study", *(study if word == name else word for word in argv)])
-        reading = run_study(study, Experiment(config, looked_at, out / "runs"), out, command)
-        print(f"\n{reading}\n\nIn {out / study}: tables.md and its pictures, results.json\n")
+    with talk(as_json):
+        for study, (config, looked_at) in studies.items():
+            print(f"{study}: {STUDIES[study]}", flush=True)
+            command = shlex.join(["vit", "study", *(study if word == name else word for word in argv)])
+            reading = run_study(study, Experiment(config, looked_at, out / "runs"), out, command)
+            print(f"\n{reading}\n\nIn {out / study}: tables.md and its pictures, results.json\n")
+    if as_json:
+        print_json({study: read_mapping(out / study / "results.json") for study in studies})
     return 0
 
 
@@ -76,7 +81,7 @@ def study_settings(name: str, quick: bool = False, settings: Sequence[str] = ())
     names = ["base", name, *(["quick"] if quick else [])]
     files = [path for name in names if (path := CONFIGS / "studies" / f"{name}.yaml").exists()]
     argv = [*(f"--config={path}" for path in files), *settings]
-    sections = parse_sections(study_parser(), argv, STUDY_SECTIONS)
+    sections = parse_sections(command_parser(), argv, STUDY_SECTIONS)
     study = sections.pop("study")
     config = Config(**sections)
     if OBJECTIVES[config.train.objective].labels:

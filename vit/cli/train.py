@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from vit.errors import exit_code_of
 from vit.openmp import limit_spinning
 from vit.pretrained import located
-from vit.settings import parse_train_command
+from vit.settings import parse_train_command, train_parser
 from vit.training.run_folder import RunFolder
+
+command_parser = train_parser
 
 
 def main() -> int:
@@ -29,6 +31,8 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
         RunFolder(command.out).refuse_if_taken()
     if command.config.model.init:
         located(command.config.model.init)
+    if sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
+        print(f"run      {command.out}: torch is being loaded ...", file=sys.stderr, flush=True)
 
     from vit.train import train  # torch and all that needs it: wrong settings are refused without
 

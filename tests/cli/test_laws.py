@@ -1,0 +1,156 @@
+"""What holds for every command that prints figures, and for every one that writes files."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from vit.cli import COMMANDS, main
+from vit.cli.options import read_options
+from vit.cli.study import study_settings
+from vit.config import DataConfig, named_data
+from vit.settings import parse_train_command
+
+SMALL = (
+    "--data scenes --data.limit 40 --model.image_size 16 --model.patch_size 4 --model.embed_dim 16 --model.depth 1"
+    " --model.num_heads 2 --model.decoder_dim 16 --model.decoder_depth 1 --model.decoder_heads 2 --train.batch_size 20"
+    " --train.epochs 1 --train.precision fp32 --run.device cpu"
+)
+JOB = "--preset micro --decoder-dim 16 --decoder-depth 1 --decoder-heads 2 --batch 4 --rounds 1 --precision fp32"
+LINES = {
+    "data": "scenes --data.limit 20 --out sheet.png",
+    "bench": JOB,
+    "checkpoint inspect": "run",
+    "models": "",
+    "predict": "vit-tiny-p4-cifar10-finetuned photo.png",
+    "evaluate": "run scenes --limit 20 --method knn",
+    "report": "run --out page.html",
+    "study": "one-hot --quick --data scenes --data.limit 40 --study.checkpoint run --out studies",
+    "compare": "run --plot runs.png",
+}
+KNOWN = {
+    "data": {"train_images": 20, "sheet": "sheet.png"},
+    "checkpoint inspect": {"problems": []},
+    "evaluate": {"checkpoint": "run"},
+    "report": {"report": "page.html"},
+}
+"""Some of what each says."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a finished run and a photograph."""
+    place = tmp_path_factory.mktemp("json")
+    with pytest.MonkeyPatch.context() as patch:  # pictures take longer than all else
+        patch.setattr("vit.report.pictures.draw_pictures", lambda *_: None)
+        patch.setattr("vit.report.page.write_report", lambda *_: None)
+        assert main(["train", *SMALL.split(), "--out", str(place / "run")]) == 0
+    Image.radial_gradient("L").convert("RGB").save(place / "photo.png")
+    return place
+
+
+WRITERS = {
+    "data scenes --data.limit 20 --out {}": "there.png",
+    "compare run --plot {}": "there.png",
+    "bench --scaling --plot {}": "there.png",
+    "predict vit-tiny-p4-cifar10-finetuned photo.png --csv {}": "there.csv",
+    "embed run scenes --limit 5 --out {}": "there.npz",
+    "explore run photo.png --out {}": "there.html",
+    "explore run photo.png --numbers --out there/page.html": "there/page.npz",
+    "checkpoint export run --to torch-export --out {}": "there.pt2",
+    "evaluate run scenes --limit 20 --method knn --out there": "there/results.json",
+    "evaluate run scenes --limit 20 --out there": "there/confusion.png",
+    "attention run photo.png --out there": "there/attention.npz",
+}
+"""Commands, and a file that each would write."""
+
+
+def refuse(constant: str):
+    raise AssertionError(f"{constant} is no JSON")
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("bench", "report"))) for name in LINES]
+)
+def test_stdout_is_json_alone(command, place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    capsys.readouterr()
+    assert main([*command.split(), *LINES[command].split(), "--json"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out, parse_constant=refuse)
+    assert found
+    assert {key: found[key] for key in KNOWN.get(command, ())} == KNOWN.get(command, {})
+
+
+def test_every_command_that_has_it_is_here(capsys):
+    found = set()
+    for name in [*COMMANDS, "checkpoint inspect"]:
+        with suppress(SystemExit):
+            main([*name.split(), "--help"])
+        if "  --json" in capsys.readouterr().out:
+            found.add(name)
+    assert found == set(LINES)
+
+
+@pytest.mark.parametrize("line", WRITERS)
+def test_what_is_there_is_replaced_only_where_that_is_asked_for(line, place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    file = Path(WRITERS[line])
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("somebody's own")
+    before = sorted(place.rglob("*"))
+    argv = line.format(file).split()
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert f"{file} is there already; name another file, or remove it first, or add --overwrite" in error
+    assert error.count("\n") == 1
+    assert file.read_text() == "somebody's own"
+    assert sorted(place.rglob("*")) == before
+    if argv[0] in ("data", "embed", "attention"):
+        assert main([*argv, "--overwrite"]) == 0
+        assert file.stat().st_size > 100
+    file.unlink()
+
+
+def data_of(command, words):
+    """The data section that a command line asks for."""
+    module = import_module(f"vit.cli.{command}")
+    if command == "train":
+        return parse_train_command([*words, "--out", "new"]).config.data
+    if command == "study":
+        return study_settings("one-hot", settings=words)[0].data
+    if command == "data":
+        return module.parse([*words, "--out", "new.png"])[0].data
+    options = read_options("vit", ["run", *words, "--out", "new.npz"], *module.OPTIONS)
+    if command == "evaluate":
+        return options[0].data_config()
+    return DataConfig(**named_data(next(group.data for group in options if hasattr(group, "data"))))
+
+
+@pytest.mark.parametrize("command", ["train", "study", "data", "evaluate", "embed", "attention", "explore"])
+def test_data_is_named_alike_everywhere(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pictures").mkdir()
+    for name, meant in (("cifar100", ("cifar100", "data")), ("pictures", ("folder", "pictures"))):
+        ways = [["--data", name], [f"--data={name}"]] + [[name]] * (command not in ("train", "study"))
+        for words in ways:
+            found = data_of(command, words)
+            assert (found.source, found.root) == meant
+    given = {"train": [], "study": ["one-hot"], "data": []}.get(command, ["vit-tiny-p4-cifar10"])
+    out = {"data": "new.png", "explore": "new.html", "embed": "new.npz"}.get(command, "new")
+    assert main([command, *given, "--data", "gone", "--out", out]) == 2
+    said = "--data: 'gone' is neither cifar10, cifar100, scenes nor a folder of images"
+    assert capsys.readouterr().err == f"vit: error: {said}\n"
+
+
+def test_settings_win_over_the_data_that_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("data: {source: folder, root: mine}")
+    for argv, root in ((["--data", "cifar10"], "data"), (["--data.root", "there", "--data", "cifar10"], "there")):
+        data = data_of("train", ["--config", "mine.yaml", *argv])
+        assert (data.source, data.root) == ("cifar10", root)

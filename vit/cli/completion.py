@@ -1,0 +1,53 @@
+"""`vit --print-completion SHELL`: what a shell needs to complete commands, options and their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+
+from jsonargparse import ArgumentParser
+
+from vit.cli.options import options_parser
+from vit.config import BUILT_IN, ConfigError
+from vit.pretrained import shipped_models
+from vit.studies import STUDIES
+
+SHELLS = ("bash", "zsh")
+
+
+def print_completion(shell: str, commands: Mapping[str, str]) -> None:
+    """Print the script for a shell, one of SHELLS; `commands` are those of `vit`, with what each is for.
+
+    Raises:
+        ConfigError: another shell, or shtab is missing.
+    """
+    if shell not in SHELLS:
+        raise ConfigError(f"--print-completion: {shell!r} cannot be used; {' or '.join(SHELLS)}")
+    if find_spec("shtab") is None:
+        raise ConfigError("--print-completion needs shtab: pip install 'vit-patch-trainer[completion]'")
+    print(whole_parser(commands).get_completion_script(f"shtab-{shell}"))
+
+
+def whole_parser(commands: Mapping[str, str]) -> ArgumentParser:
+    """Return one parser with all commands, each with the parser that reads its options."""
+    parser = ArgumentParser(prog="vit")
+    parser.add_argument("--version", action="store_true", help="print the version")
+    parser.add_argument("--print-completion", choices=SHELLS, help="print a script that completes commands and options")
+    subcommands = parser.add_subcommands()
+    words = {"data": BUILT_IN, "checkpoint": shipped_models(), "NAME": ("all", *STUDIES)}  # where a file will do too
+    for name, purpose in commands.items():
+        module = import_module(f"vit.cli.{name}")
+        if hasattr(module, "command_parser"):
+            command = module.command_parser(with_help=True)
+        else:
+            command, _ = options_parser(f"vit {name}", *getattr(module, "OPTIONS", ()))
+        for action in command._actions:
+            action.choices = action.choices or list(words.get(action.dest, ())) or None
+        subcommands.add_subcommand(name, command, help=purpose)
+        if hasattr(module, "COMMANDS"):
+            inner = command.add_subcommands()
+            for word, found in module.COMMANDS.items():
+                within, _ = options_parser(f"vit {name} {word}", *found.OPTIONS)
+                inner.add_subcommand(word, within, help=found.OPTIONS[0].__doc__)
+    return parser
