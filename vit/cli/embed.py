@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from vit.atomic import replacing
 from vit.cli.options import POSITIONAL, new_file, read_options, refuse_given
-from vit.config import ConfigError, DataConfig, NonNegative, RunConfig, Section, Source
+from vit.config import BUILT_IN, ConfigError, DataConfig, NonNegative, RunConfig, Section
 from vit.errors import one_line
 from vit.load_options import LoadOptions
 from vit.progress import track
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 BATCH = 64
 """Images at a time: read, shown to the model, and written."""
-BUILT_IN = tuple(name for name in get_args(Source) if name != "folder")
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from vit.atomic import write_json
 from vit.cli.options import POSITIONAL, read_options, require_folder
-from vit.config import ConfigError, DataConfig, NonNegative, Positive, RunConfig, Section, Share, Source
+from vit.config import BUILT_IN, ConfigError, DataConfig, NonNegative, Positive, RunConfig, Section, Share
 from vit.errors import one_line
 from vit.load_options import LoadOptions
 from vit.pretrained import located
@@ -84,10 +84,11 @@ class EvaluateOptions(Section):
 
     def data_config(self) -> DataConfig:
         """Return the data section of a run on these images."""
-        known = [name for name in get_args(Source) if name != "folder"]
-        source, root = (self.data, self.root) if self.data in known else ("folder", self.data)
+        source, root = (self.data, self.root) if self.data in BUILT_IN else ("folder", self.data)
+        if self.data.startswith("hf:"):
+            source, root = "hf", self.data.removeprefix("hf:")
         if source == "folder" and not Path(root).expanduser().is_dir():
-            raise ConfigError(f"--data: {root!r} is neither {', '.join(known)} nor a folder of images")
+            raise ConfigError(f"--data: {root!r} is neither {', '.join(BUILT_IN)} nor a folder of images")
         few: dict[str, int] = {"limit": self.limit, "val_size": self.tuning, "subset_seed": self.seeds[0]}
         return DataConfig(source=source, root=root, name=self.name, **few)  # type: ignore[arg-type]
 
