@@ -34,8 +34,8 @@ RENAMED = {
     "train.task": "is called train.objective now",
     "train.accumulate": "is called run.grad_accum_steps now",
     "train.holdout_every": "is called run.val_every now",
-    "run.tensorboard": "is called run.track now: [tensorboard]",
-    "train.tensorboard": "is called run.track now: [tensorboard]",
+    "run.tensorboard": "is called run.track now",
+    "train.tensorboard": "is called run.track now",
     "train.processes": "is torchrun's now: torchrun --standalone --nproc-per-node N train.py ...",
     **{
         f"{old}.{key}": f"is called {new}.{key} now"

@@ -125,7 +125,8 @@ class Split(ABC):
         )
         if pixels.dtype != np.uint8 or pixels.shape != (len(labels), 3, *size):
             raise ValueError(f"{pixels.dtype} {pixels.shape}")
-        images = torch.from_numpy(pixels)
+        with warnings.catch_warnings(action="ignore"):  # that one must not write to them: nobody does
+            images = torch.from_numpy(pixels)
         known_hash = known_hash or content_hash(images, labels)
         return ImageSet(images, labels, self.class_names, known_hash, tuple(map(self.located, skipped)))
 

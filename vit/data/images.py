@@ -13,7 +13,6 @@ from torch import Tensor
 from vit.data.draws import make_generator
 from vit.errors import UserError
 
-
 LARGE = 2**28
 """Bytes of images from which a part of a set is no copy: enough for all of CIFAR."""
 
@@ -96,7 +95,7 @@ class Rows:
 def content_hash(images: Tensor, labels: Tensor) -> str:
     """Return 16 hexadecimal digits of the SHA-256 over shape, pixels and labels: equal exactly when the content is."""
     digest = hashlib.sha256(repr(tuple(images.shape)).encode())
-    few = max(2**26 // max(math.prod(images.shape[1:]), 1), 1)  # a memory-mapped set need not fit in memory
+    few = max(2**24 // max(math.prod(images.shape[1:]), 1), 1)  # a memory-mapped set need not fit in memory
     for start in range(0, len(images), few):
         digest.update(images[start : start + few].contiguous().numpy().data)
     digest.update(labels.to(torch.int64).contiguous().numpy().data)

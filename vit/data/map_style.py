@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ import numpy as np
 from PIL import Image
 from torch import Tensor, uint8
 from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 
 from vit.config import ConfigError, DataConfig
 from vit.data import decode
@@ -195,8 +194,9 @@ class DatasetSplit(Split):
         workers = min(cores, 8) if sys.platform == "linux" and len(self) >= FEW and cores > 1 else 0
         how = {"multiprocessing_context": "fork"} if workers else {}  # others would run the main module again
         self.found.clear()
-        loader = DataLoader(
-            _Pixels(self, size), batch_size=None, num_workers=workers, collate_fn=_as_it_is, **how  # type: ignore[arg-type]
+        work = partial(self.pixels, size=size)
+        loader: DataLoader[Any] = DataLoader(
+            range(len(self)), batch_size=None, num_workers=workers, collate_fn=work, **how  # type: ignore[arg-type]
         )  # fmt: skip
         with warnings.catch_warnings(action="ignore"):  # of Pillow, naming no file; of Python, that torch has threads
             for pixels, label in loader:
@@ -232,23 +232,6 @@ class DatasetSplit(Split):
                 f"{self.origin}: a label is {most} in {self.name}, but there are {len(names)} classes, from 0"
             )
         return replace(made, class_names=names)
-
-
-class _Pixels(TorchDataset):
-    """What a process that decodes has to do."""
-
-    def __init__(self, split: DatasetSplit, size: tuple[int, int]):
-        self.split, self.size = split, size
-
-    def __len__(self) -> int:
-        return len(self.split)
-
-    def __getitem__(self, number: int) -> tuple[bytes | str, int]:
-        return self.split.pixels(number, self.size)
-
-
-def _as_it_is(item: Any) -> Any:
-    return item
 
 
 def _picture(item: Any, columns: tuple[str, str]) -> tuple[Image.Image, int]:
