@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,6 +92,7 @@ def test_wandb_gets_settings_and_figures_and_goes_on_in_the_same_run(tmp_path, m
     monkeypatch.setenv("WANDB_PROJECT", "patches")
     folder = tmp_path / "run"
     state = write(WandB(), folder, range(1, 6))
+    time.sleep(1.1)  # its folders are named by the second
     assert write(WandB(), folder, range(6, 8), state) == state
     rows, settings = [], {}
     for file in sorted(folder.glob("wandb/offline-run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime_ns):
