@@ -123,7 +123,7 @@ UNUSUAL = Config(
     ReconstructConfig(norm_pix_loss=False, uniformity=0.01, contrast=0.1),
     optim=OptimConfig(blr=3e-7, warmup_epochs=0.1, betas=(0.1, 0.123456789012345678)),
     train=TrainConfig(epochs=3, seed=2**64 - 1, precision="bf16"),
-    run=RunConfig(tensorboard=True),
+    run=RunConfig(track=["tensorboard", "wandb"]),
 )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ def test_snippets_are_found():
     assert len(PAGES) > 10
     assert {page.relative_to(ROOT).as_posix() for page in WITH_PYTHON} == {
         "README.md",
+        "docs/data.md",
         "docs/objectives.md",
         "docs/results/threads.md",
         "vit/pretrained/vit-tiny-p4-cifar10/README.md",
@@ -91,8 +92,8 @@ def test_every_snippet_runs(page, place, monkeypatch):
     monkeypatch.setattr(timm, "create_model", lambda name, **some: create(name, **some | dict(pretrained=False)))
     monkeypatch.setattr("vit.checkpoints.hub.snapshot_download", lambda name, **_: str(place / "hub" / name))
     known = dict(GIVEN.get(page.relative_to(ROOT).as_posix(), {}))
-    with torch.no_grad():
-        for code in snippets(page):
+    for code in snippets(page):
+        with torch.set_grad_enabled("fit(" in code):
             exec(compile(code, str(page), "exec"), known)
     if "tokens" in known:
         assert known["inputs"].shape == (1, 3, 32, 32)

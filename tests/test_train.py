@@ -491,7 +491,16 @@ def test_run_whose_loss_explodes_ends_in_one_line_and_saves_nothing_of_it(place,
 @pytest.mark.slow
 def test_images_without_labels_and_a_model_without_a_class_token(place, run):
     draw_images(place / "plain", 12, seed=5)
-    argv = ["--data.root", "plain", "--model.class_token", "false", "--train.epochs", "1", "--run.tensorboard", "true"]
+    argv = [
+        "--data.root",
+        "plain",
+        "--model.class_token",
+        "false",
+        "--train.epochs",
+        "1",
+        "--run.track",
+        "[tensorboard]",
+    ]
     done = run(place, "--config", "mine.yaml", "--out", "unlabelled", *argv)
     assert done.code == 0, done.err
     folder = place / "unlabelled"

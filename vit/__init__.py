@@ -8,15 +8,19 @@ if TYPE_CHECKING:
     from vit.encoder import VisionTransformer
     from vit.interpret import AttentionMaps
     from vit.mae import MaskedAutoencoder
+    from vit.train import fit
+    from vit.training.callbacks import Callback
 
 __version__ = "0.1.0"
-__all__ = ["AttentionMaps", "MaskedAutoencoder", "VisionTransformer", "load_model"]
+__all__ = ["AttentionMaps", "Callback", "MaskedAutoencoder", "VisionTransformer", "fit", "load_model"]
 
 _ROOMS = {
     "load_model": "checkpoints",
     "VisionTransformer": "encoder",
     "AttentionMaps": "interpret",
     "MaskedAutoencoder": "mae",
+    "fit": "train",
+    "Callback": "training.callbacks",
 }
 
 

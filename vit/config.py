@@ -17,9 +17,9 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_
 
 from vit.errors import UserError
 
-Source = Literal["cifar10", "cifar100", "folder", "scenes"]
-BUILT_IN = tuple(name for name in get_args(Source) if name != "folder")
-"""The sources that have a name; others are folders."""
+Source = Literal["cifar10", "cifar100", "folder", "scenes", "hf", "dataset"]
+BUILT_IN = tuple(name for name in get_args(Source) if name not in ("folder", "hf", "dataset"))
+"""The sources that have a name; others need a place, or are handed over in Python."""
 PRESETS: dict[str, dict[str, int]] = {
     "micro": dict(embed_dim=96, depth=6, num_heads=3, decoder_dim=64, decoder_depth=1, decoder_heads=2),
     "tiny": dict(embed_dim=192, depth=12, num_heads=3, decoder_dim=128, decoder_depth=2, decoder_heads=4),
@@ -109,13 +109,15 @@ class DataConfig(Section, section="data"):
     """Which images: where they come from, and which of them are used."""
 
     source: Source = "cifar10"
-    """what to train on: CIFAR, a folder of your own images, or the built-in Scenes"""
+    """what to train on: CIFAR, a folder of your own images, the built-in Scenes, a Hugging Face data set, or (dataset) what
+    vit.fit is given"""
     root: str = "data"
-    """folder of the data set: the one that holds (or gets) CIFAR's archive, or your folder of images"""
+    """folder of the data set: the one that holds (or gets) CIFAR's archive, or your folder of images; source hf: the data
+    set's name on the hub, or a folder of save_to_disk"""
     name: str = ""
     """what outputs call the data; empty: the source's own name"""
     download: bool = True
-    """download CIFAR when it is not in data.root"""
+    """download CIFAR when it is not in data.root; source hf: what is not in its cache"""
     fallback: Literal["stop", "scenes"] = "stop"
     """when CIFAR is neither on disk nor to be downloaded: stop, or warn and train on Scenes"""
     limit: NonNegative = 0
@@ -127,16 +129,16 @@ class DataConfig(Section, section="data"):
     subset_seed: NonNegative = 0
     """seed that draws val_size and labels, of each class its share"""
     on_bad_image: Literal["stop", "skip"] = "stop"
-    """folder source, an image that cannot be read: stop with its path, or leave it out and list it"""
+    """an image of a folder or data set that cannot be read: stop with its name, or leave it out and list it"""
     cache: str = "~/.cache/vit-patch-trainer"
-    """folder source: folder for the decoded images"""
+    """folder for the decoded images of a folder or data set; they need not fit in memory"""
 
 
 def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
     """Return source and root, as in `DataConfig`, of what every command takes as data.
 
     Args:
-        data: a name of BUILT_IN, or a folder of images.
+        data: a name of BUILT_IN, a folder of images, or hf: and the name of a Hugging Face data set.
         root: folder that holds (or gets) the archive of a data set with a name.
 
     Raises:
@@ -144,6 +146,8 @@ def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
     """
     if data in BUILT_IN:
         return {"source": data, "root": root}
+    if data.startswith("hf:"):
+        return {"source": "hf", "root": data.removeprefix("hf:")}
     if not os.path.isdir(os.path.expanduser(data)):
         raise ConfigError(f"--data: {data!r} is neither {', '.join(BUILT_IN)} nor a folder of images")
     return {"source": "folder", "root": data}
@@ -470,8 +474,8 @@ class RunConfig(Section, section="run"):
     """pretraining: images that the nearest neighbours are searched in whenever it is measured, spread evenly; 0: all"""
     test_flip: bool = False
     """classification: also measure on images and their mirror images together, reported apart"""
-    tensorboard: bool = False
-    """also write the metrics for TensorBoard (pip install -e '.[tensorboard]')"""
+    track: list[Literal["tensorboard", "wandb", "mlflow"]] = field(default_factory=list)
+    """also write the metrics to TensorBoard, Weights & Biases or MLflow; each is an extra: pip install -e '.[wandb]'"""
 
     def steps_between_lines(self, total_steps: int) -> int:
         """Return `log_every`, or what it is chosen as for a run of so many steps."""

@@ -27,15 +27,15 @@ _MOVED = {
     "data": {"augment": "crop crop_scale crop_ratio crop_padding flip rand_augment rand_magnitude erasing"},
     "mask": {"reconstruct": "norm_pix_loss uniformity"},
     "classify": {"run": "test_flip"},
-    "train": {
-        "run": "device threads attention compile save_every log_every snapshots dynamics_every knn_images tensorboard"
-    },
+    "train": {"run": "device threads attention compile save_every log_every snapshots dynamics_every knn_images"},
 }
 RENAMED = {
     "data.holdout": "is called data.val_size now",
     "train.task": "is called train.objective now",
     "train.accumulate": "is called run.grad_accum_steps now",
     "train.holdout_every": "is called run.val_every now",
+    "run.tensorboard": "is called run.track now",
+    "train.tensorboard": "is called run.track now",
     "train.processes": "is torchrun's now: torchrun --standalone --nproc-per-node N train.py ...",
     **{
         f"{old}.{key}": f"is called {new}.{key} now"

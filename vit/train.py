@@ -7,74 +7,129 @@ run.dynamics_every also dynamics.safetensors and dynamics.png.
 
 from __future__ import annotations
 
-import os
+import json
 import sys
 import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from vit import openmp
 from vit.atomic import write_json
+from vit.config import Config, ConfigError, flat_settings
 from vit.data import Dataset, load_data
 from vit.errors import one_line
 from vit.interpret import DynamicsRecorder
 from vit.report.summary import sample_images, summarize
 from vit.runs import CONTENTS, aligned, read_metrics, summary_lines
-from vit.settings import TrainCommand, to_yaml
-from vit.training.callbacks import MetricsFile, Progress, Snapshots, TensorBoard, Validation, tensorboard_writer
+from vit.settings import TrainCommand, parse_train_command, to_yaml
+from vit.training.callbacks import Callback, MetricsFile, Progress, Snapshots, Validation
 from vit.training.distributed import Distributed, init_distributed
 from vit.training.initial import follow_checkpoint
 from vit.training.loop import train_and_save
-from vit.training.process import Stopped, StopRequests, keep_freed_memory
+from vit.training.process import StopRequests, keep_freed_memory
 from vit.training.run import Run, find_state, restore, setup
 from vit.training.run_folder import RunFolder
+from vit.training.trackers import TRACKERS
 
 
-def train(command: TrainCommand) -> int:
-    """Train as `command` says; the exit code is 0 when the run is finished."""
+def fit(
+    config: Config | TrainCommand | str | Path,
+    out: str | Path | None = None,
+    dataset: Any = None,
+    test_dataset: Any = None,
+    callbacks: Sequence[Callback] = (),
+    *,
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+) -> Run:
+    """Train, measure and save a model: what `vit train` does, which calls this.
+
+    Args:
+        config: all settings; or a file of them, or its name, as of `--config`; or the whole command line, read.
+        out: folder for the run; by default, of a file, runs/ and its name.
+        dataset: what to train on in place of `data.source`: map-style, see `vit.data.map_style.load_datasets`.
+        test_dataset: what to measure on; without it, some images of `dataset` are held out.
+        callbacks: called by the main process beside the run's own.
+        settings: by "section.key", in place of those in the file.
+        resume: continue the run in `out` from its last saved state; with the same data, if these are handed over.
+
+    Returns:
+        The finished run: `result` is the model, `summary` what was measured, `folder` where it all stands.
+
+    Raises:
+        UserError: in one line, what is wrong with settings, data or folder.
+        Stopped: a KeyboardInterrupt; the state is saved, and `resume` goes on from it.
+    """
+    command = config if isinstance(config, TrainCommand) else read_command(config, out, settings or {}, resume)
     folder = RunFolder(command.out)
     keep_freed_memory()
-    try:
-        with StopRequests() as stop:
-            with init_distributed(command.config) as dist:
-                # Set up
-                run = set_up(command, folder, dist)
+    with StopRequests() as stop:
+        with init_distributed(command.config) as dist:
+            # Set up
+            run = set_up(command, folder, dist, dataset, test_dataset, callbacks)
 
-                # Train: a signal ends the run after the step under way, with its state saved
-                stop.hold(True)
-                train_and_save(run, folder.checkpoints, lambda: stop.agree(dist))
-                stop.hold(False)
+            # Train: a signal ends the run after the step under way, with its state saved
+            stop.hold(True)
+            train_and_save(run, folder.checkpoints, lambda: stop.agree(dist))
+            stop.hold(False)
 
-            # Finish
-            if dist.is_main:
-                finish(run, folder)
-    except Stopped as stopped:
-        ways = f"continue with: {command.program} --out {folder.path} --resume" if folder.begun else "nothing had begun"
-        if os.environ.get("RANK", "0") == "0":
-            print(f"stopped by {stopped}; {ways}", file=sys.stderr)
-        return stopped.exit_code
-    return 0
+        # Finish
+        if dist.is_main:
+            finish(run, folder)
+    return run
 
 
-def set_up(command: TrainCommand, folder: RunFolder, dist: Distributed) -> Run:
+def read_command(
+    config: Config | str | Path, out: str | Path | None, settings: Mapping[str, Any], resume: bool
+) -> TrainCommand:
+    """Return the arguments of `fit` as what the command line would have said.
+
+    Raises:
+        ConfigError: settings that cannot be used.
+    """
+    if isinstance(config, Config):
+        if out is None or settings:
+            ways = "a Config holds all settings, and needs a folder: fit(config, out)"
+            raise ConfigError(f"{'settings' if settings else 'out'}: {ways}")
+        usual = flat_settings(Config().to_dict())
+        given = frozenset(key for key, value in flat_settings(config.to_dict()).items() if value != usual[key])
+        return TrainCommand(config, Path(out), resume, given=given)
+    words = {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
+    argv = [f"--config={config}", *(f"--{key}={value}" for key, value in words.items())]
+    return parse_train_command([*argv, *([] if out is None else [f"--out={out}"]), *(["--resume"] * resume)])
+
+
+def set_up(
+    command: TrainCommand,
+    folder: RunFolder,
+    dist: Distributed,
+    dataset: Any = None,
+    test_dataset: Any = None,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
     """Set up data, model, folder and callbacks for the next step. Only the main process touches the folder."""
     # what can fail fails before the folder is touched
     config, notes = command.config, list(command.notes)
     if not command.resume:
+        if dist.is_main:
+            folder.refuse_if_taken()
         config, more = follow_checkpoint(config, command.given)
         notes += more
-    if config.run.tensorboard:
-        tensorboard_writer()
+    trackers = [TRACKERS[name]() for name in dict.fromkeys(config.run.track)] if dist.is_main else []
     with dist.main_process_first():
-        data = load_data(config.data, config.model.image_size_2d)
+        data = load_data(config.data, config.model.image_size_2d, dataset, test_dataset)
     if data.source != config.data.source:  # config.yaml names the images that were used in the end
         config = replace(config, data=replace(config.data, source=data.source, fallback="stop"))
     if command.resume and dist.is_main:
         folder.begin(config_yaml=None)
     state = find_state(folder.checkpoints, config, data, dist) if command.resume else None
     run = setup(config, data, dist, state)
-    run.notes = notes + run.notes
+    run.notes, run.folder = notes + run.notes, folder
     if dist.is_main and config.run.dynamics_every:
         run.callbacks.append(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, folder.dynamics))
+    run.callbacks += [*trackers, *callbacks] if dist.is_main else []
     if state is not None:
         restore(run, state)
     if not dist.is_main:
@@ -86,8 +141,6 @@ def set_up(command: TrainCommand, folder: RunFolder, dist: Distributed) -> Run:
     sample_images(data).save(folder.showcase)
     announce(run, folder)
     run.callbacks += [Progress(run.total_steps, config.train.epochs, run.step), MetricsFile(folder.metrics, run)]
-    if config.run.tensorboard:
-        run.callbacks.append(TensorBoard(folder.tensorboard, run))
     run.callbacks += [Validation(), Snapshots(folder.snapshots, run)]
     return run
 
@@ -116,7 +169,7 @@ def finish(run: Run, folder: RunFolder) -> None:
     print("measuring what was learned ...", flush=True)
     measured = run.objective.measure(run)
     draw_pictures(run, folder, measured)
-    summary = summarize(run, read_metrics(folder.metrics), measured)
+    summary = run.summary = summarize(run, read_metrics(folder.metrics), measured)
     write_json(folder.summary, summary)  # after all that it sums up: a folder with a summary holds a finished run
     write_report(folder.path, folder.report)
 
@@ -127,6 +180,7 @@ def finish(run: Run, folder: RunFolder) -> None:
     files = (f"  {name:<20} {what}" for name, what in CONTENTS.items() if (folder.path / name).exists())
     for line in (*aligned(summary_lines(measured)), "", f"In {folder.path}:", *files):
         print(line, flush=True)
+    run.objective.eval()
 
 
 def warn(data: Dataset) -> None:

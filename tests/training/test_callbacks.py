@@ -1,4 +1,4 @@
-"""Between the steps: metrics.jsonl with whole lines, each step once, whatever happened; TensorBoard; progress."""
+"""Between the steps: metrics.jsonl with whole lines, each step once, whatever happened; progress."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import itertools
 import json
 import math
 import re
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from vit.config import Config, ConfigError, DataConfig, RunConfig, TrainConfig
+from vit.config import Config, DataConfig, RunConfig, TrainConfig
 from vit.runs import read_metrics
 from vit.training import callbacks
-from vit.training.callbacks import MetricsFile, Progress, TensorBoard, Validation, snapshot_steps, tensorboard_writer
+from vit.training.callbacks import MetricsFile, Progress, Validation, snapshot_steps
 from vit.training.loop import Step
 
 
@@ -37,9 +35,9 @@ def run_at(step: int, total: int = 12, epochs: int = 4, **settings: object) -> S
     return run
 
 
-def write(path, steps: range, resumed_from: int = 0, tensorboard=None) -> None:
+def write(path, steps: range, resumed_from: int = 0) -> None:
     run = run_at(resumed_from)
-    run.callbacks = [MetricsFile(path, run), *([TensorBoard(tensorboard, run)] if tensorboard else [])]
+    run.callbacks = [MetricsFile(path, run)]
     for step in steps:
         run.log(line(step, loss=step + resumed_from / 10))
     for callback in run.callbacks:
@@ -105,25 +103,6 @@ def test_lines_of_a_run_follow_from_its_steps_unless_they_are_said():
     steps = (1, 49, 60, 120, 500, 100_000)
     assert [RunConfig().steps_between_lines(total) for total in steps] == [1, 1, 1, 2, 10, 10]
     assert RunConfig(log_every=7).steps_between_lines(10) == 7
-
-
-def test_tensorboard_gets_the_same_figures_each_step_once(tmp_path):
-    path, board = tmp_path / "metrics.jsonl", tmp_path / "tensorboard"
-    write(path, range(1, 6), tensorboard=board)
-    assert any(file.name.startswith("events.out.tfevents") for file in board.iterdir())
-    write(path, range(3, 7), resumed_from=2, tensorboard=board)
-    events = EventAccumulator(str(board))
-    events.Reload()
-    assert set(events.Tags()["scalars"]) == {"epoch", "loss"}
-    for key in ("epoch", "loss"):
-        shown = [(event.step, event.value) for event in events.Scalars(key)]
-        assert shown == [(one["step"], pytest.approx(one[key], rel=1e-6)) for one in read_metrics(path)]
-
-
-def test_tensorboard_that_is_not_installed_is_said_in_one_line(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ConfigError, match=r"^run\.tensorboard: [^\n]*pip install"):
-        tensorboard_writer()
 
 
 @pytest.mark.parametrize(("total", "count"), [(0, 3), (1000, 9), (5, 20)])

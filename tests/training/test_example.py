@@ -13,7 +13,7 @@ import torch
 from vit.config import OBJECTIVES, ObjectiveInfo
 from vit.runs import read_metrics, read_run
 from vit.settings import parse_train_command
-from vit.train import train
+from vit.train import fit
 from vit.training.state import load_latest_state
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "objectives.md"
@@ -46,7 +46,7 @@ def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path, m
 
     def run(name: str, *argv: str) -> Path:
         out = tmp_path / name
-        assert train(parse_train_command(["--out", str(out), *argv], config)) == 0
+        assert fit(parse_train_command(["--out", str(out), *argv], config)).summary
         return out
 
     whole = run("whole")

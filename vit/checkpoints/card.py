@@ -100,7 +100,10 @@ def _values(config: dict[str, Any], run: RunRecord, name: str) -> dict[str, Any]
 
     # how to train it again
     command = "vit train --config config.yaml"
-    if run.sections.get("data", {}).get("source") == "folder":
+    source = run.sections.get("data", {}).get("source")
+    if source == "dataset":
+        command = "vit.fit('config.yaml', dataset=IMAGES)"
+    if source == "folder":
         command += " --data.root IMAGES"
     init = str(run.sections.get("model", {}).get("init") or "")
     if init and not init.startswith(("timm/", "hf/")) and init not in shipped_models():

@@ -34,6 +34,15 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
     if sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
         print(f"run      {command.out}: torch is being loaded ...", file=sys.stderr, flush=True)
 
-    from vit.train import train  # torch and all that needs it: wrong settings are refused without
+    from vit.train import fit  # torch and all that needs it: wrong settings are refused without
+    from vit.training.process import Stopped
 
-    return train(command)
+    try:
+        fit(command)
+    except Stopped as stopped:
+        begun = RunFolder(command.out).begun
+        ways = f"continue with: {command.program} --out {command.out} --resume" if begun else "nothing had begun"
+        if os.environ.get("RANK", "0") == "0":
+            print(f"stopped by {stopped}; {ways}", file=sys.stderr)
+        return stopped.exit_code
+    return 0

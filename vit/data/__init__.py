@@ -88,6 +88,18 @@ def _folder(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, 
     return load_folder(root, image_size, config.on_bad_image, cache)
 
 
+def _hf(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
+    from vit.data.map_style import load_hf  # with torch's DataLoader
+
+    return load_hf(config, image_size)
+
+
+def _dataset(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
+    raise DataError(
+        "data.source dataset: only vit.fit(..., dataset=...) can hand over these images; do so, with resume=True"
+    )
+
+
 def _scenes(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
     train, test = (min(most, config.limit or most) for most in (50_000, 10_000))  # more would be drawn in vain
     return load_scenes(train, SCENES_SEED, "train"), load_scenes(test, SCENES_SEED, "test")
@@ -98,15 +110,20 @@ SOURCES: dict[str, DataSource] = {
     "cifar100": DataSource("CIFAR-100", _cifar),
     "folder": DataSource("", _folder),
     "scenes": DataSource("Scenes", _scenes),
+    "hf": DataSource("", _hf),
+    "dataset": DataSource("", _dataset),
 }
 
 
-def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
+def load_data(
+    config: DataConfig, image_size: tuple[int, int], dataset: Any = None, test_dataset: Any = None
+) -> Dataset:
     """Load what `config.source` names, then take what `limit`, `val_size` and `labels` leave of it.
 
     Args:
         config: the data section.
         image_size: (H, W) of the model's input, which decides the size that a folder's images are kept at.
+        dataset, test_dataset: map-style data sets in place of the source, see `vit.data.map_style.load_datasets`.
 
     Raises:
         DataError: the data is not there or cannot be read; one line with the ways out.
@@ -116,7 +133,13 @@ def load_data(config: DataConfig, image_size: tuple[int, int]) -> Dataset:
     source, warning = config.source, None
     name = config.name or SOURCES[source].title or Path(config.root).resolve().name
     try:
-        train, test = SOURCES[source].load(config, image_size)
+        if dataset is None:
+            train, test = SOURCES[source].load(config, image_size)
+        else:
+            from vit.data.map_style import load_datasets  # with torch's DataLoader
+
+            source, name = "dataset", config.name or type(dataset).__name__
+            train, test = load_datasets(dataset, test_dataset, config, image_size, name)
     except CifarUnavailable as error:
         if config.fallback != "scenes":
             ways = "Or train on --data.source scenes (built in) or --data.source folder --data.root YOUR_IMAGES."

@@ -227,7 +227,8 @@ class Normalization:
     def of(cls, images: Tensor, most: int = 10_000) -> Normalization:
         """Measure it on images uint8 (N, C, H, W), on at most `most` of them, spread evenly."""
         counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)  # how often each channel has each value
-        for part in evenly_spaced(len(images), most).split(256):
+        few = max(2**22 // (images.shape[-2] * images.shape[-1]), 1)  # at a time: each pixel takes 8 bytes
+        for part in evenly_spaced(len(images), most).split(few):
             for channel, values in enumerate(images[part].unbind(1)):
                 counts[channel] += torch.bincount(values.flatten(), minlength=256)
         values = torch.arange(256, dtype=torch.float64) / 255

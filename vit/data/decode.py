@@ -28,11 +28,16 @@ def decode(path: str, image_size: tuple[int, int], interpolation: str = "bicubic
             scale = 2 * max(image_size) / min(image.size)
             if scale < 1:
                 image.draft(None, (int(image.width * scale), int(image.height * scale)))
-            return b"".join(channel.tobytes() for channel in fit_picture(image, image_size, interpolation).split())
+            return planes(image, image_size, interpolation)
     except UnidentifiedImageError:
         return "its content is no image"  # Pillow's own words repeat the path
     except Exception as error:  # on damaged bytes Pillow raises nearly anything; whatever it is, the image is bad
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def planes(image: Image.Image, image_size: tuple[int, int], interpolation: str = "bicubic") -> bytes:
+    """Return a picture as the pixels, uint8 (3, H, W), that `fit_picture` makes of it."""
+    return b"".join(channel.tobytes() for channel in fit_picture(image, image_size, interpolation).split())
 
 
 def fit_picture(image: Image.Image, image_size: tuple[int, int], interpolation: str = "bicubic") -> Image.Image:
@@ -51,9 +56,14 @@ def size_of(path: str) -> tuple[int, int] | None:
         return None
     try:
         with Image.open(path, formats=FORMATS) as image:
-            return image.size[::-1] if image.getexif().get(ExifTags.Base.Orientation, 1) > 4 else image.size
+            return upright_size(image)
     except Exception:  # as in `decode`, which says what is wrong with it
         return None
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """Return the (width, height) of a picture after its EXIF orientation."""
+    return image.size[::-1] if image.getexif().get(ExifTags.Base.Orientation, 1) > 4 else image.size
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -1,51 +1,26 @@
-"""A folder of images: decoded once, in parallel, into a cache that later starts only map into memory.
-
-The cache is one .npy file per split: the pixels, uint8 (N, 3, h, w), in the order of the files, and behind them, where
-NumPy does not look, a record in JSON: a hash of the files, the content hash, the names of skipped files and the files' sizes.
-Neither making nor using it needs memory for all images at once.
-"""
+"""A folder of images: which files there are, and what is read of them, in parallel."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
-import re
 import warnings
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import torch
-from numpy.lib import format as npy
-
-from vit.atomic import replacing
 from vit.data import decode
-from vit.data.images import DataError, ImageSet, content_hash, evenly_spaced
+from vit.data.cache import CACHE_LAYOUT, Split, load_splits
+from vit.data.images import DataError, ImageSet, hold_out
 from vit.errors import one_line
-from vit.progress import track
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 """Which files are images: torchvision's IMG_EXTENSIONS and GIF, in upper or lower case."""
-
-DETAIL = 2
-"""Images are kept at up to this many times the model's input, so that random crops, which enlarge, see detail."""
-
-MEASURED = 1000
-"""Files whose sizes are read, spread evenly, to say what there is and to choose at which size it is kept."""
-
-NAMED_CLASSES = 12
-"""Classes up to which a note counts the images of each."""
-
-CACHE_LAYOUT = 3
-"""To be raised when the pixels made of a file, or their place in the cache, change."""
 
 SMALL_FILE = 4096
 """Mean bytes per file below which one thread decodes: at such images Pillow works mostly within Python's lock."""
@@ -65,9 +40,6 @@ def load_folder(root: Path, image_size: tuple[int, int], on_bad_image: str, cach
     torchvision's ImageFolder. Without a test split, M = min(1000, max(1, N // 10)) of the N files, evenly spaced in the
     list (numbers i * N // M), are held out of the training images. What becomes of the pixels: `decode.decode`.
 
-    The images are kept at the shape of the model's input and up to `DETAIL` times its size, as far as half of the training
-    images have that detail: random crops are taken there, and all else is shrunk to the input.
-
     Args:
         root: the folder with the images.
         image_size: (H, W) of the model's input in pixels.
@@ -85,35 +57,11 @@ def load_folder(root: Path, image_size: tuple[int, int], on_bad_image: str, cach
     notes: list[str] = []
     files = list_splits(root, notes)
     class_names = tuple(sorted({file.class_name for split in files for file in split} - {""}))
-    train, sizes = _load(_Split(root, "train", files[0], class_names, image_size), on_bad_image, cache)
-    kept = (train.images.shape[-2], train.images.shape[-1])
-    test, _ = _load(_Split(root, "test", files[1], class_names, image_size, kept), on_bad_image, cache)
-    notes += [*_count_classes(train, test), _describe_sizes(sizes, kept, image_size)]
-    return replace(train, notes=tuple(map(one_line, notes))), test
-
-
-def _count_classes(train: ImageSet, test: ImageSet) -> list[str]:
-    """Return a note on how many images each class has, none where there are no classes."""
-    if not (names := train.class_names):
-        return []
-    counts = [torch.bincount(split.labels.clamp(min=0), minlength=len(names)).tolist() for split in (train, test)]
-    pairs = list(zip(*counts, strict=True))
-    if len(names) <= NAMED_CLASSES:
-        each = [f"{name} {first:,} + {other:,}" for name, (first, other) in zip(names, pairs, strict=True)]
-        return [f"training + test images of each class: {', '.join(each)}"]
-    few, many = (", ".join(f"{edge(of):,}" for of in counts) for edge in (min, max))
-    return [f"{len(names)} classes; the smallest and the largest have {few} and {many} training, test images"]
-
-
-def _describe_sizes(sizes: list[list[int]], kept: tuple[int, int], image_size: tuple[int, int]) -> str:
-    """Return a note on the sizes that `_Split.measured` found, and on the (h, w) that the images are kept at."""
-    found = ", ".join(
-        f"{name} {width} x {height}"
-        for name, (width, height) in zip(("smallest", "median", "largest"), sizes, strict=True)
+    train, test = (
+        FolderSplit(str(root), name, class_names, image_size, None, some)
+        for name, some in zip(("train", "test"), files, strict=True)
     )
-    (height, width), size = kept, f"{image_size[1]} x {image_size[0]}"
-    crops = ", where random crops are taken" if kept != image_size else ""
-    return f"training images of {found} pixels, kept at {width} x {height}{crops}; the model's input is {size}"
+    return load_splits(train, test, on_bad_image, cache, notes)
 
 
 # --- which files -----------------------------------------------------------------------------------------------------
@@ -136,14 +84,11 @@ def list_splits(root: Path, notes: list[str] | None = None) -> tuple[list[ImageF
     """
     notes = [] if notes is None else notes
     train, *tests = list_folder(root, notes).values()
-    # No test folder: hold out every tenth image or so.
     if not tests:
         if len(train) < 2:
             raise DataError(f"{root}: has only one image; one to train on and one to test on are the least")
-        held_out = evenly_spaced(len(train), min(1000, max(1, len(train) // 10))).tolist()
-        kept = sorted(set(range(len(train))).difference(held_out))
-        aside = f"{len(held_out):,} of the {len(train):,} images, evenly spaced, are the test images"
-        notes.append(f"there is no folder test: {aside}, and are not trained on")
+        kept, held_out, aside = hold_out(len(train))
+        notes.append(f"there is no folder test: {aside}")
         return [train[i] for i in kept], [train[i] for i in held_out]
     return train, tests[0]
 
@@ -233,158 +178,51 @@ def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEn
                 yield entry
 
 
-@dataclass(frozen=True)
-class _Split:
-    """A split: its files, and what they become."""
+# --- what is read of them --------------------------------------------------------------------------------------------
 
-    root: Path
-    name: str
+
+@dataclass(frozen=True)
+class FolderSplit(Split):
+    """The files of a split; `origin` is the folder that their names begin at."""
+
     files: list[ImageFile]
-    class_names: tuple[str, ...]
-    image_size: tuple[int, int]
-    kept: tuple[int, int] | None = None  # (h, w) that the images are kept at; None: chosen by their own sizes
+
+    def __len__(self) -> int:
+        return len(self.files)
 
     @cached_property
-    def files_hash(self) -> str:
+    def key(self) -> str:
         """Changes with every file added, removed, renamed or written to, and with whatever else shapes the images."""
         # The class names count, as a new class in train renumbers those in test, whose files are as they were.
         shaping = [(CACHE_LAYOUT, self.image_size, self.class_names, self.kept), *self.files]
         return hashlib.sha256("".join(map(repr, shaping)).encode()).hexdigest()
 
-    @property
-    def cache_name(self) -> str:
-        """One name for each folder, split and size, that tells a reader which."""
-        root = self.root.resolve()
-        key = hashlib.sha256(repr((str(root), self.name, self.image_size)).encode()).hexdigest()[:12]
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "_", root.name)[:40]
-        return f"{stem}-{self.name}-{self.image_size[0]}x{self.image_size[1]}-{key}.npy"
+    def name_of(self, number: int) -> str:
+        return self.files[number].name
 
-    def measured(self) -> list[list[int]]:
-        """Return the (width, height) of the smallest, the median and the largest of some images, by `detail`."""
-        some = (self.files[i].name for i in evenly_spaced(len(self.files), MEASURED).tolist())
-        with warnings.catch_warnings(action="ignore"):
-            found = sorted(filter(None, (decode.size_of(str(self.root / name)) for name in some)), key=self.detail)
-        return [list(found[i]) for i in (0, len(found) // 2, -1)] if found else [[0, 0]] * 3
+    def located(self, name: str) -> str:
+        return one_line(os.path.join(self.origin, name))
 
-    def detail(self, size: Sequence[int]) -> float:
-        """Return how many times the model's input an image of this (width, height) is, after it is cut to its shape."""
-        return min(size[0] / self.image_size[1], size[1] / self.image_size[0])
+    def size_of(self, number: int) -> tuple[int, int] | None:
+        return decode.size_of(os.path.join(self.origin, self.name_of(number)))
 
-    def choose_size(self, median: Sequence[int]) -> tuple[int, int]:
-        """Return the (h, w) to keep images at, where the median one has this (width, height)."""
-        detail = max(1.0, min(DETAIL, self.detail(median)))
-        return round(self.image_size[0] * detail), round(self.image_size[1] * detail)
-
-    def image_set(
-        self, pixels: np.ndarray, skipped: list[str], size: tuple[int, int], known_hash: str | None = None
-    ) -> ImageSet:
-        """Return the images with their labels; the content hash is computed unless it is known."""
+    def labels(self) -> list[int]:
         label_of = {name: label for label, name in enumerate(self.class_names)}
-        left_out = set(skipped)
-        labels = torch.tensor([label_of.get(file.class_name, -1) for file in self.files if file.name not in left_out])
-        if pixels.dtype != np.uint8 or pixels.shape != (len(labels), 3, *size):
-            raise ValueError(f"{pixels.dtype} {pixels.shape}")
-        images = torch.from_numpy(pixels)
-        paths = tuple(one_line(str(self.root / name)) for name in skipped)
-        return ImageSet(images, labels, self.class_names, known_hash or content_hash(images, labels), paths)
+        return [label_of.get(file.class_name, -1) for file in self.files]
 
+    def decoded(self, size: tuple[int, int]) -> Generator[bytes | str]:
+        """Yield what `Split.decoded` says.
 
-# --- the cache -------------------------------------------------------------------------------------------------------
-
-
-def _load(split: _Split, on_bad_image: str, cache: Path) -> tuple[ImageSet, list[list[int]]]:
-    """Return a split's images from its cache, which is made anew if it will not do, and what `_Split.measured` found."""
-    path = cache / split.cache_name
-    cached = _open_cache(path, split)
-    if cached is not None and (on_bad_image == "skip" or not cached[0].skipped):
-        return cached
-    try:
-        return _make_cache(path, split, on_bad_image)
-    except OSError as error:
-        raise DataError(f"{cache}: cannot hold the cache ({error.strerror or error}); set data.cache") from error
-
-
-def _open_cache(path: Path, split: _Split) -> tuple[ImageSet, list[list[int]]] | None:
-    """Return the images of a cache, mapped into memory; None where there is none, or one of other files."""
-    try:
-        with path.open("rb") as file:
-            pixels = _map(file)
-            file.seek(pixels.offset + pixels.nbytes)
-            record = json.loads(file.read())
-        if record.get("files_hash") != split.files_hash:
-            return None
-        sizes = record["sizes"]
-        size = split.kept or split.choose_size(sizes[1])
-        return split.image_set(pixels, record["skipped"], size, record["content_hash"]), sizes
-    except FileNotFoundError:
-        return None
-    except Exception as error:  # on damaged bytes NumPy raises nearly anything; the cache is not the only copy
-        logger.warning("%s: this cache is damaged (%s) and is made anew", path, one_line(str(error)))
-        return None
-
-
-def _map(file: IO[bytes]) -> np.memmap:
-    """Map the array of an .npy file into memory: it is read where it is touched, and writes stay in this process."""
-    npy.read_magic(file)
-    shape, _, dtype = npy.read_array_header_1_0(file)
-    start = file.tell()
-    try:
-        return np.memmap(file, dtype, "c", start, shape)
-    except OSError:  # Linux lets nobody write to copies of more than its memory, but read
-        return np.memmap(file, dtype, "r", start, shape)
-
-
-def _make_cache(path: Path, split: _Split, on_bad_image: str) -> tuple[ImageSet, list[list[int]]]:
-    """Decode the files into a new cache; when anything fails, what was at `path` is still there."""
-    sizes = split.measured()
-    size = split.kept or split.choose_size(sizes[1])
-    header = {"descr": "|u1", "fortran_order": False, "shape": (len(split.files), 3, *size)}
-    skipped: list[str] = []
-    # Written as a stream, as a full disk would end a process that writes to a map without a word.
-    with replacing(path) as partial, partial.open("wb+") as out:
-        npy.write_array_header_1_0(out, header)
-        with closing(_decoded(split, size)) as decoded:
-            progress = track(decoded, f"decoding {split.name}", len(split.files), " images")
-            for file, pixels in zip(split.files, progress, strict=True):
-                if isinstance(pixels, bytes):
-                    out.write(pixels)
-                    continue
-                bad = one_line(f"{split.root / file.name}: not a readable image ({pixels})")
-                if on_bad_image == "stop":
-                    raise DataError(f"{bad}; remove it, or leave out all such files: data.on_bad_image: skip")
-                logger.warning("%s, left out", bad)
-                skipped.append(file.name)
-        if len(skipped) == len(split.files):
-            raise DataError(f"none of the {len(skipped)} {split.name} images can be read, neither {bad}")
-
-        # How many images can be read shows only now; NumPy's header has room for this number to change.
-        out.seek(0)
-        header["shape"] = (len(split.files) - len(skipped), 3, *size)
-        npy.write_array_header_1_0(out, header)
-        out.seek(0)
-        made = split.image_set(_map(out), skipped, size)
-        out.seek(0, os.SEEK_END)
-        record = {"files_hash": split.files_hash, "content_hash": made.content_hash, "skipped": skipped, "sizes": sizes}
-        out.write(json.dumps(record).encode())
-    return made, sizes
-
-
-# --- decoding in parallel --------------------------------------------------------------------------------------------
-
-
-def _decoded(split: _Split, size: tuple[int, int]) -> Generator[bytes | str]:
-    """Yield the pixels of each file, uint8 (3, h, w) for `size` = (h, w), or why it cannot be read, in the order of the files.
-
-    Threads, as Pillow decodes and resizes outside of Python's lock: two take 1.4 s for 3,000 photos that one takes 2.7 s
-    for, and two processes 1.4 s. Processes would import torch and run the main module again, whether or not it is guarded.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    small = sum(file.size for file in split.files) < SMALL_FILE * len(split.files)
-    paths = [os.path.join(split.root, file.name) for file in split.files]
-    pool = ThreadPoolExecutor(1 if small else min(cores, 16))
-    try:
-        with warnings.catch_warnings(action="ignore"):  # what Pillow warns of names no file
-            for start in range(0, len(paths), 256):  # the next images wait in memory, but not all of them
-                yield from pool.map(lambda path: decode.decode(path, size), paths[start : start + 256])
-    finally:
-        pool.shutdown(cancel_futures=True)
+        Threads, as Pillow decodes and resizes outside of Python's lock: two take 1.4 s for 3,000 photos that one takes 2.7 s
+        for, and two processes 1.4 s. Processes would import torch and run the main module again, whether or not it is guarded.
+        """
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        small = sum(file.size for file in self.files) < SMALL_FILE * len(self.files)
+        paths = [os.path.join(self.origin, file.name) for file in self.files]
+        pool = ThreadPoolExecutor(1 if small else min(cores, 16))
+        try:
+            with warnings.catch_warnings(action="ignore"):  # what Pillow warns of names no file
+                for start in range(0, len(paths), 256):  # the next images wait in memory, but not all of them
+                    yield from pool.map(lambda path: decode.decode(path, size), paths[start : start + 256])
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from vit.data.draws import make_generator
 from vit.errors import UserError
+
+LARGE = 2**28
+"""Bytes of images from which a part of a set is no copy: enough for all of CIFAR."""
 
 
 class DataError(UserError):
@@ -53,15 +58,46 @@ class ImageSet:
 
     def subset(self, indices: Tensor) -> ImageSet:
         """Return the images at `indices` (int64 (M,), or bool (N,)) as a set with a content hash of its own."""
-        images, labels = self.images[indices], self.labels[indices]
+        rows = Rows(self.images, torch.arange(len(self))[indices])
+        images = cast(Tensor, rows) if rows.nbytes > LARGE else rows[:]
+        labels = self.labels[indices]
         return ImageSet(images, labels, self.class_names, content_hash(images, labels), self.skipped, self.notes)
+
+
+class Rows:
+    """Some images of a set that may be larger than the memory: copied when they are asked for, not before.
+
+    It answers what is asked of the images of a whole set, as a tensor would: rows by number, shape, size and device.
+
+    Args:
+        images: uint8 (N, C, H, W).
+        rows: int64 (M,), which of them.
+    """
+
+    def __init__(self, images: Tensor, rows: Tensor):
+        self._images, self._rows = images, rows
+        self.shape = torch.Size((len(rows), *images.shape[1:]))
+        self.nbytes = math.prod(self.shape)
+        self.dtype, self.device = images.dtype, images.device
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, numbers: int | slice | Tensor) -> Tensor:
+        """Return some of the images, copied."""
+        return self._images[self._rows[numbers]]
+
+    def to(self, device: torch.device) -> Tensor:
+        """Return all of the images on a device."""
+        return self[:].to(device)
 
 
 def content_hash(images: Tensor, labels: Tensor) -> str:
     """Return 16 hexadecimal digits of the SHA-256 over shape, pixels and labels: equal exactly when the content is."""
     digest = hashlib.sha256(repr(tuple(images.shape)).encode())
-    for chunk in images.split(4096):  # a memory-mapped set need not fit in memory
-        digest.update(chunk.contiguous().numpy().data)
+    few = max(2**24 // max(math.prod(images.shape[1:]), 1), 1)  # a memory-mapped set need not fit in memory
+    for start in range(0, len(images), few):
+        digest.update(images[start : start + few].contiguous().numpy().data)
     digest.update(labels.to(torch.int64).contiguous().numpy().data)
     return digest.hexdigest()[:16]
 
@@ -70,6 +106,18 @@ def evenly_spaced(count: int, most: int) -> Tensor:
     """Return up to `most` of `count` indices, spread evenly: int64 (min(count, most),); all of them when `most` is 0."""
     most = min(count, most) if most else count
     return torch.arange(most) * count // most
+
+
+def hold_out(count: int) -> tuple[list[int], list[int], str]:
+    """Choose test images where there are none: M = min(1000, max(1, N // 10)) of N images, evenly spaced (i * N // M).
+
+    Returns:
+        The numbers that stay to train on, those that are held out, and a note on it.
+    """
+    held_out = evenly_spaced(count, min(1000, max(1, count // 10))).tolist()
+    kept = sorted(set(range(count)).difference(held_out))
+    aside = f"{len(held_out):,} of the {count:,} images, evenly spaced, are the test images, and are not trained on"
+    return kept, held_out, aside
 
 
 def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> Tensor:

@@ -20,8 +20,8 @@ Prepare = Callable[[Tensor], Tensor]
 
 def batches(images: Tensor, prepare: Prepare, compute: Compute, what: str, batch_size: int = 256) -> Iterator[Tensor]:
     """Yield images as a model's input (B, C, H, W), behind a progress bar that says `what` is done."""
-    for batch in track(images.split(batch_size), what, unit=" batches"):
-        yield prepare(batch.to(compute.device))
+    for start in track(range(0, len(images), batch_size), what, unit=" batches"):
+        yield prepare(images[start : start + batch_size].to(compute.device))
 
 
 @torch.no_grad()

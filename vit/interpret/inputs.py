@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from vit.config import DataConfig
+from vit.config import BUILT_IN, DataConfig
 from vit.data import SOURCES, load_data
 from vit.data.augment import to_float
 from vit.data.folder import list_splits
@@ -151,10 +151,9 @@ def with_data(model: Model, data: str, root: str, count: int) -> ModelWithImages
         DataError: the data is not there or cannot be read.
     """
     origin, folder = model.origin, Path(data).expanduser()
-    built_in = [name for name in SOURCES if name != "folder"]
 
     # A built-in data set; of Scenes, which are drawn now, a part is enough
-    if data in built_in:
+    if data in BUILT_IN:
         limit = 10 * count if data == "scenes" else 0
         test = load_data(DataConfig(source=data, root=root, limit=limit), origin.image_size).test  # type: ignore[arg-type]
         chosen = test.showcase(count)
@@ -163,7 +162,7 @@ def with_data(model: Model, data: str, root: str, count: int) -> ModelWithImages
 
     # A folder, of which only the chosen images are read
     if not folder.is_dir():
-        raise AttentionError(f"{data!r} is neither {', '.join(built_in)} nor a folder of images")
+        raise AttentionError(f"{data!r} is neither {', '.join(BUILT_IN)} nor a folder of images")
     _, files = list_splits(folder)
     files = [files[i] for i in evenly_spaced(len(files), min(count, len(files))).tolist()]
     names, paths = [file.class_name or Path(file.name).stem for file in files], [folder / file.name for file in files]

@@ -14,7 +14,6 @@ import torch
 from tqdm import tqdm
 
 from vit.atomic import write_text
-from vit.config import ConfigError
 from vit.runs import read_metrics
 from vit.training.loop import Step
 
@@ -26,13 +25,18 @@ SECONDS_BETWEEN_LOSSES = 0.5
 
 
 class Callback:
-    """The base: does nothing. Nothing but saving and closing may wait for the device.
+    """The base of what happens between steps, also of `vit.fit(callbacks=...)`: does nothing.
+
+    Nothing but saving and closing should wait for the device, as reading a step's loss does.
 
     Attributes:
-        name: of its state within that of the run.
+        name: of its state within that of the run; "" for none.
     """
 
     name = ""
+
+    def on_start(self, run: Run) -> None:
+        """Called before the first step of a process: at step `run.step`, with the state of before, if there was one."""
 
     def on_gradient(self, step: int) -> None:
         """Called when the gradient of step `step` (from 1) is whole, and neither clipped nor used yet."""
@@ -87,40 +91,6 @@ class MetricsFile(Callback):
 
     def close(self) -> None:
         self._file.close()
-
-
-class TensorBoard(Callback):
-    """Writes the same lines for TensorBoard.
-
-    Args:
-        folder: for its event files.
-        run: at the step that it goes on from.
-    """
-
-    def __init__(self, folder: Path, run: Run):
-        self._writer = tensorboard_writer()(str(folder), purge_step=run.step + 1)
-
-    def on_log(self, values: dict[str, Any]) -> None:
-        for key, value in values.items():
-            if key != "step":
-                self._writer.add_scalar(key, value, values["step"])
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-def tensorboard_writer() -> type:
-    """Return torch's SummaryWriter.
-
-    Raises:
-        ConfigError: TensorBoard is not installed.
-    """
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        ways = "install it (pip install tensorboard), or leave run.tensorboard out"
-        raise ConfigError(f"run.tensorboard: TensorBoard cannot be imported ({error}); {ways}") from error
-    return SummaryWriter
 
 
 class Validation(Callback):

@@ -97,6 +97,8 @@ def train_and_save(run: Run, checkpoints: Path, stopping: Callable[[], object] =
     """
     began, seconds, every = run.step, run.seconds, run.config.run.save_every
     try:
+        for callback in run.callbacks:
+            callback.on_start(run)
         for done in train_steps(run):
             if run.compute.compile and done.step == began + 1 and run.dist.is_main:
                 print(f"compiled and made the first step in {run.seconds - seconds:.0f} s", flush=True)

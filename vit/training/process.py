@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 import signal
+import threading
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopped(BaseException):
+class Stopped(KeyboardInterrupt):
     """The user or the system asked the process to end. Not an Exception, so that no handler of errors catches it.
 
     Attributes:
@@ -31,6 +32,7 @@ class StopRequests:
 
     A context manager around a run. Within the training loop the signal is held, and the loop asks `agree` after each step;
     elsewhere it raises where it arrives, which is safe because all files are written whole. A second one always raises.
+    Python hands signals to the main thread only: in another, none is asked for.
     """
 
     def __init__(self) -> None:
@@ -38,7 +40,8 @@ class StopRequests:
         self._holding = False
 
     def __enter__(self) -> StopRequests:
-        self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        signals = SIGNALS if threading.current_thread() is threading.main_thread() else ()
+        self._before = {number: signal.signal(number, self._receive) for number in signals}
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -22,6 +22,7 @@ from vit.data.draws import derive_seed, steps_per_epoch
 from vit.device import Compute, choose_compute
 from vit.evaluate import Options, as_summary, evaluate
 from vit.mae import Model
+from vit.runs import RunFiles
 from vit.training.callbacks import Callback
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.freeze import freeze, restore_frozen_rows
@@ -52,6 +53,8 @@ class Run:
         init_seconds: of training that it had behind it, see `vit.training.initial.InitialModel`.
         notes: lines that the user should see: what was damaged, what differs from the session before.
         callbacks: called at every step of this process.
+        folder: what it writes stands there; None for a run in memory only.
+        summary: what summary.json says; empty until the run is finished.
         step: steps done.
         seconds: of training, all sessions together.
     """
@@ -68,6 +71,8 @@ class Run:
     init_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     callbacks: list[Callback] = field(default_factory=list)
+    folder: RunFiles | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
     step: int = 0
     seconds: float = 0.0
 

@@ -1,0 +1,222 @@
+"""Data sets from Python and from Hugging Face: the same images as from a folder, in their order, at flat memory."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from tiny import noise
+from torch.utils.data import Subset, TensorDataset
+from torchvision.datasets import ImageFolder
+
+from vit.config import ConfigError, DataConfig
+from vit.data import DataError, Dataset, images, load_data, map_style
+from vit.data.images import ImageSet
+
+SIZE = (8, 8)
+
+
+def picture(pixels: torch.Tensor) -> Image.Image:
+    return Image.fromarray(pixels.permute(1, 2, 0).numpy())
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(dataset=None, test=None, size=SIZE, **settings) -> Dataset:
+        return load_data(DataConfig(cache=str(tmp_path / "cache"), **settings), size, dataset, test)
+
+    return load
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """PNG files of three classes, of noise and of several sizes."""
+    for split, count in (("train", 4), ("test", 2)):
+        for number, name in enumerate(["ape", "bee", "cat"] * count):
+            path = tmp_path / "pictures" / split / name / f"{number:02}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            picture(noise(1, number, (14 + number % 3, 12))[0]).save(path)
+    return tmp_path / "pictures"
+
+
+def assert_same_images(one: ImageSet, other: ImageSet) -> None:
+    assert torch.equal(one.images, other.images)
+    assert torch.equal(one.labels, other.labels)
+    assert (one.class_names, one.content_hash) == (other.class_names, other.content_hash)
+
+
+@pytest.mark.parametrize("few", [0, 2000])
+def test_torchvisions_folder_gives_the_images_of_a_folder(folder, load, monkeypatch, few):
+    monkeypatch.setattr(map_style, "FEW", few)  # from 0 on, processes decode
+    ours = load(source="folder", root=str(folder))
+    theirs = load(ImageFolder(folder / "train"), ImageFolder(folder / "test"))
+    for split in ("train", "test"):
+        assert_same_images(getattr(theirs, split), getattr(ours, split))
+    assert (theirs.source, theirs.name, theirs.notes) == ("dataset", "ImageFolder", ours.notes)
+    assert (
+        list((folder.parent / "cache").glob("ImageFolder*")) == []
+    )  # nobody knows what its content is: nothing is kept
+
+
+FORMS = {
+    "tensors": (lambda pixels, label: pixels, False),
+    "pictures": (lambda pixels, label: picture(pixels), False),
+    "pairs": (lambda pixels, label: (pixels, label), True),
+    "a label that is a tensor": (lambda pixels, label: (picture(pixels), torch.tensor(label), "more"), True),
+    "mappings": (lambda pixels, label: {"image": pixels, "label": label}, True),
+    "no label": (lambda pixels, label: (pixels, None), False),
+    "a label of -1": (lambda pixels, label: (pixels, -1), False),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_items_of_many_forms_give_their_pixels_to_the_bit(load, form):
+    make, labelled = FORMS[form]
+    pixels = noise(30, size=SIZE)
+    data = load([make(each, number % 3) for number, each in enumerate(pixels)])
+    held_out = [0, 10, 20]
+    kept = [number for number in range(30) if number not in held_out]
+    assert torch.equal(data.train.images, pixels[kept])
+    assert torch.equal(data.test.images, pixels[held_out])
+    assert data.train.labels.tolist() == [number % 3 if labelled else -1 for number in kept]
+    assert data.train.class_names == data.test.class_names == (("0", "1", "2") if labelled else ())
+    assert data.notes[0].startswith("there is no test set: 3 of the 30 images")
+
+
+def test_grey_is_grey_and_a_part_of_a_data_set_knows_its_classes(load):
+    grey = noise(12, size=SIZE)[:, :1]
+    whole = TensorDataset(grey, torch.arange(12) % 2)
+    whole.classes = ["left", "right"]
+    data = load(Subset(whole, range(8)), Subset(whole, range(8, 12)))
+    assert torch.equal(data.train.images, grey[:8].expand(-1, 3, -1, -1))
+    assert data.test.label_names == ["left", "right"] * 2
+
+
+BAD = {
+    "floats": ([torch.rand(3, 8, 8)] * 4, "item 0: .*torch.float32.*before ToTensor"),
+    "channels last": ([torch.zeros(8, 8, 3, dtype=torch.uint8)] * 4, "item 0: .*uint8 .8, 8, 3"),
+    "a label that is a word": ([(noise(1)[0], "ape")] * 4, "item 0: .*'str'"),
+    "one without a label": ([(each, 0 if i else None) for i, each in enumerate(noise(9))], "image 0 has no label"),
+    "a stream": (iter(noise(4)), "not a map-style data set"),
+    "one image": (noise(1), "too few images"),
+    "what it raises": ([noise(1)[0], {"picture": 1}, noise(1)[0]], "item 1: .*KeyError: 'image'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_no_data_set_of_images_is_said_in_one_line(load, case):
+    dataset, words = BAD[case]
+    with pytest.raises(DataError, match=words) as caught:
+        load(dataset, noise(2, size=SIZE) if case.startswith(("what", "floats", "channels", "a label")) else None)
+    assert "\n" not in str(caught.value)
+
+
+def test_labels_without_a_name_and_bad_items_left_out_on_request(load):
+    pixels = noise(6, size=SIZE)
+    with pytest.raises(DataError, match="a label is 3 in test, but there are 3 classes"):
+        load([(each, number % 3) for number, each in enumerate(pixels)], [(pixels[0], 3)])
+    data = load([pixels[0], "no image", *pixels[1:]], pixels[:1], on_bad_image="skip")
+    assert torch.equal(data.train.images, pixels)
+    assert data.train.skipped == ("list: item 1",)
+
+
+# --- Hugging Face ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path, folder) -> Path:
+    """The folder's images, as `save_to_disk` writes them."""
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {
+            "file": datasets.Value("string"),
+            "img": datasets.Image(),
+            "kind": datasets.ClassLabel(names=["ape", "bee", "cat"]),
+        }
+    )
+    splits = {}
+    for split in ("train", "test"):
+        files = ImageFolder(folder / split).samples
+        columns = {
+            "file": [file for file, _ in files],
+            "img": [file for file, _ in files],
+            "kind": [k for _, k in files],
+        }
+        splits[split] = datasets.Dataset.from_dict(columns, features)
+    datasets.DatasetDict(splits).save_to_disk(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def test_a_saved_data_set_gives_the_images_of_the_folder_and_is_decoded_once(folder, saved, load, monkeypatch):
+    ours = load(source="folder", root=str(folder))
+    theirs = load(source="hf", root=str(saved))
+    for split in ("train", "test"):
+        assert_same_images(getattr(theirs, split), getattr(ours, split))
+    assert (theirs.source, theirs.name) == ("hf", "saved")
+    assert "images of the column img, labels of kind" in theirs.notes
+    monkeypatch.setattr(map_style.DatasetSplit, "decoded", None)
+    assert_same_images(load(source="hf", root=str(saved)).train, ours.train)
+
+
+def test_a_data_set_of_hugging_face_may_be_handed_over(folder, saved, load):
+    from datasets import load_from_disk
+
+    parts = load_from_disk(saved)
+    assert_same_images(load(parts["train"], parts["test"]).test, load(source="folder", root=str(folder)).test)
+
+
+def test_one_split_holds_some_images_out_and_test_images_without_labels_are_not_taken(saved, load, tmp_path):
+    from datasets import DatasetDict, load_from_disk
+
+    parts = load_from_disk(saved)
+    parts["train"].save_to_disk(tmp_path / "one")
+    assert len(load(source="hf", root=str(tmp_path / "one")).test) == 1
+    unlabelled = parts["test"].map(lambda row: {"kind": -1})
+    DatasetDict(train=parts["train"], test=unlabelled, validation=parts["test"]).save_to_disk(tmp_path / "three")
+    assert min(load(source="hf", root=str(tmp_path / "three")).test.labels) == 0
+
+
+def test_what_is_missing_is_said_in_one_line(load, tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "hub"))
+    datasets.Dataset.from_dict({"text": ["a", "b"]}).save_to_disk(tmp_path / "text")
+    for root, words in (
+        (tmp_path / "empty", "empty: cannot be loaded .*save_to_disk"),
+        ("nobody/nothing", "nobody/nothing: cannot be loaded .*; set data.root"),
+        (tmp_path / "text", "no column of images among text"),
+    ):
+        with pytest.raises(DataError, match=words) as caught:
+            load(source="hf", root=str(root))
+        assert "\n" not in str(caught.value)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ConfigError, match=r"^data\.source: hf needs the datasets library [^\n]*pip install"):
+        load(source="hf", root="nobody/nothing")
+
+
+def test_what_only_python_can_hand_over_is_refused_from_settings(load):
+    with pytest.raises(DataError, match=r"vit\.fit\(\.\.\., dataset"):
+        load(source="dataset")
+
+
+# --- more than fits in memory ----------------------------------------------------------------------------------------
+
+
+def test_a_large_part_of_a_set_is_no_copy_and_has_the_same_images_and_hash(monkeypatch):
+    pixels, labels = noise(50), torch.arange(50) % 5
+    whole = ImageSet(pixels, labels, ("a", "b", "c", "d", "e"), "")
+    chosen = [torch.tensor([7, 3, 44]), torch.arange(50) % 3 > 0]
+    copies = [whole.subset(some) for some in chosen]
+    monkeypatch.setattr(images, "LARGE", 0)
+    for some, copy in zip(chosen, copies, strict=True):
+        part = whole.subset(some)
+        assert part.images[:].data_ptr() != part.images[:].data_ptr()  # made when it is asked for
+        assert_same_images(ImageSet(part.images[:], part.labels, part.class_names, part.content_hash), copy)
+        assert part.images.shape == copy.images.shape
+        assert part.images.nbytes == copy.images.nbytes
+        twice = part.subset(torch.tensor([1, 0]))
+        assert torch.equal(twice.images[:], copy.images[[1, 0]])

@@ -1,0 +1,210 @@
+"""`vit.fit`: the run of `vit train`, from Python: the same weights, other people's data and callbacks, and flat memory."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import RECONSTRUCT, changed, noise
+
+from vit import Callback, cli, fit, load_model
+from vit.config import ConfigError
+from vit.data import DataError
+from vit.runs import read_metrics
+from vit.training.process import Stopped
+from vit.training.run_folder import RunFolderError
+
+CONFIG = changed(RECONSTRUCT, run={"save_every": 3, "log_every": 1, "threads": 1})
+PAIRS = [(image, number % 3) for number, image in enumerate(noise(24))]
+TEST = PAIRS[:6]
+
+
+class Witness(Callback):
+    """Writes down when it is called; ends the run where it is told to."""
+
+    name = "witness"
+
+    def __init__(self, ends_at: int = 0):
+        self.ends_at, self.calls, self.count = ends_at, [], 0
+
+    def on_start(self, run):
+        self.calls.append(("start", run.step, run.folder.path.name))
+
+    def on_step(self, run, done):
+        self.count += 1
+        if done.step == self.ends_at:
+            raise KeyError("ended")
+
+    def on_log(self, values):
+        self.calls.append(("log", values["step"]))
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = (state or {"count": 0})["count"]
+
+    def close(self):
+        self.calls.append("close")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    return changed(CONFIG, data={"cache": str(tmp_path_factory.mktemp("cache"))})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, config):
+    """A run with its callback, never interrupted."""
+    witness = Witness()
+    return fit(config, tmp_path_factory.mktemp("runs") / "whole", PAIRS, TEST, [witness]), witness
+
+
+def test_a_run_is_returned_and_saved(whole):
+    run, witness = whole
+    steps = [("log", step) for step in range(1, 7)]
+    assert witness.calls == [("start", 0, "whole"), *steps, "close"]
+    assert not run.result.training
+    assert run.summary["test_loss"] > 0
+    assert run.summary["data"]["name"] == "list"
+    saved = load_model(run.folder.path)
+    for name, value in saved.state_dict().items():
+        assert torch.equal(value, run.result.state_dict()[name]), name
+
+
+def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path):
+    with pytest.raises(KeyError):
+        fit(config, tmp_path / "run", PAIRS, TEST, [Witness(5)])
+    witness = Witness()
+    run = fit(config, tmp_path / "run", PAIRS, TEST, [witness], resume=True)
+    assert witness.calls[:2] == [("start", 3, "run"), ("log", 4)]
+    assert witness.count == 6  # with those before it was ended
+    for name, value in run.result.state_dict().items():
+        assert torch.equal(value, whole[0].result.state_dict()[name]), name
+    lines = [
+        [{**line, "images_per_second": 0, "seconds": 0} for line in read_metrics(r.folder.metrics)]
+        for r in (run, whole[0])
+    ]
+    assert lines[0] == lines[1]
+
+
+def test_other_images_and_the_command_line_continue_no_run_of_these(whole, config, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(whole[0].folder.path, folder)
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        fit(config, folder, iter([]))  # before the data is looked at
+    with pytest.raises(Exception, match="the training data has changed since this run began"):
+        fit(config, folder, PAIRS[1:], TEST, resume=True)
+    assert cli.main(["train", "--out", str(folder), "--resume"]) == 2
+    assert "vit.fit(..., dataset=...)" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"vit\.fit"):
+        fit(folder / "config.yaml", tmp_path / "new")
+
+
+def test_the_command_line_makes_the_same_run(config, tmp_path):
+    """`vit train` with settings from a file, `fit` with that file, and `fit` with a Config: one run."""
+    small = {"data.source": "scenes", "data.limit": 16, "model.freeze": ["W_Q"]}
+    settings = replace(
+        config, data=replace(config.data, source="scenes", limit=16), model=replace(config.model, freeze=["W_Q"])
+    )
+    from vit.settings import to_yaml
+
+    (tmp_path / "scenes.yaml").write_text(to_yaml(config))
+    words = ["--data.source", "scenes", "--data.limit=16", "--model.freeze", "[W_Q]"]
+    assert cli.main(["train", "--config", str(tmp_path / "scenes.yaml"), *words, "--out", str(tmp_path / "cli")]) == 0
+    fit(str(tmp_path / "scenes.yaml"), tmp_path / "file", settings=small)
+    fit(settings, tmp_path / "config")
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("cli", "file", "config")]
+    configs = [(tmp_path / name / "config.yaml").read_text() for name in ("cli", "file", "config")]
+    assert weights[0] == weights[1] == weights[2]
+    assert configs[0] == configs[1] == configs[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("no-such",), "config: cannot read no-such"),
+        ((CONFIG,), "out: .*fit\\(config, out\\)"),
+        (("quickstart", "out", {"train.epoch": 1}), "train.epoch.*did you mean train.epochs"),
+        (("quickstart", "out", {"train.epochs": 0}), "train.epochs: 0 cannot be used"),
+        ((CONFIG, "out", {"train.epochs": 1}), "settings: a Config holds all"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_line(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config, out, settings = (*arguments, None, None)[:3]
+    with pytest.raises(ConfigError, match=words) as caught:
+        fit(config, out, settings=settings)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stop_is_a_keyboard_interrupt_and_other_threads_train_too(whole, config, tmp_path):
+    assert issubclass(Stopped, KeyboardInterrupt)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(fit(config, tmp_path / "run", PAIRS, TEST)))
+    thread.start()
+    thread.join()
+    weights = [run.folder.model.read_bytes() for run in (found[0], whole[0])]
+    assert weights[0] == weights[1]
+
+
+LARGE = """
+import resource, sys
+from itertools import islice
+import torch
+from vit.config import AugmentConfig, Config, DataConfig, ModelConfig, RunConfig, TrainConfig
+from vit.data import images, load_data
+from vit.training.loop import train_steps
+from vit.training.run import setup
+
+class Noise(torch.utils.data.Dataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, number):
+        return torch.arange(number, number + 128).to(torch.uint8).expand(3, 128, 128), number % 2
+
+images.LARGE = 2**24
+count, allowed = 8000, 200 * 2**20
+config = Config(
+    data=DataConfig(cache="cache", val_size=50), augment=AugmentConfig(crop="none"),
+    model=ModelConfig(preset="micro", depth=1, image_size=128, patch_size=32),
+    train=TrainConfig(epochs=1, batch_size=16, precision="fp32"), run=RunConfig(device="cpu", threads=1),
+)
+used = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmData"))
+resource.setrlimit(resource.RLIMIT_DATA, (used + allowed,) * 2)
+try:
+    torch.ones(count, 3, 128, 128, dtype=torch.uint8)  # the images
+    sys.exit("the limit does nothing")
+except (MemoryError, RuntimeError):
+    pass
+data = load_data(config.data, (128, 128), Noise(count), Noise(20))
+losses = [done.loss for done in islice(train_steps(setup(config, data)), 20)]
+seen = sum(len(data.train.images[some]) for some in torch.randperm(len(data.train)).split(64))
+print(type(data.train.images).__name__, seen, len(losses))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA limits what a process allocates on Linux alone")
+def test_a_data_set_larger_than_the_memory_that_there_is(tmp_path):
+    """390 MB of images, where a process may allocate 210 beside torch itself: decoded, held out of, trained on."""
+    root = Path(__file__).resolve().parents[1]
+    (tmp_path / "large.py").write_text(LARGE)
+    environment = {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    command = [sys.executable, "large.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == "Rows 7950 20\n"
+    assert list((tmp_path / "cache").iterdir()) == []  # of a data set that nobody knows again, nothing is kept

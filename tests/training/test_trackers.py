@@ -1,0 +1,141 @@
+"""Trackers: the lines of metrics.jsonl, each step once where the tool allows it; all of it offline."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from vit.config import Config, ConfigError, RunConfig
+from vit.runs import RunFiles
+from vit.training.callbacks import Callback
+from vit.training.trackers import TRACKERS, MLflow, TensorBoard, WandB
+
+
+def line(step: int, loss: float = 0.5) -> dict:
+    return {"step": step, "epoch": step / 3, "loss": loss}
+
+
+def write(tracker: Callback, folder: Path, steps: range, state: dict | None = None) -> dict:
+    """Do what a run does that goes on after the first of `steps`; return the state that it would save."""
+    folder.mkdir(exist_ok=True)
+    run = SimpleNamespace(step=steps[0] - 1, folder=RunFiles(folder), config=Config(run=RunConfig(track=["wandb"])))
+    tracker.load_state_dict(state)
+    tracker.on_start(run)
+    for step in steps:
+        tracker.on_log(line(step, loss=step + steps[0] / 10))
+    state = tracker.state_dict()
+    tracker.close()
+    return json.loads(json.dumps(state))
+
+
+def test_tensorboard_gets_the_same_figures_each_step_once(tmp_path):
+    folder = tmp_path / "run"
+    write(TensorBoard(), folder, range(1, 6))
+    write(TensorBoard(), folder, range(3, 7))
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {"epoch", "loss"}
+    expected = {"epoch": [step / 3 for step in range(1, 7)], "loss": [1.1, 2.1, *(step + 0.3 for step in range(3, 7))]}
+    for key, values in expected.items():
+        shown = [(event.step, event.value) for event in events.Scalars(key)]
+        assert shown == [(step, pytest.approx(value, rel=1e-6)) for step, value in enumerate(values, 1)]
+
+
+def test_mlflow_gets_settings_and_figures_and_goes_on_in_the_same_run(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "patches")
+    folder = tmp_path / "run"
+    state = write(MLflow(), folder, range(1, 6))
+    assert write(MLflow(), folder, range(6, 8), state) == state
+    client = mlflow.MlflowClient()
+    experiment = client.get_experiment_by_name("patches")
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert (found.info.run_id, found.info.status) == (state["id"], "FINISHED")
+    assert found.data.params["train.epochs"] == str(Config().train.epochs)
+    shown = sorted((one.step, one.value) for one in client.get_metric_history(state["id"], "loss"))
+    assert shown == [(step, pytest.approx(step + (0.1 if step < 6 else 0.6))) for step in range(1, 8)]
+    assert "step" not in found.data.metrics
+
+
+def wandb_records(file: Path) -> Iterator[bytes]:
+    """The records of a .wandb file, which is a LevelDB log behind a header of 7 bytes: blocks of 32 kB, records in parts."""
+    content, place, record = file.read_bytes(), 7, b""
+    while place + 7 <= len(content):
+        if 2**15 - place % 2**15 < 7:  # too little for another record's header
+            place += 2**15 - place % 2**15
+            continue
+        _, length, kind = struct.unpack("<IHB", content[place : place + 7])
+        record += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield record
+            record = b""
+
+
+def test_wandb_gets_settings_and_figures_and_goes_on_in_the_same_run(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    from wandb.proto import wandb_internal_pb2
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_PROJECT", "patches")
+    folder = tmp_path / "run"
+    state = write(WandB(), folder, range(1, 6))
+    time.sleep(1.1)  # its folders are named by the second
+    assert write(WandB(), folder, range(6, 8), state) == state
+    rows, settings = [], {}
+    for file in sorted(folder.glob("wandb/offline-run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime_ns):
+        for data in wandb_records(file):
+            record = wandb_internal_pb2.Record.FromString(data)
+            if record.run.run_id:
+                assert (record.run.run_id, record.run.project, record.run.display_name) == (
+                    state["id"],
+                    "patches",
+                    "run",
+                )
+                settings |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+            row = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+            rows += [row] if row else []
+    assert settings["train"]["epochs"] == Config().train.epochs
+    assert [row["step"] for row in rows] == list(range(1, 8))
+    assert [row["loss"] for row in rows] == [pytest.approx(step + (0.1 if step < 6 else 0.6)) for step in range(1, 8)]
+
+
+@pytest.mark.parametrize(
+    ("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb"), ("mlflow", "mlflow")]
+)
+def test_a_tracker_that_is_not_installed_is_said_in_one_line(monkeypatch, name, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=rf"^run\.track: {name} [^\n]*pip install '[^\n]*\[{name}\]'"):
+        TRACKERS[name]()
+
+
+def test_figures_that_cannot_be_sent_end_no_run(tmp_path, monkeypatch, caplog):
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    tracker = MLflow()
+    tracker.on_start(SimpleNamespace(step=0, folder=RunFiles(tmp_path), config=Config()))
+    tracker.id = "0" * 32  # a run that is not there any more
+    tracker.on_log(line(1))
+    tracker.close()
+    assert "some figures were not sent" in caplog.text
+
+
+def test_a_service_that_cannot_begin_is_said_in_one_line(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://store")
+    with pytest.raises(ConfigError, match=r"^run\.track: mlflow cannot begin \([^\n]*nowhere[^\n]*--resume$"):
+        MLflow().on_start(SimpleNamespace(step=0, folder=RunFiles(tmp_path), config=Config()))

@@ -1,0 +1,264 @@
+"""Any map-style data set, torch's, torchvision's or Hugging Face's, as pictures: decoded once, see `vit.data.cache`."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import os
+import sys
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor, uint8
+from torch.utils.data import DataLoader
+
+from vit.config import ConfigError, DataConfig
+from vit.data import decode
+from vit.data.cache import CACHE_LAYOUT, Split, load_splits
+from vit.data.images import DataError, ImageSet, hold_out
+from vit.errors import one_line
+
+FEW = 2000
+"""Images below which no processes are started to decode them."""
+
+HELD_OUT = ("test", "validation", "val")
+"""Splits of a Hugging Face data set to test on, the first that has labels."""
+
+
+def load_datasets(
+    train: Any, test: Any, config: DataConfig, image_size: tuple[int, int], name: str = "", cached: bool = False
+) -> tuple[ImageSet, ImageSet]:
+    """Return map-style data sets as images, decoded in their order into a file that is mapped into memory.
+
+    An item is a picture, or begins with a picture and its label, or is a mapping with "image" and "label"; of a Hugging Face
+    data set, the first columns of images and of classes count. A picture is a PIL image or a uint8 tensor (C, H, W), of 1 or
+    3 channels; a label is an integer, None or a negative number for none. What becomes of the pixels: `decode.fit_picture`.
+
+    Args:
+        train, test: with `__len__` and `__getitem__`; without `test`, some images of `train` are held out (`hold_out`).
+        config: the data section, for `cache` and `on_bad_image`.
+        image_size: (H, W) of the model's input.
+        name: what messages call the data; "": the class of `train`.
+        cached: whether the file is kept for the next run; only where the data have a fingerprint.
+
+    Returns:
+        train, test: as of `load_splits`. Class names are the data's (`classes`, or a ClassLabel's), else "0", "1", ...
+
+    Raises:
+        DataError: not map-style, fewer than two images, items of another kind, some without a label.
+    """
+    for part in (train, *([] if test is None else [test])):
+        if not (hasattr(part, "__getitem__") and hasattr(part, "__len__")):
+            kind = type(part).__name__
+            raise DataError(
+                f"{kind}: not a map-style data set: it needs __len__ and __getitem__; a list of its items has"
+            )
+    notes: list[str] = []
+    rows: list[Sequence[int]] = [range(len(train)), range(len(train) if test is None else len(test))]
+    if min(map(len, rows)) < (2 if test is None else 1):
+        raise DataError(
+            f"{name or type(train).__name__}: too few images; one to train on and one to test on are the least"
+        )
+    if test is None:
+        *rows, aside = hold_out(len(train))
+        notes.append(f"there is no test set: {aside}")
+    splits = [
+        DatasetSplit(
+            name or type(train).__name__, which, class_names_of(train), image_size, None, part, columns_of(part), some,
+            cached,
+        )
+        for which, part, some in zip(("train", "test"), (train, train if test is None else test), rows, strict=True)
+    ]  # fmt: skip
+    if hasattr(train, "features"):
+        picture, label = splits[0].columns
+        notes.append(f"images of the column {picture}, " + (f"labels of {label}" if label else "without labels"))
+    return load_splits(splits[0], splits[1], config.on_bad_image, Path(config.cache).expanduser(), notes)
+
+
+def load_hf(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
+    """Return the images of a Hugging Face data set: `config.root` is a folder of `save_to_disk`, else a name of the hub.
+
+    Raises:
+        ConfigError: the library is not installed.
+        DataError: there is no such data set, it cannot be downloaded, or as `load_datasets`.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        ways = "pip install 'vit-patch-trainer[hf]'"
+        raise ConfigError(f"data.source: hf needs the datasets library ({error}): {ways}") from error
+    root = os.path.expanduser(config.root)
+    try:
+        if os.path.isdir(root):
+            found = datasets.load_from_disk(root)
+        else:
+            found = datasets.load_dataset(
+                root, download_config=datasets.DownloadConfig(local_files_only=not config.download)
+            )
+    except Exception as error:  # of the network, the hub, the library or a damaged file: of many kinds
+        reason = one_line(f"{type(error).__name__}: {error}").rstrip(".")
+        ways = (
+            "set data.root to a data set's name on the Hugging Face hub, or to a folder that save_to_disk has written"
+        )
+        raise DataError(f"{one_line(root)}: cannot be loaded ({reason}); {ways}") from error
+    if not isinstance(found, Mapping):
+        return load_datasets(found, None, config, image_size, root, cached=True)
+    others = [found[name] for name in HELD_OUT if name in found]
+    if "train" not in found and len(found) > 1:
+        raise DataError(f"{one_line(root)}: has no split train, only {', '.join(map(str, found))}; rename one")
+    train = found["train"] if "train" in found else next(iter(found.values()))
+    others = [part for part in others if part is not train]
+    labelled = [part for part in others if max(_labels(part, columns_of(part)[1]), default=-1) >= 0]
+    return load_datasets(train, next(iter(labelled + others), None), config, image_size, root, cached=True)
+
+
+def columns_of(dataset: Any) -> tuple[str, str]:
+    """Return the names of picture and label in a data set's items, where these are mappings; "" for no label.
+
+    Raises:
+        DataError: a Hugging Face data set without a column of images.
+    """
+    features = getattr(dataset, "features", None)
+    if not isinstance(features, Mapping):
+        return "image", "label"
+    kinds = {name: type(kind).__name__ for name, kind in features.items()}
+    pictures = [name for name, kind in kinds.items() if kind == "Image"]
+    if not pictures:
+        raise DataError(f"no column of images among {', '.join(kinds)}; cast_column(NAME, datasets.Image()) makes one")
+    labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
+    labels += [name for name in ("label", "labels") if "int" in str(getattr(features.get(name), "dtype", ""))]
+    return pictures[0], next(iter(labels), "")
+
+
+def class_names_of(dataset: Any) -> tuple[str, ...]:
+    """Return the names of the classes that a data set, or the one that it is a part of, declares; else none."""
+    features = getattr(dataset, "features", None)
+    if isinstance(features, Mapping):
+        return tuple(getattr(features.get(columns_of(dataset)[1]), "names", ()))
+    if isinstance(names := getattr(dataset, "classes", None), list | tuple):
+        return tuple(map(str, names))
+    return class_names_of(dataset.dataset) if hasattr(dataset, "dataset") else ()  # torch's Subset
+
+
+@dataclass(frozen=True)
+class DatasetSplit(Split):
+    """Some items of a map-style data set.
+
+    Attributes:
+        dataset: of which `rows` are this split's.
+        columns: names of picture and label in items that are mappings.
+        cached: whether there is a fingerprint to know it by, and it is to be cached.
+        found: labels, in the order in which their pictures were decoded.
+    """
+
+    dataset: Any
+    columns: tuple[str, str]
+    rows: Sequence[int]
+    cached: bool
+    found: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def key(self) -> str:
+        if not self.cached:
+            return ""
+        shaping = (CACHE_LAYOUT, self.image_size, self.kept, self.columns, self.dataset._fingerprint, *self.rows)
+        return hashlib.sha256(repr(shaping).encode()).hexdigest()
+
+    def name_of(self, number: int) -> str:
+        return f"item {self.rows[number]}"
+
+    def size_of(self, number: int) -> tuple[int, int] | None:
+        try:
+            return decode.upright_size(_picture(self.dataset[self.rows[number]], self.columns)[0])
+        except Exception:  # as in `pixels`, which says what is wrong with it
+            return None
+
+    def labels(self) -> list[int]:
+        if self.found:
+            return self.found
+        known = _labels(self.dataset, self.columns[1])
+        return [known[row] for row in self.rows]
+
+    def decoded(self, size: tuple[int, int]) -> Generator[bytes | str]:
+        """Yield what `Split.decoded` says, by torch's DataLoader: in processes, where the system can fork them."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        workers = min(cores, 8) if sys.platform == "linux" and len(self) >= FEW and cores > 1 else 0
+        how = {"multiprocessing_context": "fork"} if workers else {}  # others would run the main module again
+        self.found.clear()
+        work = partial(self.pixels, size=size)
+        loader: DataLoader[Any] = DataLoader(
+            range(len(self)), batch_size=None, num_workers=workers, collate_fn=work, **how  # type: ignore[arg-type]
+        )  # fmt: skip
+        with warnings.catch_warnings(action="ignore"):  # of Pillow, naming no file; of Python, that torch has threads
+            for pixels, label in loader:
+                self.found.append(label)
+                yield pixels
+
+    def pixels(self, number: int, size: tuple[int, int]) -> tuple[bytes | str, int]:
+        """Return the pixels of a picture, uint8 (3, h, w) for `size` = (h, w), or why it has none; and its label."""
+        try:
+            picture, label = _picture(self.dataset[self.rows[number]], self.columns)
+            return decode.planes(picture, size), label
+        except Exception as error:  # a data set of somebody else's may raise anything
+            return f"{type(error).__name__}: {error}", -1
+
+    def image_set(self, *args: Any) -> ImageSet:
+        """Return the images, with the names of their classes.
+
+        Raises:
+            DataError: only some of the images have a label, or one has no name.
+        """
+        made = super().image_set(*args)
+        missing, most = made.labels < 0, int(made.labels.max())
+        if missing.all() and not (self.class_names and self.name == "test"):
+            return replace(made, class_names=())
+        names = self.class_names or tuple(map(str, range(most + 1)))
+        if missing.any():
+            first = int(missing.nonzero()[0])
+            raise DataError(
+                f"{self.origin}: {self.name} image {first} has no label, unlike others; leave out all or none"
+            )
+        if most >= len(names):
+            raise DataError(
+                f"{self.origin}: a label is {most} in {self.name}, but there are {len(names)} classes, from 0"
+            )
+        return replace(made, class_names=names)
+
+
+def _picture(item: Any, columns: tuple[str, str]) -> tuple[Image.Image, int]:
+    """Return picture and label of an item.
+
+    Raises:
+        TypeError: the item has another form.
+    """
+    if isinstance(item, Mapping):
+        image, label = item[columns[0]], item.get(columns[1])
+    elif isinstance(item, tuple | list):
+        image, label = item[0], item[1] if len(item) > 1 else None
+    else:
+        image, label = item, None
+    number = -1 if label is None else max(operator.index(label), -1)
+    if isinstance(image, Image.Image):
+        return image, number
+    if not isinstance(image, Tensor) or image.dtype != uint8 or image.ndim != 3 or len(image) not in (1, 3):
+        found = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
+        raise TypeError(
+            f"got {found}; a PIL image or a uint8 tensor (C, H, W) is needed, before ToTensor and Normalize"
+        )
+    pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+    return Image.fromarray(pixels if len(image) == 3 else pixels[..., 0]), number
+
+
+def _labels(dataset: Any, column: str) -> list[int]:
+    """Return the labels of a Hugging Face data set, without decoding its images; -1 where there are none."""
+    values = dataset.select_columns([column])[:][column] if column else [None] * len(dataset)
+    return [-1 if value is None else max(operator.index(value), -1) for value in values]

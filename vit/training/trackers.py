@@ -1,0 +1,159 @@
+"""The lines of metrics.jsonl, also for the tools that people watch runs with: a callback for each, off by default."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from vit.config import ConfigError, flat_settings
+from vit.errors import one_line
+from vit.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from vit.training.run import Run
+
+PROJECT = "vit"
+"""What runs are filed under where the tool's own environment variable does not say."""
+
+logger = logging.getLogger(__name__)
+
+
+class TensorBoard(Callback):
+    """Writes event files into the run's folder `tensorboard`."""
+
+    def __init__(self) -> None:
+        self._writer_type = _imported("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        self._writer: Any = None
+
+    def on_start(self, run: Run) -> None:
+        assert run.folder is not None
+        self._writer = self._writer_type(str(run.folder.tensorboard), purge_step=run.step + 1)
+
+    def on_log(self, values: dict[str, Any]) -> None:
+        for key, value in values.items():
+            if key != "step":
+                self._writer.add_scalar(key, value, values["step"])
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _Service(Callback):
+    """A tool that keeps runs itself, and knows this one by an id: a resumed run goes on in the same."""
+
+    id: str | None = None
+
+    def begin(self, run: Run) -> None:
+        """Begin a run, or continue that of `id`."""
+        raise NotImplementedError
+
+    def on_start(self, run: Run) -> None:
+        try:
+            self.begin(run)
+        except Exception as error:  # of its settings, server or network: of many kinds
+            ways = "set it up as its documentation says, or leave it out, and go on with --resume"
+            reason = one_line(f"{type(error).__name__}: {error}").rstrip(".")
+            raise ConfigError(f"run.track: {self.name} cannot begin ({reason}); {ways}") from error
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"id": self.id}
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        self.id = (state or {}).get("id")
+
+
+class WandB(_Service):
+    """Writes to Weights & Biases, which its own variables set up (WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY, ...).
+
+    Figures stand over their "step", not over the number of calls: a resumed run makes some steps again.
+    """
+
+    name = "wandb"
+
+    def __init__(self) -> None:
+        self._wandb = _imported("wandb", "wandb")
+        self._run: Any = None
+
+    def begin(self, run: Run) -> None:
+        assert run.folder is not None
+        self._run = self._wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            dir=run.folder.path,
+            name=run.folder.path.name,
+            config=run.config.to_dict(),
+            id=self.id,
+            resume="allow",
+            settings=self._wandb.Settings(console="off"),  # the progress stays as it is
+        )
+        self.id = self._run.id
+        self._run.define_metric("*", step_metric="step")
+
+    def on_log(self, values: dict[str, Any]) -> None:
+        self._run.log(values)
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.finish()
+
+
+class MLflow(_Service):
+    """Writes to MLflow, where MLFLOW_TRACKING_URI says, in the experiment MLFLOW_EXPERIMENT_NAME.
+
+    Figures are sent in a thread; what could not be sent is said at the end, and does not end the run.
+    """
+
+    name = "mlflow"
+
+    def __init__(self) -> None:
+        self._mlflow = _imported("mlflow", "mlflow")
+        self._client: Any = None
+        self._sent: list[Any] = []
+
+    def begin(self, run: Run) -> None:
+        assert run.folder is not None
+        self._client = self._mlflow.MlflowClient()
+        if self.id is None:
+            name = self._mlflow.environment_variables.MLFLOW_EXPERIMENT_NAME.get() or PROJECT
+            found = self._client.get_experiment_by_name(name)
+            experiment = self._client.create_experiment(name) if found is None else found.experiment_id
+            self.id = self._client.create_run(experiment, run_name=run.folder.path.name).info.run_id
+            settings = flat_settings(run.config.to_dict())
+            parameters = [self._mlflow.entities.Param(key, str(value)) for key, value in settings.items()]
+            self._client.log_batch(self.id, params=parameters)
+        else:
+            self._client.update_run(self.id, "RUNNING")
+
+    def on_log(self, values: dict[str, Any]) -> None:
+        now, metric = int(time.time() * 1000), self._mlflow.entities.Metric
+        metrics = [metric(key, value, now, values["step"]) for key, value in values.items() if key != "step"]
+        self._sent.append(self._client.log_batch(self.id, metrics, synchronous=False))
+
+    def close(self) -> None:
+        try:
+            for operation in self._sent:
+                operation.wait()
+            if self.id is not None and self._client is not None:
+                self._client.set_terminated(self.id)
+        except Exception as error:  # of its server or network: of many kinds
+            logger.warning("mlflow: some figures were not sent (%s)", one_line(str(error)))
+
+
+TRACKERS: dict[str, type[Callback]] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
+"""By their names in `run.track`."""
+
+
+def _imported(module: str, tool: str) -> Any:
+    """Import what a tracker needs.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        ways = f"install it (pip install 'vit-patch-trainer[{tool}]'), or leave it out"
+        raise ConfigError(f"run.track: {tool} cannot be imported ({error}); {ways}") from error
