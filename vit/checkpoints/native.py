@@ -101,7 +101,7 @@ def save_model(
         "class_names": class_names,
         "data": data,
         "data_content_hash": data_content_hash,
-        "content_hash": content_hash(model),
+        "content_hash": _hash_weights(model),
         **({"figures": figures} if figures else {}),
     }
     if same_in_timm(model.encoder.config):
@@ -126,8 +126,11 @@ def content_hash(model: Model) -> str:
     A loaded model has that of its checkpoint, if config.json says it, even if it was resized or left its head behind.
     """
     details = getattr(getattr(model, "origin", None), "details", {})  # fingerprint: its name before
-    if isinstance(said := details.get("content_hash", details.get("fingerprint")), str):
-        return said
+    said = details.get("content_hash", details.get("fingerprint"))
+    return said if isinstance(said, str) else _hash_weights(model)
+
+
+def _hash_weights(model: Model) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(value.shape)}\n".encode())
