@@ -25,8 +25,7 @@ from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.load_options import CheckpointError
 from vit.mae import Model, build_autoencoder
-
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+from vit.pretrained import CONFIG, WEIGHTS
 
 
 def load_native(source: Source) -> Model:

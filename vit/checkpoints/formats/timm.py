@@ -44,26 +44,11 @@ TIMM = Format(
 )
 
 
-MODEL_ARGS = {
-    key: key
-    for key in (
-        "img_size",
-        "patch_size",
-        "in_chans",
-        "embed_dim",
-        "depth",
-        "num_heads",
-        "mlp_ratio",
-        "class_token",
-        "reg_tokens",
-        "no_embed_class",
-        "qkv_bias",
-        "qk_norm",
-        "init_values",
-        "global_pool",
-        "fc_norm",
-    )
-} | {"img_size": "image_size", "in_chans": "channels", "reg_tokens": "registers", "init_values": "layer_scale"}
+SAME_NAME = (
+    "patch_size embed_dim depth num_heads mlp_ratio class_token no_embed_class qkv_bias qk_norm global_pool fc_norm"
+)
+OTHER_NAME = {"img_size": "image_size", "in_chans": "channels", "reg_tokens": "registers", "init_values": "layer_scale"}
+MODEL_ARGS = {key: key for key in SAME_NAME.split()} | OTHER_NAME
 """timm's arguments of a model, and our settings."""
 TIMM_EPS = 1e-6
 """Of timm's norms, which no argument changes."""
