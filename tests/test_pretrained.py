@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from PIL import Image
 
 import vit.pretrained
 from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
+from vit.checkpoints.native import content_hash
 from vit.cli import main
 from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization
@@ -126,6 +129,52 @@ def test_a_name_that_is_nearly_one_is_one_line_with_those_that_are(place):
 def test_nothing_but_a_name_is_one(name, place):
     with pytest.raises(ShippedError, match="no model called"):
         shipped(name)
+
+
+# --- as other libraries call it ------------------------------------------------------------------------------------------
+
+
+def same(one, other) -> bool:
+    ours, theirs = one.state_dict(), other.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+def test_from_pretrained_is_load_model_of_a_kind(place):
+    for checkpoint in ("small-mae", place / "own" / "small-mae", str(place / "own" / "small-mae")):
+        whole = MaskedAutoencoder.from_pretrained(checkpoint)
+        assert same(whole, load_model(checkpoint))
+        encoder = VisionTransformer.from_pretrained(checkpoint)
+        assert same(encoder, whole.encoder)
+        assert encoder.origin.normalize.mean == whole.origin.normalize.mean == NORMALIZE.mean
+    assert VisionTransformer.from_pretrained("small-classifier", image_size=16).config.image_size == (16, 16)
+    with pytest.raises(CheckpointError, match="small-classifier holds a VisionTransformer, no MaskedAutoencoder"):
+        MaskedAutoencoder.from_pretrained("small-classifier")
+    with pytest.raises(CheckpointError, match="no checkpoint at small-mea"):
+        VisionTransformer.from_pretrained("small-mea")
+
+
+@pytest.mark.parametrize("kind", [MaskedAutoencoder, VisionTransformer])
+def test_save_pretrained_writes_the_model_as_it_is_now(kind, place):
+    model = kind.from_pretrained("small-mae")
+    before = content_hash(model)
+    with torch.no_grad():
+        model.encoder.norm.bias += 1  # as after some training of one's own
+    model.save_pretrained("mine")
+    again = kind.from_pretrained("mine")
+    assert same(again, model)
+    assert again.origin.class_names == model.origin.class_names == ("dark", "light")
+    assert content_hash(again) != before  # else figures of the old weights would pass for its own
+    with pytest.raises(CheckpointError, match="exists"):
+        model.save_pretrained("mine")
+    with pytest.raises(CheckpointError, match="not loaded by load_model"):
+        VisionTransformer(ViTConfig(**SIZES)).save_pretrained("fresh")
+
+
+def test_models_are_light_of_other_libraries():
+    """The methods import what they need when they are called."""
+    program = "import sys, vit.encoder, vit.mae; print({'timm', 'huggingface_hub', 'transformers'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
 
 
 def test_a_damaged_one_is_one_line(place):

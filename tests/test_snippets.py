@@ -50,6 +50,7 @@ def test_snippets_are_found():
         "README.md",
         "docs/data.md",
         "docs/objectives.md",
+        "docs/other-libraries.md",
         "docs/results/threads.md",
         "vit/pretrained/vit-tiny-p4-cifar10/README.md",
         "vit/pretrained/vit-tiny-p4-cifar10-finetuned/README.md",
@@ -69,6 +70,8 @@ def place(tmp_path_factory) -> Path:
     model = load_model("vit-tiny-p4-cifar10")
     convert_model(model, "mae", place / "mae_pretrain_vit_base.pth")
     save_model(place / "runs" / "quickstart", model, model.origin.normalize)
+    (place / "path" / "to" / "the").mkdir(parents=True)
+    (place / "path" / "to" / "the" / "clone").symlink_to(ROOT)
     matrices = tuple(Matrix("encoder", "W_Q", layer) for layer in range(12))
     recorded = {name: torch.rand(1, 12) for name in QUANTITIES}
     write_dynamics(

@@ -18,6 +18,7 @@ from vit.attention import MultiHeadSelfAttention
 from vit.config import ViTConfig
 from vit.masking import Mask, keep_visible
 from vit.patches import PatchEmbed, patchify, position_table
+from vit.pretrained import Pretrained
 
 
 @contextmanager
@@ -132,7 +133,7 @@ class Block(nn.Module):
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))), chance2)
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(Pretrained, nn.Module):
     """Images to tokens; with a mask, it embeds and sees only the visible patches.
 
     Args:
@@ -144,6 +145,7 @@ class VisionTransformer(nn.Module):
         origin: of a loaded model, where it came from (`vit.checkpoints.Origin`).
     """
 
+    part = "encoder"
     decoder: None = None
     origin: Any = None
 

@@ -14,6 +14,7 @@ from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import Block, VisionTransformer, init_weights
 from vit.masking import Mask, restore_order
 from vit.patches import position_table
+from vit.pretrained import Pretrained
 
 
 class MaskedDecoder(nn.Module):
@@ -58,7 +59,7 @@ class MaskedDecoder(nn.Module):
         return self.norm(self.blocks(x))[:, self.num_prefix_tokens :]  # (B, L, E)
 
 
-class MaskedAutoencoder(nn.Module):
+class MaskedAutoencoder(Pretrained, nn.Module):
     """Encoder and decoder. `forward` encodes, and under a mask fills patches in; `loss` measures how well. Both are pure.
 
     Args:

@@ -7,8 +7,12 @@ from dataclasses import asdict
 import pytest
 import timm
 import torch
+from PIL import Image
 from torch import nn
 from transformers import (
+    AutoImageProcessor,
+    AutoModel,
+    AutoModelForImageClassification,
     Dinov2Model,
     Dinov2WithRegistersModel,
     ViTForImageClassification,
@@ -62,6 +66,10 @@ def same(one, other) -> None:
         assert torch.equal(value, theirs[name]), name
 
 
+def close(one, other) -> None:
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+
+
 TIMM_CASES = {
     "class token": dict(global_pool="token", num_classes=3),
     "avg": dict(global_pool="avg", num_classes=3),
@@ -104,6 +112,65 @@ def test_an_autoencoder_goes_to_timm_without_its_decoder_and_says_so(tmp_path):
     (note,) = convert_model(ours, "timm", tmp_path / "timm")
     assert "timm's vision transformer has no decoder" in note
     same(load_model(tmp_path / "timm"), ours.encoder)
+
+
+AS_IT_IS = {
+    "pretrained": (saved_autoencoder, dict(registers=2, pos_embed="sincos")),
+    "class token": (saved_encoder, dict(global_pool="token", num_classes=3)),
+    "avg, fc_norm": (saved_encoder, dict(global_pool="avg", fc_norm=True, num_classes=3)),
+    "swiglu": (saved_encoder, dict(mlp="swiglu", mlp_ratio=2.5, global_pool="token")),
+    "non-square": (saved_encoder, dict(image_size=(8, 24), patch_size=(4, 2), class_token=False)),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("case", AS_IT_IS)
+def test_a_folder_of_ours_is_loaded_by_timm_and_transformers_as_it_is(case, half, tmp_path):
+    """A run's folder, and a converted one: one config.json and one model.safetensors for the three."""
+    save, settings = AS_IT_IS[case]
+    classes = ("cat", "dog", "ship") if settings.get("num_classes") else ()
+    ours = save(tmp_path / "ours", **({"class_names": classes} if classes else {}), **settings)
+    folder = tmp_path / "ours"
+    if half:
+        convert_model(ours, "safetensors", folder := tmp_path / "half", half=True)
+        ours = load_model(folder)
+    encoder = ours.encoder
+    images = torch.randn(2, 3, *encoder.config.image_size)
+    tokens = encoder(images)
+
+    theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    close(theirs.forward_features(images), tokens)
+    close(theirs(images), encoder.forward_head(tokens))
+    assert theirs.pretrained_cfg["mean"] == NORMALIZE.mean
+    assert theirs.num_classes == len(classes)
+
+    theirs, loading = AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert not loading["missing_keys"]
+    assert all("decoder." in name or "head." in name for name in loading["unexpected_keys"])
+    result = theirs.eval()(images)
+    close(result.last_hidden_state, tokens)
+    close(result.pooler_output, encoder.fc_norm(encoder.pool(tokens)))
+    if classes:
+        theirs = AutoModelForImageClassification.from_pretrained(folder).eval()
+        close(theirs(images).logits, encoder.forward_head(tokens))
+        assert theirs.config.id2label == dict(enumerate(classes))
+    if case != "non-square":
+        pixels = Image.fromarray(torch.randint(0, 256, (16, 16, 3), dtype=torch.uint8).numpy())
+        prepared = AutoImageProcessor.from_pretrained(folder)(pixels)["pixel_values"]
+        close(torch.as_tensor(prepared)[0], ours.origin.transform(pixels))
+
+
+@pytest.mark.parametrize("settings", [dict(qkv="identity"), dict(norm_eps=1e-5)])
+def test_what_timm_would_compute_otherwise_has_no_settings_for_it(settings, tmp_path):
+    saved_encoder(tmp_path / "ours", **settings)
+    assert "pretrained_cfg" not in json.loads((tmp_path / "ours" / "config.json").read_text())
+    for load in (
+        lambda: timm.create_model(f"local-dir:{tmp_path / 'ours'}"),
+        lambda: AutoModel.from_pretrained(tmp_path / "ours"),
+    ):
+        with pytest.raises((KeyError, ValueError)):
+            load()
 
 
 HUGGINGFACE_CASES = {

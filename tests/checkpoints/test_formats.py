@@ -11,16 +11,28 @@ from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 from transformers import (
+    DeiTConfig,
+    DeiTForImageClassification,
+    DeiTForImageClassificationWithTeacher,
+    DeiTForMaskedImageModeling,
+    DeiTModel,
     Dinov2Config,
     Dinov2ForImageClassification,
     Dinov2Model,
     Dinov2WithRegistersConfig,
     Dinov2WithRegistersModel,
+    IJepaConfig,
+    IJepaForImageClassification,
+    IJepaModel,
     ViTConfig,
     ViTForImageClassification,
+    ViTForMaskedImageModeling,
     ViTMAEConfig,
     ViTMAEForPreTraining,
     ViTModel,
+    ViTMSNConfig,
+    ViTMSNForImageClassification,
+    ViTMSNModel,
 )
 
 from vit.checkpoints import CheckpointError, load_model
@@ -277,6 +289,69 @@ def test_dino_backbone(tmp_path):
     close(ours(images), theirs.forward_features(images))
 
 
+@pytest.mark.parametrize("pooling", ["token", "mean"])
+@pytest.mark.parametrize("branch", [None, "student"])
+def test_ibot_training_file(branch, pooling, tmp_path):
+    """As main_ibot.py saves it; its transformer is timm's, here with layer scale, and a token for hidden patches."""
+    import argparse
+
+    settings = TIMM | dict(num_classes=0, init_values=0.1, global_pool="avg" if pooling == "mean" else "token")
+    student, teacher = (randomize(TimmVisionTransformer(**settings)) for _ in range(2))
+    head = {"mlp.0.weight": torch.ones(4, 32), "last_layer2.weight_v": torch.ones(4, 1), "mlp2.bias": torch.ones(4)}
+    file = {}
+    for name, model, wrapped in (("student", student, "module."), ("teacher", teacher, "")):
+        state = {
+            key.replace("ls1.gamma", "gamma_1").replace("ls2.gamma", "gamma_2"): v
+            for key, v in model.state_dict().items()
+        }
+        file[name] = {f"{wrapped}backbone.{key}": value for key, value in state.items()}
+        file[name] |= {f"{wrapped}head.{key}": value for key, value in head.items()}
+    file["student"]["module.backbone.masked_embed"] = torch.ones(1, 32)
+    file["ibot_loss"] = {"center": torch.zeros(1, 4), "center2": torch.zeros(1, 1, 4)}
+    file["args"] = argparse.Namespace(arch="vit_tiny", norm_last_layer=False)
+    torch.save(file, tmp_path / "ibot.pth")
+    ours = load_model(tmp_path / "ibot.pth", branch=branch, num_heads=4)
+    theirs, images = student if branch else teacher, torch.randn(2, 3, 16, 16)
+    close(ours(images), theirs.forward_features(images))
+    close(ours.forward_head(ours(images)), theirs(images))
+    dropped = ours.origin.report.dropped
+    assert "state of a loss" in dropped["ibot_loss.center2"]
+    hidden = dropped["student.module.backbone.masked_embed"]
+    assert ("token for hidden patches" if branch else "another copy of the network") in hidden
+    backbone = {
+        key: value for key, value in file["student"].items() if ".head." not in key
+    }  # extract_backbone_weights.py
+    alone = load_model({key.removeprefix("module.backbone."): value for key, value in backbone.items()}, num_heads=4)
+    close(alone(images), student.forward_features(images))
+
+
+@pytest.mark.parametrize("family", ["I-JEPA", "MSN"])
+def test_files_with_a_target_encoder(family, tmp_path):
+    """As train.py of facebookresearch/ijepa and msn_train.py of facebookresearch/msn save them, on several GPUs."""
+    tokens = dict(class_token=False, global_pool="avg") if family == "I-JEPA" else {}
+    encoder, target = (randomize(TimmVisionTransformer(**TIMM | tokens | dict(num_classes=0))) for _ in range(2))
+    more = {"fc.fc1.weight": torch.ones(4, 32), "fc.bn1.running_mean": torch.ones(4)} if family == "MSN" else {}
+    file = {
+        "encoder": {f"module.{key}": value for key, value in (encoder.state_dict() | more).items()},
+        "target_encoder": {f"module.{key}": value for key, value in (target.state_dict() | more).items()},
+        "opt": {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+        "epoch": 3,
+    }
+    if family == "MSN":
+        file["prototypes"] = torch.ones(8, 4)
+    else:
+        file["predictor"] = {
+            "module.mask_token": torch.zeros(1, 1, 8),
+            "module.predictor_blocks.0.norm1.bias": torch.ones(8),
+        }
+    torch.save(file, tmp_path / "latest.pth.tar")
+    ours = load_model(tmp_path / "latest.pth.tar", num_heads=4)
+    images = torch.randn(2, 3, 16, 16)
+    close(ours(images), target.forward_features(images))
+    close(ours.forward_head(ours(images)), target(images))
+    assert len(ours.origin.report.used) == len(target.state_dict())
+
+
 DINOV2 = dict(image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
 
 
@@ -362,6 +437,48 @@ def test_huggingface_vit(case, headed, tmp_path):
     else:
         close(ours(images), theirs(images).last_hidden_state)
         assert set(ours.origin.report.dropped) == {"pooler.dense.weight", "pooler.dense.bias"}
+
+
+OF_VIT = {  # the families whose encoder is ViT's: their models without a head, and the class that keeps it within
+    "ViTMSN": (ViTMSNModel, ViTMSNConfig, ""),
+    "DeiT": (DeiTModel, DeiTConfig, ""),
+    "DeiT, two heads": (DeiTForImageClassificationWithTeacher, DeiTConfig, "deit"),
+    "DeiT, SimMIM": (DeiTForMaskedImageModeling, DeiTConfig, "deit"),
+    "I-JEPA": (IJepaModel, IJepaConfig, ""),
+    "ViT, SimMIM": (ViTForMaskedImageModeling, ViTConfig, "vit"),
+}
+
+
+@pytest.mark.parametrize("case", OF_VIT)
+@pytest.mark.parametrize("place", ["disk", "memory"])
+def test_huggingface_families_of_vit(case, place, tmp_path):
+    kind, config, body = OF_VIT[case]
+    theirs = randomize(kind(config(**VIT)))
+    if place == "disk":
+        ours = load_model(on_disk(theirs, tmp_path))
+    else:
+        ours = load_model(theirs.state_dict(), num_heads=4, norm_eps=theirs.config.layer_norm_eps)
+    images = torch.randn(2, 3, 16, 16)
+    close(ours(images), (getattr(theirs, body) if body else theirs)(images).last_hidden_state)
+    left_out = {"DeiT": "the pooler", "DeiT, two heads": "whose mean is its answer"}.get(case, "SimMIM's token")
+    assert all(left_out in why for why in ours.origin.report.dropped.values())
+    assert bool(ours.origin.report.dropped) == (case not in ("ViTMSN", "I-JEPA"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (ViTMSNForImageClassification, ViTMSNConfig),
+        (DeiTForImageClassification, DeiTConfig),
+        (IJepaForImageClassification, IJepaConfig),
+    ],
+)
+def test_huggingface_classifiers_of_families_of_vit(kind, config, tmp_path):
+    theirs = randomize(kind(config(**VIT, num_labels=3)))
+    ours = load_model(on_disk(theirs, tmp_path))
+    images = torch.randn(2, 3, 16, 16)
+    close(ours.forward_head(ours(images)), theirs(images).logits)
+    assert not ours.origin.report.dropped
 
 
 @pytest.mark.parametrize("norm_pix_loss", [True, False])
@@ -483,9 +600,19 @@ def test_other_families_of_huggingface_are_refused_by_name():
         "DINOv3": hf.DINOv3ViTModel(hf.DINOv3ViTConfig(**small, image_size=16, patch_size=4)),
         "Swin": hf.SwinModel(hf.SwinConfig(embed_dim=8, depths=[1, 1], num_heads=[1, 2], image_size=32)),
         "CLIP": hf.CLIPVisionModel(hf.CLIPVisionConfig(**small, image_size=16, patch_size=4)),
-        "distilled DeiT": hf.DeiTModel(hf.DeiTConfig(**small, image_size=16, patch_size=4)),
         "a language model": hf.BertModel(hf.BertConfig(**small)),
     }
     for family, model in models.items():
         with pytest.raises(CheckpointError, match=family):
             load_model(model.state_dict())
+
+
+@pytest.mark.parametrize("body", ["swin_tiny_patch4_window7_224", "beit_base_patch16_224"])
+def test_simmim_is_refused_by_name(body):
+    """As microsoft/SimMIM saves it: a Swin, or a vision transformer that it took from BEiT, under `encoder.`."""
+    with torch.device("meta"):
+        model = timm.create_model(body, pretrained=False)
+        state = {f"encoder.{name}": value for name, value in model.state_dict().items()}
+        state |= {"encoder.mask_token": torch.zeros(1, 1, 96), "decoder.0.weight": torch.zeros(48, 96, 1, 1)}
+    with pytest.raises(CheckpointError, match="SimMIM"):
+        load_model(state)

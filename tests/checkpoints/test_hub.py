@@ -146,6 +146,27 @@ def test_a_model_is_fetched_once_and_then_from_the_cache(hub, tmp_path, monkeypa
     assert not any("secret" in path.name for path in (tmp_path / "home").rglob("*"))
 
 
+def test_from_pretrained_takes_a_name_of_the_hub(hub, tmp_path, monkeypatch):
+    model = small(tmp_path / "hub" / "me" / "tiny")
+    monkeypatch.chdir(tmp_path)
+    for name in ("me/tiny", "me/tiny@main", "hf/me/tiny"):
+        got = VisionTransformer.from_pretrained(name)
+        assert all(torch.equal(value, got.state_dict()[key]) for key, value in model.state_dict().items())
+    hub.asked.clear()
+    small(tmp_path / "me" / "tiny")  # a folder that is here comes first
+    assert VisionTransformer.from_pretrained("me/tiny").origin.source == "me/tiny"
+    assert not hub.asked
+    with pytest.raises(CheckpointError, match="the hub has no such model"):
+        VisionTransformer.from_pretrained("me/other")
+
+
+def test_a_model_publishes_itself(api, tmp_path):
+    small(tmp_path / "model")
+    model = load_model(tmp_path / "model")
+    assert model.push_to_hub("me/tiny", private=True) == "https://hub/me/tiny"
+    api.create_repo.assert_called_once_with("me/tiny", private=True, exist_ok=True)
+
+
 def test_all_files_are_of_one_commit(hub, tmp_path):
     small(tmp_path / "hub" / "me" / "tiny")
     load_model("hf/me/tiny")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from vit.checkpoints import CheckpointError, load_model, save_model
-from vit.checkpoints.native import CONFIG, WEIGHTS, content_hash
+from vit.checkpoints.native import CONFIG, WEIGHTS, content_hash, write_weights
 from vit.config import ModelConfig
 from vit.data.augment import Normalization
 from vit.mae import MaskedAutoencoder, build_autoencoder
@@ -40,6 +40,17 @@ def save_small(folder: Path, norm_pix_loss: bool = True, **settings) -> MaskedAu
         nn.init.normal_(parameter, 0.5)
     save_model(folder, model, NORMALIZE, ("plane", "naïve ship"), "CIFAR-10")
     return model.eval()
+
+
+@torch.no_grad()
+def test_a_folder_of_the_first_version_loads_with_its_names(tmp_path):
+    """Its encoder's tensors had `encoder.` in front."""
+    saved = save_small(tmp_path)
+    write_weights(tmp_path, dict(saved.state_dict()), json.loads((tmp_path / CONFIG).read_text()))
+    for loaded in (load_model(tmp_path), load_model(tmp_path, norm_pix_loss=True)):  # both paths
+        assert loaded.state_dict().keys() == saved.state_dict().keys()
+        assert all(torch.equal(value, saved.state_dict()[name]) for name, value in loaded.state_dict().items())
+        assert loaded.origin.report.used["encoder.norm.weight"] == "norm.weight"
 
 
 def loading_fails(folder: Path) -> str:

@@ -1,4 +1,8 @@
-"""The project's own format: model.safetensors (the weights) beside config.json (all else that is needed to use them)."""
+"""The project's own format: model.safetensors (the weights) beside config.json (all else that is needed to use them).
+
+The encoder's tensors stand in it under timm's names, and config.json has timm's settings beside ours where timm computes the
+same: so timm's "local-dir:FOLDER" and transformers' AutoModel (by its TimmWrapper) load such a folder too.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from torch import Tensor
 
 from vit.atomic import replacing, write_json
 from vit.checkpoints.formats.native import AUTOENCODER, FORMAT, native_hints
+from vit.checkpoints.formats.timm import same_in_timm, timm_config
 from vit.checkpoints.origin import Origin, Report
 from vit.checkpoints.reading import Source, shorten, weight_problem
 from vit.config import DecoderConfig, ViTConfig
@@ -20,8 +25,7 @@ from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.load_options import CheckpointError
 from vit.mae import Model, build_autoencoder
-
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+from vit.pretrained import CONFIG, WEIGHTS
 
 
 def load_native(source: Source) -> Model:
@@ -37,7 +41,8 @@ def load_native(source: Source) -> Model:
     for name, tensor in source.tensors.items():
         if problem := weight_problem(name, tensor):
             raise CheckpointError(f"{source.path}: {problem}")
-        tensors[name] = tensor.to(torch.float32, copy=True)  # the file may go
+        whole = name.startswith(("encoder.", "decoder.")) or not hints.decoder  # files of 0.1.0 have encoder. in front
+        tensors[name if whole else f"encoder.{name}"] = tensor.to(torch.float32, copy=True)  # the file may go
     try:
         encoder, decoder = ViTConfig(**hints.encoder), DecoderConfig(**hints.decoder) if hints.decoder else None
         with torch.device("meta"):  # shapes without the memory
@@ -47,7 +52,7 @@ def load_native(source: Source) -> Model:
         raise CheckpointError(
             f"{source.path}: config.json is not of these weights: {shorten(str(error), 300)}"
         ) from error
-    report = Report(used={name: name.removeprefix("encoder.") for name in tensors}, notes=list(source.notes))
+    report = Report(used={name: name.removeprefix("encoder.") for name in source.tensors}, notes=list(source.notes))
     model.origin = Origin.of(source, AUTOENCODER, hints, encoder, report)
     return model.eval()
 
@@ -84,8 +89,9 @@ def save_model(
         dtype: of the weights on disk; they are loaded as float32 whatever it is.
         figures: that were measured (see `vit.runs.RunRecord.figures`), for config.json.
     """
-    tensors = {name: value.detach().cpu().to(dtype).contiguous() for name, value in model.state_dict().items()}
-    config = {
+    state = {name.removeprefix("encoder."): value for name, value in model.state_dict().items()}
+    tensors = {name: value.detach().cpu().to(dtype).contiguous() for name, value in state.items()}
+    config: dict[str, Any] = {
         "format": FORMAT,
         **architecture(model),
         "mean": normalize.mean,
@@ -94,9 +100,14 @@ def save_model(
         "class_names": class_names,
         "data": data,
         "data_content_hash": data_content_hash,
-        "content_hash": content_hash(model),
+        "content_hash": _hash_weights(model),
+        **({"figures": figures} if figures else {}),
     }
-    write_weights(folder, tensors, config | ({"figures": figures} if figures else {}))
+    if same_in_timm(model.encoder.config):
+        config |= timm_config(model.encoder.config, normalize, interpolation, class_names)
+        if model.decoder is not None:
+            config["model_args"]["pretrained_strict"] = False  # timm has no place for the decoder
+    write_weights(folder, tensors, config)
 
 
 def architecture(model: Model) -> dict[str, Any]:
@@ -114,8 +125,11 @@ def content_hash(model: Model) -> str:
     A loaded model has that of its checkpoint, if config.json says it, even if it was resized or left its head behind.
     """
     details = getattr(getattr(model, "origin", None), "details", {})  # fingerprint: its name before
-    if isinstance(said := details.get("content_hash", details.get("fingerprint")), str):
-        return said
+    said = details.get("content_hash", details.get("fingerprint"))
+    return said if isinstance(said, str) else _hash_weights(model)
+
+
+def _hash_weights(model: Model) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(value.shape)}\n".encode())

@@ -24,8 +24,9 @@ NOT_THE_NETWORK = {
     r"watch\..*": "what was recorded of the training",
     r"(rng|\w*(rng|random)_states?(_all)?)(\..*)?": "the state of a random generator",
     r"n_averaged": "how many weights were averaged",
-    r"(dino_loss|ibot_patch_loss|koleo_loss|loss_fn)\..*": "the state of a loss",
-    r"(head\.(mlp|last_layer|\d+)|dino_head|ibot_head|projection_head|projector)\..*": "a projection head of the training",
+    r"((dino|ibot|ibot_patch|koleo)_loss|loss_fn)\..*|prototypes": "the state of a loss",
+    r"(head\.(mlp2?|last_(layer|norm)2?|\d+)|fc\.(fc|bn)\d|dino_head|ibot_head|projection_head|projector)\..*":
+        "a projection head of the training",
     r"predictor\..*": "the predictor of the training",
 }  # fmt: skip
 # What torch puts into the names of a compiled, sharded or recomputing module, at any depth.
@@ -198,7 +199,8 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
     some = ", ".join(list(source.tensors)[:3])
     raise CheckpointError(
         f"{source.path}: its {len(source.tensors)} tensors ({some}, ...) are of no format that is known here; "
-        "known are timm, MAE, DINO, DINOv2, torchvision, and Hugging Face's ViT, ViTMAE and Dinov2"
+        "known are timm, MAE, DINO, iBOT, DINOv2, MSN, I-JEPA, torchvision, and Hugging Face's ViT, ViTMAE, ViTMSN, DeiT, "
+        "I-JEPA and Dinov2"
     )
 
 

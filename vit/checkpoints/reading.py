@@ -19,7 +19,7 @@ from torch import Tensor
 from vit.errors import one_line
 from vit.load_options import CheckpointError
 
-NO_WEIGHTS = "dynamics.safetensors"  # of a run: what was recorded of its training
+NO_WEIGHTS = ("dynamics.safetensors", "showcase.safetensors")  # of a run: what was recorded of it, and its test images
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 FOLDER_FILES = (
     "model.safetensors",
@@ -113,14 +113,16 @@ def _locate(path: Path) -> tuple[Path, Path | None]:
         raise CheckpointError(f"{path} holds several files of weights ({names}); name one of them")
     if not found:
         states = sorted((path / "checkpoints").glob("step-*.pt"))
-        hint = f"; its run has not ended, {states[-1]} is its last state" if states else ""
-        raise CheckpointError(f"no model in {path}: neither model.safetensors nor another file of weights{hint}")
+        if states:
+            advice = f"finish it with --resume, or load the model as it is now: {states[-1]} is its last state"
+            raise CheckpointError(f"no model in {path}: this run is not finished; {advice}")
+        raise CheckpointError(f"no model in {path}: neither model.safetensors nor another file of weights")
     return found[0], path
 
 
 def _weights_in(folder: Path) -> list[Path]:
     files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file())
-    return [file for file in files if file.name != NO_WEIGHTS]
+    return [file for file in files if file.name not in NO_WEIGHTS]
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, Self
 
 from safetensors import SafetensorError, safe_open
 
@@ -28,6 +30,11 @@ def shipped_models() -> dict[str, Path]:
     """Return the models of the package: name -> folder, in the order of the names."""
     folders = sorted(path.parent for path in FOLDER.glob(f"*/{WEIGHTS}"))
     return {folder.name: folder for folder in folders if (folder / CONFIG).is_file()}
+
+
+def entry_points() -> dict[str, Path]:
+    """Return the same, by the names that timm and torch.hub ask for: vit_tiny_p4_cifar10."""
+    return {name.replace("-", "_"): folder for name, folder in shipped_models().items()}
 
 
 def located(name: str) -> Path | None:
@@ -87,3 +94,60 @@ def count_parameters(weights: Path) -> int:
     """Return how many numbers a safetensors file holds; none of them is read."""
     with safe_open(weights, framework="numpy") as file:
         return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # it is no dict
+
+
+class Pretrained:
+    """A model's loading and saving, called as huggingface_hub's PyTorchModelHubMixin calls it, and done by `vit.checkpoints`.
+
+    Those who come from other libraries look for it at the class; it is the one thing that a model asks of the rooms above.
+
+    Attributes:
+        part: what of a checkpoint this class holds; None for all of it.
+    """
+
+    part: ClassVar[Literal["encoder"] | None] = None
+
+    @classmethod
+    def from_pretrained(cls, checkpoint: str | Path, **options: Any) -> Self:
+        """Load a model by `vit.load_model`.
+
+        Args:
+            checkpoint: as there; and "ORGANISATION/NAME", without hf/ in front, unless a file or folder here is called so.
+            options: as there.
+
+        Raises:
+            CheckpointError: as there, or the checkpoint holds a model of another kind.
+        """
+        from vit.checkpoints import load_model
+
+        name = str(checkpoint)
+        on_the_hub = re.fullmatch(r"(?!timm/|hf/)[\w-][\w.-]*/[\w.-]+(@[^@\s]+)?", name) and not os.path.lexists(name)
+        model = load_model(f"hf/{name}" if on_the_hub else checkpoint, **{"part": cls.part} | options)
+        if not isinstance(model, cls):
+            raise CheckpointError(f"{name} holds a {type(model).__name__}, no {cls.__name__}")
+        return model
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a loaded model, as it is now, for `from_pretrained`; timm and transformers load the folder too.
+
+        Raises:
+            CheckpointError: the folder holds something; or the model was not loaded: nothing says how its input is normalised.
+        """
+        from vit.checkpoints import convert_model
+
+        convert_model(self, "safetensors", folder)  # type: ignore[arg-type]  # both models are `Model`
+
+    def push_to_hub(self, repository: str, private: bool = False) -> str:
+        """Publish a loaded model, as it is now, with a model card; see `vit.checkpoints.hub.push_to_hub`.
+
+        Returns:
+            Where it can be seen.
+
+        Raises:
+            CheckpointError: the model was not loaded, or the hub refuses or cannot be reached.
+        """
+        from vit.checkpoints.hub import push_to_hub
+
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            return push_to_hub(folder, repository, private)

@@ -1,9 +1,9 @@
-"""facebookresearch/dino and facebookresearch/dinov2: training files and backbones."""
+"""facebookresearch/dino, bytedance/ibot, which follows it, and facebookresearch/dinov2: training files and backbones."""
 
 from __future__ import annotations
 
 from vit.checkpoints.formats.format import Format
-from vit.checkpoints.formats.timm import ANCHOR, BLOCK, OUTSIDE_BLOCKS
+from vit.checkpoints.formats.timm import ANCHOR, BLOCK, DEIT_III, ENCODER, OUTSIDE_BLOCKS
 from vit.checkpoints.names import table, within
 
 SWIGLU = table("""
@@ -14,9 +14,13 @@ SWIGLU = table("""
 DINO = Format(
     name="DINO",
     anchor=ANCHOR,
-    marks=(r"(.*\.)?head\.(mlp\.\d+|last_layer)\..*", r"args\.(use_bn_in_head|norm_last_layer|teacher_temp)"),
-    rules=(*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "blocks.#.")),
-    dropped=((r"head\.(mlp|last_layer)\..*", "DINO's projection head, of use in its training alone"),),
+    marks=(
+        r"(.*\.)?head\.(mlp\.\d+|last_layer)\..*",
+        r"args\.(use_bn_in_head|norm_last_layer|teacher_temp)",
+        r"masked_embed",
+    ),
+    rules=(*ENCODER, *DEIT_III),
+    dropped=((r"masked_embed", "iBOT's token for hidden patches, of use in its training alone"),),
 )
 
 DINOV2 = Format(

@@ -1,4 +1,8 @@
-"""transformers' ViT, ViTMAE and Dinov2 (with registers), as they stand on disk and, since 5.9, in memory."""
+"""transformers' ViT, ViTMAE and Dinov2 (with registers), as they stand on disk and, since 5.9, in memory.
+
+ViT is the format of its ViTMSN, DeiT and I-JEPA too, and of the encoder that its SimMIM trains: the same blocks, with another
+token more (DeiT's for distillation, read as a register) or no class token (I-JEPA).
+"""
 
 from __future__ import annotations
 
@@ -41,6 +45,7 @@ BODY = table("""
     patch_embed.proj.@  embeddings.patch_embeddings.projection.@
     norm.@              layernorm.@
 """)
+DISTILLATION = table("reg_token embeddings.distillation_token")
 VIT_ON_DISK, VIT_IN_MEMORY = (*ON_DISK, *NORMS, *MLP_ON_DISK), (*IN_MEMORY, *NORMS, *MLP)
 VIT_ENCODER = (
     *BODY,
@@ -156,10 +161,20 @@ VIT_MAE = Format(
 )
 VIT = Format(
     name="Hugging Face ViT",
-    anchor=rf"(?:vit\.)?{ANCHOR}",
-    marks=(r"(vit\.)?(encoder\.layer|layers)\.\d+\.layernorm_before\.weight",),
-    rules=(*_anywhere(VIT_ENCODER, "vit."), *HEAD),
-    dropped=((r"(.*\.)?pooler\.dense\..*", "the pooler, a tanh layer that this encoder does not have"),),
+    anchor=rf"(?:(?:vit|deit|ijepa)\.)?{ANCHOR}",
+    marks=(r"((vit|deit|ijepa)\.)?(encoder\.layer|layers)\.\d+\.layernorm_before\.weight",),
+    rules=(*_anywhere((*VIT_ENCODER, *DISTILLATION), "vit.", "deit.", "ijepa."), *HEAD),
+    dropped=(
+        (r"(.*\.)?pooler\.dense\..*", "the pooler, a tanh layer that this encoder does not have"),
+        (
+            r"(cls|distillation)_classifier\..*",
+            "DeiT's two heads, of two tokens, whose mean is its answer; this encoder has one",
+        ),
+        (
+            r"(.*\.)?embeddings\.mask_token|decoder\.0\..*",
+            "SimMIM's token for hidden patches and its decoder, a linear map",
+        ),
+    ),
     hints=huggingface_hints,
     global_pool="token",
     norm_eps=1e-12,

@@ -71,9 +71,9 @@ def _of_state(values: dict[str, Any]) -> dict[str, Any]:
 
 AUTOENCODER = Format(
     name="vit-patch-trainer",
-    anchor=rf"encoder\.{ANCHOR}",
+    anchor=rf"(?:encoder\.)?{ANCHOR}",  # with it in states of a run, and in files of 0.1.0
     marks=(r"decoder\.pred\.weight",),
-    rules=(*within(ENCODER, "", "encoder."), *DECODER),
+    rules=(*ENCODER, *within(ENCODER, "", "encoder."), *DECODER),
     hints=native_hints,
 )
 ENCODER_ALONE = Format(

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 # Name, why, and the ends of keys by which it is known. The first that fits counts: what is special stands first.
 FAMILIES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
-        "Swin", "attention in shifted windows, with relative positions",
+        "Swin, SimMIM's too", "attention in shifted windows, with relative positions",
         (r"layers\.\d+\.blocks\.\d+\.(attention|attn)\..*",),
     ),
     (
-        "BEiT or data2vec", "relative positions, and no bias on its keys",
+        "BEiT, data2vec or SimMIM", "relative positions, and no bias on its keys",
         (r"relative_position_bias_table", r"attn\.q_bias", r"attention\.relative_position_bias\..*"),
     ),
     (
@@ -30,7 +30,7 @@ FAMILIES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
          r"norm_pre\.weight", r"text_model\..*"),
     ),
     ("SigLIP", "pooling by attention", (r"attn_pool\..*", r"head\.probe")),
-    ("a distilled DeiT", "a second class token and head", (r"dist_token", r"head_dist\..*", r"distillation_token")),
+    ("a distilled DeiT", "a second class token and head", (r"dist_token", r"head_dist\..*")),
     (
         "a hybrid of convolutions and attention", "a ResNet before its blocks",
         (r"patch_embed\.backbone\..*", r"embeddings\.patch_embeddings\.backbone\..*"),

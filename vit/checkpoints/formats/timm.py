@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from vit.checkpoints.formats.format import Format, Hints
@@ -9,6 +10,8 @@ from vit.checkpoints.formats.outgoing import Outgoing, renamed, require
 from vit.checkpoints.names import shared, table, within
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import Source
+from vit.config import ViTConfig
+from vit.data.augment import Normalization
 from vit.mae import Model
 
 BLOCK = shared(
@@ -41,61 +44,65 @@ TIMM = Format(
 )
 
 
-MODEL_ARGS = {
-    key: key
-    for key in (
-        "img_size",
-        "patch_size",
-        "in_chans",
-        "embed_dim",
-        "depth",
-        "num_heads",
-        "mlp_ratio",
-        "class_token",
-        "reg_tokens",
-        "no_embed_class",
-        "qkv_bias",
-        "qk_norm",
-        "init_values",
-        "global_pool",
-        "fc_norm",
-        "num_classes",
-    )
-} | {"img_size": "image_size", "in_chans": "channels", "reg_tokens": "registers", "init_values": "layer_scale"}
+SAME_NAME = (
+    "patch_size embed_dim depth num_heads mlp_ratio class_token no_embed_class qkv_bias qk_norm global_pool fc_norm"
+)
+OTHER_NAME = {"img_size": "image_size", "in_chans": "channels", "reg_tokens": "registers", "init_values": "layer_scale"}
+MODEL_ARGS = {key: key for key in SAME_NAME.split()} | OTHER_NAME
 """timm's arguments of a model, and our settings."""
+TIMM_EPS = 1e-6
+"""Of timm's norms, which no argument changes."""
 
 
-def to_timm(model: Model, origin: Origin) -> Outgoing:
-    """Write the encoder for `timm.create_model("local-dir:FOLDER")`."""
-    settings, notes = model.encoder.config, []
-    require(model, "timm", qkv="linear")
+def same_in_timm(settings: ViTConfig) -> bool:
+    """Whether timm's vision transformer computes exactly this."""
+    return settings.qkv == "linear" and settings.norm_eps == TIMM_EPS
+
+
+def timm_config(
+    settings: ViTConfig, normalize: Normalization, interpolation: str, class_names: Sequence[str]
+) -> dict[str, Any]:
+    """Return timm's config.json for an encoder, which transformers' TimmWrapper reads too.
+
+    Args:
+        settings: of the encoder.
+        normalize, interpolation: of its input.
+        class_names: of the head, or of the training data.
+    """
     gated = settings.mlp == "swiglu"
-    if settings.norm_eps != 1e-6:
-        notes.append(f"timm's norms have an eps of 1e-6, this model's {settings.norm_eps}: features differ slightly")
-    tensors = renamed(model, ENCODER, "timm", {"decoder.": "timm's vision transformer has no decoder"}, notes)
     model_args = {theirs: getattr(settings, ours) for theirs, ours in MODEL_ARGS.items()}
     model_args["mlp_ratio"] *= 2 if gated else 1  # timm counts gate and value
-    config: dict[str, Any] = {
+    model_args["init_values"] = settings.layer_scale or 0  # None would leave the architecture's own
+    return {
         # Any of timm's names of the kind will do: all that could differ stands in model_args.
         "architecture": "vit_giant_patch14_dinov2" if gated else "vit_base_patch16_224",
-        "num_classes": settings.num_classes,
+        "num_classes": settings.num_classes,  # not in model_args: TimmWrapper sets it beside those
         "num_features": settings.embed_dim,
         "global_pool": settings.global_pool,
         "model_args": model_args,
         "pretrained_cfg": {
             "input_size": [settings.channels, *settings.image_size],
             "fixed_input_size": True,
-            "interpolation": origin.interpolation,
+            "interpolation": interpolation,
             "crop_pct": 1.0,
             "crop_mode": "center",
-            "mean": origin.normalize.mean,
-            "std": origin.normalize.std,
+            "mean": normalize.mean,
+            "std": normalize.std,
             "num_classes": settings.num_classes,
             "first_conv": "patch_embed.proj",
             "classifier": "head",
-            "license": "apache-2.0",
         },
+        **({"label_names": list(class_names)} if 0 < settings.num_classes == len(class_names) else {}),
+        "torch_dtype": "float32",  # of weights in half precision too, for transformers
     }
-    if settings.num_classes and len(origin.class_names) == settings.num_classes:
-        config["label_names"] = list(origin.class_names)
+
+
+def to_timm(model: Model, origin: Origin) -> Outgoing:
+    """Write the encoder for `timm.create_model("local-dir:FOLDER")`."""
+    settings, notes = model.encoder.config, []
+    require(model, "timm", qkv="linear")
+    if settings.norm_eps != TIMM_EPS:
+        notes.append(f"timm's norms have an eps of 1e-6, this model's {settings.norm_eps}: features differ slightly")
+    tensors = renamed(model, ENCODER, "timm", {"decoder.": "timm's vision transformer has no decoder"}, notes)
+    config = timm_config(settings, origin.normalize, origin.interpolation, origin.class_names)
     return Outgoing(tensors, config, notes=notes)
