@@ -580,7 +580,7 @@
     $("over").checked = state.over;
     $("opacity").value = state.opacity;
     $("opacity").disabled = !state.over;
-    $("opacity-name").textContent = `${state.opacity}%`;
+    $("opacity-name").textContent = $("opacity").ariaValueText = `${state.opacity}%`;
     $("fold-name").textContent = [page.moments[state.moment], layerName(state.layer),
       state.mode === "rollout" ? "rollout" : headName(state.head)].filter(Boolean).join(" · ");
     for (const input of document.querySelectorAll("input[type=radio]")) input.checked = state[input.name] === input.value;

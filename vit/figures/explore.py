@@ -167,8 +167,8 @@ def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int])
 
     It is the head with the lowest entropy (of its attention from patch to patch, the mean over patches and images) among those
     that give at least half of the attention to patches, at most half of that to the patch that asks and the eight around it,
-    and at most 0.8 of it by position: that much two images have in common on average (only where there are several, and
-    none is masked). Where no head is left, it is the mean of the last layer's heads, (last, -1).
+    and at most half of it whatever the image: two images have no more in common (where there are several, and none is
+    masked). Where no head is left, it is the mean of the last layer's heads, (last, -1).
     """
     row, column = (axis.flatten() for axis in torch.meshgrid(*map(torch.arange, grid), indexing="ij"))
     near = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)  # (L, L)
@@ -184,7 +184,7 @@ def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int])
         alike = torch.zeros_like(around)
         if whole:
             alike = torch.stack([torch.minimum(a, b).sum(-1).mean(-1) for a, b in pairwise(maps)]).mean(0)
-        shows = (on_patches >= 0.5) & (around <= 0.5) & (alike <= 0.8)
+        shows = (on_patches >= 0.5) & (around <= 0.5) & (alike <= 0.5)
         for head in shows.nonzero().flatten().tolist():
             if float(entropy[head]) < best:
                 best, chosen = float(entropy[head]), (place, head)
