@@ -185,7 +185,10 @@ def test_the_page_opens_on_the_most_concentrated_head_that_follows_the_image():
 
     shown = images(["even", "neighbours"], ["one place", "an object", "class token"], ["even", "even", "neighbours"])
     assert opening(shown, 1, (6, 6)) == (1, 1)
-    assert opening(images(["neighbours", "even"], ["one place"]), 1, (6, 6)) == (1, -1)  # even heads are alike in all images
+    assert opening(images(["neighbours", "even"], ["one place"]), 1, (6, 6)) == (
+        1,
+        -1,
+    )  # even heads are alike in all images
     assert opening(shown[:1], 1, (6, 6)) == (1, 0)  # of one image nobody knows what the next would change
     hidden = [ExploredImage(i.name, i.image, i.weights, torch.zeros(6, 6, dtype=torch.bool)) for i in shown]
     assert opening(hidden, 1, (6, 6)) == (1, 0)
@@ -713,7 +716,9 @@ def test_arrows_go_from_one_small_map_to_the_next(page):
 
 def test_playing_goes_through_layers_and_training_to_the_end_and_can_be_stopped(page):
     page.open(example(layers=range(3), moments=3), "#layer=2&head=0&query=1,1&moment=0")
-    seen = "return new Promise((done) => setTimeout(() => done(document.getElementById(arguments[0]).textContent), 1000))"
+    seen = (
+        "return new Promise((done) => setTimeout(() => done(document.getElementById(arguments[0]).textContent), 1000))"
+    )
     page["play-layer"].click()  # from the end it begins anew
     assert (page.text("layer-name"), page.text("play-layer")) == ("0", "Stop")
     assert page.run(seen, "layer-name") == "1"
@@ -743,7 +748,9 @@ def test_the_link_that_is_copied_restores_the_state(page):
     page.driver.execute_cdp_cmd(
         "Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
     )
-    link = "#image=1&layer=7&head=1&query=5,6&mode=column&scale=log&over=0&opacity=35&moment=0&part=decoder&shown=filled"
+    link = (
+        "#image=1&layer=7&head=1&query=5,6&mode=column&scale=log&over=0&opacity=35&moment=0&part=decoder&shown=filled"
+    )
     page.open(example(images=2, layers=(2, 7), moments=2, masked=True), link.replace("layer=7", "layer=1"))
     shown = {name: page.text(name) for name in ("sentence", "moment-name", "opacity-name", "layer-name")}
     places = page.drawn()

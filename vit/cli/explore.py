@@ -119,7 +119,9 @@ def photo_of(path: str | Path, origin: Origin) -> bytes:
     size = (round(more * rows), round(more * columns))
     if more <= 1 or isinstance(content := decode(str(path), size, origin.interpolation), str):
         return b""
-    channels = [Image.frombytes("L", size[::-1], content[at * len(content) // 3 :][: len(content) // 3]) for at in range(3)]
+    channels = [
+        Image.frombytes("L", size[::-1], content[at * len(content) // 3 :][: len(content) // 3]) for at in range(3)
+    ]
     file = io.BytesIO()
     Image.merge("RGB", channels).save(file, format="jpeg", quality=85)
     return file.getvalue()

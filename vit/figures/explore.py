@@ -172,7 +172,9 @@ def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int])
     """
     row, column = (axis.flatten() for axis in torch.meshgrid(*map(torch.arange, grid), indexing="ij"))
     near = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)  # (L, L)
-    nears = [near if image.hidden is None else near[~image.hidden.flatten()][:, ~image.hidden.flatten()] for image in images]
+    nears = [
+        near if image.hidden is None else near[~image.hidden.flatten()][:, ~image.hidden.flatten()] for image in images
+    ]
     whole = len(images) > 1 and all(image.hidden is None for image in images)
     best, chosen = math.inf, (len(images[0].weights) - 1, -1)
     for place, layer in enumerate(sorted(images[0].weights)):

@@ -15,7 +15,9 @@ from torch import Tensor
 from vit.figures.style import DARK, LIGHT
 
 SCALES = ("shared", "row", "log")
-PALETTE, DARK_PALETTE = (matplotlib.colormaps[theme.colours](np.arange(256), bytes=True)[:, :3] for theme in (LIGHT, DARK))
+PALETTE, DARK_PALETTE = (
+    matplotlib.colormaps[theme.colours](np.arange(256), bytes=True)[:, :3] for theme in (LIGHT, DARK)
+)
 """The colours of maps on a light and on a dark page, from little to much: uint8 (256, 3)."""
 
 

@@ -303,11 +303,15 @@ def _swatches() -> dict[str, Swatch]:
     return {
         QUERY: Swatch(facecolor=shade, edgecolor=MARK, linewidth=1.3, path_effects=RIM),
         ABSENT: Swatch(facecolor=theme().absent, edgecolor=theme().stroke, hatch="///", linewidth=0),
-        HIDDEN: Swatch(facecolor=matplotlib.colormaps[theme().colours](0.4), edgecolor=ON_MAPS[0], hatch="///", linewidth=0),
+        HIDDEN: Swatch(
+            facecolor=matplotlib.colormaps[theme().colours](0.4), edgecolor=ON_MAPS[0], hatch="///", linewidth=0
+        ),
     }
 
 
-def headings(names: Sequence[str], shares: Iterable[Sequence[str]], of: str, room: float) -> tuple[list[list[str]], float]:
+def headings(
+    names: Sequence[str], shares: Iterable[Sequence[str]], of: str, room: float
+) -> tuple[list[list[str]], float]:
     """Write "name · share of ..." for P names and, of each block, P shares, so that all fit `room` points.
 
     From 7.5 down to 6.5 points; where that is too large without `of`, which the notes of a sheet say too, down to 5.5; and
@@ -316,13 +320,19 @@ def headings(names: Sequence[str], shares: Iterable[Sequence[str]], of: str, roo
     rows = list(shares)
 
     def written(size: float, of: str) -> tuple[list[list[str]], bool]:
-        tails = [[f"{' · ' * bool(name)}{share}{of}" * bool(share) for name, share in zip(names, row, strict=True)] for row in rows]
+        tails = [
+            [f"{' · ' * bool(name)}{share}{of}" * bool(share) for name, share in zip(names, row, strict=True)]
+            for row in rows
+        ]
         widest = [max(text_width(tail, size) for tail in column) for column in zip(*tails, strict=True)]
         cut = [fitted(name, room - width, size) for name, width in zip(names, widest, strict=True)]
         fits = cut == list(names) and max(widest) <= room
         return [[name + tail for name, tail in zip(cut, row, strict=True)] for row in tails], fits
 
-    for size, ending in [*((size, of) for size in (7.5, 7.0, 6.5)), *((size, "") for size in (7.5, 7.0, 6.5, 6.0, 5.5))]:
+    for size, ending in [
+        *((size, of) for size in (7.5, 7.0, 6.5)),
+        *((size, "") for size in (7.5, 7.0, 6.5, 6.0, 5.5)),
+    ]:
         found, fits = written(size, ending)
         if fits:
             break
