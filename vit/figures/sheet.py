@@ -202,7 +202,7 @@ class Sheet(Page):
         quiet: bool,
         over: np.ndarray | None = None,
     ) -> None:
-        """Draw (rows, columns), nan for what is absent and crossed by a stroke; `over` an image (H, W, 3), the more opaque the higher."""
+        """Draw (rows, columns), nan for what is absent and crossed by a stroke; it may lie `over` an image (H, W, 3)."""
         absent = np.isnan(values)
         colours = matplotlib.colormaps[theme().colours]
         if over is not None:
@@ -287,7 +287,7 @@ class Sheet(Page):
 
 
 def faded(grey: np.ndarray) -> np.ndarray:
-    """Brightness (...) of an image under a map, 0 to 1 -> (..., 3): near the paper and of less contrast, so that the map stands out."""
+    """Brightness (...) of an image under a map, 0 to 1 -> (..., 3): paler, nearer to the paper."""
     return (1 - FADED) * np.array(matplotlib.colors.to_rgb(theme().paper)) + FADED * grey[..., None]
 
 
