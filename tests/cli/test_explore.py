@@ -2,12 +2,14 @@
 
 import base64
 import gzip
+import io
 import json
 import re
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from vit.device import Compute
 from vit.evaluate.reconstruction import reconstruct
@@ -90,6 +92,28 @@ def test_the_page_of_a_masked_model_and_of_a_run(vit, tmp_path):
     assert numbers["layer0_moment0"].shape == (1, 2, 7, 7)  # the class token and six visible patches
     assert numbers["decoder0_moment2"].shape == (1, 2, 13, 13)
     assert not np.array_equal(numbers["layer0_moment0"], numbers["layer0_moment2"])
+
+
+def test_a_photograph_with_more_pixels_than_the_model_takes_is_shown_as_it_is(models, vit, tmp_path):
+    """The part that the model takes, 12 x 16, in the file's own pixels, or the 512 that a screen shows."""
+    pixels = np.zeros((60, 100, 3), dtype=np.uint8)
+    pixels[..., 0], pixels[..., 2] = np.linspace(0, 255, 100), np.linspace(0, 255, 60)[:, None]
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    Image.fromarray(pixels).resize((2000, 1000)).save(tmp_path / "large.png")
+    page = tmp_path / "p.html"
+    assert vit("explore", "encoder", tmp_path / "photo.png", tmp_path / "large.png", "--out", page)[0] == 0
+    described, stream = read_page(page)
+    photo, large = (
+        Image.open(io.BytesIO(stream[start : start + length].numpy().tobytes()))
+        for start, length in (image["photo"] for image in described["images"])
+    )
+    assert photo.format == "JPEG"
+    assert np.abs(np.asarray(photo).astype(int) - pixels[:, 10:90]).max() < 12
+    assert large.size == (512, 384)
+    Image.fromarray(pixels[:12, :16]).save(tmp_path / "small.png")
+    again = tmp_path / "small.html"
+    assert vit("explore", "encoder", tmp_path / "small.png", "--out", again)[0] == 0
+    assert read_page(again)[0]["images"][0]["photo"] is None
 
 
 def test_a_page_far_too_large_is_refused_before_anything_is_computed(models, vit, monkeypatch):

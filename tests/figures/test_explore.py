@@ -1,6 +1,7 @@
 """The page to explore attention with, in a real browser: what it draws are the numbers it was given."""
 
 import base64
+import io
 import math
 import re
 import time
@@ -10,13 +11,14 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from vit.figures import ExploredImage, Moment, PageError, explore_page
-from vit.figures.explore import codes_of, weights_of
+from vit.figures.explore import codes_of, opening, weights_of
 from vit.interpret import attention_rollout
 
 HOSTILE = [
@@ -26,7 +28,7 @@ HOSTILE = [
     "line\u2028separator & \u202eredrocer\u202c \x00 \udcff",
     "{{data}} {{script}} ${alert(3)} \\u003c",
 ]
-TABLE = matplotlib.colormaps["magma"](np.arange(256), bytes=True)[:, :3]
+TABLE = matplotlib.colormaps["Reds"](np.arange(256), bytes=True)[:, :3]
 INDEX = {tuple(colour): index for index, colour in enumerate(TABLE.tolist())}
 
 
@@ -150,6 +152,46 @@ def test_weights_that_are_no_shares_of_these_tokens_are_refused(weights):
     image = ExploredImage("one", torch.zeros(3, 8, 8).byte(), {0: weights})
     with pytest.raises(PageError, match="'one', layer 0: weights are"):
         page_of(example(), moments=[Moment("", [image])])
+
+
+def patterned(pattern: str, seed: int, grid=(6, 6)) -> torch.Tensor:
+    """A head (1 + 36, 1 + 36) that looks as it is told; which patches it seeks depends on the image, by `seed`."""
+    row, column = (axis.flatten() for axis in torch.meshgrid(*map(torch.arange, grid), indexing="ij"))
+    near = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)
+    seeks = torch.randperm(36, generator=torch.Generator().manual_seed(seed))[:3]
+    patches = {
+        "neighbours": near.double(),
+        "one place": (torch.arange(36) == 20).double().expand(36, -1) + 1e-3,
+        "class token": torch.eye(36, dtype=torch.float64),
+        "an object": torch.zeros(36, 36, dtype=torch.float64).index_fill(1, seeks, 1.0) + 1e-2,
+        "even": torch.ones(36, 36, dtype=torch.float64),
+    }[pattern]
+    weights = torch.full((37, 37), 1 / 37, dtype=torch.float64)
+    weights[1:, 0] = 0.9 if pattern == "class token" else 0.05
+    weights[1:, 1:] = patches / patches.sum(-1, keepdim=True) * (1 - weights[1:, :1])
+    return weights
+
+
+def test_the_page_opens_on_the_most_concentrated_head_that_follows_the_image():
+    def images(*layers: list[str], count: int = 3) -> list[ExploredImage]:
+        return [
+            ExploredImage(
+                "",
+                torch.zeros(3, 6, 6).byte(),
+                {3 * n: torch.stack([patterned(head, seed) for head in heads]) for n, heads in enumerate(layers)},
+            )
+            for seed in range(count)
+        ]
+
+    shown = images(["even", "neighbours"], ["one place", "an object", "class token"], ["even", "even", "neighbours"])
+    assert opening(shown, 1, (6, 6)) == (1, 1)
+    assert opening(images(["neighbours", "even"], ["one place"]), 1, (6, 6)) == (
+        1,
+        -1,
+    )  # even heads are alike in all images
+    assert opening(shown[:1], 1, (6, 6)) == (1, 0)  # of one image nobody knows what the next would change
+    hidden = [ExploredImage(i.name, i.image, i.weights, torch.zeros(6, 6, dtype=torch.bool)) for i in shown]
+    assert opening(hidden, 1, (6, 6)) == (1, 0)
 
 
 # ---- In the browser --------------------------------------------------------------------------------------------------
@@ -309,9 +351,8 @@ def test_small_maps_are_the_same_numbers_and_choose(page):
     page.open(arguments, "#layer=2&head=0&query=3,4")
     shares = decoded(given[2])[:, 1 + 28, 1:].reshape(3, 8, 8)
     for i, one in enumerate([shares.mean(0), *shares]):
-        assert_drawn(page.drawn(f"#heads > div:nth-child({i + 1}) canvas"), one, shares.max())
-    page["heads"].find_elements(By.TAG_NAME, "button")[3].click()
-    page["layers"].find_elements(By.TAG_NAME, "button")[1].click()
+        assert_drawn(page.drawn(f"#grid tbody tr:nth-child(3) td:nth-child({i + 2}) canvas"), one, shares.max())
+    page["grid"].find_elements(By.TAG_NAME, "button")[1 * 4 + 3].click()
     shares = decoded(given[1])[:, 1 + 28, 1:].reshape(3, 8, 8)
     assert_drawn(page.drawn(), shares[2], shares.max())
     assert page.text("sentence").startswith("layer 1, head 2, patch row 3 column 4: ")
@@ -566,7 +607,7 @@ def test_nothing_runs_over_the_side(page):
 def test_the_keyboard_alone_reaches_every_control(page):
     page.open(example(masked=True, registers=1, moments=2, images=2))
     controls = page.run("""
-        const all = [...document.querySelectorAll("select, button, input, [tabindex]")];
+        const all = [...document.querySelectorAll("select, button, input, [tabindex]")].filter((e) => e.tabIndex >= 0);
         const there = all.filter((e) => !e.disabled && e.getClientRects().length && (e.type !== "radio" || e.checked));
         there.forEach((element, i) => { element.dataset.number = i; });
         return there.length;""")
@@ -587,6 +628,162 @@ def test_the_keyboard_alone_reaches_every_control(page):
         assert style != "none"
         assert width >= 2
         assert label.strip()
+
+
+def test_it_opens_where_it_is_told_and_on_the_ground_of_the_page(page):
+    arguments = example(layers=range(3), heads=3)
+    layer, head = opening(arguments["moments"][0].images, 1, (8, 8))
+    page.open(arguments)
+    shares = decoded(arguments["moments"][0].images[0].weights[layer])[:, 1 + 36, 1:].reshape(3, 8, 8)
+    assert page.text("sentence").startswith(f"layer {layer}, head {head}, patch row 4 column 4")
+    assert_drawn(page.drawn(), shares[head], shares.max())
+    light = page.pixels("map-pixels")[..., :3].astype(int)
+    dark_page = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    try:
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dark_page)
+        page.run("return new Promise((done) => setTimeout(done, 100))")
+        dark = page.pixels("map-pixels")[..., :3].astype(int)
+        least, most = (np.unravel_index(find(shares[head]), (8, 8)) for find in (np.argmin, np.argmax))
+        assert light[least].sum() > light[most].sum()
+        assert dark[least].sum() < dark[most].sum()
+        assert (page.pixels("bar")[0, :, :3] == matplotlib.colormaps["magma"](np.arange(256), bytes=True)[:, :3]).all()
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_the_map_over_the_image_is_as_opaque_as_a_share_is_high_and_the_slider_thins_it(page):
+    arguments = example(layers=(0,), heads=2)
+    page.open(arguments, "#layer=0&head=1&query=2,2&over=1&opacity=100")
+    shares = decoded(arguments["moments"][0].images[0].weights[0])[:, 1 + 18, 1:].reshape(2, 8, 8)
+    full = page.pixels("picture-map")[..., 3].astype(int)
+    assert np.abs(full - 230 * shares[1] / shares.max()).max() <= 0.5 + 1e-3
+    page.run("document.getElementById('opacity').focus()")
+    page.press(*[Keys.ARROW_LEFT] * 10)
+    assert page.text("opacity-name") == "50%"
+    assert np.abs(page.pixels("picture-map")[..., 3] - full / 2).max() <= 1
+    assert "opacity=50" in page.run("return new Promise((done) => setTimeout(() => done(location.hash), 600))")
+    page["over"].click()
+    assert not page["picture-map"].is_displayed()
+    assert not page["opacity"].is_enabled()
+    page.press("o")
+    assert page["picture-map"].is_displayed()
+
+
+def jpeg(size: tuple[int, int]) -> bytes:
+    """A file of (height, width) pixels, red at the left and blue at the right."""
+    pixels = np.zeros((*size, 3), dtype=np.uint8)
+    pixels[:, : size[1] // 2, 0] = pixels[:, size[1] // 2 :, 2] = 255
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format="jpeg", quality=95)
+    return file.getvalue()
+
+
+def test_a_photograph_is_shown_in_its_own_pixels_and_so_are_the_patches_looked_at(page):
+    arguments = example(grid=(4, 6))
+    one = arguments["moments"][0].images[0]
+    arguments["moments"] = [Moment("", [ExploredImage(one.name, one.image, one.weights, photo=jpeg((80, 120)))])]
+    page.open(arguments, "#layer=1&head=0&query=1,1")
+    shown = page.pixels("picture-pixels")
+    assert shown.shape[:2] == (80, 120)
+    assert (shown[40, 20, :3] > 200).tolist() == [True, False, False]
+    assert (shown[40, 100, :3] > 200).tolist() == [False, False, True]
+    for number, row in enumerate(page["strongest"].find_elements(By.TAG_NAME, "tr")[:6]):
+        column = int(row.text.split()[1])
+        patch = page.pixels(f"#strongest tr:nth-child({number + 1}) canvas")
+        assert (patch[16, 16, :3] > 200).tolist() == [column < 3, False, column >= 3]
+    page.driver.find_element(By.CSS_SELECTOR, "input[value=original]").click()
+    assert (page.pixels("picture-pixels")[..., :3] == one.image.permute(1, 2, 0).numpy()).all()
+
+
+def test_arrows_go_from_one_small_map_to_the_next(page):
+    page.open(example(layers=range(3), heads=2), "#layer=1&head=0&query=1,1")
+    page.run("document.querySelector('#grid [aria-pressed=true]').focus()")
+    for key, start in (
+        (Keys.ARROW_RIGHT, "layer 1, head 1,"),
+        (Keys.ARROW_RIGHT, "layer 1, head 1,"),  # the edge
+        (Keys.ARROW_UP, "layer 0, head 1,"),
+        (Keys.ARROW_UP, "layer 0, head 1,"),
+        (Keys.ARROW_LEFT, "layer 0, head 0,"),
+        (Keys.ARROW_LEFT, "layer 0, mean of heads,"),
+        (Keys.ARROW_DOWN, "layer 1, mean of heads,"),
+    ):
+        page.press(key)
+        assert page.text("sentence").startswith(start)
+        assert page.run("return document.activeElement.getAttribute('aria-pressed')") == "true"
+    page.driver.find_element(By.CSS_SELECTOR, "input[value=rollout]").click()
+    assert len(page["grid"].find_elements(By.TAG_NAME, "button")) == 3  # one a layer
+
+
+def test_playing_goes_through_layers_and_training_to_the_end_and_can_be_stopped(page):
+    page.open(example(layers=range(3), moments=3), "#layer=2&head=0&query=1,1&moment=0")
+    seen = (
+        "return new Promise((done) => setTimeout(() => done(document.getElementById(arguments[0]).textContent), 1000))"
+    )
+    page["play-layer"].click()  # from the end it begins anew
+    assert (page.text("layer-name"), page.text("play-layer")) == ("0", "Stop")
+    assert page.run(seen, "layer-name") == "1"
+    assert page.run(seen, "layer-name") == "2"
+    assert page.text("play-layer") == "Play"
+    page.press("P")
+    assert page.text("moment-name") == "epoch 1"
+    page.press(Keys.ESCAPE)
+    assert page.run(seen, "moment-name") == "epoch 1"
+
+
+def test_the_saved_picture_has_whole_patches_and_both_panes(page, tmp_path):
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.open(example(grid=(4, 6)), "#layer=1&head=0&query=2,3&over=0")
+    page["save"].click()
+    saved = tmp_path / "attention-layer-1-head-0.png"
+    WebDriverWait(page.driver, 10, 0.05).until(lambda _: saved.exists())
+    picture = np.asarray(Image.open(saved).convert("RGB"))
+    across, down = 6 * 85, 4 * 85  # 512 pixels, in whole ones for each of six columns
+    assert picture.shape == (down + 24 + 96, 2 * across + 3 * 24, 3)
+    middles = picture[24 + 42 : 24 + down : 85]
+    assert (middles[:, 2 * 24 + across + 42 :: 85][:, :6] == page.pixels("map-pixels")[..., :3]).all()
+    assert np.ptp(picture[down + 24 + 20 :].astype(int)) > 100  # words below
+
+
+def test_the_link_that_is_copied_restores_the_state(page):
+    page.driver.execute_cdp_cmd(
+        "Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+    )
+    link = (
+        "#image=1&layer=7&head=1&query=5,6&mode=column&scale=log&over=0&opacity=35&moment=0&part=decoder&shown=filled"
+    )
+    page.open(example(images=2, layers=(2, 7), moments=2, masked=True), link.replace("layer=7", "layer=1"))
+    shown = {name: page.text(name) for name in ("sentence", "moment-name", "opacity-name", "layer-name")}
+    places = page.drawn()
+    page["copy"].click()
+    WebDriverWait(page.driver, 5, 0.02).until(lambda _: page.text("copy") == "Link copied")
+    copied = page.run("return navigator.clipboard.readText()")
+    page.driver.get("about:blank")
+    page.driver.get(copied)
+    WebDriverWait(page.driver, 10, 0.02).until(lambda _: page["explorer"].is_displayed())
+    assert {name: page.text(name) for name in shown} == shown
+    assert shown["opacity-name"] == "35%"
+    assert not page["over"].is_selected()
+    assert page.driver.find_element(By.CSS_SELECTOR, "input[value=filled]").is_selected()
+    assert np.array_equal(page.drawn(), places, equal_nan=True)
+
+
+def test_controls_fold_on_a_phone_and_image_and_map_do_not_wait_below_them(page):
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    try:
+        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        page.open(example(registers=2, moments=2, masked=True, images=5), "#layer=1&head=0&query=1,1")
+        assert not page["layer"].is_displayed()
+        box = page.run("const b = arguments[0].getBoundingClientRect(); return [b.top, b.bottom]", page["picture"])
+        assert 0 < box[0] < box[1] < 844  # the whole image, its map over it
+        page.driver.find_element(By.CSS_SELECTOR, "#fold summary").click()
+        assert page["layer"].is_displayed()
+        assert page.run("return document.getElementById('fold').getBoundingClientRect().top") > 0.25 * 844
+        assert page.text("fold-name") == "epoch 1 · layer 1 · head 0"
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    page.open(example())
+    assert page["layer"].is_displayed()
+    assert not page.driver.find_element(By.CSS_SELECTOR, "#fold summary").is_displayed()
 
 
 @pytest.mark.slow

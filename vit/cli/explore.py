@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,9 +18,11 @@ from vit.progress import track
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vit.checkpoints import Origin
     from vit.figures import ExploredImage
     from vit.interpret import ModelWithImages
 
+PHOTO = 512  # pixels of the longer side of a photograph: what a screen shows of it
 MAX_WEIGHTS = 100_000_000  # ten times what the largest page holds, however well they pack
 WAYS = "--layers and --count choose, --part encoder leaves a decoder out, without --snapshots there is one checkpoint"
 
@@ -103,6 +106,27 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
+def photo_of(path: str | Path, origin: Origin) -> bytes:
+    """Return the part of an image file that the model takes as a JPEG of up to 512 pixels a side; empty where it has no more
+    pixels than the model's input."""
+    from PIL import Image
+
+    from vit.data.decode import decode, size_of
+
+    width, height = size_of(str(path)) or (0, 0)
+    rows, columns = origin.image_size
+    more = min(PHOTO / max(rows, columns), width / columns, height / rows)
+    size = (round(more * rows), round(more * columns))
+    if more <= 1 or isinstance(content := decode(str(path), size, origin.interpolation), str):
+        return b""
+    channels = [
+        Image.frombytes("L", size[::-1], content[at * len(content) // 3 :][: len(content) // 3]) for at in range(3)
+    ]
+    file = io.BytesIO()
+    Image.merge("RGB", channels).save(file, format="jpeg", quality=85)
+    return file.getvalue()
+
+
 def explored(subject: ModelWithImages, layers: Sequence[int] | None) -> tuple[list[ExploredImage], dict[str, Tensor]]:
     """Return what the page shows of each image, and all weights by name: layer0, ..., decoder0, ..."""
     import torch
@@ -125,6 +149,7 @@ def explored(subject: ModelWithImages, layers: Sequence[int] | None) -> tuple[li
         decoder = maps.weights
         filled = (subject.reconstruct().filled * 255).round().to(torch.uint8)
 
+    photos = [photo_of(path, model.origin) for path in subject.paths] or [b""] * len(subject.names)
     images = [
         ExploredImage(
             name,
@@ -133,6 +158,7 @@ def explored(subject: ModelWithImages, layers: Sequence[int] | None) -> tuple[li
             None if mask is None else subject.hidden[i],
             {n: weights[i] for n, weights in decoder.items()},
             filled[i],
+            photos[i],
         )
         for i, name in enumerate(subject.names)
     ]

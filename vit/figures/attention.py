@@ -18,6 +18,7 @@ from vit.figures.style import fitted, styled, text_width, theme
 
 Patch = tuple[int, int]
 NO_PLACE = "tokens without a place in the image (class token, registers)"
+ON_PATCHES = " on patches"
 LEAD = ("original", "what the model sees", "filled in")  # of a masked model's images
 
 
@@ -45,16 +46,17 @@ def attention_figure(
     they share a scale; a sheet holds 480 pictures. The notes at its foot say what the colours, the percentage and the marks
     mean; layer, head, query, model and data are the caller's to say.
 
-    An overlay lays the map, at a fixed opacity of 50%, over the image in grey. The bar beside it is then as wide as the image
-    is bright: each colour in the picture stands in it, at the height of its value and between black and white where its
-    pixel lies, so that a bright pixel cannot pass for a strong weight.
+    An overlay lays the map over the image in pale grey, the more opaque the higher its value: where there is little, the image
+    is seen. The bar beside it is then as wide as the image is bright: each colour in the picture stands in it, at the height
+    of its value and between black and white where its pixel lies.
 
     Args:
         images: (B, C, H, W) from 0 to 1, C 1 or 3.
         maps: (B, P, rows, columns), never below 0 unless `unit` is given; nan where a patch was hidden from the model.
         panels: P names: "mean of heads", "head 0", "layer 3".
         labels: B names; may be empty strings.
-        masses: (B, P), what fell on tokens that have no place in the picture; beside each name stands the rest of 1.
+        masses: (B, P), what fell on tokens that have no place in the picture; beside each name stands the rest of 1, as
+            "69% on patches", or "69%" where pictures are small.
         query: (row, column) of the patch that asks, outlined: one for all images, or one for each.
         scale: "shared" by all maps, so that a strong head looks strong beside a weak one; "row", each image its own; "log",
             shared and logarithmic.
@@ -67,6 +69,7 @@ def attention_figure(
     Raises:
         ValueError: shapes, counts or the scale do not fit, or there are more pictures than one sheet holds.
     """
+    panels = [""] if list(panels) == [what] else panels  # the notes say it
     drawn = ImageMaps.of(images, maps, panels, labels, masses, query, scale, unit, overlay)
     words = {"keys": drawn.keys(mark), "notes": drawn.notes(what)}
     sheet = drawn.sheet(1, images, title, subtitle, beside=scale != "row", **words)
@@ -114,7 +117,7 @@ def strongest_figure(
         notes.append(f"%: the share of the attention that falls on patches; the rest stays on {NO_PLACE}.")
     keys = [(QUERY, "the patch that asks")] if drawn.queries else []
     sheet = drawn.sheet(1, images, title, subtitle, foot=32, beside=True, bar=False, keys=keys, notes=notes)
-    names, size, _ = headings(panels, drawn.shares, sheet.room)
+    names, size = headings(panels, drawn.shares, ON_PATCHES, sheet.room)
     most = drawn.grid[0] * drawn.grid[1]
     unit = " patches" if text_width(f"{most} of {most} patches", size) <= sheet.room else ""
     for block, (picture, axes) in enumerate(zip(sheet.pixels(images), sheet.axes, strict=True)):
@@ -180,10 +183,8 @@ def masked_figure(
     whole = there.sum((-2, -1)) + (0 if masses is None else masses.detach().double().cpu().numpy())
     seen = (there * ~gone[:, None]).sum((-2, -1)) / np.where(whole > 0, whole, 1)
     shares = [[percent(share) for share in row] for row in seen]
-    names, size, cut = headings(panels, [[f"{share} visible" for share in row] for row in shares], sheet.room)
-    if cut:  # the notes say it too
-        names, size, _ = headings(panels, shares, sheet.room)
-    (lead,), lead_size, _ = headings(LEAD, [[""] * len(LEAD)], sheet.room)
+    names, size = headings(panels, shares, " visible", sheet.room)
+    (lead,), lead_size = headings(LEAD, [[""] * len(LEAD)], "", sheet.room)
     # The three pictures of each image, and its maps.
     for block, (original, filling) in enumerate(zip(sheet.pixels(images), sheet.pixels(filled), strict=True)):
         axes, quiet = sheet.axes[block], not sheet.top[block]
@@ -275,7 +276,7 @@ class ImageMaps:
 
     def draw(self, sheet: Sheet, block: int, picture: np.ndarray, image: int) -> None:
         """Draw an image (H, W, 3) and its maps as a block of a sheet."""
-        names, size, _ = headings(self.panels, self.shares, sheet.room)
+        names, size = headings(self.panels, self.shares, ON_PATCHES, sheet.room)
         first, *rest = sheet.axes[block]
         sheet.picture(first, picture, fitted(self.labels[image], sheet.room, 8), 8)
         for axes, value, name in zip(rest, self.values[image], names[image], strict=True):
@@ -305,8 +306,8 @@ class ImageMaps:
             notes[0] += f" 1 is what each patch would get of {what} spread evenly over all patches{there}."
         if self.overlay:
             notes.append(
-                "The image lies in grey under the map:"
-                " in the bar, its dark pixels are at the left, its bright ones at the right."
+                "The image lies in grey under the map, which is the more opaque the higher its value:"
+                " in the bar, dark pixels are at the left, bright ones at the right."
             )
         tops, lows = (
             np.array([getattr(scale, end) for scale in self.scales])[:, None, None, None] for end in ("top", "low")

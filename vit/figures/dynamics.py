@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from torch import Tensor
 
-from vit.figures.style import COLOURS, styled, theme, titled_figure
+from vit.figures.style import styled, theme, titled_figure
 
 Courses = Mapping[str, Mapping[str, Tensor]]
 """Name of a matrix -> name of a quantity -> (records, layers)."""
@@ -86,7 +86,7 @@ def dynamics_figure(
     """
     at = steps.numpy()
     depth = max(values.shape[1] for courses in layers.values() for values in courses.values())
-    colours = ListedColormap(matplotlib.colormaps[COLOURS](np.linspace(*DEPTHS[dark], depth)))
+    colours = ListedColormap(matplotlib.colormaps["magma"](np.linspace(*DEPTHS[dark], depth)))
     figure = titled_figure(13.0, 7.3 + (2.2 if products is not None else 0.0), title, subtitle)
     heights = [7.3, 2.2] if products is not None else [7.3]
     upper, *lower = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]

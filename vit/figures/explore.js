@@ -6,18 +6,21 @@
   const page = JSON.parse($("description").textContent);
   const [rows, columns] = page.grid, patches = rows * columns;
   const rowOf = (patch) => Math.floor(patch / columns), columnOf = (patch) => patch % columns;
-  const colours = Uint8Array.from(page.colours.match(/../g), (pair) => parseInt(pair, 16));
+  const dark = matchMedia("(prefers-color-scheme: dark)"), phone = matchMedia("(max-width: 36rem)");
+  let colours; // 256 times three bytes, from near the page's ground to what stands out from it
 
   if (!("DecompressionStream" in window)) return; // the notice stays, and says what to do
   const packed = Uint8Array.from(atob($("data").textContent), (c) => c.charCodeAt(0));
   const unpacking = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   const bytes = new Uint8Array(await new Response(unpacking).arrayBuffer());
+  const photos = await Promise.all(page.images.map(({ photo }) => photo
+    && createImageBitmap(new Blob([bytes.subarray(photo[0], photo[0] + photo[1])], { type: "image/jpeg" }))));
 
   // ---- What is looked at -------------------------------------------------------------------------------------------
 
   const state = {
-    image: 0, moment: page.moments.length - 1, part: "encoder", layer: page.encoder.layers.length - 1, head: MEAN,
-    mode: "row", scale: "row", shown: "seen", pinned: false,
+    image: 0, moment: page.moments.length - 1, part: "encoder", layer: page.start[0], head: page.start[1],
+    mode: "row", scale: "row", shown: page.images[0].hidden ? "seen" : "photo", pinned: false, over: true, opacity: 100,
     query: Math.floor(rows / 2) * columns + Math.floor(columns / 2), // a patch; -1, -2, ... are the prefix tokens
   };
   let lastPatch = state.query;
@@ -150,7 +153,7 @@
     });
   }
 
-  /** The share that gets the brightest colour, in the maps of this layer. */
+  /** The share that gets the strongest colour, in the maps of this layer. */
   function topOf(layer) {
     const each = [...Array(part().heads).keys()];
     if (state.scale === "log") return 1;
@@ -159,19 +162,21 @@
     return Math.max(1e-6, ...looks.map((seen) => (seen ? largest(seen.grid) : 0)));
   }
 
-  function colourIndex(share, top) {
-    const height = state.scale === "log" ? 1 + Math.log10(Math.max(share, LOWEST)) / 4 : share / top;
-    return Math.round(255 * Math.min(height, 1));
+  /** Where a share lies between the first and the last colour, 0 to 1. */
+  function place(share, top) {
+    return Math.min(state.scale === "log" ? 1 + Math.log10(Math.max(share, LOWEST)) / 4 : share / top, 1);
   }
 
-  /** One canvas pixel a patch; an absent one stays transparent, and the hatching behind shows. */
-  function paint(canvas, seen, top) {
+  /** One canvas pixel a patch; an absent one stays transparent, and the hatching behind shows. Over an image (`opacity` is
+   *  given) the opacity rises with the share, and no colour is so near the page's ground as to be a veil. */
+  function paint(canvas, seen, top, opacity) {
     const pixels = new ImageData(columns, rows);
     if (seen) {
       seen.grid.forEach((share, patch) => {
         if (Number.isNaN(share)) return;
-        const from = 3 * colourIndex(share, top);
-        pixels.data.set([colours[from], colours[from + 1], colours[from + 2], 255], 4 * patch);
+        const at = place(share, top), over = opacity !== undefined;
+        const from = 3 * Math.round(255 * (over ? 0.35 + 0.65 * at : at)), alpha = over ? Math.round(230 * opacity * at) : 255;
+        pixels.data.set([colours[from], colours[from + 1], colours[from + 2], alpha], 4 * patch);
       });
     }
     canvas.getContext("2d").putImageData(pixels, 0, 0);
@@ -262,15 +267,20 @@
     const now = [state.image, state.moment, state.shown].join();
     if (now === pictureKey) return; // a pointer that moves changes none of it
     pictureKey = now;
-    const { name, height, width, pixels, hidden, filled } = image();
-    const from = state.shown === "filled" && filled ? filled[state.moment] : pixels;
-    paintImage($("picture-pixels"), image(), from, state.shown === "seen" ? hidden : null);
+    const { name, height, width, pixels, hidden, filled } = image(), photo = photos[state.image];
+    const from = state.shown === "filled" && filled ? filled[state.moment] : pixels, canvas = $("picture-pixels");
+    if (state.shown === "photo") {
+      [canvas.width, canvas.height] = [photo.width, photo.height];
+      canvas.getContext("2d").drawImage(photo, 0, 0);
+    } else paintImage(canvas, image(), from, state.shown === "seen" ? hidden : null);
+    canvas.classList.toggle("smooth", state.shown === "photo");
     for (const stage of [$("picture"), $("map")]) {
       stage.style.aspectRatio = `${width} / ${height}`;
       stage.style.maxWidth = `${(75 * width) / height}vh`;
     }
     $("picture-caption").textContent = name;
-    $("shown-control").hidden = !hidden && !filled;
+    $("shown-control").hidden = !hidden && !filled && !photo;
+    $("photo-choice").hidden = !photo;
     $("seen-choice").hidden = !hidden;
     $("filled-choice").hidden = !filled;
     [...$("thumbs").children].forEach((canvas, i) => canvas.classList.toggle("chosen", i === state.image));
@@ -294,7 +304,14 @@
     $("strongest").replaceChildren();
     const shown = ranked.slice(0, 6), all = seen ? seen.grid.reduce((sum, share) => sum + (share || 0), 0) : 0;
     const line = (patch, share, top) => {
-      const row = make("tr", $("strongest")), name = make("td", row, `${rowOf(patch)}, ${columnOf(patch)} `);
+      const row = make("tr", $("strongest")), name = make("td", row), from = $("picture-pixels");
+      const thumb = make("canvas", name), [width, height] = [from.width / columns, from.height / rows];
+      [thumb.width, thumb.height] = [32, Math.round((32 * height) / width)];
+      thumb.setAttribute("aria-hidden", "true");
+      const context = thumb.getContext("2d");
+      context.imageSmoothingEnabled = width > 32;
+      context.drawImage(from, columnOf(patch) * width, rowOf(patch) * height, width, height, 0, 0, 32, thumb.height);
+      name.append(`${rowOf(patch)}, ${columnOf(patch)} `);
       make("small", name, (patch === state.query ? "itself " : "") + (isHidden(patch) ? "hidden" : ""));
       make("td", row, percent(share), "number");
       const bar = make("div", make("td", row, undefined, "meter"));
@@ -336,62 +353,67 @@
     return words.join(" ");
   }
 
-  /** A small map to click on. Made once; drawn with every change. */
-  function makeTile(strip, onClick) {
-    const button = make("button", make("div", strip));
-    button.type = "button";
-    const canvas = make("canvas", button);
-    [canvas.width, canvas.height] = [columns, rows];
-    canvas.setAttribute("aria-hidden", "true");
-    make("span", button);
-    button.addEventListener("click", onClick);
-    return button;
+  let tiles = [], gridKey = "";
+
+  /** The small maps: a row for each layer, a column for each head and their mean; of rollouts there is one a layer. Made
+   *  once for each part, drawn with every change. */
+  function drawGrid() {
+    const rolled = state.mode === "rollout", heads = rolled ? [MEAN] : [MEAN, ...Array(part().heads).keys()];
+    const layers = [...part().layers.keys()].filter((layer) => !rolled || part().layers[layer] === layer);
+    if (gridKey !== (gridKey = [state.part, rolled].join())) {
+      tiles = [];
+      $("grid").replaceChildren();
+      const head = make("tr", make("thead", $("grid"))), body = make("tbody", $("grid"));
+      make("td", head);
+      for (const one of heads) make("th", head, rolled ? "rollout" : one === MEAN ? "mean" : `head ${one}`).scope = "col";
+      for (const layer of layers) {
+        const row = make("tr", body), name = make("th", row, `layer ${part().layers[layer]}`);
+        name.scope = "row";
+        make("small", name);
+        for (const one of heads) {
+          const button = make("button", make("td", row)), canvas = make("canvas", button);
+          button.type = "button";
+          button.setAttribute("aria-label", `${layerName(layer)}, ${rolled ? "rollout" : headName(one)}`);
+          [canvas.width, canvas.height] = [columns, rows];
+          canvas.setAttribute("aria-hidden", "true");
+          button.addEventListener("click", () => set(rolled ? { layer } : { layer, head: one }));
+          tiles.push({ button, canvas, layer, head: one, note: name.lastChild });
+        }
+      }
+    }
+    $("grid-heading").textContent = rolled ? "Rollout up to each layer" : `All layers and heads of the ${state.part}`;
+    const own = state.scale === "row" || (rolled && state.scale === "shared"), query = look(state.layer, state.head);
+    if (own && query) $("grid-heading").textContent += " (beside each layer: the share with the strongest colour)";
+    const tops = new Map(layers.map((layer) => [layer, topOf(layer)]));
+    for (const { button, canvas, layer, head, note } of tiles) {
+      const current = layer === state.layer && (rolled || head === state.head);
+      paint(canvas, look(layer, head), tops.get(layer));
+      canvas.style.aspectRatio = `${image().width} / ${image().height}`;
+      button.setAttribute("aria-pressed", String(current));
+      button.tabIndex = current ? 0 : -1; // one stop for the Tab key; arrows go on from there
+      note.textContent = own && query ? ` ${percent(tops.get(layer))}` : "";
+    }
   }
 
-  function drawStrip(id, values, current, name, caption, draw, choose) {
-    const strip = $(id);
-    while (strip.children.length > values.length) strip.lastChild.remove();
-    while (strip.children.length < values.length) {
-      const i = strip.children.length;
-      makeTile(strip, () => choose(i));
-    }
-    values.forEach((value, i) => {
-      const button = strip.children[i].firstChild;
-      draw(button.firstChild, value);
-      button.firstChild.style.aspectRatio = `${image().width} / ${image().height}`;
-      button.lastChild.textContent = caption(value);
-      button.setAttribute("aria-label", name(value));
-      button.setAttribute("aria-pressed", String(value === current));
-    });
-  }
+  let shownNow = null; // what `sentence` is about
 
   function draw() {
     const seen = look(state.layer, state.head), rolled = state.mode === "rollout", top = topOf(state.layer);
     const ranked = seen ? [...seen.grid.keys()].filter((p) => !Number.isNaN(seen.grid[p])) : [];
     ranked.sort((a, b) => seen.grid[b] - seen.grid[a] || a - b);
     paint($("map-pixels"), seen, top);
+    $("picture-map").hidden = !state.over;
+    $("picture-pixels").classList.toggle("faded", state.over && seen !== null);
+    paint($("picture-map"), seen, top, state.opacity / 100);
     drawBar(top);
     document.querySelector(".bar").hidden = !seen; // a hidden patch asks nothing: no map, no scale
     drawNumbers(seen, ranked);
+    shownNow = [seen, ranked];
     const hiddenTokens = state.part === "decoder" ? [...Array(patches).keys()].filter(isHidden) : [];
     outline(mapOverlay, [], hiddenTokens);
     outline(pictureOverlay, ranked.slice(0, 3), []);
 
-    const heads = [MEAN, ...Array(part().heads).keys()], layers = [...part().layers.keys()];
-    $("heads-block").hidden = rolled;
-    $("heads-heading").textContent = `Heads of ${layerName(state.layer)}`;
-    if (!rolled) {
-      drawStrip("heads", heads, state.head, headName, (head) => (head === MEAN ? "mean" : `head ${head}`),
-        (canvas, head) => paint(canvas, look(state.layer, head), top), (i) => set({ head: heads[i] }));
-    }
-    $("layers-heading").textContent = rolled ? "Rollout up to each layer"
-      : `Layers of the ${state.part}, ${headName(state.head)}`;
-    const fits = (layer) => !rolled || part().layers[layer] === layer;
-    const own = state.scale === "row" || (rolled && state.scale === "shared");
-    drawStrip("layers", layers.filter(fits), state.layer, layerName,
-      (layer) => `${part().layers[layer]}${own && seen ? ` · ${Math.round(100 * topOf(layer))}%` : ""}`,
-      (canvas, layer) => paint(canvas, look(layer, state.head), topOf(layer)), (i) => set({ layer: layers[i] }));
-    if (own && seen) $("layers-heading").textContent += " (brightest colour: the share below each)";
+    drawGrid();
     tell();
   }
 
@@ -408,14 +430,115 @@
       }
       told = { image: state.image, moment: state.moment, scale: state.scale };
       $("live").textContent = [...words, $("sentence").textContent].join("; ");
-      const { query, head } = state;
-      const link = {
-        image: state.image, moment: state.moment, part: state.part, layer: part().layers[state.layer],
-        head: head === MEAN ? "mean" : head, mode: state.mode, scale: state.scale,
-        query: query < 0 ? query : `${rowOf(query)},${columnOf(query)}`, held: Number(state.pinned),
-      };
-      history.replaceState(null, "", `#${new URLSearchParams(link)}`);
+      history.replaceState(null, "", link());
     }, 500);
+  }
+
+  /** The address's end that brings back what is shown. */
+  function link() {
+    const { query, head } = state;
+    return `#${new URLSearchParams({
+      image: state.image, moment: state.moment, part: state.part, layer: part().layers[state.layer],
+      head: head === MEAN ? "mean" : head, mode: state.mode, scale: state.scale, shown: state.shown,
+      over: Number(state.over), opacity: state.opacity,
+      query: query < 0 ? query : `${rowOf(query)},${columnOf(query)}`, held: Number(state.pinned),
+    })}`;
+  }
+
+  // ---- To take away ------------------------------------------------------------------------------------------------
+
+  const MARGIN = 24, SIDE = 512, FOOT = 96; // of a saved picture, in pixels; SIDE is about the longer side of a pane
+
+  /** Image and map beside each other, with the bar and the sentence below, as a canvas: each patch whole pixels. */
+  function composed() {
+    const { width, height } = image(), longer = Math.max(width, height), style = getComputedStyle(document.body);
+    const across = columns * Math.round((SIDE * width) / longer / columns), down = rows * Math.round((SIDE * height) / longer / rows);
+    const canvas = document.createElement("canvas"), context = canvas.getContext("2d");
+    [canvas.width, canvas.height] = [2 * across + 3 * MARGIN, down + MARGIN + FOOT];
+    context.fillStyle = style.backgroundColor;
+    context.fillRect(0, 0, canvas.width, canvas.height);
+    const lefts = [MARGIN, across + 2 * MARGIN], cell = [across / columns, down / rows];
+    const pane = (from, left) => context.drawImage(from, left, MARGIN, across, down);
+    context.fillStyle = style.getPropertyValue("--hatch");
+    for (const left of lefts) context.fillRect(left, MARGIN, across, down);
+    context.imageSmoothingEnabled = state.shown === "photo";
+    context.filter = getComputedStyle($("picture-pixels")).filter;
+    pane($("picture-pixels"), lefts[0]);
+    context.filter = "none";
+    context.imageSmoothingEnabled = false;
+    if (state.over) pane($("picture-map"), lefts[0]);
+    pane($("map-pixels"), lefts[1]);
+    for (const [colour, width] of state.query < 0 ? [] : [["#000", 5], ["#fff", 2]]) {
+      [context.strokeStyle, context.lineWidth] = [colour, width];
+      const corner = [columnOf(state.query) * cell[0], MARGIN + rowOf(state.query) * cell[1]];
+      for (const left of lefts) context.strokeRect(left + corner[0], corner[1], ...cell);
+    }
+
+    context.drawImage($("bar"), lefts[1], down + MARGIN + 12, across, 10);
+    context.fillStyle = style.color;
+    context.font = `15px ${style.fontFamily}`;
+    const ticks = [...$("ticks").children], base = down + MARGIN + 40;
+    ticks.forEach((tick, i) => {
+      context.textAlign = i === 0 ? "left" : i === ticks.length - 1 ? "right" : "center";
+      context.fillText(tick.textContent, lefts[1] + (across * i) / (ticks.length - 1), base);
+    });
+    context.textAlign = "left";
+    let line = "", y = base;
+    for (const word of `${image().name}: ${sentence(...shownNow)}`.split(" ")) {
+      if (context.measureText(`${line} ${word}`).width > across) {
+        context.fillText(line, lefts[0], y, across);
+        [line, y] = [word, y + 20];
+      } else line = line ? `${line} ${word}` : word;
+    }
+    context.fillText(line, lefts[0], y, across);
+    return canvas;
+  }
+
+  function save() {
+    composed().toBlob((blob) => {
+      const anchor = document.createElement("a");
+      anchor.href = URL.createObjectURL(blob);
+      const head = state.mode === "rollout" ? "rollout" : headName(state.head).replaceAll(" ", "-");
+      anchor.download = `attention-${layerName(state.layer).replaceAll(" ", "-")}-${head}.png`;
+      anchor.click();
+      setTimeout(() => URL.revokeObjectURL(anchor.href), 10000);
+    });
+  }
+
+  async function copy() {
+    history.replaceState(null, "", link());
+    let said = "Link copied";
+    try {
+      await navigator.clipboard.writeText(location.href);
+    } catch { // the browser does not let a page write there
+      said = "The link is in the address bar";
+    }
+    $("copy").textContent = $("live").textContent = said;
+    setTimeout(() => { $("copy").textContent = "Copy link"; }, 3000);
+  }
+
+  // ---- Playing -----------------------------------------------------------------------------------------------------
+
+  let playing = "", timer = 0;
+
+  /** Go through the layers or the moments from here, or from the first if here is the last; a second time stops. */
+  function play(key) {
+    const last = () => (key === "layer" ? part().layers : page.moments).length - 1, before = playing;
+    stop();
+    if (before === key || last() === 0) return;
+    playing = key;
+    $(`play-${key}`).textContent = "Stop";
+    set({ [key]: state[key] === last() ? 0 : state[key] + 1 });
+    timer = setInterval(() => {
+      if (state[key] < last()) set({ [key]: state[key] + 1 });
+      if (state[key] >= last()) stop();
+    }, 900);
+  }
+
+  function stop() {
+    clearInterval(timer);
+    if (playing) $(`play-${playing}`).textContent = "Play";
+    playing = "";
   }
 
   // ---- Changing ----------------------------------------------------------------------------------------------------
@@ -440,6 +563,7 @@
     if (state.query < -part().prefix) state.query = lastPatch;
     if (state.query >= 0) lastPatch = state.query;
     if (state.shown === "seen" && !image().hidden) state.shown = "original";
+    if (state.shown === "photo" && !photos[state.image]) state.shown = "original";
 
     fillHeads();
     $("image").value = state.image;
@@ -453,6 +577,12 @@
     $("head").value = state.mode === "rollout" ? MEAN : state.head;
     $("head").disabled = state.mode === "rollout";
     $("scale").value = state.scale;
+    $("over").checked = state.over;
+    $("opacity").value = state.opacity;
+    $("opacity").disabled = !state.over;
+    $("opacity-name").textContent = $("opacity").ariaValueText = `${state.opacity}%`;
+    $("fold-name").textContent = [page.moments[state.moment], layerName(state.layer),
+      state.mode === "rollout" ? "rollout" : headName(state.head)].filter(Boolean).join(" · ");
     for (const input of document.querySelectorAll("input[type=radio]")) input.checked = state[input.name] === input.value;
     $("rollout-choice").firstChild.disabled = !canRoll();
     drawPicture();
@@ -465,6 +595,15 @@
     const from = state.query < 0 ? lastPatch : state.query; // from a token without a place, back to the grid
     const [row, column] = [rowOf(from) + (state.query < 0 ? 0 : down), columnOf(from) + (state.query < 0 ? 0 : right)];
     set({ query: Math.min(Math.max(row, 0), rows - 1) * columns + Math.min(Math.max(column, 0), columns - 1) });
+  }
+
+  /** From one small map to the next. */
+  function step(button, down, right) {
+    const at = tiles.findIndex((tile) => tile.button === button), across = state.mode === "rollout" ? 1 : part().heads + 1;
+    const column = (at % across) + right, next = tiles[(Math.floor(at / across) + down) * across + column];
+    if (column < 0 || column >= across || !next) return;
+    next.button.click();
+    next.button.focus();
   }
 
   const LETTERS = {
@@ -481,6 +620,8 @@
     d: () => set({ part: state.part === "encoder" ? "decoder" : "encoder" }),
     s: (step) => set({ scale: SCALES[turn(SCALES.indexOf(state.scale), step, SCALES.length)] }),
     i: (step) => set({ image: turn(state.image, step, page.images.length) }),
+    o: () => set({ over: !state.over }),
+    p: (step) => play(step > 0 ? "layer" : "moment"),
     t: (step) => set({ moment: turn(state.moment, step, page.moments.length) }),
   };
   const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
@@ -493,8 +634,9 @@
     const letter = LETTERS[event.key.toLowerCase()];
     if (letter) letter(event.shiftKey ? -1 : 1);
     else if (ARROWS[event.key] && (onMap || pointed)) move(...ARROWS[event.key]);
+    else if (ARROWS[event.key] && event.target.closest("#grid")) step(event.target, ...ARROWS[event.key]);
     else if (onMap && (event.key === "Enter" || event.key === " ")) set({ pinned: !state.pinned });
-    else if (event.key === "Escape") set({ pinned: false });
+    else if (event.key === "Escape") { stop(); set({ pinned: false }); }
     else return;
     event.preventDefault();
   });
@@ -532,6 +674,9 @@
     word("part", page.decoder ? ["encoder", "decoder"] : ["encoder"]);
     word("mode", MODES);
     word("scale", SCALES);
+    word("shown", ["photo", "seen", "original", "filled"]);
+    number("opacity", 101);
+    if (["0", "1"].includes(link.get("over"))) change.over = link.get("over") === "1";
     if (link.get("head") === "mean") change.head = MEAN; else number("head", page[change.part || state.part].heads);
     const place = /^(\d+),(\d+)$/.exec(link.get("query") || "");
     const [row, column] = place ? [Number(place[1]), Number(place[2])] : [rows, columns];
@@ -573,9 +718,18 @@
     const away = (patch) => Math.hypot(rowOf(patch) - (rows - 1) / 2, columnOf(patch) - (columns - 1) / 2);
     state.query = lastPatch = tokenPatches().sort((a, b) => away(a) - away(b))[0];
   }
+  [$("picture-map").width, $("picture-map").height] = [columns, rows];
+  $("play-key").hidden = page.moments.length === 1;
   const mapOverlay = makeOverlay($("map")), pictureOverlay = makeOverlay($("picture"));
   for (const key of ["image", "head"]) $(key).addEventListener("change", () => set({ [key]: Number($(key).value) }));
-  for (const key of ["layer", "moment"]) $(key).addEventListener("input", () => set({ [key]: Number($(key).value) }));
+  for (const key of ["layer", "moment"]) {
+    $(key).addEventListener("input", () => { stop(); set({ [key]: Number($(key).value) }); });
+    $(`play-${key}`).addEventListener("click", () => play(key));
+  }
+  $("opacity").addEventListener("input", () => set({ opacity: Number($("opacity").value) }));
+  $("over").addEventListener("change", () => set({ over: $("over").checked }));
+  $("save").addEventListener("click", save);
+  $("copy").addEventListener("click", copy);
   $("scale").addEventListener("change", () => set({ scale: $("scale").value }));
   for (const input of document.querySelectorAll("input[type=radio]")) {
     input.addEventListener("input", () => set({ [input.name]: input.value }));
@@ -583,6 +737,14 @@
   follow($("picture"));
   follow($("map"));
   window.addEventListener("hashchange", fromLink);
+  const takeColours = () => {
+    colours = Uint8Array.from(page.colours[dark.matches ? "dark" : "light"].match(/../g), (pair) => parseInt(pair, 16));
+  };
+  dark.addEventListener("change", () => { takeColours(); set({}); });
+  const fold = () => { $("fold").open = !phone.matches; };
+  phone.addEventListener("change", fold);
+  takeColours();
+  fold();
   $("notice").hidden = true;
   $("explorer").hidden = false;
   fromLink();

@@ -16,6 +16,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from vit.errors import UserError
 from vit.figures.document import render_page
-from vit.figures.scale import PALETTE
+from vit.figures.scale import DARK_PALETTE, PALETTE
 from vit.figures.style import printable
 
 SCALE = 255  # the code of a weight of 1
@@ -47,6 +48,7 @@ class ExploredImage:
         hidden: bool (rows, columns), True where the model did not see; None where it saw everything.
         decoder: decoder layer -> (h, M, M), M = decoder prefix + all patches in grid order; empty without a decoder.
         filled: uint8 (C, H, W), the image as the model fills it in.
+        photo: a JPEG of the same part of the image with more pixels than the model takes, to be looked at; may be empty.
     """
 
     name: str
@@ -55,6 +57,7 @@ class ExploredImage:
     hidden: Tensor | None = None
     decoder: Mapping[int, Tensor] = field(default_factory=dict)
     filled: Tensor | None = None
+    photo: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,8 @@ def explore_page(
         "registers": registers,
         "encoder": encoder,
         "decoder": decoder,
-        "colours": PALETTE.tobytes().hex(),  # 256 times rrggbb
+        "start": opening(moments[-1].images, prefix, grid_size),
+        "colours": {"light": PALETTE.tobytes().hex(), "dark": DARK_PALETTE.tobytes().hex()},  # 256 times rrggbb each
         "images": [_described(stream, [moment.images[i] for moment in moments]) for i in range(len(first))],
     }
     described = json.dumps(description, separators=(",", ":"))  # ASCII, so line separators are escaped too
@@ -158,6 +162,37 @@ def weights_of(codes: Tensor) -> Tensor:
     return torch.where(seen, ((exact + shift) / SCALE) ** 2, 0.0)
 
 
+def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int]) -> tuple[int, int]:
+    """Return the head that the page opens on, as (place of the layer, head): one that looks at something, and at little else.
+
+    It is the head with the lowest entropy (of its attention from patch to patch, the mean over patches and images) among those
+    that give at least half of the attention to patches, at most half of that to the patch that asks and the eight around it,
+    and at most half of it whatever the image: two images have no more in common (where there are several, and none is
+    masked). Where no head is left, it is the mean of the last layer's heads, (last, -1).
+    """
+    row, column = (axis.flatten() for axis in torch.meshgrid(*map(torch.arange, grid), indexing="ij"))
+    near = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)  # (L, L)
+    nears = [
+        near if image.hidden is None else near[~image.hidden.flatten()][:, ~image.hidden.flatten()] for image in images
+    ]
+    whole = len(images) > 1 and all(image.hidden is None for image in images)
+    best, chosen = math.inf, (len(images[0].weights) - 1, -1)
+    for place, layer in enumerate(sorted(images[0].weights)):
+        maps = [image.weights[layer][:, prefix:, prefix:].detach().double().cpu() for image in images]  # (h, L, L) each
+        on_patches = torch.stack([one.sum(-1).mean(-1) for one in maps]).mean(0)  # (h,)
+        maps = [one / one.sum(-1, keepdim=True).clamp(min=1e-12) for one in maps]
+        around = torch.stack([(one * close).sum(-1).mean(-1) for one, close in zip(maps, nears, strict=True)]).mean(0)
+        entropy = torch.stack([-(one * one.clamp(min=1e-12).log2()).sum(-1).mean(-1) for one in maps]).mean(0)
+        alike = torch.zeros_like(around)
+        if whole:
+            alike = torch.stack([torch.minimum(a, b).sum(-1).mean(-1) for a, b in pairwise(maps)]).mean(0)
+        shows = (on_patches >= 0.5) & (around <= 0.5) & (alike <= 0.5)
+        for head in shows.nonzero().flatten().tolist():
+            if float(entropy[head]) < best:
+                best, chosen = float(entropy[head]), (place, head)
+    return chosen
+
+
 def _check_shares(name: str, layers: Mapping[int, Tensor], tokens: int) -> None:
     """Raise PageError where weights are not (h, tokens, tokens), or their rows do not sum to 1."""
     for layer, weights in layers.items():
@@ -185,6 +220,7 @@ def _described(stream: bytearray, states: Sequence[ExploredImage]) -> dict[str, 
         "height": height,
         "width": width,
         "pixels": add(_pixels(image.image)),
+        "photo": [add(image.photo), len(image.photo)] if image.photo else None,
         "hidden": None if image.hidden is None else "".join(str(int(cell)) for cell in image.hidden.flatten()),
         "encoder": [add(_codes(state.weights)) for state in states],
         "decoder": [add(_codes(state.decoder)) for state in states] if image.decoder else None,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit.atomic import replacing
 from vit.figures.attention import ImageMaps, Patch
-from vit.figures.scale import PALETTE
+from vit.figures.scale import DARK_PALETTE, PALETTE
 from vit.figures.sheet import Sheet
 from vit.figures.style import fitted, style, theme
 
@@ -118,7 +118,8 @@ def _indexed(pictures: np.ndarray) -> list[Image.Image]:
     palette = colours
     if len(colours) > 256:
         weighted = colours.repeat(np.sqrt(counts).round().astype(int), 0)
-        weighted = np.concatenate([weighted, PALETTE.repeat(len(weighted) // 1024 + 1, 0)])
+        maps = PALETTE if pictures[0, 0, 0].mean() > 127 else DARK_PALETTE  # by the paper
+        weighted = np.concatenate([weighted, maps.repeat(len(weighted) // 1024 + 1, 0)])
         found = Image.fromarray(weighted[None]).quantize(256, kmeans=1).getpalette() or []
         palette = np.array(found, dtype=np.uint8).reshape(-1, 3)
     nearest = [

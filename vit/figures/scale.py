@@ -12,10 +12,13 @@ from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 from PIL import Image
 from torch import Tensor
 
-from vit.figures.style import COLOURS
+from vit.figures.style import DARK, LIGHT
 
 SCALES = ("shared", "row", "log")
-PALETTE = matplotlib.colormaps[COLOURS](np.arange(256), bytes=True)[:, :3]  # (256, 3)
+PALETTE, DARK_PALETTE = (
+    matplotlib.colormaps[theme.colours](np.arange(256), bytes=True)[:, :3] for theme in (LIGHT, DARK)
+)
+"""The colours of maps on a light and on a dark page, from little to much: uint8 (256, 3)."""
 
 
 class Scale(Normalize):

@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
+from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.patches import Patch as Swatch
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import Normal, Stroke
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from vit.errors import UserError
 from vit.figures.scale import Scale, brightness, image_bytes, resized, short
-from vit.figures.style import COLOURS, DPI, bare, fitted, legend_columns, text_width, theme, titled_figure, wrapped
+from vit.figures.style import DPI, bare, fitted, legend_columns, text_width, theme, titled_figure, wrapped
 
 MOST_PICTURES = 480  # on one sheet: beyond it nobody reads
 MOST_A_LINE = 13  # panels beside each other: the mean and twelve heads
@@ -35,6 +36,7 @@ PIXELATED = 64  # pixels a side, up to which an image is shown with its pixels a
 SMALL = 7.5  # points
 MARK, MARK_EDGE = "#00e5ff", "#06262b"  # the outline of a query: a colour that no map has, and its dark rim
 RIM = [Stroke(linewidth=2.6, foreground=MARK_EDGE), Normal()]
+FADED = 0.6  # how much is left of an image under a map
 ON_MAPS = ("#9b9b9b", 0.5)  # a stroke lighter than the dark half of the colours and darker than the bright half
 QUERY, ABSENT, HIDDEN = "query", "absent", "hidden"  # what a key explains
 
@@ -200,14 +202,13 @@ class Sheet(Page):
         quiet: bool,
         over: np.ndarray | None = None,
     ) -> None:
-        """Draw (rows, columns), nan for what is absent and crossed by a stroke; at half opacity `over` an image (H, W, 3)."""
+        """Draw (rows, columns), nan for what is absent and crossed by a stroke; it may lie `over` an image (H, W, 3)."""
         absent = np.isnan(values)
-        colours = matplotlib.colormaps[COLOURS].with_extremes(bad=theme().absent)
-        if over is None:
-            self._draw(axes, values, cmap=colours, norm=scale)
-        else:
-            self._draw(axes, brightness(over), cmap="gray", vmin=0, vmax=1)
-            self._draw(axes, values, cmap=colours, norm=scale, alpha=np.where(absent, 1.0, 0.5))
+        colours = matplotlib.colormaps[theme().colours]
+        if over is not None:
+            colours = laid_over(colours)
+            self._draw(axes, faded(brightness(over)))
+        self._draw(axes, values, cmap=colours.with_extremes(bad=theme().absent), norm=scale)
         self.strokes(axes, absent, theme().stroke)
         self._name(axes, name, size, quiet)
 
@@ -260,20 +261,19 @@ class Sheet(Page):
             axes = self.place(self.right + 16, top, 36 if overlay else 18, high)
             tips = 13 / (high - 13 * (scale.over + scale.under))
             ends = {(False, False): "neither", (True, False): "max", (False, True): "min", (True, True): "both"}
-            colours = matplotlib.colormaps[COLOURS]
+            colours = matplotlib.colormaps[theme().colours]
             if overlay:
-                low, top_colour = (0.5 * np.array(colours(end)[:3]) + 0.25 for end in (0.0, 1.0))
-                colours = colours.with_extremes(under=tuple(low), over=tuple(top_colour))
+                rgba = laid_over(colours)(np.arange(256))[:, None]  # over an image from black to white
+                mixed = rgba[..., 3:] * rgba[..., :3] + (1 - rgba[..., 3:]) * faded(np.linspace(0, 1, 256))
+                colours = colours.with_extremes(under=tuple(mixed[0, 128]), over=tuple(mixed[-1, 128]))
             bar = self.figure.colorbar(
                 ScalarMappable(scale, colours), cax=axes, extend=ends[scale.over, scale.under], extendfrac=tips
             )
             bar.outline.set_visible(False)
-            if overlay:  # the image from black at the left to white at the right
-                grey = np.linspace(0, 1, 256)[None]
+            if overlay:
                 axes.autoscale(False)
-                axes.imshow(
-                    grey, cmap="gray", alpha=0.5, extent=(0, 1, 0, 1), transform=axes.transAxes, aspect="auto", zorder=3
-                )
+                options: Any = {"extent": (0, 1, 0, 1), "transform": axes.transAxes, "aspect": "auto", "zorder": 3}
+                axes.imshow(mixed, origin="lower", **options)
             ticks = {tick: short(tick) for tick in scale.ticks(min(1 + int(high) // 40, 8))}
             if unit is None and scale.low <= 1 <= scale.top:
                 near = 22 / high
@@ -286,27 +286,54 @@ class Sheet(Page):
                 axes.set_title(name, fontsize=SMALL, color=theme().quiet, pad=4.2 + 6.2 * scale.over)
 
 
+def faded(grey: np.ndarray) -> np.ndarray:
+    """Brightness (...) of an image under a map, 0 to 1 -> (..., 3): paler, nearer to the paper."""
+    return (1 - FADED) * np.array(matplotlib.colors.to_rgb(theme().paper)) + FADED * grey[..., None]
+
+
+def laid_over(colours: Colormap) -> ListedColormap:
+    """The colours of a map over an image: from nothing to nearly opaque, and none so near the paper as to be a veil."""
+    places = np.linspace(0, 1, 256)
+    return ListedColormap(np.column_stack([colours(0.35 + 0.65 * places)[:, :3], 0.9 * places]))
+
+
 def _swatches() -> dict[str, Swatch]:
     """What stands in the legend for each kind of mark."""
     shade = (*matplotlib.colors.to_rgb(theme().quiet), 0.35)
     return {
         QUERY: Swatch(facecolor=shade, edgecolor=MARK, linewidth=1.3, path_effects=RIM),
         ABSENT: Swatch(facecolor=theme().absent, edgecolor=theme().stroke, hatch="///", linewidth=0),
-        HIDDEN: Swatch(facecolor="#73297f", edgecolor=ON_MAPS[0], hatch="///", linewidth=0),
+        HIDDEN: Swatch(
+            facecolor=matplotlib.colormaps[theme().colours](0.4), edgecolor=ON_MAPS[0], hatch="///", linewidth=0
+        ),
     }
 
 
-def headings(names: Sequence[str], shares: Iterable[Sequence[str]], room: float) -> tuple[list[list[str]], float, bool]:
-    """Write "name · share" for P names and, of each block, P shares, from 7.5 down to 5.5 points so that all fit `room` points.
+def headings(
+    names: Sequence[str], shares: Iterable[Sequence[str]], of: str, room: float
+) -> tuple[list[list[str]], float]:
+    """Write "name · share of ..." for P names and, of each block, P shares, so that all fit `room` points.
 
-    Where even 5.5 is too large, names end in an ellipsis, shares never. Returns the headings of each block, their size, and
-    whether a name had to be cut.
+    From 7.5 down to 6.5 points; where that is too large without `of`, which the notes of a sheet say too, down to 5.5; and
+    where that is too large names end in an ellipsis, shares never. Returns the headings of each block, and their size.
     """
-    rows = [[f" · {share}" if share else "" for share in row] for row in shares]
-    tails = {tail for row in rows for tail in row}
-    for size in (7.5, 7.0, 6.5, 6.0, 5.5):
-        tail = max(text_width(tail, size) for tail in tails)
-        cut = [fitted(name, room - tail, size) for name in names]
-        if cut == list(names):
+    rows = list(shares)
+
+    def written(size: float, of: str) -> tuple[list[list[str]], bool]:
+        tails = [
+            [f"{' · ' * bool(name)}{share}{of}" * bool(share) for name, share in zip(names, row, strict=True)]
+            for row in rows
+        ]
+        widest = [max(text_width(tail, size) for tail in column) for column in zip(*tails, strict=True)]
+        cut = [fitted(name, room - width, size) for name, width in zip(names, widest, strict=True)]
+        fits = cut == list(names) and max(widest) <= room
+        return [[name + tail for name, tail in zip(cut, row, strict=True)] for row in tails], fits
+
+    for size, ending in [
+        *((size, of) for size in (7.5, 7.0, 6.5)),
+        *((size, "") for size in (7.5, 7.0, 6.5, 6.0, 5.5)),
+    ]:
+        found, fits = written(size, ending)
+        if fits:
             break
-    return [[name + tail for name, tail in zip(cut, row, strict=True)] for row in rows], size, cut != list(names)
+    return found, size

@@ -31,7 +31,6 @@ from matplotlib.transforms import ScaledTranslation
 from vit.atomic import replacing
 
 P = ParamSpec("P")
-COLOURS = "magma"  # of maps, as in the style sheets
 DPI = 150
 ELLIPSIS = "…"
 SHEETS = [str(Path(__file__).with_name(f"{name}.mplstyle")) for name in ("light", "dark")]
@@ -46,6 +45,7 @@ class Theme:
         paper, ink, quiet: background, main and secondary text.
         absent, stroke: of a patch that the model does not see, and the stroke across it.
         series: of the first thing that is drawn, the second ...
+        colours: name of the colour map, which begins near the paper.
     """
 
     paper: str
@@ -54,6 +54,7 @@ class Theme:
     absent: str
     stroke: str
     series: Sequence[str]
+    colours: str
 
 
 def theme() -> Theme:
@@ -66,6 +67,7 @@ def theme() -> Theme:
         absent=settings["patch.facecolor"],
         stroke=settings["hatch.color"],
         series=settings["axes.prop_cycle"].by_key()["color"],
+        colours=settings["image.cmap"],
     )
 
 

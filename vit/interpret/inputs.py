@@ -39,6 +39,7 @@ class ModelWithImages:
         load: image numbers -> uint8 (B, C, H, W), as the model takes them.
         mask: hides patches from the encoder; None shows it whole images.
         query: whose attention is shown.
+        paths: the images' files; empty where they come from no files.
     """
 
     model: Model
@@ -47,6 +48,7 @@ class ModelWithImages:
     load: Callable[[Sequence[int]], Tensor]
     mask: Mask | None = None
     query: Query = "mean"
+    paths: Sequence[str | Path] = ()
 
     @property
     def geometry(self) -> Geometry:
@@ -134,7 +136,7 @@ def with_files(model: Model, paths: Sequence[str]) -> ModelWithImages:
     """Show a model image files."""
     names = [Path(path).stem for path in paths]
     return ModelWithImages(
-        model, names, "image files", lambda numbers: model.origin.read_images([paths[i] for i in numbers])
+        model, names, "image files", lambda numbers: model.origin.read_images([paths[i] for i in numbers]), paths=paths
     )
 
 
@@ -167,7 +169,9 @@ def with_data(model: Model, data: str, root: str, count: int) -> ModelWithImages
     files = [files[i] for i in evenly_spaced(len(files), min(count, len(files))).tolist()]
     names, paths = [file.class_name or Path(file.name).stem for file in files], [folder / file.name for file in files]
     title = f"{folder.resolve().name}, test images"
-    return ModelWithImages(model, names, title, lambda numbers: origin.read_images([paths[i] for i in numbers]))
+    return ModelWithImages(
+        model, names, title, lambda numbers: origin.read_images([paths[i] for i in numbers]), paths=paths
+    )
 
 
 def model_caption(model: Model) -> str:
