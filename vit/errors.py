@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 
-
 OUT_OF_MEMORY = re.compile("out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
 
 
