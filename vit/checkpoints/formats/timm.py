@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from vit.checkpoints.formats.format import Format, Hints
@@ -74,7 +75,9 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
         notes.append(f"timm's norms have an eps of 1e-6, this model's {settings.norm_eps}: features differ slightly")
     tensors = renamed(model, ENCODER, "timm", {"decoder.": "timm's vision transformer has no decoder"}, notes)
     model_args = {theirs: getattr(settings, ours) for theirs, ours in MODEL_ARGS.items()}
-    model_args["mlp_ratio"] *= 2 if gated else 1  # timm counts gate and value
+    hidden = model.encoder.blocks[0].mlp.fc1.out_features  # timm counts gate and value, and cuts off where we round
+    ratio = hidden / settings.embed_dim
+    model_args["mlp_ratio"] = ratio if int(settings.embed_dim * ratio) == hidden else math.nextafter(ratio, math.inf)
     config: dict[str, Any] = {
         # Any of timm's names of the kind will do: all that could differ stands in model_args.
         "architecture": "vit_giant_patch14_dinov2" if gated else "vit_base_patch16_224",
