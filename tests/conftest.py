@@ -17,6 +17,12 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    battery = parser.getgroup("battery", "random tries, tests/battery")
+    battery.addoption("--battery-seed", type=int, default=0, help="of the random numbers")
+    battery.addoption("--battery-tries", type=float, default=1.0, help="how many times as many as .ci/run makes")
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     """Let each test draw the same random numbers, whatever ran before it."""

@@ -238,6 +238,12 @@ augment.flip | 1.1 | 0 to 1
 augment.crop_scale | [0.0, 1.0] | 0 < low <= high <= 1
 augment.crop_ratio | [2.0, 0.5] | 0 < low <= high
 model.image_size | [32, -32] | positive
+model.image_size | 99999999999999999999 | below 2**64
+model.image_size | [32, 100000] | at most 16,384
+model.patch_size | 100000 | at most 16,384
+model.embed_dim | 3000000 | at most 65,536
+model.depth | 1000000000 | at most 65,536
+train.epochs | 99999999999999999999 | below 2**64
 model.patch_size | 5 | 1, 2, 4, 8, 16, 32
 model.patch_size | [4, 5] | width
 model.patch_size | 32 | 2 patches
@@ -370,6 +376,13 @@ def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_
     assert ModelConfig(image_size=8, patch_size=2).vit_config() == ViTConfig((8, 8), (2, 2), pos_embed="sincos")
     small = ModelConfig(preset="small", decoder_depth=3).decoder_config()
     assert small.complete(model.vit_config()) == DecoderConfig(256, 3, 8, 3.0, "identity", False, True, "swiglu", 1e-12)
+
+
+@pytest.mark.parametrize(
+    "content", ["train: " + "[" * 2000 + "]" * 2000, "".join(f"{' ' * i}a:\n" for i in range(2000))]
+)
+def test_file_nested_without_end_is_refused(content):
+    assert "nested too deep" in refusal("--config", config_file(content))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from vit.config import ConfigError
 from vit.data import DataError
@@ -32,7 +33,15 @@ def test_user_error_is_one_line_on_stderr_and_an_exit_code(kind, code, capsys):
     assert err == "program: error: first second\\x1b[31m\n"
 
 
-@pytest.mark.parametrize("error", [ValueError("a bug"), KeyboardInterrupt(), SystemExit(3)])
+def test_too_little_memory_is_one_line(capsys):
+    assert exit_code_of("program", lambda: len(torch.empty(2**60, dtype=torch.uint8))) == 1
+    assert exit_code_of("program", lambda: fail(MemoryError())) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("program: error: out of memory: ") and "train.batch_size" in line for line in lines)
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), RuntimeError("shapes"), KeyboardInterrupt(), SystemExit(3)])
 def test_what_is_no_mistake_of_the_user_passes_through(error):
     with pytest.raises(type(error)):
         exit_code_of("program", lambda: fail(error))

@@ -18,6 +18,7 @@ from vit.runs import (
     RunFiles,
     aligned,
     baselines,
+    check_manifest,
     flat_settings,
     read_folder,
     read_mapping,
@@ -26,6 +27,7 @@ from vit.runs import (
     read_sample_images,
     results_lines,
     summary_lines,
+    write_manifest,
 )
 
 PRETRAINING = {
@@ -157,7 +159,45 @@ def test_what_is_not_there_is_empty_or_no_run(tmp_path):
 def test_all_files_stand_in_the_folder():
     files = RunFiles(Path("run"))
     assert {path.parent for path in files.all} == {Path("run")}
-    assert len(set(files.all)) == len(files.all) == 17
+    assert len(set(files.all)) == len(files.all) == 18
+
+
+def test_one_changed_bit_of_a_finished_run_is_found(tmp_path):
+    files = RunFiles(tmp_path)
+    files.config.write_text("train: {epochs: 1}\n")
+    files.metrics.write_text('{"step": 1}\n')
+    files.summary.write_text("{}")
+    (files.snapshots / "step-1").mkdir(parents=True)
+    (files.snapshots / "step-1" / "model.safetensors").write_bytes(b"weights")
+    files.report.write_text("a page, which is drawn again")
+    write_manifest(files)
+    kept = {"config.yaml", "metrics.jsonl", "summary.json", "snapshots/step-1/model.safetensors"}
+    assert {path.relative_to(tmp_path).as_posix() for path in files.kept} == kept
+    assert check_manifest(tmp_path) == []
+    for name in sorted(kept):
+        before = (tmp_path / name).read_bytes()
+        for byte in range(len(before)):
+            (tmp_path / name).write_bytes(before[:byte] + bytes([before[byte] ^ 1 << byte % 8]) + before[byte + 1 :])
+            assert check_manifest(tmp_path) == [f"{name} has changed"]
+        if "/" not in name:
+            with pytest.raises(RunError, match=f"{name} has changed since the run ended"):
+                read_run(tmp_path)
+        (tmp_path / name).unlink()
+        assert check_manifest(tmp_path) == [f"{name} is missing"]
+        (tmp_path / name).write_bytes(before)
+    read_run(tmp_path)
+    for damaged in ('{"sha256": ["config.yaml"]}', '{"sha256": {"../x": ""}}', '{"sha256"'):
+        files.manifest.write_text(damaged)
+        with pytest.raises(RunError, match=r"manifest.json is damaged"):
+            read_run(tmp_path)
+
+
+@pytest.mark.parametrize("line", [b'{"step": 2', b'{"step": \xff}'])
+def test_damaged_line_of_metrics_is_named(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + line + b"\n")
+    with pytest.raises(RunError, match=r"metrics.jsonl is damaged"):
+        read_metrics(path)
 
 
 # ---- The images that a run keeps -------------------------------------------------------------------------------------

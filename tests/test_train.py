@@ -38,7 +38,7 @@ TRAIN = ROOT / "train.py"
 FILES = (
     "config.yaml metrics.jsonl checkpoints model.safetensors config.json reconstructions.png attention.png curves.png"
 )
-PROMISED = {*FILES.split(), "summary.json", "snapshots", "showcase.safetensors", "report.html"}
+PROMISED = {*FILES.split(), "summary.json", "snapshots", "showcase.safetensors", "report.html", "manifest.json"}
 DYNAMICS = {"dynamics.safetensors", "dynamics.png"}
 OF_CLASSES = PROMISED - {"reconstructions.png"} | {"confusion.png", "reliability.png"}
 TRAIN_IMAGES, TEST_IMAGES = 20, 6

@@ -28,6 +28,10 @@ PRESETS: dict[str, dict[str, int]] = {
 }
 
 
+MOST_PIXELS, MOST_UNITS = 16_384, 65_536
+"""What is beyond any machine is refused before anything is computed from it: sides of images, widths, depths, heads."""
+
+
 class ObjectiveInfo(NamedTuple):
     """An objective as far as settings are concerned.
 
@@ -97,6 +101,8 @@ class Section:
             for number in numbers:
                 finite = not isinstance(number, float) or math.isfinite(number)
                 _require(finite, key, number, "a finite number is needed")
+                countable = not isinstance(number, int) or number < 2**64
+                _require(countable, key, number, "a whole number below 2**64 is needed")
             hint = hints[item.name]
             for part in (hint, *get_args(hint)):  # a type, those of a union, or that of a list
                 for allowed_range in get_args(part)[1:]:
@@ -299,14 +305,15 @@ class ModelConfig(ViTConfig, Section, section="model"):
     def __post_init__(self) -> None:
         super().__post_init__()
         for key, size in (("image_size", self.image_size_2d), ("patch_size", self.patch_size_2d)):
-            _require(min(size) >= 1, f"model.{key}", getattr(self, key), "a positive number of pixels")
+            fits = 1 <= min(size) <= max(size) <= MOST_PIXELS
+            _require(fits, f"model.{key}", getattr(self, key), f"a positive number of pixels, at most {MOST_PIXELS:,}")
         for axis, name in enumerate(("height", "width")):
             image, patch = self.image_size_2d[axis], self.patch_size_2d[axis]
             divisors = ", ".join(str(n) for n in range(1, image + 1) if image % n == 0)
             allowed = f"it must divide the image's {name} of {image} (model.image_size): {divisors}"
             _require(image % patch == 0, "model.patch_size", self.patch_size, allowed)
         for key, value in self.dimensions.items():
-            _require(value >= 1, f"model.{key}", value, "a positive number")
+            _require(1 <= value <= MOST_UNITS, f"model.{key}", value, f"a positive number, at most {MOST_UNITS:,}")
         for dim, heads in (("embed_dim", "num_heads"), ("decoder_dim", "decoder_heads")):
             value, count = self.dimensions[dim], self.dimensions[heads]
             _require(value % count == 0, f"model.{dim}", value, f"a multiple of model.{heads}, which is {count}")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterable
+
+OUT_OF_MEMORY = re.compile("out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
 
 
 class UserError(Exception):
@@ -20,7 +23,8 @@ class UserError(Exception):
 def exit_code_of(program: str, work: Callable[[], int]) -> int:
     """Do `work` and return its exit code; what a person can put right becomes one line on stderr.
 
-    That is a UserError, with its own exit code, or an error of the system (a full disk, a closed folder) with 1.
+    That is a UserError, with its own exit code, or an error of the system (a full disk, a closed folder, too little memory)
+    with 1.
     """
     try:
         return work()
@@ -30,6 +34,12 @@ def exit_code_of(program: str, work: Callable[[], int]) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(f"{program}: error: {one_line(f'{where}{error.strerror or error}')}", file=sys.stderr)
+        return 1
+    except (MemoryError, RuntimeError) as error:  # torch's own: a RuntimeError, of the GPU too
+        if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
+            raise
+        ways = "fewer images at once (train.batch_size, run.grad_accum_steps) or a smaller model take less"
+        print(f"{program}: error: out of memory: {one_line(str(error))[:200]}; {ways}", file=sys.stderr)
         return 1
 
 

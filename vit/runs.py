@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from vit.atomic import replacing
+from vit.atomic import replacing, write_json
 from vit.config import Config, flat_settings
 from vit.errors import UserError, one_line
 
@@ -52,11 +53,18 @@ class RunFiles:
         self.dynamics_picture = path / "dynamics.png"
         self.model = path / "model.safetensors"
         self.model_config = path / "config.json"
+        self.manifest = path / "manifest.json"
 
     @property
     def all(self) -> list[Path]:
         """Every path in the folder."""
         return [path for path in vars(self).values() if isinstance(path, Path) and path != self.path]
+
+    @property
+    def kept(self) -> list[Path]:
+        """The files that others read, and nothing writes again once the run has ended: not pictures and the page."""
+        own = [self.config, self.metrics, self.showcase, self.summary, self.dynamics, self.model, self.model_config]
+        return [path for path in own if path.is_file()] + sorted(self.snapshots.glob("*/*"))
 
     def saved_snapshots(self) -> dict[str, Path]:
         """Return the folders of the weights that the run kept along its way by name, "step 1,250", from first to last."""
@@ -64,6 +72,9 @@ class RunFiles:
         steps = {folder: folder.name.removeprefix("step-") for folder in folders}
         return {f"step {int(step):,}": folder for folder, step in steps.items() if step.isdecimal()}
 
+
+READ = ("config.yaml", "metrics.jsonl", "showcase.safetensors", "summary.json", "dynamics.safetensors")
+"""Of the files that are kept, what a page and a table are made of; the weights are compared where they are loaded."""
 
 CONTENTS = {
     "report.html": "all of this on one page: open it first",
@@ -74,6 +85,7 @@ CONTENTS = {
     "attention.png": "where the last layer's attention looks, head by head",
     "curves.png": "how the run went: what it measured, learning rate and gradient norm over the epochs",
     "summary.json": "these figures and what they came from",
+    "manifest.json": "the hashes of its files: vit verify compares them",
     "model.safetensors": "the weights, with config.json: vit.checkpoints.load_model reads them",
 }
 """What a person finds in the folder of a finished run."""
@@ -86,6 +98,44 @@ OLD_KEYS = {
     "whole_stamp": "whole_content_hash",
 }
 """Keys in the JSON files of earlier versions, and what they are called now."""
+
+
+def write_manifest(files: RunFiles) -> None:
+    """Write manifest.json, the SHA-256 of every file in `files.kept`: the last act of a run."""
+    write_json(
+        files.manifest, {"sha256": {path.relative_to(files.path).as_posix(): _sha256(path) for path in files.kept}}
+    )
+
+
+def check_manifest(path: Path, names: Sequence[str] = ()) -> list[str]:
+    """Compare a finished run's files with its manifest.json.
+
+    Args:
+        path: run folder.
+        names: files to look at, relative to it; all of the manifest's if empty.
+
+    Returns:
+        A line for each that is missing or another one: "metrics.jsonl has changed". None for a folder without a manifest.
+
+    Raises:
+        RunError: the manifest is damaged.
+    """
+    files = RunFiles(path)
+    said = read_mapping(files.manifest).get("sha256", {})
+    if not isinstance(said, dict) or any(PurePosixPath(name).is_absolute() or ".." in name for name in said):
+        raise RunError(f"{files.manifest} is damaged: it names no files of this run")
+    problems = []
+    for name in [name for name in said if name in (names or said)]:
+        if not (path / name).is_file():
+            problems.append(f"{name} is missing")
+        elif _sha256(path / name) != said[name]:
+            problems.append(f"{name} has changed")
+    return problems
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(content: str) -> Any:
@@ -122,10 +172,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
     try:
+        lines = path.read_text(encoding="utf-8").split("\n")
         return [json.loads(line) for line in lines[:-1]]  # what follows the last newline was cut short
-    except ValueError as error:
+    except ValueError as error:  # also what is no UTF-8
         raise RunError(f"{path} is damaged: {error}; remove the line that is not JSON") from error
 
 
@@ -284,10 +334,13 @@ def read_run(path: Path) -> RunRecord:
     """Read a run folder, finished or not.
 
     Raises:
-        RunError: there is no run, or its config.yaml or summary.json is damaged.
+        RunError: there is no run, its config.yaml or summary.json is damaged, or a file is not as the run left it.
     """
     if not RunFiles(path).config.is_file():
         raise RunError(f"{path} is not a run: it has no config.yaml; name the folder of a run, e.g. runs/quickstart")
+    if problems := check_manifest(path, [name for name in READ if (path / name).exists()]):
+        ways = f"put it back, or remove {RunFiles(path).manifest} to use it as it is"
+        raise RunError(f"{path}: {problems[0]} since the run ended: {ways}")
     record = read_folder(path)
     for place in sorted(path.rglob("results.json")):
         name = str(place.parent.relative_to(path))

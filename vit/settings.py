@@ -170,6 +170,8 @@ def check_file(path: Path, sections: Collection[str] = SECTIONS) -> None:
         raise ConfigError(f"config: cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"config: {path} is not YAML: {one_line(str(error))}") from error
+    except RecursionError as error:
+        raise ConfigError(f"config: {path} is nested too deep; settings stand in sections as `key: value`") from error
     if tree is None:
         raise ConfigError(f"config: {path} is empty")
     for problem in walk(tree, ""):

@@ -22,7 +22,7 @@ from vit.data import Dataset, load_data
 from vit.errors import one_line
 from vit.interpret import DynamicsRecorder
 from vit.report.summary import sample_images, summarize
-from vit.runs import CONTENTS, aligned, read_metrics, summary_lines
+from vit.runs import CONTENTS, aligned, read_metrics, summary_lines, write_manifest
 from vit.settings import TrainCommand, parse_train_command, to_yaml
 from vit.training.callbacks import Callback, MetricsFile, Progress, Snapshots, Validation
 from vit.training.distributed import Distributed, init_distributed
@@ -138,6 +138,7 @@ def set_up(
     # the folder, and what goes into it at every step
     if not command.resume:
         folder.begin(f"# trained on {one_line(data.description)}\n{to_yaml(config)}")
+    folder.manifest.unlink(missing_ok=True)  # of a run that had ended: its files change again
     sample_images(data).save(folder.showcase)
     announce(run, folder)
     run.callbacks += [Progress(run.total_steps, config.train.epochs, run.step), MetricsFile(folder.metrics, run)]
@@ -172,6 +173,7 @@ def finish(run: Run, folder: RunFolder) -> None:
     summary = run.summary = summarize(run, read_metrics(folder.metrics), measured)
     write_json(folder.summary, summary)  # after all that it sums up: a folder with a summary holds a finished run
     write_report(folder.path, folder.report)
+    write_manifest(folder)
 
     warn(run.data)
     speed = f"{run.step:,} steps in {run.seconds:,.0f} s, {summary['images_per_second']:,.0f} images/s"

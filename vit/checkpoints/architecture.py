@@ -126,9 +126,10 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
         network.note(f"{heads} heads of the {part} are a guess ({how}); {option} sets them")
     if width % heads:
         raise network.error(f"{heads} heads do not divide its width of {width}")
+    ratio = hints.get("mlp_ratio", 0)  # times the width, rarely a whole number: rounded here, cut off in timm
     return {
         "depth": depth,
-        "mlp_ratio": hidden / width,
+        "mlp_ratio": ratio if abs(ratio * width - hidden) < 1 else hidden / width,
         "mlp": "gelu" if widened == hidden else "swiglu",
         "qkv": "identity" if identity else "linear",
         "qkv_bias": f"{first}attn.qkv.bias" in tensors or (identity and hints.get("qkv_bias", True)),

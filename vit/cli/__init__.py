@@ -23,6 +23,7 @@ COMMANDS = {
     "attention": "draw what a model's attention looks at",
     "explore": "write a page to look around in a model's attention",
     "evaluate": "measure a pretrained model: neighbours, probe, filling in, head",
+    "verify": "compare the files of a finished run with the hashes it ended with",
     "report": "write one page about a run",
     "study": "answer a learner's question by measuring",
     "compare": "finished runs side by side, with the mean over seeds",

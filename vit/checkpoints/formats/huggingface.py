@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.formats.format import HALVES, Format, Hints, only_given, pair
-from vit.checkpoints.formats.outgoing import Outgoing, renamed, require
+from vit.checkpoints.formats.outgoing import Outgoing, renamed, require, require_squares
 from vit.checkpoints.names import KeyRule, shared, table, within
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import Source
@@ -236,6 +236,7 @@ Written = tuple[dict[str, Tensor], dict[str, Any]]
 
 def _vit_mae(model: Model, origin: Origin, hidden: int, notes: list[str]) -> Written:
     require(model, "transformers' ViTMAE", registers=0, layer_scale=None, mlp="gelu", fc_norm=False)
+    require_squares(model, "transformers' ViTMAE")
     assert model.decoder is not None
     decoder = model.decoder.config.blocks(model.encoder.config)
     return renamed(model, (*within(VIT_ENCODER, "", "vit."), *DECODER), "ViTMAE", {}, notes), {
@@ -268,6 +269,7 @@ def _vit(model: Model, origin: Origin, hidden: int, notes: list[str]) -> Written
 def _dinov2(model: Model, origin: Origin, hidden: int, notes: list[str]) -> Written:
     settings = model.encoder.config
     require(model, "transformers' Dinov2", fc_norm=False)
+    require_squares(model, "transformers' Dinov2")
 
     # transformers computes the hidden width from a whole ratio
     gated, width, registers = settings.mlp == "swiglu", settings.embed_dim, settings.registers

@@ -8,6 +8,7 @@ from vit.checkpoints.formats.timm import ANCHOR, BLOCK, ENCODER
 from vit.checkpoints.names import table, within
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import Source
+from vit.load_options import CheckpointError
 from vit.mae import Model
 
 DECODER = (
@@ -56,6 +57,14 @@ def to_mae(model: Model, origin: Origin) -> Outgoing:
     require(model, what, class_token=True, registers=0, qkv="linear", mlp="gelu", qk_norm=False, layer_scale=None)
     require(model, what, no_embed_class=False)
     settings = model.encoder.config
+    # its models_vit.py: the final norm before the class token is taken, or fc_norm after the mean of the patches
+    if settings.num_classes and settings.fc_norm != (settings.global_pool == "avg"):
+        pooling = f"global_pool {settings.global_pool} {'with' if settings.fc_norm else 'without'} fc_norm"
+        raise CheckpointError(f"{what} has no classifier of {pooling}, as this model is: it cannot be written so")
+    if model.decoder is not None and not model.decoder.config.blocks(settings).qkv_bias:
+        raise CheckpointError(
+            f"{what} gives the decoder's q, k and v a bias, this model has none: it cannot be written so"
+        )
     if settings.norm_eps != 1e-6:
         notes.append(f"MAE's norms have an eps of 1e-6, this model's {settings.norm_eps}: features differ slightly")
     tensors = renamed(model, (*ENCODER, *DECODER), what, {}, notes)

@@ -67,3 +67,16 @@ def require(model: Model, what: str, **needed: Any) -> None:
         has = getattr(model.encoder.config, key)
         if has != value:
             raise CheckpointError(f"{what} computes {key} {value}, this model has {has}: it cannot be written so")
+
+
+def require_squares(model: Model, what: str) -> None:
+    """Refuse a model whose images or patches are no squares, where `what` takes them for squares.
+
+    Raises:
+        CheckpointError: with both sizes.
+    """
+    settings = model.encoder.config
+    (height, width), (p, q) = settings.image_size, settings.patch_size
+    if height != width or p != q:
+        has = f"this model has {height} x {width} pixels in patches of {p} x {q}"
+        raise CheckpointError(f"{what} computes square images of square patches, {has}: it cannot be written so")

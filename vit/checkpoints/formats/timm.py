@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,7 +72,12 @@ def timm_config(
     """
     gated = settings.mlp == "swiglu"
     model_args = {theirs: getattr(settings, ours) for theirs, ours in MODEL_ARGS.items()}
-    model_args["mlp_ratio"] *= 2 if gated else 1  # timm counts gate and value
+    width = (
+        settings.embed_dim
+    )  # times the ratio, the hidden width: rounded here; timm cuts off, and counts gate and value
+    hidden = round(width * settings.mlp_ratio) * (2 if gated else 1)
+    ratio = hidden / width
+    model_args["mlp_ratio"] = ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
     model_args["init_values"] = settings.layer_scale or 0  # None would leave the architecture's own
     return {
         # Any of timm's names of the kind will do: all that could differ stands in model_args.

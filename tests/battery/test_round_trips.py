@@ -1,0 +1,142 @@
+"""What a run of any architecture writes is loaded again, goes on, and computes the same elsewhere."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import warnings
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from tiny import CLASSIFY, RECONSTRUCT, changed, dataset
+from torch import Tensor
+from transformers import AutoModel, AutoModelForImageClassification
+
+from vit.checkpoints import load_model
+from vit.checkpoints.convert import convert_model
+from vit.config import Config, ConfigError
+from vit.encoder import VisionTransformer
+from vit.load_options import CheckpointError
+from vit.training.loop import train_steps
+from vit.training.run import find_state, restore, setup
+
+pytestmark = pytest.mark.slow
+CLOSE = 1e-4  # of float32 activations of order 1, by other orders of summing
+
+
+def random_config(draw: random.Random) -> Config:
+    """Settings that a run can have, of every kind."""
+    while True:
+        heads, decoder_heads = draw.randint(1, 4), draw.randint(1, 3)
+        patch = draw.choice([2, 4, 5, (2, 4)])
+        rows, columns = patch if isinstance(patch, tuple) else (patch, patch)
+        model = {
+            "image_size": (rows * draw.randint(1, 5), columns * draw.randint(2, 5)),
+            "patch_size": patch,
+            "embed_dim": heads * draw.choice([4, 5, 8, 12]),
+            "num_heads": heads,
+            "depth": draw.randint(1, 3),
+            "mlp_ratio": draw.choice([1.0, 2.7, 8 / 3, 4.0, draw.uniform(0.3, 5)]),
+            "class_token": draw.random() < 0.7,
+            "registers": draw.choice([0, 0, 1, 4]),
+            "pos_embed": draw.choice(["learned", "sincos"]),
+            "no_embed_class": draw.random() < 0.3,
+            "qkv": draw.choice(["linear", "linear", "identity"]),
+            "qkv_bias": draw.random() < 0.7,
+            "layer_scale": draw.choice([None, None, 0.1]),
+            "drop_path": draw.choice([0.0, 0.2]),
+            "global_pool": draw.choice(["avg", "token"]),
+            "fc_norm": draw.random() < 0.3,
+            "qk_norm": draw.random() < 0.3,
+            "mlp": draw.choice(["gelu", "swiglu"]),
+            "norm_eps": draw.choice([1e-6, 1e-5, 1e-12]),
+            "decoder_dim": decoder_heads * draw.choice([4, 8]),
+            "decoder_depth": draw.randint(1, 2),
+            "decoder_heads": decoder_heads,
+            "freeze": draw.choice([[], ["mlp"], ["patch_embed"]]),
+        }
+        optim = {"name": draw.choice(["adamw", "muon"]), "ema": draw.choice([0.0, 0.9]), "blr": 0.01}
+        try:
+            return changed(draw.choice([RECONSTRUCT, CLASSIFY]), model=model, optim=optim, run={"threads": 1})
+        except ConfigError:
+            continue  # two of them do not go together, and are refused in one line
+
+
+@torch.no_grad()
+def outputs(model: torch.nn.Module, images: Tensor) -> Tensor:
+    """What a model is used for: the logits of a classifier, else the tokens."""
+    encoder: VisionTransformer = model.encoder
+    tokens = encoder(images)
+    return encoder.forward_head(tokens) if encoder.config.num_classes else tokens
+
+
+@torch.no_grad()
+def computed_there(to: str, folder: Path, images: Tensor, classifier: bool) -> Tensor:
+    """The same by timm or transformers."""
+    if to == "timm":
+        theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+        return theirs(images) if classifier else theirs.forward_features(images)
+    if classifier:
+        return AutoModelForImageClassification.from_pretrained(folder).eval()(images).logits
+    return AutoModel.from_pretrained(folder).eval()(images).last_hidden_state
+
+
+@pytest.mark.tries(40)
+def test_every_run_loads_goes_on_and_exports_what_it_computes(battery):
+    data = dataset(16)
+
+    def attempt(draw: random.Random) -> str | None:
+        config = random_config(draw)
+        with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of transformers, on what a checkpoint leaves new
+            folder = Path(name)
+            run = setup(config, data)
+            steps = train_steps(run)
+            next(steps)
+            run.save(folder / "states")
+            run.save_model(folder / "model")
+            run.save_model(folder / "half", torch.float16)
+            images = torch.randn(2, 3, *config.model.image_size_2d)
+            run.result.eval()
+            expected = outputs(run.result, images)
+            run.model.train()
+
+            # what was written loads, and computes the same
+            loaded = load_model(folder / "model")
+            for place in (folder / "model", next((folder / "states").glob("*.pt"))):
+                if not torch.equal(outputs(load_model(place), images), expected):
+                    return f"{place.name}: other features than the run's; {config.model}"
+            load_model(folder / "half")
+
+            # the run goes on as if it had not stopped
+            loss = next(steps).loss
+            state = find_state(folder / "states", config, data)
+            again = setup(config, data, state=state)
+            restore(again, state)
+            if next(train_steps(again)).loss != loss:
+                return f"resumed, another loss; {config}"
+
+            # elsewhere, it computes the same, or is refused in one line
+            for to, out in (("timm", "timm"), ("huggingface", "huggingface"), ("mae", "mae.pth")):
+                try:
+                    notes = convert_model(loaded, to, folder / out)
+                except CheckpointError as error:
+                    if "\n" in str(error):
+                        return f"{to}: {error}"
+                    continue
+                if any("eps" in note for note in notes):
+                    continue  # it is said that the other code computes with another one
+                back = load_model(folder / out)
+                heads = back.encoder.config.num_classes, loaded.encoder.config.num_classes
+                wanted = expected if heads[0] == heads[1] else loaded.encoder(images).detach()
+                found = {"read back": outputs(back, images)}
+                if to != "mae":
+                    found[f"by {to}"] = computed_there(to, folder / out, images, bool(heads[0]))
+                for how, values in found.items():
+                    if values.shape != wanted.shape or (values - wanted).abs().max() > CLOSE:
+                        return f"{to}, {how}: {values.shape}, {wanted.shape}; {config.model}"
+        return None
+
+    battery.run(attempt)

@@ -1,0 +1,36 @@
+"""`vit verify`: whether the files of a finished run are as it left them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vit.cli.options import POSITIONAL, read_options
+from vit.config import Section
+from vit.errors import one_line
+from vit.runs import RunError, RunFiles, check_manifest
+
+
+@dataclass(frozen=True)
+class VerifyOptions(Section):
+    """Compare the files of a finished run with manifest.json, which holds the SHA-256 of each: settings, metrics, figures,
+    weights and snapshots. Pictures and the page can be drawn again, and are not in it."""
+
+    run: Path = field(metadata=POSITIONAL)
+    """run folder"""
+
+
+OPTIONS = (VerifyOptions,)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Print a line for each file that is not as it was; the exit code is 1 if there is one."""
+    (options,) = read_options("vit verify", argv, *OPTIONS)
+    files = RunFiles(options.run)
+    if not files.manifest.is_file():
+        ways = "a run writes it when it ends; earlier versions did not"
+        raise RunError(f"{one_line(str(options.run))} has no manifest.json: {ways}")
+    problems = check_manifest(options.run)
+    print("\n".join(problems) or f"{len(files.kept)} files are as the run left them")
+    return 1 if problems else 0
