@@ -26,8 +26,8 @@ class Battery:
     tries: int
     failures: list[str] = field(default_factory=list)
 
-    def run(self, attempt: Callable[[random.Random], str | None]) -> None:
-        """Call `attempt` with the random numbers of each try; it returns what was wrong, or None."""
+    def run(self, attempt: Callable[[random.Random], str]) -> None:
+        """Call `attempt` with the random numbers of each try; it returns what was wrong, "" if nothing was."""
         for number in range(self.tries):
             try:
                 problem = attempt(random.Random(f"{self.seed} {number}"))

@@ -87,7 +87,7 @@ def computed_there(to: str, folder: Path, images: Tensor, classifier: bool) -> T
 def test_every_run_loads_goes_on_and_exports_what_it_computes(battery):
     data = dataset(16)
 
-    def attempt(draw: random.Random) -> str | None:
+    def attempt(draw: random.Random) -> str:
         config = random_config(draw)
         with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of transformers, on what a checkpoint leaves new
@@ -137,6 +137,6 @@ def test_every_run_loads_goes_on_and_exports_what_it_computes(battery):
                 for how, values in found.items():
                     if values.shape != wanted.shape or (values - wanted).abs().max() > CLOSE:
                         return f"{to}, {how}: {values.shape}, {wanted.shape}; {config.model}"
-        return None
+        return ""
 
     battery.run(attempt)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import warnings
 
 import pytest
 import timm
@@ -66,6 +67,7 @@ def under(prefix, state):
 def change(folder, within=None, **settings):
     """Change config.json, or the part of it called `within`."""
     config = json.loads((folder / "config.json").read_text())
+    config.pop("config_sha256", None)
     (config[within] if within else config).update(settings)
     (folder / "config.json").write_text(json.dumps(config))
 
@@ -329,6 +331,47 @@ def test_what_a_preprocessor_says(settings, mean, interpolation, said, tmp_path)
     assert bool(notes) == bool(said)
 
 
+# --- a model in memory, other versions ---------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_a_model_in_memory_says_itself_what_it_is():
+    images = torch.randn(2, 3, 16, 16)
+    theirs = timm_model(num_heads=2, global_pool="avg", class_token=False, init_values=0.1)
+    with warnings.catch_warnings(action="error"):  # nothing is a guess
+        ours = load_model(theirs)
+    torch.testing.assert_close(ours.forward_head(ours(images)), theirs(images), rtol=0, atol=1e-5)
+    whole = transformers_model(num_attention_heads=2, layer_norm_eps=1e-5)
+    nn.init.normal_(whole.embeddings.position_embeddings)
+    with warnings.catch_warnings(action="error"):
+        ours = load_model(whole)
+    torch.testing.assert_close(ours(images), whole(images).last_hidden_state, rtol=0, atol=1e-5)
+    assert "GELU" in refused(timm_model(act_layer="gelu_tanh"))
+    assert "'relu' is not computed" in refused(transformers_model(hidden_act="relu"))
+
+
+def test_the_format_of_a_later_version_is_refused(tmp_path):
+    save_model(tmp_path, VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)
+    change(tmp_path, format="vit-patch-trainer/2")
+    for asked in ({}, {"part": "encoder"}):
+        message = refused(tmp_path, **asked)
+        assert "vit-patch-trainer/2" in message
+        assert "vit-patch-trainer/1" in message
+
+
+def test_settings_that_changed_behind_our_back_are_found(tmp_path):
+    save_model(tmp_path, VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(config.items()))))  # the order says nothing
+    load_model(tmp_path)
+    for key, value in (("mean", [0.1, 0.2, 0.4]), ("interpolation", "bilinear"), ("note", "mine")):
+        path.write_text(json.dumps(config | {key: value}))
+        assert "config_sha256" in refused(tmp_path)
+    change(tmp_path)  # without the hash, they are taken
+    assert load_model(tmp_path).origin.details["note"] == "mine"
+
+
 # --- what is guessed is said -------------------------------------------------------------------------------------------
 
 
@@ -361,6 +404,19 @@ def test_a_head_that_loses_its_token_says_so():
     assert "global_pool can only be 'avg'" in refused(timm_state(), num_heads=4, class_token=False, global_pool="token")
     bare = load_model(timm_state(num_classes=0), num_heads=4, class_token=False)
     assert not any("head" in note for note in bare.origin.report.notes if "heads" not in note)
+
+
+def test_a_guess_is_a_warning_that_names_the_option():
+    with pytest.warns(UserWarning) as caught:
+        load_model(timm_state(embed_dim=128))
+    heads, head = sorted(str(warning.message) for warning in caught)
+    assert "2 heads of the encoder are a guess" in heads
+    assert "num_heads" in heads
+    assert "global_pool" in head
+    with pytest.warns(UserWarning, match=r"5 x 5 patches; grid_size"):  # 24 patches and a class token: 25 rows
+        load_model(timm_state(img_size=(16, 24), num_classes=0), num_heads=4)
+    with warnings.catch_warnings(action="error"):
+        load_model(timm_state(img_size=(16, 24), num_classes=0), num_heads=4, grid_size=(4, 6))
 
 
 def test_a_guess_of_the_pooling_is_said():
@@ -469,7 +525,7 @@ def test_ijepa():
     ("source", "said"),
     [
         (None, "got a NoneType"),
-        (nn.Linear(2, 2), "of a model, model.state_dict()), got a Linear"),
+        (nn.Linear(2, 2), "neither timm's nor transformers'"),
         ("", "got an empty name"),
         ({}, "holds no tensors"),
         ({"weight": torch.ones(3)}, "of no format that is known here"),

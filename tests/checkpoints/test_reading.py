@@ -1,5 +1,6 @@
 """Reading is safe: nothing in a file is run, and whatever is wrong with it is said in one line."""
 
+import argparse
 import json
 import os
 import pickle
@@ -9,8 +10,9 @@ import sys
 import textwrap
 import threading
 import zipfile
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -318,3 +320,24 @@ def test_reading_takes_no_more_memory_than_the_file(kind, tmp_path):
         save_file(tensors, paths[-1]) if kind == "safetensors" else torch.save(tensors, paths[-1])
     done = subprocess.run([sys.executable, "-c", program, *paths], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 1.1 * paths[1].stat().st_size
+
+
+# --- training files ---------------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_numpy_and_paths_in_training_files_are_harmless(tmp_path):
+    schedule = {"lr": np.float64(0.5), "epoch": np.int64(3), "loss": np.float32(1.5)}
+    places = argparse.Namespace(output_dir=Path("runs"), job_dir=PureWindowsPath("c:/runs"))
+    torch.save({"model": TENSORS, "schedule": schedule, "args": places}, tmp_path / "training.pth")
+    source = read_checkpoint(tmp_path / "training.pth")
+    assert {name.removeprefix("model.") for name in source.tensors} == TENSORS.keys()
+
+
+def test_a_storage_shorter_than_its_tensor_is_refused(tmp_path):
+    torch.save({"a": torch.arange(6.0), "b": torch.ones(400)}, tmp_path / "whole.pth")
+    with zipfile.ZipFile(tmp_path / "whole.pth") as whole, zipfile.ZipFile(tmp_path / "short.pth", "w") as short:
+        for item in whole.infolist():
+            content = whole.read(item)
+            short.writestr(item, content[:8] if item.filename.endswith("data/0") else content)
+    read_checkpoint(tmp_path / "whole.pth")
+    refused(tmp_path / "short.pth")

@@ -123,7 +123,8 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
             where = "its settings do not say" if network.source.config else "there is no config.json that says"
             raise network.error(f"{where} how many heads its width of {width} has; give {option}")
         how = "the usual for this width" if width in known else "64 channels a head"
-        network.note(f"{heads} heads of the {part} are a guess ({how}); {option} sets them")
+        kind = "" if hints or part == "decoder" else ", as are norms before each part of a block and an exact GELU"
+        network.guess(f"{heads} heads of the {part} are a guess ({how}){kind}; {option} sets them")
     if width % heads:
         raise network.error(f"{heads} heads do not divide its width of {width}")
     ratio = hints.get("mlp_ratio", 0)  # times the width, rarely a whole number: rounded here, cut off in timm
@@ -160,6 +161,10 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
         if len(sides) != 1:
             raise network.error(f"a position table of {rows} rows is of no square grid; give grid_size (rows, columns)")
         grid = (sides[0], sides[0])
+        if sides[0] ** 2 == rows and encoder["class_token"]:  # 24 patches and a class token have 25 rows, too
+            network.guess(
+                f"the {rows} rows of its table are taken as {grid[0]} x {grid[1]} patches; grid_size sets them"
+            )
     count = grid[0] * grid[1]
     if count not in counts:
         raise network.error(f"pos_embed has {rows} rows, which is not a grid of {grid[0]} x {grid[1]} patches")
@@ -227,7 +232,7 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
     if not pool:
         pool = "avg" if fc_norm or not encoder["class_token"] else "token"
         if classes and pool == "token" and not network.format.global_pool and options.num_classes in (None, classes):
-            network.note("nothing says what its head reads; taken as the class token; global_pool sets it")
+            network.guess("nothing says what its head reads; taken as the class token; global_pool sets it")
     encoder["global_pool"] = pool
 
     # the norm, which may change sides

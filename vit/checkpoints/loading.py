@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
-from vit.checkpoints.formats.native import FORMAT
+from vit.checkpoints.formats.native import FORMAT, refuse_other_version
 from vit.checkpoints.native import build_model, load_native
 from vit.checkpoints.network import Network, recognise
 from vit.checkpoints.origin import Origin, first_few, size_text
@@ -23,14 +23,15 @@ from vit.pretrained import located, shipped_models
 
 
 def load_model(
-    checkpoint: str | Path | Mapping[str, Tensor], options: LoadOptions | None = None, **fields: Any
+    checkpoint: str | Path | Mapping[str, Tensor] | nn.Module, options: LoadOptions | None = None, **fields: Any
 ) -> Model:
     """Load a pretrained vision transformer, whoever trained it.
 
     Args:
         checkpoint: a run folder or another folder with weights; a .safetensors, .pth, .pt or .bin file; the name of a model
             that comes with the package (`vit models` lists them), unless a file or folder here is called so; "timm/NAME",
-            fetched by timm; "hf/ORGANISATION/NAME", fetched by huggingface_hub; or a state dict in memory.
+            fetched by timm; "hf/ORGANISATION/NAME", fetched by huggingface_hub; a model of timm's or transformers' in memory,
+            which says itself what it is; or a state dict in memory, of which some settings are a guess.
         options: how it is read; by default as it is.
         fields: of `LoadOptions`, one by one: part="encoder", image_size=64, num_classes=0, ...
 
@@ -44,6 +45,7 @@ def load_model(
     """
     options = replace(options or LoadOptions(), **fields)
     source = find(checkpoint)
+    refuse_other_version(source)
     if source.config.get("format") == FORMAT and options == LoadOptions():
         return load_native(source)
     network = read_network(source, options)
@@ -60,7 +62,8 @@ def load_trained(checkpoint: str | Path, options: LoadOptions | None = None, **f
     Raises:
         CheckpointError: as `load_model`, or a part is.
     """
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*: untrained, ")
         model = load_model(checkpoint, options, **fields)
     if missing := model.origin.report.missing:
         some = f"{next(iter(missing))}, {len(missing)} in all"
@@ -68,17 +71,19 @@ def load_trained(checkpoint: str | Path, options: LoadOptions | None = None, **f
     return model
 
 
-def find(checkpoint: str | Path | Mapping[str, Tensor]) -> Source:
+def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
     """Read the checkpoint that `load_model` calls by this name.
 
     Raises:
         CheckpointError: it is not there, cannot be fetched, or cannot be read safely.
     """
+    if isinstance(checkpoint, nn.Module):
+        return _of_module(checkpoint)
     if isinstance(checkpoint, Mapping):
         tensors, other = flatten(dict(checkpoint))
         return Source(Path("the state dict"), (), tensors, other, {}, {}, False)
     if not isinstance(checkpoint, str | Path):
-        what = "a checkpoint is a path, a name, or a state dict (of a model, model.state_dict())"
+        what = "a checkpoint is a path, a name, a model of timm's or transformers', or a state dict"
         raise CheckpointError(f"{what}, got a {type(checkpoint).__name__}")
 
     # a name, unless a file or folder here is called so
@@ -99,6 +104,21 @@ def find(checkpoint: str | Path | Mapping[str, Tensor]) -> Source:
         note = f"this is what is called {name} here, not the model of that name that comes with the package"
         return replace(source, notes=(note,))
     return source
+
+
+def _of_module(model: nn.Module) -> Source:
+    """Return a model in memory as a checkpoint."""
+    home, name = type(model).__module__, f"a {type(model).__name__} in memory"
+    if home.startswith("timm."):
+        from vit.checkpoints.formats import timm_models
+
+        return timm_models.of_module(model, name)
+    if home.startswith("transformers."):
+        config: Any = model.config
+        return Source(Path(name), (), dict(model.state_dict()), {}, config.to_dict(), {}, False)
+    raise CheckpointError(
+        f"{name} is neither timm's nor transformers'; give its state_dict(), if it has the names of theirs"
+    )
 
 
 def read_network(source: Source, options: LoadOptions) -> Network:

@@ -19,7 +19,7 @@ from vit.atomic import replacing, write_json
 from vit.checkpoints.formats.native import AUTOENCODER, FORMAT, native_hints
 from vit.checkpoints.formats.timm import same_in_timm, timm_config
 from vit.checkpoints.origin import Origin, Report
-from vit.checkpoints.reading import Source, shorten, weight_problem
+from vit.checkpoints.reading import CONFIG_HASH, Source, config_hash, shorten, weight_problem
 from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
@@ -138,8 +138,9 @@ def _hash_weights(model: Model) -> str:
 
 
 def write_weights(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
-    """Write model.safetensors, then config.json with the weights' SHA-256, which `load_model` compares."""
+    """Write model.safetensors, then config.json with the weights' SHA-256 and its own, which `load_model` compares."""
     weights = save(tensors, metadata={"format": "pt"})  # transformers asks for it
     with replacing(folder / WEIGHTS) as temporary:
         temporary.write_bytes(weights)
-    write_json(folder / CONFIG, {**config, "sha256": hashlib.sha256(weights).hexdigest()})
+    config = {**config, "sha256": hashlib.sha256(weights).hexdigest()}
+    write_json(folder / CONFIG, {**config, CONFIG_HASH: config_hash(config)})

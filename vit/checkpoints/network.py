@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
@@ -82,6 +83,11 @@ class Network:
     def note(self, what: str) -> None:
         """Tell the user."""
         self.report.notes.append(what)
+
+    def guess(self, what: str) -> None:
+        """Tell the user what neither the tensors nor settings say, also in a warning."""
+        self.note(what)
+        warnings.warn(f"{self.source.path}: {what}", stacklevel=2)
 
     def shape(self, name: str, dimensions: int) -> Shape:
         """Return the shape of a tensor that no model is without."""

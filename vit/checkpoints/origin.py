@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.names import Shape
-from vit.checkpoints.reading import Source
+from vit.checkpoints.reading import MODULE, Source
 from vit.config import ViTConfig
 from vit.data.augment import Normalization, cut_to_shape, to_float
 from vit.data.decode import decode
@@ -114,7 +114,7 @@ class Origin:
             taken = f"which is not done here; taken as {format.interpolation}"
             report.notes.append(f"its settings resize images by {interpolation!r}, {taken}")
             interpolation = format.interpolation
-        details: dict[str, Any] = source.config
+        details = {key: value for key, value in source.config.items() if key != MODULE}  # which may go
         hashed = source.other | details  # data_stamp: in saved states, and in config.json before
         return cls(
             source=str(source.path),

@@ -9,9 +9,10 @@ import re
 import stat
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from torch import Tensor
@@ -27,6 +28,16 @@ FOLDER_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+# In training files: the settings of MAE and DINO, the paths of submitit, the numbers of a schedule that NumPy made.
+_SCALAR = np.float64(0).__reduce__()[0]
+HARMLESS = [
+    argparse.Namespace, PosixPath, PurePosixPath, PureWindowsPath, np.dtype, *{type(np.dtype(code)) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]},
+    (_SCALAR, "numpy.core.multiarray.scalar"), (_SCALAR, "numpy._core.multiarray.scalar"),
+]  # fmt: skip
+MODULE = "module"
+"""The key of a model in memory in its own config, which no JSON holds."""
+CONFIG_HASH = "config_sha256"
+"""The key in config.json of the hash of all its other keys."""
 PLAIN = str | int | float | None
 # What a failed download leaves in the place of weights.
 NOT_WEIGHTS = (
@@ -60,6 +71,12 @@ class Source:
     notes: tuple[str, ...] = ()
 
 
+def config_hash(config: dict[str, Any]) -> str:
+    """Return the SHA-256 of the settings in a config.json, in whatever order, without `CONFIG_HASH` itself."""
+    plain = json.loads(json.dumps({key: value for key, value in config.items() if key != CONFIG_HASH}))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
 def read_checkpoint(path: str | Path) -> Source:
     """Read a file of weights, or a folder with one.
 
@@ -75,6 +92,9 @@ def read_checkpoint(path: str | Path) -> Source:
         main, folder = _locate(path)
         config = _read_json(folder / "config.json") if folder else {}
         preprocessor = _read_json(folder / "preprocessor_config.json") if folder else {}
+        if CONFIG_HASH in config and config[CONFIG_HASH] != config_hash(config):
+            ways = f"if it was edited on purpose, take {CONFIG_HASH} out of it"
+            raise CheckpointError(f"{path}: config.json is damaged: its SHA-256 is not the one in it; {ways}")
         parts = _parts_of(main) if main.name.endswith(".index.json") else {main: None}
         if "sha256" in config:
             with main.open("rb") as file:
@@ -165,14 +185,14 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             with safe_open(path, framework="pt") as opened:
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # it is no dict
                 return tensors, {f"__metadata__.{key}": value for key, value in (opened.metadata() or {}).items()}
-        # A zip archive is mapped. torch takes the name .safetensors at its word, so it gets the open file instead.
-        mapped = start.startswith(b"PK") and path.suffix != ".safetensors"
+        # The open file, as torch takes the name .safetensors at its word. Not mapped: a storage that is shorter than its
+        # tensor would then lend it the bytes behind, which torch refuses otherwise.
         with (
             warnings.catch_warnings(action="ignore"),
-            torch.serialization.safe_globals([argparse.Namespace]),  # the settings in training files of MAE and DINO
+            torch.serialization.safe_globals(HARMLESS),
             path.open("rb") as file,
         ):
-            tree = torch.load(path if mapped else file, map_location="cpu", weights_only=True, mmap=mapped)
+            tree = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # on damaged bytes both libraries raise nearly anything
         raise CheckpointError(f"{path} {_reason(error)}") from error
     return flatten(tree, path)

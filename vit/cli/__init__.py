@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
 from vit import __version__
 from vit.cli.options import choose_command
-from vit.errors import exit_code_of
+from vit.errors import exit_code_of, one_line
 from vit.openmp import limit_spinning
 
 COMMANDS = {
@@ -36,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):  # lines also into a file or a pipe: work is watched while it goes on
         sys.stdout.reconfigure(line_buffering=True)
+    warnings.formatwarning = lambda message, *_, **__: f"vit: warning: {one_line(str(message))}\n"
     limit_spinning()
     return exit_code_of("vit", lambda: _run(argv))
 

@@ -8,12 +8,21 @@ from typing import Any
 from vit.checkpoints.formats.format import Format, Hints
 from vit.checkpoints.formats.timm import ANCHOR, BLOCK, ENCODER
 from vit.checkpoints.names import shared, within
-from vit.checkpoints.reading import Source
+from vit.checkpoints.reading import Source, shorten
 from vit.config import DecoderConfig, ViTConfig
 from vit.load_options import CheckpointError
 
 FORMAT = "vit-patch-trainer/1"
 """What config.json says under "format"."""
+
+
+def refuse_other_version(source: Source) -> None:
+    """Raise a CheckpointError if config.json is of another version of our format than this one reads."""
+    said = source.config.get("format")
+    if isinstance(said, str) and said != FORMAT and said.startswith(FORMAT.partition("/")[0] + "/"):
+        versions = f"{shorten(said)}, this version reads {FORMAT}"
+        raise CheckpointError(f"{source.path} is of the format {versions}: a later version of this package loads it")
+
 
 DECODER = (
     *shared("decoder.mask_token decoder.pos_embed decoder.embed.@ decoder.norm.@ decoder.pred.@"),

@@ -14,7 +14,7 @@ from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import nn
 
 from vit.checkpoints.formats.format import Hints, only_given
-from vit.checkpoints.reading import Source, shorten
+from vit.checkpoints.reading import MODULE, Source, shorten
 from vit.load_options import CheckpointError
 
 ARGUMENTS = signature(VisionTransformer).parameters.keys() - signature(timm.create_model).parameters.keys()
@@ -23,12 +23,14 @@ checkpoint, which it would unpickle."""
 
 
 def hints(source: Source) -> Hints:
-    """Read timm's config.json: the architecture's name, its changed arguments, and the input's normalisation.
+    """Read a model itself, or timm's config.json: the architecture's name, its changed arguments, the normalisation.
 
     Raises:
         CheckpointError: an architecture that timm does not know or our encoder does not compute.
     """
     config, where = source.config, f"{source.path}: "
+    if isinstance(model := config.get(MODULE), nn.Module):
+        return _hints_of_model(model, dict(getattr(model, "pretrained_cfg", None) or {}), type(model).__name__)
     name = config.get("architecture")
     if not isinstance(name, str) or not timm.is_model(name):
         raise CheckpointError(f"{where}config.json names the architecture {name!r}, which timm does not know")
@@ -135,7 +137,9 @@ def fetch(name: str) -> Source:
         model = timm.create_model(short, pretrained=True)
     except Exception as error:  # hub, network, cache, damaged file: timm lets all of it through as it comes
         raise CheckpointError(f"{name} cannot be fetched: {shorten(str(error), 300)}") from error
-    settings: dict[str, Any] = dict(vars(model)["pretrained_cfg"])
-    arguments = {"num_classes": model.num_classes, "global_pool": getattr(model, "global_pool", "token")}
-    config = {"architecture": short, "pretrained_cfg": settings, "model_args": arguments}
-    return Source(Path(name), (), dict(model.state_dict()), {}, config, {}, False)
+    return of_module(model, name)
+
+
+def of_module(model: nn.Module, name: str) -> Source:
+    """Return a model of timm's in memory as a checkpoint called `name`; what it is, it says itself."""
+    return Source(Path(name), (), dict(model.state_dict()), {}, {MODULE: model, "architecture": name}, {}, False)
