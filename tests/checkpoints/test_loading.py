@@ -407,7 +407,7 @@ def test_a_head_that_loses_its_token_says_so():
 
 
 def test_a_guess_is_a_warning_that_names_the_option():
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="the state dict: ") as caught:
         load_model(timm_state(embed_dim=128))
     heads, head = sorted(str(warning.message) for warning in caught)
     assert "2 heads of the encoder are a guess" in heads
