@@ -130,7 +130,7 @@ def test_foreign_format_is_refused(tmp_path, content):
 
 def change_details(folder: Path, **changes) -> None:
     details = json.loads((folder / CONFIG).read_text()) | changes
-    kept = {key: value for key, value in details.items() if value is not None}
+    kept = {key: value for key, value in details.items() if value is not None and key != "config_sha256"}
     (folder / CONFIG).write_text(json.dumps(kept))
 
 

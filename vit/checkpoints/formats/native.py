@@ -20,8 +20,8 @@ def refuse_other_version(source: Source) -> None:
     """Raise a CheckpointError if config.json is of another version of our format than this one reads."""
     said = source.config.get("format")
     if isinstance(said, str) and said != FORMAT and said.startswith(FORMAT.partition("/")[0] + "/"):
-        versions = f"{shorten(said)}, this version reads {FORMAT}"
-        raise CheckpointError(f"{source.path} is of the format {versions}: a later version of this package loads it")
+        versions = f"is not of the format {FORMAT}, which this version reads, but of {shorten(said)}"
+        raise CheckpointError(f"{source.path} {versions}: another version of this package loads it")
 
 
 DECODER = (
