@@ -195,6 +195,7 @@ print(type(data.train.images).__name__, seen, len(losses))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA limits what a process allocates on Linux alone")
 def test_a_data_set_larger_than_the_memory_that_there_is(tmp_path):
     """390 MB of images, where a process may allocate 210 beside torch itself: decoded, held out of, trained on."""

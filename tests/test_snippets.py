@@ -40,6 +40,10 @@ def is_program(code: str) -> bool:
 
 
 WITH_PYTHON = [page for page in PAGES if snippets(page)]
+MARKED = [  # by their names; what trains takes its time
+    pytest.param(page, marks=[pytest.mark.slow] * (page.name == "data.md"), id=page.relative_to(ROOT).as_posix())
+    for page in WITH_PYTHON
+]
 GIVEN = {"docs/objectives.md": {"OBJECTIVES": {}, "ObjectiveInfo": ObjectiveInfo}}
 """What stands around a snippet that belongs into another file."""
 
@@ -87,7 +91,7 @@ def place(tmp_path_factory) -> Path:
     return place
 
 
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", MARKED)
 def test_every_snippet_runs(page, place, monkeypatch):
     """What comes from a network comes from here: timm's model without its weights, a small one in the place of the hub's."""
     monkeypatch.chdir(place)

@@ -45,7 +45,7 @@ def test_train_help_explains_every_field_without_heavy_imports(weighed):
             assert "default:" in entries[f"{section}.{field.name}"]
     for option in ("config", "print_config"):
         assert len(entries[option]) > 40
-    for option in ("--out DIR", "--resume"):
+    for option in ("--out FOLDER", "--resume"):
         assert re.search(rf"{option}: \w+ \w+", " ".join(done.stdout.split()))
 
 
