@@ -345,6 +345,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "more skipped": lambda content: content.replace(b"[]", b'["train/ape/0.png"]'),
     "shape": lambda content: content.replace(b"(12, 3, 4, 4)", b"(12, 3, 2, 8)"),
     "zeros": lambda content: bytes(len(content)),
+    "one bit of a pixel": lambda content: content[:600] + bytes([content[600] ^ 4]) + content[601:],
 }
 
 

@@ -36,6 +36,9 @@ DETAIL = 2
 MEASURED = 1000
 """Pictures whose sizes are read, spread evenly, to say what there is and to choose at which size they are kept."""
 
+HASHED = 2**30
+"""Bytes of a cache up to which its pixels are hashed at every start, so that one flipped bit is found: half a second."""
+
 NAMED_CLASSES = 12
 """Classes up to which a note counts the images of each."""
 
@@ -186,8 +189,12 @@ def _open_cache(path: Path, split: Split) -> tuple[ImageSet, list[list[int]]] | 
         if record.get("files_hash") != split.key:
             return None
         sizes = record["sizes"]
-        size = split.kept or split.choose_size(sizes[1])
-        return split.image_set(pixels, record["skipped"], size, record["content_hash"]), sizes
+        size, known = split.kept or split.choose_size(sizes[1]), record["content_hash"]
+        hashed = pixels.nbytes <= HASHED
+        images = split.image_set(pixels, record["skipped"], size, None if hashed else known)
+        if images.content_hash != known:
+            raise ValueError("its pixels are not those that were written")
+        return images, sizes
     except FileNotFoundError:
         return None
     except Exception as error:  # on damaged bytes NumPy raises nearly anything; the cache is not the only copy
