@@ -98,6 +98,10 @@ def _values(config: dict[str, Any], run: RunRecord, name: str) -> dict[str, Any]
     use += '\ninputs = model.origin.transform(Image.open("photo.jpg"))[None]  # (1, C, H, W)'
     use += "\ntokens = model(inputs)  # (1, N, D): class token, then patches"
 
+    quoted = shlex.quote(one_line(hub_name))
+    shell = [f"vit predict {quoted} photo.jpg"] if encoder.get("num_classes") else []
+    shell.append(f"vit attention {quoted} photo.jpg --out look")
+
     # how to train it again
     command = "vit train --config config.yaml"
     source = run.sections.get("data", {}).get("source")
@@ -123,7 +127,7 @@ def _values(config: dict[str, Any], run: RunRecord, name: str) -> dict[str, Any]
         "std": ", ".join(f"{value:.4f}" for value in config["std"]),
         "trained_on": config.get("data"),
         "use": use,
-        "shell": f"vit attention {shlex.quote(one_line(hub_name))} photo.jpg --out look",
+        "shell": "\n".join(shell),
         "run": run,
         "summary": summary,
         "data": data,
