@@ -165,7 +165,8 @@ def test_a_fine_tuning_is_told_with_its_figures(runs, tmp_path):
     card = (out / "README.md").read_text()
     summary = json.loads((runs / "fine" / "summary.json").read_text())
     for part in (
-        "pipeline_tag: image-classification", "vit predict tiny-finetuned photo.jpg\nvit attention", "Its head tells 2 classes apart",
+        "pipeline_tag: image-classification", "vit predict tiny-finetuned photo.jpg\nvit attention",
+        "Its head tells 2 classes apart",
         "--data.root IMAGES --model.init CHECKPOINT\n", "CHECKPOINT is what it began with, pre:",
         "On test images,", f"| classifier accuracy | {summary['test_accuracy']:.2%} |",
         f"| expected calibration error | {summary['test_calibration_error']:.2%} |",
