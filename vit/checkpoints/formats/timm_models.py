@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
+from huggingface_hub import constants
 from timm.layers import GluMlp, Mlp
 from timm.models import model_entrypoint
 from timm.models.vision_transformer import Attention, Block, VisionTransformer
@@ -134,10 +140,27 @@ def fetch(name: str) -> Source:
         )
     _require_plain(short, name)
     try:
-        model = timm.create_model(short, pretrained=True)
+        with _no_waiting():
+            model = timm.create_model(short, pretrained=True)
     except Exception as error:  # hub, network, cache, damaged file: timm lets all of it through as it comes
         raise CheckpointError(f"{name} cannot be fetched: {shorten(str(error), 300)}") from error
     return of_module(model, name)
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Where the hub cannot be reached, let timm look into the cache alone: its downloader tries again for a minute."""
+    hub = urllib.parse.urlsplit(constants.ENDPOINT)
+    before = constants.HF_HUB_OFFLINE
+    if not urllib.request.getproxies():
+        try:
+            socket.create_connection((hub.hostname or "", hub.port or 443), timeout=3).close()
+        except OSError:
+            constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def of_module(model: nn.Module, name: str) -> Source:
