@@ -1,0 +1,38 @@
+"""A disk that is full at any place costs nothing that was there: the run goes on when there is room."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+from test_train import assert_same_run, place, run, whole  # noqa: F401  # three fixtures
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_FSIZE stands for a full disk on Linux"),
+]
+
+
+@pytest.mark.tries(12)
+def test_a_full_disk_anywhere_is_one_line_and_the_run_goes_on_exactly(battery, whole, place, run):  # noqa: F811
+    def attempt(draw: random.Random) -> str:
+        name = f"full-{draw.getrandbits(32)}"
+        argv, folder = ["--config", "mine.yaml", "--out", name], place / name
+        room = round(10 ** draw.uniform(2, 5.5))  # bytes that a file may have
+        done = run(place, *argv, before=f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))")
+        if done.code == 0:
+            return ""
+        errors = [line for line in done.err.splitlines() if line.startswith("train.py: error: ")]
+        if len(errors) != 1 or "Traceback" in done.err:
+            return f"room for {room}: {done.err[-500:]!r}"
+        if left := [path.name for path in folder.rglob(".partial-*")]:
+            return f"room for {room}: {left} is left"
+        resume = ["--resume"] if (folder / "config.yaml").exists() else []
+        done = run(place, *argv, *resume)
+        if done.code:
+            return f"room for {room}, then more: {done.err[-500:]!r}"
+        assert_same_run(folder, whole[0])
+        return ""
+
+    battery.run(attempt)
