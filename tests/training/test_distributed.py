@@ -23,7 +23,8 @@ from vit.training.state import load_state, saved_states
 ROOT = Path(__file__).resolve().parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 NAMES = (
-    "config.yaml metrics.jsonl checkpoints model.safetensors config.json attention.png curves.png reconstructions.png"
+    "config.yaml metrics.jsonl checkpoints model.safetensors config.json attention.png curves.png reconstructions.png "
+    "manifest.json"
 )
 ALL = {*NAMES.split(), "summary.json", ".lock", "showcase.safetensors", "report.html"}
 STEPS = 90
