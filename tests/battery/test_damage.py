@@ -84,7 +84,7 @@ def finished(tmp_path_factory) -> Path:
     return place / "run"
 
 
-@pytest.mark.tries(40)
+@pytest.mark.tries(20)
 def test_damage_of_any_file_of_a_run_is_found(battery, finished):
     names = sorted(path.relative_to(finished) for path in finished.rglob("*") if path.is_file() and path.stat().st_size)
     kept = json.loads((finished / "manifest.json").read_text())["sha256"]
