@@ -228,6 +228,31 @@ def test_transformers_loads_the_autoencoder(norm_pix_loss, tmp_path):
     same(load_model(tmp_path / "hf"), ours)
 
 
+def test_an_encoder_for_mae_comes_back_with_its_heads_and_size(tmp_path):
+    ours = saved_encoder(tmp_path / "ours", num_heads=8, image_size=(8, 24), global_pool="token", num_classes=3)
+    convert_model(ours, "mae", tmp_path / "mae.pth")
+    again = load_model(tmp_path / "mae.pth")
+    same(again, ours)
+    assert (again.config.num_heads, again.config.image_size) == (8, (8, 24))
+
+
+@pytest.mark.parametrize(("pool", "norm"), [("avg", False), ("token", True)])
+def test_a_classifier_that_mae_would_compute_otherwise_is_refused(pool, norm, tmp_path):
+    ours = saved_encoder(tmp_path / "ours", global_pool=pool, fc_norm=norm, num_classes=3)
+    with pytest.raises(CheckpointError, match=f"no classifier of global_pool {pool}"):
+        convert_model(ours, "mae", tmp_path / "mae.pth")
+
+
+@pytest.mark.parametrize("size", [dict(image_size=(8, 24)), dict(patch_size=(4, 2))])
+def test_what_dinov2_and_vitmae_take_for_squares_is_refused(size, tmp_path):
+    for name, ours in (
+        ("Dinov2", saved_encoder(tmp_path / "encoder", layer_scale=0.5, global_pool="token", **size)),
+        ("ViTMAE", saved_autoencoder(tmp_path / "autoencoder", **size)),
+    ):
+        with pytest.raises(CheckpointError, match=f"{name} computes square images of square patches"):
+            convert_model(ours, "huggingface", tmp_path / name)
+
+
 @pytest.mark.parametrize("norm_pix_loss", [True, False])
 @pytest.mark.parametrize("size", [(16, 16), (8, 24)])
 def test_mae_round_trip(norm_pix_loss, size, tmp_path):
