@@ -39,7 +39,7 @@ def require_head(model: Model) -> None:
     """
     if not model.encoder.config.num_classes:
         source = model.origin.source if model.origin else "this model"
-        way = "name a classifier such as vit-tiny-p4-cifar10-finetuned, or teach this one classes (README, Fine-tune)"
+        way = "name a classifier such as vit-tiny-p4-cifar10-finetuned, or teach this one classes (docs/fine-tuning.md)"
         raise CheckpointError(f"{source} has no head that names classes; {way}")
 
 
