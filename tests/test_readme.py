@@ -56,7 +56,9 @@ def test_every_study_has_its_answer_and_each_figure_of_it_is_on_its_page(name):
     question, sentence = re.search(
         rf"^- \[(.*)\]\(docs/questions/{name}/answer.md\)\n  (.*)$", README, re.MULTILINE
     ).groups()
+    assert question == STUDIES[name]
     assert row.startswith(f"[{question}]")
+    assert page.startswith(f"# {question}\n")
     assert len(numbers(sentence)) <= 1
     assert figures_that_are_missing(sentence, page) == []
 

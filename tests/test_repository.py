@@ -83,6 +83,11 @@ def test_what_a_page_names_is_there(page):
         assert re.search(rf"^{name}\b.* = ", (ROOT / place).read_text(), re.MULTILINE), name
 
 
+def test_the_page_about_installing_names_every_extra():
+    named = re.search(r"^Extras(?:.+\n)+", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)[0]
+    assert set(PROJECT["optional-dependencies"]) <= {*re.findall(r"`(\w+)`", named)}
+
+
 def test_the_changelog_keeps_its_form():
     text = (ROOT / "CHANGELOG.md").read_text()
     headings = re.findall(r"^(##+) (.*)$", text, re.MULTILINE)
