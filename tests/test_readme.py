@@ -100,6 +100,12 @@ def test_every_page_is_named_by_the_site_and_by_the_list_of_pages():
     }
 
 
+def test_every_name_of_the_api_page_is_there():
+    names = re.findall(r"^::: (\S+)\.(\w+)$", PAGES["docs/api.md"], re.MULTILINE)
+    assert len(names) > 15
+    assert [name for module, name in names if not getattr(import_module(module), name).__doc__] == []
+
+
 def commands(text: str, begin: str) -> list[list[str]]:
     """The lines of `text` that begin so and call train.py or vit, in words; continued lines joined, remarks left out."""
     lines = re.sub(r"\\\n[# ]*", "", text).splitlines()
