@@ -1,6 +1,7 @@
 """The rule of the house: imports run downwards through the rooms, wherever in a file they stand."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -147,3 +148,12 @@ def test_settings_and_commands_are_light_to_import(module):
     program = f"import sys, {module}; print({{'torch', 'torchvision', 'timm', 'matplotlib'}} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"
+
+
+def test_the_house_is_told_from_the_top_down():
+    page = (ROOT / "docs" / "how-it-is-built.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`vit/.*?) \|", page, re.MULTILINE)
+    told = [room for row in rows for room in re.findall(r"`vit/(\w+)(?:/|\.py)`", row)]
+    assert {path.parent.name for path in (ROOT / "vit").glob("*/__init__.py")} <= {*told}
+    floors = [FLOOR_OF[room] for room in told]
+    assert floors == sorted(floors)

@@ -41,7 +41,9 @@ def is_program(code: str) -> bool:
 
 WITH_PYTHON = [page for page in PAGES if snippets(page)]
 MARKED = [  # by their names; what trains takes its time
-    pytest.param(page, marks=[pytest.mark.slow] * (page.name == "data.md"), id=page.relative_to(ROOT).as_posix())
+    pytest.param(
+        page, marks=[pytest.mark.slow] * (page.name == "your-own-images.md"), id=page.relative_to(ROOT).as_posix()
+    )
     for page in WITH_PYTHON
 ]
 GIVEN = {"docs/objectives.md": {"OBJECTIVES": {}, "ObjectiveInfo": ObjectiveInfo}}
@@ -52,14 +54,16 @@ def test_snippets_are_found():
     assert len(PAGES) > 10
     assert {page.relative_to(ROOT).as_posix() for page in WITH_PYTHON} == {
         "README.md",
-        "docs/data.md",
+        "docs/checkpoints.md",
+        "docs/looking-inside.md",
         "docs/objectives.md",
-        "docs/other-libraries.md",
         "docs/results/threads.md",
+        "docs/your-own-images.md",
         "vit/pretrained/vit-tiny-p4-cifar10/README.md",
         "vit/pretrained/vit-tiny-p4-cifar10-finetuned/README.md",
     }
-    assert len(snippets(ROOT / "README.md")) == 3
+    assert len(snippets(ROOT / "README.md")) == 1
+    assert len(snippets(ROOT / "docs" / "looking-inside.md")) == 2
     assert len(snippets(ROOT / "docs" / "objectives.md")) == 2
     assert is_program("x = 1\n")
     assert not is_program("vit models\n")
@@ -68,7 +72,7 @@ def test_snippets_are_found():
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """A folder with what README's reader has: a photograph, a run, and a file from elsewhere."""
+    """A folder with what a reader has: a photograph, a run, and a file from elsewhere."""
     place = tmp_path_factory.mktemp("reader")
     Image.radial_gradient("L").resize((320, 240)).convert("RGB").save(place / "photo.jpg")
     model = load_model("vit-tiny-p4-cifar10")

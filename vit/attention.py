@@ -38,10 +38,12 @@ def choose_kernel(device: torch.device, dtype: torch.dtype, keys: int) -> str:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, kernel: str = "auto") -> Tensor:
-    """Mix the values (B, h, M, d) by the attention weights -> (B, h, N, d).
+    """Mix the values by the attention weights -> (B, h, N, d).
 
     Args:
-        q, k, v: as in `attention_weights`.
+        q: queries (B, h, N, d).
+        k: keys (B, h, M, d).
+        v: values (B, h, M, d).
         kernel: "math", "flash", or "auto" for `choose_kernel`. Both compute the same; flash never forms the weights.
     """
     if kernel == "auto":

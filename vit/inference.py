@@ -39,7 +39,7 @@ def require_head(model: Model) -> None:
     """
     if not model.encoder.config.num_classes:
         source = model.origin.source if model.origin else "this model"
-        way = "name a classifier such as vit-tiny-p4-cifar10-finetuned, or teach this one classes (README, Fine-tune)"
+        way = "name a classifier such as vit-tiny-p4-cifar10-finetuned, or teach this one classes (docs/fine-tuning.md)"
         raise CheckpointError(f"{source} has no head that names classes; {way}")
 
 
@@ -70,10 +70,13 @@ def embed(model: Model, images: Tensor | Picture | Sequence[Picture], batch_size
     """Return the features of whole images, pooled and patch by patch.
 
     Args:
-        model, images, batch_size: as for `predict`; the model needs no head.
+        model: as `load_model` returns it, on any device; it needs no head.
+        images: as for `predict`.
+        batch_size: images at a time.
 
     Raises:
-        CheckpointError, DataError: as `predict`, but for the head.
+        CheckpointError: the model was not loaded, or its weights make no numbers.
+        DataError: an image cannot be read, or there is none.
     """
     encoder, found = model.encoder, []
     with eval_mode(model):

@@ -238,7 +238,7 @@ def test_authors_host_is_asked_first_and_left_for_a_mirror_where_it_is_slow(
 
 
 def test_page_names_the_hosts_and_the_checksums_that_decide():
-    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "your-own-images.md").read_text(encoding="utf-8")
     for data in (datasets.CIFAR10, datasets.CIFAR100):
         addresses = [f"{mirror.format(name=data.__name__.lower())}/{data.filename}" for mirror in cifar.MIRRORS]
         for said in (data.url.replace("http:", "https:"), data.tgz_md5, *addresses):

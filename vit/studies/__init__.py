@@ -13,13 +13,13 @@ from vit.config import ConfigError
 STUDIES = {
     "embedding-or-not": "Are W_Q and W_K the embedding?",
     "who-trains-them": "Who trains W_Q, W_K, W_V and the embedding?",
-    "fixed-or-learned": "What is lost when a part does not learn, or is not there?",
-    "static-and-contextual": "How much of a token is its own patch, its position, its context?",
-    "tyres-and-roads": "Are patches that occur together more similar?",
+    "fixed-or-learned": "Is the embedding fixed or learned, and what is lost when a part does not learn?",
+    "static-and-contextual": "Is the vector of a patch the same in every picture?",
+    "tyres-and-roads": "Does attention make tyres similar to roads?",
     "is-it-similarity": "Does q . k measure similarity?",
-    "identity-case": "What is attention when W_Q, W_K and W_V are the identity?",
-    "attention-or-cause": "Are strongly attended patches and heads the ones that matter?",
-    "one-hot": "Is an embedding table a linear map, and a patch embedding a table?",
+    "identity-case": "What is attention without the three matrices?",
+    "attention-or-cause": "Do the patches and heads matter that get much attention?",
+    "one-hot": "Is a patch embedding a table, as of words?",
 }
 """Each study and its question. Its module has the same name, with underscores."""
 OF_TRAININGS = ("who-trains-them", "fixed-or-learned", "identity-case")

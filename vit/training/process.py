@@ -71,7 +71,7 @@ def keep_freed_memory() -> bool:
 
     A training step frees and asks for the same large blocks again and again. glibc returns each to the kernel and gets it
     back page by page, zeroed: some 50,000 page faults a step of ViT-Tiny with 128 images. Kept blocks are used again at
-    once: at patch 2 a step is 1.27 times as fast (`vit bench --ablation`, README). The price is that the process stays as
+    once: at patch 2 a step is 1.27 times as fast (docs/speed.md). The price is that the process stays as
     large as its largest step, until it ends.
 
     Returns:
