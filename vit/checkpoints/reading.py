@@ -31,7 +31,7 @@ FOLDER_FILES = (
 # In training files: the settings of MAE and DINO, the paths of submitit, the numbers of a schedule that NumPy made.
 _SCALAR = np.float64(0).__reduce__()[0]
 _NUMBERS = {type(np.dtype(code)) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]}
-HARMLESS = [
+HARMLESS: list[Any] = [
     argparse.Namespace, PosixPath, PurePosixPath, PureWindowsPath, np.dtype, *_NUMBERS,
     (_SCALAR, "numpy.core.multiarray.scalar"), (_SCALAR, "numpy._core.multiarray.scalar"),
 ]  # fmt: skip
