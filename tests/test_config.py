@@ -467,7 +467,7 @@ def test_fewer_epochs_shorten_what_a_file_asks_for_and_say_so():
     finetune = CONFIGS / "finetune_cifar10_tiny_p4.yaml"
     command = train_command("--config", finetune, "--train.epochs=1")
     assert command.config.classify.whole_epochs == 0.25
-    assert command.config.optim.warmup_epochs == 0.5  # which fits
+    assert command.config.optim.warmup_epochs == 1  # which fits
     assert [note.partition(":")[0] for note in command.notes] == ["classify.whole_epochs"]
     command = train_command("--config", CONFIGS / "folder.yaml", "--train.epochs", 1)
     assert command.config.optim.warmup_epochs == 0.25

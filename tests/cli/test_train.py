@@ -43,10 +43,8 @@ def test_train_help_explains_every_field_without_heavy_imports(weighed):
             assert len(explanations[field.name].split()) >= 3
             assert "".join(explanations[field.name].split()) in entries[f"{section}.{field.name}"]
             assert "default:" in entries[f"{section}.{field.name}"]
-    for option in ("config", "print_config"):
+    for option in ("config", "print_config", "out", "resume"):
         assert len(entries[option]) > 40
-    for option in ("--out FOLDER", "--resume"):
-        assert re.search(rf"{option}: \w+ \w+", " ".join(done.stdout.split()))
 
 
 @pytest.mark.parametrize(
