@@ -186,7 +186,16 @@ def test_one_changed_bit_of_a_finished_run_is_found(tmp_path):
         assert check_manifest(tmp_path) == [f"{name} is missing"]
         (tmp_path / name).write_bytes(before)
     read_run(tmp_path)
-    for damaged in ('{"sha256": ["config.yaml"]}', '{"sha256": {"../x": ""}}', '{"sha256"'):
+    whole = files.manifest.read_text()
+    for byte in range(len(whole)):  # also one of the manifest itself, but for spaces
+        files.manifest.write_bytes(
+            whole.encode()[:byte] + bytes([whole.encode()[byte] ^ 1]) + whole.encode()[byte + 1 :]
+        )
+        try:
+            assert check_manifest(tmp_path) != [] or whole[byte].isspace(), byte
+        except RunError:
+            continue
+    for damaged in ("{}", '{"sha256": ["config.yaml"]}', '{"sha256": {"../x": ""}}', '{"sha256"'):
         files.manifest.write_text(damaged)
         with pytest.raises(RunError, match=r"manifest.json is damaged"):
             read_run(tmp_path)

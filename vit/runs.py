@@ -107,26 +107,32 @@ def write_manifest(files: RunFiles) -> None:
     )
 
 
-def check_manifest(path: Path, names: Sequence[str] = ()) -> list[str]:
+def check_manifest(path: Path, names: Sequence[str] | None = None) -> list[str]:
     """Compare a finished run's files with its manifest.json.
 
     Args:
         path: run folder.
-        names: files to look at, relative to it; all of the manifest's if empty.
+        names: files to look at, relative to it; by default all that are kept, and all of the manifest's.
 
     Returns:
-        A line for each that is missing or another one: "metrics.jsonl has changed". None for a folder without a manifest.
+        A line for each that is missing, another one, or not in the manifest: "metrics.jsonl has changed". None for a folder
+        without a manifest.
 
     Raises:
         RunError: the manifest is damaged.
     """
     files = RunFiles(path)
-    said = read_mapping(files.manifest).get("sha256", {})
+    if not files.manifest.is_file():
+        return []
+    said = read_mapping(files.manifest).get("sha256")
     if not isinstance(said, dict) or any(PurePosixPath(name).is_absolute() or ".." in name for name in said):
         raise RunError(f"{files.manifest} is damaged: it names no files of this run")
     problems = []
-    for name in [name for name in said if name in (names or said)]:
-        if not (path / name).is_file():
+    kept = [path_of.relative_to(path).as_posix() for path_of in files.kept]
+    for name in dict.fromkeys([*said, *kept]) if names is None else names:
+        if name not in said:
+            problems.append(f"{name} is not in manifest.json")
+        elif not (path / name).is_file():
             problems.append(f"{name} is missing")
         elif _sha256(path / name) != said[name]:
             problems.append(f"{name} has changed")
@@ -338,7 +344,8 @@ def read_run(path: Path) -> RunRecord:
     """
     if not RunFiles(path).config.is_file():
         raise RunError(f"{path} is not a run: it has no config.yaml; name the folder of a run, e.g. runs/quickstart")
-    if problems := check_manifest(path, [name for name in READ if (path / name).exists()]):
+    there = [name for name in READ if (path / name).exists()]  # without one of them, a page says less
+    if problems := check_manifest(path, there):
         ways = f"put it back, or remove {RunFiles(path).manifest} to use it as it is"
         raise RunError(f"{path}: {problems[0]} since the run ended: {ways}")
     record = read_folder(path)

@@ -1,8 +1,8 @@
 """A whole run: set up, train, finish.
 
 The run folder, runs/<config> or --out, gets config.yaml, metrics.jsonl, checkpoints/, model.safetensors and config.json,
-attention.png, curves.png, the objective's pictures, summary.json, and report.html, a page with all of it; with
-run.dynamics_every also dynamics.safetensors and dynamics.png.
+attention.png, curves.png, the objective's pictures, summary.json, report.html, a page with all of it, and manifest.json,
+the hashes that `vit verify` compares; with run.dynamics_every also dynamics.safetensors and dynamics.png.
 """
 
 from __future__ import annotations
