@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from timm.optim import param_groups_layer_decay
-from timm.optim.muon import Muon
+from timm.optim.muon import Muon as TimmMuon
+from timm.optim.muon import zeropower_via_newtonschulz
 from tiny import seeded
 from torch import nn
 
 from vit.config import DecoderConfig, OptimConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.training.muon import COEFFICIENTS, Muon, orthogonalize
 from vit.training.optimizer import learning_rate, make_ema, make_optimizer, parameter_groups, set_learning_rate
 
 # (total steps, warm-up steps, peak, end): the rate of every step
@@ -128,7 +131,7 @@ def test_muon_has_the_matrices_of_the_blocks_and_nothing_else(layer_decay):
     all_names = by_name(model, optimizer.param_groups, "lr").keys()
     assert all_names == {name for name, value in model.named_parameters() if value.requires_grad}
     step(model, optimizer, range(1))
-    momentum = {name for name, value in model.named_parameters() if optimizer.state[value].get("use_muon")}
+    momentum = {name for name, value in model.named_parameters() if "momentum_buffer" in optimizer.state[value]}
     assert momentum == MATRICES
 
 
@@ -140,6 +143,36 @@ def test_updates_of_muon_have_singular_values_near_one_and_are_as_long_as_adamws
         change = before[name] * (1 - 0.5 * 0.1) - model.state_dict()[name]  # weight decay is decoupled
         values = torch.linalg.svdvals(change / (0.5 * 0.2 * max(change.shape) ** 0.5))
         assert 0.6 < values.min() <= values.max() < 1.3, name
+
+
+def test_update_of_muon_is_timms():
+    """Timm's iterations in float64; its own type, bfloat16, is further away than that."""
+    draws = seeded(0)
+    for shape in [(24, 8), (8, 8), (8, 32), (1, 5)]:
+        gradient = torch.randn(3, *shape, generator=draws)
+        exact = [
+            zeropower_via_newtonschulz(one.double(), 5, list(COEFFICIENTS), dtype=torch.float64) for one in gradient
+        ]
+        torch.testing.assert_close(orthogonalize(1e4 * gradient).double(), torch.stack(exact), rtol=0, atol=1e-4)
+    assert orthogonalize(torch.zeros(1, 3, 4)).count_nonzero() == 0  # of a matrix that has had no gradient yet
+
+
+def test_muon_steps_as_timms_does_and_goes_on_from_its_state(monkeypatch):
+    exact = functools.partial(zeropower_via_newtonschulz, dtype=torch.float32)  # timm's own type is bfloat16
+    monkeypatch.setattr("timm.optim.muon.zeropower_via_newtonschulz", exact)
+    models = [whole_model(), whole_model()]
+    ours = make_optimizer(models[0], MUON)
+    groups = parameter_groups(models[1], MUON.weight_decay, muon=True)
+    for group in groups:
+        group |= {"nesterov": not group["use_fallback"], "eps": 1e-8}  # with Nesterov, timm's fallback is NAdam
+    timms = TimmMuon(groups, lr=0.0, momentum=0.9, nesterov=True, adjust_lr_fn="match_rms_adamw", betas=MUON.betas)
+    for _ in range(2):
+        step(models[0], ours, range(3), lr=0.01)
+        step(models[1], timms, range(3), lr=0.01)
+        for (name, one), other in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+        models[0].load_state_dict(models[1].state_dict())
+        ours.load_state_dict(copy.deepcopy(timms.state_dict()))
 
 
 def test_what_is_no_matrix_of_a_block_learns_as_with_adamw():

@@ -120,7 +120,7 @@ def train_steps(run: Run) -> Iterator[Step]:
     whole batch alike, and each computes its rows.
 
     No step waits for a GPU. The device itself keeps whether all was finite, and makes no update from the first step on that
-    was not; this flag is read every `run.log_every` steps (on a CPU, and with Muon, at each).
+    was not; this flag is read every `run.log_every` steps (on a CPU at each).
 
     Raises:
         NonFiniteError: the loss or gradient of a step is not finite; its update was not made.
@@ -133,7 +133,6 @@ def train_steps(run: Run) -> Iterator[Step]:
     warmup = round(config.optim.warmup_epochs * per_epoch)
     peak = config.optim.blr * batch_size / 256
     learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    skips = isinstance(optimizer, torch.optim.AdamW)  # torch's fused one makes no update where `found_inf` is 1
     dataset = cache_on_device(run.data.train.images, device)
     forward = dist.wrap(compute.compiled(objective.train()), device)
     first_bad = torch.zeros((), device=device)
@@ -165,12 +164,12 @@ def train_steps(run: Run) -> Iterator[Step]:
         lr = learning_rate(step, total, warmup, peak, config.optim.min_lr)
         found = {"first_bad": first_bad, **dict(zip(metrics, values, strict=True)), "grad_norm": grad_norm}
         done = Step(step + 1, (step + 1) / per_epoch, lr, images_in_batch, found)
-        if device.type == "cpu" or not skips:
+        if device.type == "cpu":
             done.check()
 
         # 4. the update
         set_learning_rate(optimizer, lr)
-        optimizer.found_inf = (first_bad > 0).float()  # type: ignore[attr-defined]
+        optimizer.found_inf = (first_bad > 0).float()  # type: ignore[attr-defined]  # where 1, it makes no update
         optimizer.step()
         objective.after_step(step + 1)
         if run.ema is not None:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from vit.config import ConfigError, OptimConfig
+from vit.training.muon import Muon
 
 TOKENS_AND_POSITIONS = ("cls_token", "reg_token", "mask_token", "pos_embed")
 
@@ -22,7 +23,7 @@ def parameter_groups(
     Matrices decay; norms, biases, scales, tokens and positions do not. With layer decay, a parameter's learning rate is to be
     multiplied by its group's "lr_scale": 1 for head, last norm and decoder, less for each block further from them, least for
     embedding, tokens and positions (Clark et al. 2020, ELECTRA; Bao et al. 2022, BEiT). With Muon, the matrices within
-    blocks, of encoder and decoder, have groups of their own, and all others have "use_fallback" (timm's word): AdamW.
+    blocks, of encoder and decoder, have groups of their own, and all others have "use_fallback": AdamW.
 
     Args:
         model: a `VisionTransformer`, or a model that holds one.
@@ -41,8 +42,6 @@ def parameter_groups(
             group["lr_scale"] = scales[parameter]
         if muon:
             group["use_fallback"] = plain or ".blocks." not in f".{name}"
-            if group["use_fallback"]:
-                group |= {"nesterov": False, "eps": 1e-8}  # torch's AdamW; with Nesterov timm falls back to NAdam
         groups.setdefault(tuple(group.items()), {"params": [], **group})["params"].append(parameter)
     return sorted(groups.values(), key=lambda group: -group["weight_decay"])
 
@@ -71,10 +70,7 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimiz
     if config.name == "adamw":
         return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=True)
 
-    from timm.optim.muon import Muon  # timm takes seconds to import
-
-    momentum = config.betas[0]
-    return Muon(groups, lr=0.0, momentum=momentum, nesterov=True, adjust_lr_fn="match_rms_adamw", betas=config.betas)
+    return Muon(groups, config.betas)
 
 
 def make_ema(model: nn.Module, decay: float) -> AveragedModel:
