@@ -10,7 +10,7 @@ from transformers.models.vit_mae.modeling_vit_mae import ViTMAEDecoder, ViTMAEFo
 
 from vit.config import DecoderConfig, ViTConfig
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss, patch_targets
-from vit.masking import Mask, make_mask, mask_from_noise
+from vit.masking import Mask, make_mask, mask_from_noise, take
 from vit.patches import patchify, position_table
 from vit.training.objectives.terms import uniformity
 
@@ -102,12 +102,23 @@ def test_transformers_weights_and_noise_give_its_loss_and_prediction(image_size,
 def test_loss_is_that_of_the_prediction_and_the_targets(norm_pix_loss):
     model, (images, mask) = small_autoencoder(norm_pix_loss, drop_path=0.5), small_batch()
     loss, tokens = model.eval().loss(images, mask)
-    assert torch.equal(loss, masked_patch_loss(model(images, mask), model.targets(images), mask.mask))
+    torch.testing.assert_close(loss, masked_patch_loss(model(images, mask), model.targets(images), mask.mask))
     assert torch.equal(tokens, model.encoder(images, mask))
     draws = torch.rand(3, 1, 2)
     loss, tokens = model.train().loss(images, mask, draws)
     assert torch.equal(tokens, model.encoder(images, mask, draws))
-    assert torch.equal(loss, masked_patch_loss(model.decoder(tokens, mask), model.targets(images), mask.mask))
+    torch.testing.assert_close(loss, masked_patch_loss(model.decoder(tokens, mask), model.targets(images), mask.mask))
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_hidden_patches_alone_are_predicted_as_among_all(depth):
+    config, (images, mask) = DecoderConfig(**DECODER | {"depth": depth}), small_batch()
+    model = build_autoencoder(ViTConfig(**ENCODER, registers=2), config)
+    tokens = model.encoder(images, mask)
+    alone, among = model.decoder.hidden(tokens, mask), model.decoder(tokens, mask)
+    assert alone.shape[1] == mask.ids_hidden.shape[1] == int(mask.mask[0].sum())
+    torch.testing.assert_close(alone, take(among, mask.ids_hidden), rtol=0, atol=1e-5)
+    assert mask.mask.gather(1, mask.ids_hidden).all()
 
 
 def test_without_a_mask_the_tokens_of_whole_images():

@@ -121,7 +121,8 @@ class MultiHeadSelfAttention(nn.Module):
             q, k, v = rearrange(self.qkv(x), "b n (three h d) -> three b h n d", three=3, h=self.num_heads).unbind(0)
         return self.q_norm(q), self.k_norm(k), v
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Tokens (B, N, D) -> (B, N, D)."""
-        mixed = attend(*self.project(x), self.kernel)  # (B, h, N, d)
+    def forward(self, x: Tensor, queries: int = 0) -> Tensor:
+        """Tokens (B, N, D) -> (B, N, D); where only the last `queries` of them ask, (B, queries, D)."""
+        q, k, v = self.project(x)
+        mixed = attend(q[:, :, -queries:], k, v, self.kernel)  # (B, h, N, d)
         return self.proj(rearrange(mixed, "b h n d -> b n (h d)"))

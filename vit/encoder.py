@@ -126,10 +126,20 @@ class Block(nn.Module):
         self.drop_path1 = DropPath(drop_path)
         self.drop_path2 = DropPath(drop_path)
 
-    def forward(self, x: Tensor, drop_path: Tensor | None = None) -> Tensor:
-        """Tokens (B, N, D) -> (B, N, D); `drop_path` (B, 2) holds the draws of the two branches (see `DropPath`)."""
+    def forward(self, x: Tensor, drop_path: Tensor | None = None, queries: int = 0) -> Tensor:
+        """Compute the next layer's tokens.
+
+        Args:
+            x: (B, N, D).
+            drop_path: (B, 2), the draws of the two branches (see `DropPath`).
+            queries: the number of tokens, from the last, that somebody reads afterwards; 0: all.
+
+        Returns:
+            (B, N, D), or (B, queries, D).
+        """
         chance1, chance2 = (None, None) if drop_path is None else drop_path.unbind(1)
-        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x))), chance1)
+        attended = self.attn(self.norm1(x), queries)
+        x = x[:, -queries:] + self.drop_path1(self.ls1(attended), chance1)
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))), chance2)
 
 

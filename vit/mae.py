@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import Block, VisionTransformer, init_weights
-from vit.masking import Mask, restore_order
+from vit.masking import Mask, restore_order, take
 from vit.patches import position_table
 from vit.pretrained import Pretrained
 
@@ -57,6 +58,25 @@ class MaskedDecoder(nn.Module):
         patches = torch.cat([visible, mask_tokens], dim=1)  # (B, L, E), shuffled
         x = torch.cat([prefix, restore_order(patches, mask)], dim=1) + self.pos_embed  # (B, prefix + L, E)
         return self.norm(self.blocks(x))[:, self.num_prefix_tokens :]  # (B, L, E)
+
+    def hidden(self, tokens: Tensor, mask: Mask) -> Tensor:
+        """Return the rows of `forward` for the hidden patches alone (B, L - K, P), in the order of `mask.ids_hidden`.
+
+        Blocks do not care for the order of tokens, so nothing is put back into the grid's; and what the last block makes of
+        the visible ones nobody reads.
+        """
+        batch, prefix = len(tokens), self.num_prefix_tokens
+        order = torch.cat([mask.ids_keep, mask.ids_hidden], dim=1)  # (B, L)
+        table = self.pos_embed.expand(batch, -1, -1)
+        positions = torch.cat([table[:, :prefix], take(table[:, prefix:], order)], dim=1)
+        hidden = order.shape[1] - mask.ids_keep.shape[1]
+        x = self.embed(tokens)  # (B, prefix + K, E)
+        x = (
+            torch.cat([x, self.mask_token.to(x.dtype).expand(batch, hidden, -1)], dim=1) + positions
+        )  # (B, prefix + L, E)
+        for block in self.blocks[:-1]:
+            x = block(x)
+        return self.pred(self.norm(self.blocks[-1](x, queries=hidden)))  # (B, L - K, P)
 
 
 class MaskedAutoencoder(Pretrained, nn.Module):
@@ -109,8 +129,9 @@ class MaskedAutoencoder(Pretrained, nn.Module):
         """
         patches = self.encoder.patchify(images)  # (B, L, P)
         tokens = self.encoder.encode(patches, mask, drop_path)  # (B, prefix + K, D)
-        prediction = self.decoder(tokens, mask)  # (B, L, P)
-        return masked_patch_loss(prediction, patch_targets(patches, self.norm_pix_loss), mask.mask), tokens
+        prediction = self.decoder.hidden(tokens, mask)  # (B, L - K, P)
+        targets = patch_targets(take(patches, mask.ids_hidden), self.norm_pix_loss)
+        return F.mse_loss(prediction.float(), targets.float()), tokens
 
 
 Model = VisionTransformer | MaskedAutoencoder

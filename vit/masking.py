@@ -28,6 +28,11 @@ class Mask(NamedTuple):
     ids_restore: Tensor
     mask: Tensor
 
+    @property
+    def ids_hidden(self) -> Tensor:
+        """int64 (B, L - K): the hidden patches."""
+        return self.ids_restore.argsort(dim=1)[:, self.ids_keep.shape[1] :]
+
     def to(self, device: torch.device | str) -> Mask:
         """Return the same mask on another device."""
         return Mask(*(part.to(device) for part in self))
@@ -110,11 +115,16 @@ def make_mask(kind: str, batch: int, grid_size: tuple[int, int], mask_ratio: flo
     return mask_from_noise(NOISE[kind](batch, grid_size, generator), num_keep(grid_size[0] * grid_size[1], mask_ratio))
 
 
+def take(x: Tensor, ids: Tensor) -> Tensor:
+    """Take some patches of each image: (B, L, D) in grid order -> (B, K, D) in the order of `ids` (B, K)."""
+    return x.gather(1, repeat(ids, "b k -> b k d", d=x.shape[-1]))
+
+
 def keep_visible(x: Tensor, mask: Mask) -> Tensor:
     """Leave out what is hidden: (B, L, D) in grid order -> (B, K, D) in the order of `ids_keep`."""
-    return x.gather(1, repeat(mask.ids_keep, "b k -> b k d", d=x.shape[-1]))
+    return take(x, mask.ids_keep)
 
 
 def restore_order(x: Tensor, mask: Mask) -> Tensor:
     """Put (kept, hidden) (B, L, D) back into grid order (B, L, D)."""
-    return x.gather(1, repeat(mask.ids_restore, "b l -> b l d", d=x.shape[-1]))
+    return take(x, mask.ids_restore)
