@@ -193,7 +193,7 @@ def test_fewer_maps_than_layers_raise():
     with pytest.raises(AttentionError, match="3 of 3 attention layers gave no maps"), maps:
         pass
     assert not maps.weights
-    model.blocks[1].attn.forward = lambda x: (x @ x.transpose(1, 2)).softmax(-1) @ x  # escapes
+    model.blocks[1].attn.forward = lambda x, queries: (x @ x.transpose(1, 2)).softmax(-1) @ x  # escapes
     with (
         pytest.raises(AttentionError, match=r"1 of 3 attention layers gave no maps: blocks\.1\.attn"),
         AttentionMaps(model),
