@@ -12,7 +12,6 @@ from vit.config import DecoderConfig, ViTConfig
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss, patch_targets
 from vit.masking import Mask, make_mask, mask_from_noise, take
 from vit.patches import patchify, position_table
-from vit.training.objectives.terms import uniformity
 
 PATCH, GRID = 4, (4, 4)
 ENCODER = dict(image_size=(16, 16), patch_size=(PATCH, PATCH), embed_dim=16, depth=2, num_heads=2)
@@ -223,31 +222,3 @@ def test_forward_is_pure():
     assert torch.equal(model(images, mask), model(images, mask))
     assert torch.equal(torch.get_rng_state(), random_state)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-# --- uniformity ------------------------------------------------------------------------------------------------------
-
-
-def test_uniformity_is_the_mean_squared_cosine_of_any_two():
-    features = torch.randn(7, 5)
-    cosines = torch.nn.functional.cosine_similarity(features[:, None].double(), features[None].double(), dim=-1)
-    expected = pytest.approx((cosines.square().sum().item() - 7) / 42, abs=1e-6)
-    assert uniformity(features).item() == expected
-    assert uniformity(features * torch.rand(7, 1)).item() == expected
-
-
-def test_uniformity_is_0_at_right_angles_and_1_on_one_line():
-    angles, _ = torch.linalg.qr(torch.randn(6, 6))
-    assert uniformity(angles).item() == pytest.approx(0, abs=1e-6)
-    line = torch.tensor([[1.0], [-2.0], [0.1], [-3.0]]) * torch.randn(5)
-    assert uniformity(line).item() == pytest.approx(1, abs=1e-6)
-    assert uniformity(torch.randn(1, 5)).item() == pytest.approx(0, abs=1e-6)
-
-
-def test_uniformity_is_computed_in_float32():
-    features = 10 + torch.randn(64, 32)
-    with torch.autocast("cpu", torch.bfloat16):
-        inside = uniformity(features)
-    assert torch.equal(inside, uniformity(features))
-    rounded = features.bfloat16()
-    assert torch.equal(uniformity(rounded), uniformity(rounded.float()))

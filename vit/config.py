@@ -380,8 +380,6 @@ class ReconstructConfig(Section, section="reconstruct"):
 
     norm_pix_loss: bool = True
     """predict each patch normalised by its own mean and deviation, instead of its colours"""
-    uniformity: NonNegativeFloat = 0.0
-    """weight of a second loss that keeps the images of a batch apart (U-MAE, 0.01 there); 0: off"""
     contrast: NonNegativeFloat = 0.0
     """weight of a second loss that finds the other view of an image among those of the batch (CAN); 0: off"""
     temperature: PositiveFloat = 0.2
@@ -521,12 +519,13 @@ class Config:
         require(self.classify.whole_epochs < train.epochs, "classify.whole_epochs", below)
         most = f"at most train.batch_size, which is {train.batch_size}"
         require(run.grad_accum_steps <= train.batch_size, "run.grad_accum_steps", most)
-        alone = "it compares a batch's images with each other: leave run.grad_accum_steps out"
-        for name in ("uniformity", "contrast"):
-            off = not getattr(self.reconstruct, name)
-            require(off or run.grad_accum_steps <= 1, f"reconstruct.{name}", alone)
+        alone, contrast = (
+            "it compares a batch's images with each other: leave run.grad_accum_steps out",
+            self.reconstruct.contrast,
+        )
+        require(not contrast or run.grad_accum_steps <= 1, "reconstruct.contrast", alone)
         pairs = "reconstruct.contrast needs two views of each image"
-        require(not self.reconstruct.contrast or self.augment.views == 2, "augment.views", pairs)
+        require(not contrast or self.augment.views == 2, "augment.views", pairs)
 
         # what would do nothing, or use the test images too early
         once = "the test images are looked at once, at the end; hold some training images out with data.val_size"

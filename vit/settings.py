@@ -25,7 +25,7 @@ HELP = {"-h", "--help"}
 
 _MOVED = {
     "data": {"augment": "crop crop_scale crop_ratio crop_padding flip rand_augment rand_magnitude erasing"},
-    "mask": {"reconstruct": "norm_pix_loss uniformity"},
+    "mask": {"reconstruct": "norm_pix_loss"},
     "classify": {"run": "test_flip"},
     "train": {"run": "device threads attention compile save_every log_every snapshots dynamics_every knn_images"},
 }

@@ -16,10 +16,9 @@ from vit.config import ClassifyConfig as Classes
 from vit.data import Dataset
 from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step
-from vit.mae import masked_patch_loss
-from vit.masking import Mask, mask_from_noise
+from vit.masking import mask_from_noise
 from vit.training.objectives import Objective, objective_class
-from vit.training.objectives.terms import info_nce, uniformity
+from vit.training.objectives.terms import info_nce
 
 CLASSES = 5
 COUNT = 13  # images, batches of 8: two steps an epoch
@@ -126,29 +125,6 @@ def test_dropped_patches_are_not_looked_at():
     loss, _ = objective(images, targets, read)
     assert torch.equal(objective(images.masked_fill(dropped, torch.nan), targets, read)[0], loss)
     assert not torch.equal(objective(images, targets, Draws())[0], loss)
-
-
-@pytest.mark.parametrize("class_token", [True, False])
-def test_uniformity_is_that_of_the_visible_patches_means_and_its_weight_counts(class_token):
-    model, images = replace(TINY, class_token=class_token), torch.randn(8, 3, 16, 16)
-    found, autoencoder = {}, reconstruction(model).model
-    for weight in (0.0, 0.01, 2.0):
-        objective = reconstruction(model, uniformity=weight)
-        objective.model = autoencoder
-        draws = draws_of(objective)
-        loss, metrics = objective(images, None, draws.for_model(torch.device("cpu")))
-        assert list(metrics) == (["masked_loss", "uniformity"] if weight else [])
-        assert objective.compares_images == ("reconstruct.uniformity" if weight else "")
-        found[weight] = {"loss": loss, **metrics}
-    mask: Mask = mask_from_noise(draws.mask_noise, objective.keep)
-    means = torch.stack([tokens[-4:].mean(0) for tokens in autoencoder.encoder(images, mask)])  # 4 of 16 are visible
-    plain = masked_patch_loss(autoencoder(images, mask), autoencoder.targets(images), mask.mask)
-    assert set(found[0.0]) == {"loss"}
-    torch.testing.assert_close(found[0.0]["loss"], plain)
-    for weight in (0.01, 2.0):
-        torch.testing.assert_close(found[weight]["masked_loss"], plain)
-        torch.testing.assert_close(found[weight]["uniformity"], uniformity(means))
-        torch.testing.assert_close(found[weight]["loss"], plain + weight * uniformity(means))
 
 
 def test_contrast_is_that_of_the_pooled_patches_and_trains_encoder_and_projector():

@@ -105,7 +105,6 @@ RUNS = {
     "grid masks, crop none": changed(CONFIG, mask={"kind": "grid"}, augment={"crop": "none"}, model=MODEL),
     "bf16": changed(CONFIG, train={"precision": "bf16"}),
     "shuffled": changed(CONFIG, augment={"shuffle": "across"}),
-    "uniformity": changed(CONFIG, reconstruct={"uniformity": 0.1}, run={"grad_accum_steps": 0}, optim={"ema": 0.5}),
     "contrast": changed(CONFIG, **CONTRAST),
     "muon": changed(CONFIG, optim={"name": "muon"}),
     "classify": changed(CLASSIFY, optim={"ema": 0.0}),
@@ -162,7 +161,6 @@ def test_run_from_a_checkpoint_continues_without_it(tmp_path):
 
 
 COMPARING = {
-    "reconstruct.uniformity": {"reconstruct": {"uniformity": 0.1}, "run": {"grad_accum_steps": 0}},
     "reconstruct.contrast": CONTRAST,
     "augment.shuffle": {"augment": {"shuffle": "across"}},
 }

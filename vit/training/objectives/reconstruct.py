@@ -18,7 +18,7 @@ from vit.evaluate.reconstruction import fixed_mask, reconstruct
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.masking import mask_from_noise, num_keep
 from vit.training.objectives import Objective
-from vit.training.objectives.terms import Projector, info_nce, uniformity
+from vit.training.objectives.terms import Projector, info_nce
 
 if TYPE_CHECKING:
     from vit.figures import Curve
@@ -37,8 +37,7 @@ class Reconstruct(Objective):
     def __init__(self, model: MaskedAutoencoder, config: Config, data: Dataset):
         super().__init__(model, config, data)
         settings = config.reconstruct
-        compare = [f"reconstruct.{name}" for name in ("uniformity", "contrast") if getattr(settings, name)]
-        self.compares_images = compare[0] if compare else ""
+        self.compares_images = "reconstruct.contrast" if settings.contrast else ""
         self.projector = Projector(model.encoder.config.embed_dim) if settings.contrast else None
         patches = math.prod(config.model.grid_size)
         self.keep = num_keep(patches, config.mask.ratio)
@@ -62,20 +61,16 @@ class Reconstruct(Objective):
         return self.config.mask.ratio
 
     def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss over the hidden patches; with other terms, the weighted sum, and all of them."""
+        """Return the loss over the hidden patches; with the contrast between views, the weighted sum and both."""
         assert draws.mask_noise is not None
         settings, mask = self.config.reconstruct, mask_from_noise(draws.mask_noise, self.keep)
         loss, tokens = self.model.loss(images, mask, draws.drop_path)
-        if not self.compares_images:
+        if self.projector is None:
             return loss, {}
-        features, metrics = self.encoder.pool(tokens), {"masked_loss": loss}  # (B, D)
-        if settings.uniformity:
-            metrics["uniformity"] = uniformity(features)
-            loss = loss + settings.uniformity * metrics["uniformity"]
-        if self.projector is not None:
-            metrics["contrast"], metrics["pair_accuracy"] = info_nce(self.projector(features), settings.temperature)
-            loss = loss + settings.contrast * metrics["contrast"]
-        return loss, metrics
+        projected = self.projector(self.encoder.pool(tokens))  # (B, 128)
+        contrast, found = info_nce(projected, settings.temperature)
+        metrics = {"masked_loss": loss, "contrast": contrast, "pair_accuracy": found}
+        return loss + settings.contrast * contrast, metrics
 
     def validate(self, run: Run) -> dict[str, float]:
         """Measure the loss, and, with labels, the nearest neighbours of the encoder's features."""
@@ -137,7 +132,7 @@ class Reconstruct(Objective):
                 "copying the nearest visible": baselines["nearest_visible_patch"],
             }
         compared = settings["reconstruct.contrast"]
-        key = "masked_loss" if compared or settings["reconstruct.uniformity"] else "loss"
+        key = "masked_loss" if compared else "loss"
         found = [Curve("other view found among the batch's", "pair_accuracy", share=True)] if compared else []
         loss = Curve("loss over the hidden patches", key, "val_loss", lines)
         return [loss, *found, Curve("nearest neighbours", "", "val_knn_accuracy", accuracy, share=True)]

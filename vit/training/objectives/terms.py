@@ -1,4 +1,4 @@
-"""Losses beside the filling in of patches: they compare the images of a batch with each other."""
+"""The loss beside the filling in of patches: it compares the images of a batch with each other."""
 
 from __future__ import annotations
 
@@ -35,22 +35,3 @@ def info_nce(projected: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         logits = (unit @ unit.T / temperature).fill_diagonal_(-torch.inf)  # (B, B); no view is its own partner
     partner = torch.arange(len(projected), device=projected.device) ^ 1
     return F.cross_entropy(logits, partner), (logits.argmax(1) == partner).float().mean()
-
-
-def uniformity(features: Tensor) -> Tensor:
-    """Return the mean squared cosine between any two images of a batch, float32.
-
-    Filling in patches alone lets all images share a few directions; a small weight on this spreads them out (U-MAE, Zhang et
-    al. 2022, "How mask matters"). Unlike other losses it depends on which images are computed together.
-
-    Args:
-        features: (B, D), B at least 2 (of a single image it is 0).
-
-    Returns:
-        A scalar from 0, all images at right angles, to 1, all on one line.
-    """
-    with torch.autocast(features.device.type, enabled=False):
-        unit = F.normalize(features.float(), dim=1)
-        cosines = unit @ unit.T  # (B, B)
-    pairs = max(len(features) * (len(features) - 1), 1)
-    return (cosines.square().sum() - cosines.diagonal().square().sum()) / pairs
