@@ -1,0 +1,80 @@
+"""The notebooks as they are stored: with outputs, from public names, and with the pages' figures where they quote them."""
+
+import ast
+import json
+import re
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PAGES = "\n".join(path.read_text() for path in (ROOT / "docs" / "questions").rglob("*.md"))
+URLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
+INSTALL = 'if "google.colab" in sys.modules:'
+
+
+def cells(path: Path, kind: str) -> list[dict]:
+    return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == kind]
+
+
+def source(cell: dict) -> str:
+    return "".join(cell["source"])
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def notebook(request) -> Path:
+    return request.param
+
+
+def test_it_was_run_from_top_to_bottom(notebook):
+    code = cells(notebook, "code")
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert {output["output_type"] for output in outputs} <= {"stream", "display_data", "execute_result"}
+    assert [output["text"] for output in outputs if output.get("name") == "stderr"] == []
+    text = "".join(json.dumps({**output, "data": {**output.get("data", {}), "image/png": ""}}) for output in outputs)
+    assert re.findall(r"/(?:home|root|tmp|work|usr)/\S*", text) == []
+
+
+def test_it_opens_in_colab(notebook):
+    # Colab's own list of repositories, until this one has an address
+    path = URLS["Repository"].split("github.com/")[1] + f"/blob/main/notebooks/{notebook.name}" if URLS else ""
+    badge = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
+    assert source(cells(notebook, "markdown")[0]).startswith(
+        f"{badge}(https://colab.research.google.com/github/{path})\n"
+    )
+    first, *others = map(source, cells(notebook, "code"))
+    statement, condition, *body = filter(None, first.splitlines())
+    assert (statement, condition.partition("  #")[0]) == ("import sys", INSTALL)
+    assert all(line.startswith("    %pip install ") for line in body)  # so that elsewhere the cell does nothing
+    assert "pip" not in "".join(others)
+
+
+def test_it_uses_public_names_that_there_are(notebook):
+    code = "\n".join(source(cell) for cell in cells(notebook, "code")[1:])  # after what Colab installs
+    plain = re.sub(r"^%.*$", "", code, flags=re.MULTILINE)
+    imports = [node for node in ast.walk(ast.parse(plain)) if isinstance(node, ast.ImportFrom)]
+    ours = [(node.module, name.name) for node in imports for name in node.names if node.module.split(".")[0] == "vit"]
+    assert ours
+    for module, name in ours:
+        assert not module.startswith(("vit.cli", "vit.studies")), module  # there a reader sees nothing computed
+        assert not name.startswith("_")
+        assert hasattr(import_module(module), name)
+
+
+def test_it_asks_before_it_answers(notebook):
+    asked = [source(cell).count("**Before you run the next cell:**") for cell in cells(notebook, "markdown")]
+    assert sum(asked) >= 2
+    assert sum(source(cell).startswith("## The measured answer") for cell in cells(notebook, "markdown")) == 1
+
+
+def test_what_it_quotes_of_a_page_stands_there(notebook):
+    for row in re.findall(r"^\| .*\d.* \|$", "\n".join(map(source, cells(notebook, "markdown"))), re.MULTILINE):
+        assert re.search(rf"^{re.escape(row[:-2])} \|", PAGES, re.MULTILINE), row
+
+
+def test_the_page_lists_all_of_them():
+    assert re.findall(r"^\| `(\w+\.ipynb)` \|", PAGES, re.MULTILINE) == [path.name for path in NOTEBOOKS]
