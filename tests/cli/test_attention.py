@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from vit.atomic import write_text
 from vit.data.augment import to_float
 from vit.data.folder import list_splits
 from vit.interpret import AttentionMaps, attention_rollout, attention_statistics, relevance, top_mass_mask
@@ -21,7 +22,7 @@ def drawn(vit, monkeypatch):
 
     def drawn(*argv):
         with monkeypatch.context() as patch:
-            patch.setattr("vit.figures.save_figure", lambda figure, path: path.touch())
+            patch.setattr("vit.figures.save_figure", lambda figure, path: write_text(path, ""))
             code, said, error = vit("attention", *argv, "--overwrite")
         assert (code, error) == (0, "")
         name = re.search(r"numbers beside it in (\S+)", said)[1]
