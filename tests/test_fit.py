@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import RECONSTRUCT, changed, noise
+from tiny import RECONSTRUCT, changed, noise, without_pictures
 
 from vit import Callback, cli, fit, load_model
 from vit.config import ConfigError
@@ -52,6 +52,12 @@ class Witness(Callback):
 
     def close(self):
         self.calls.append("close")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _plain():
+    with without_pictures():
+        yield
 
 
 @pytest.fixture(scope="module")

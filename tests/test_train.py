@@ -1,8 +1,6 @@
 """train.py as it is used: run to the end, interrupted at every place, continued, refused.
 
-The first run of all, and what an outside signal or an empty folder shows, are plain commands. The other runs are made by
-a process that has imported everything before and forks itself for each: real processes with real signals and exit codes,
-without the seconds that the imports take.
+The first run of all, and what an outside signal or an empty folder shows, are plain commands. The other runs are forks.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import random
 import re
 import shutil
@@ -18,13 +15,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from forks import Forks, calls, environment
 from PIL import Image
 
 import vit
@@ -72,10 +70,6 @@ class Done:
         return self.err
 
 
-def environment() -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-
-
 def command(cwd: Path, *argv: str) -> Done:
     """`python train.py argv`, in a process of its own."""
     options = dict(cwd=cwd, env=environment(), capture_output=True, text=True, timeout=600, check=False)
@@ -83,62 +77,22 @@ def command(cwd: Path, *argv: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-SERVER = f"""
-import gc, json, os, runpy, sys, traceback
-sys.path.insert(0, {str(ROOT)!r})
-import timm, torch
-import vit.train, vit.figures
-gc.collect()
-gc.freeze()
-for line in sys.stdin:
-    job = json.loads(line)
-    pid = os.fork()
-    if not pid:
-        os.chdir(job["cwd"])
-        for name, descriptor in (("out", 1), ("err", 2)):
-            os.dup2(os.open(job[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
-        sys.argv = ["train.py", *job["argv"]]
-        code = 99  # of a train.py that does not end by sys.exit
-        try:
-            exec(job["before"])
-            runpy.run_path({str(TRAIN)!r}, run_name="__main__")
-        except SystemExit as end:
-            code = end.code
-        except BaseException:
-            traceback.print_exc()
-            code = 1
-        sys.stdout.flush()
-        os._exit(code)  # not through Python's own end, which copies the pages of all that was imported
-    _, status = os.waitpid(pid, 0)
-    print(os.waitstatus_to_exitcode(status), flush=True)
-os._exit(0)
-"""
-
-
-class Server:
-    """Forks a ready process for every run."""
-
-    def __init__(self, folder: Path):
-        self.files = {"out": str(folder / "out"), "err": str(folder / "err")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def __call__(self, cwd: Path, *argv: str, before: str = "") -> Done:
-        job = {"cwd": str(cwd), "argv": argv, "before": before, **self.files}
-        self.process.stdin.write(json.dumps(job) + "\n")
-        self.process.stdin.flush()
-        code = int(self.process.stdout.readline())
-        return Done(code, *(Path(self.files[name]).read_text() for name in ("out", "err")))
-
-
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("server"))
-    yield server
-    server.process.stdin.close()
-    assert server.process.wait(60) == 0
-    server.process.stdout.close()
+def run(tmp_path_factory) -> Iterator[Callable[..., Done]]:
+    """`run(cwd, *argv, before, page)`: the same in a process that has imported everything, after the program `before`.
+
+    Without `page`, the page is an empty file: to draw it takes longer than all else, and no run is compared by it.
+    """
+    with Forks(tmp_path_factory.mktemp("server"), "import timm, torch, vit.train, vit.report.page") as forks:
+
+        def run(cwd: Path, *argv: str, before: str = "", page: bool = False) -> Done:
+            empty = (
+                "" if page else "import vit.report.page\nvit.report.page.write_report = lambda path, out: out.touch()\n"
+            )
+            done = forks(cwd, f"{empty}{before}\n{calls(TRAIN, argv)}sys.exit(99)  # where train.py does not")
+            return Done(done.returncode, done.stdout, done.stderr)
+
+        yield run
 
 
 def draw_images(folder: Path, count: int, seed: int) -> None:
@@ -295,7 +249,8 @@ def test_resume_with_another_setting_is_refused(whole, place, run):
 def test_resume_finds_its_images_elsewhere_and_may_compute_otherwise(whole, place, run):
     shutil.copytree(place / "images", place / "moved")
     assert run(place, "--config", "mine.yaml", "--out", "moving", before=at_step(8, "SIGKILL")).code == -signal.SIGKILL
-    done = run(place, "--out", "moving", "--resume", "--data.root", "moved", "--run.save_every", "3")
+    plain = "import vit.report.pictures\nvit.report.pictures.draw_pictures = lambda *_: None"
+    done = run(place, "--out", "moving", "--resume", "--data.root", "moved", "--run.save_every", "3", before=plain)
     assert done.code == 0, done.err
     assert "from step 5" in done.out
     weights = [content(folder)["model.safetensors"] for folder in (place / "moving", whole[0])]
@@ -539,7 +494,7 @@ EPOCH = 2  # steps, of the 16 images that remain
 @pytest.fixture(scope="module")
 def classified(whole, place, run) -> tuple[Path, Done]:
     """The folder and the words of a fine-tuning of the whole run."""
-    done = run(place, *CLASSIFY, "--out", "classified")
+    done = run(place, *CLASSIFY, "--out", "classified", page=True)
     return place / "classified", done
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -35,6 +38,15 @@ CLASSIFY = replace(  # with all that can be drawn
 def changed(config: Config, **sections: dict) -> Config:
     """`config` with some fields of some sections changed."""
     return replace(config, **{name: replace(getattr(config, name), **fields) for name, fields in sections.items()})
+
+
+@contextmanager
+def without_pictures() -> Iterator[None]:
+    """Runs that end here leave no pictures and no page: these take longer than all else."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("pictures.draw_pictures", "page.write_report"):
+            patch.setattr(f"vit.report.{name}", lambda *_: None)
+        yield
 
 
 def seeded(seed: int = 0) -> torch.Generator:

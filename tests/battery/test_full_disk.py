@@ -20,7 +20,8 @@ def test_a_full_disk_anywhere_is_one_line_and_the_run_goes_on_exactly(battery, w
         name = f"full-{draw.getrandbits(32)}"
         argv, folder = ["--config", "mine.yaml", "--out", name], place / name
         room = round(10 ** draw.uniform(2, 5.5))  # bytes that a file may have
-        done = run(place, *argv, before=f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))")
+        full = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))"
+        done = run(place, *argv, before=full, page=True)
         if done.code == 0:
             return ""
         errors = [line for line in done.err.splitlines() if line.startswith("train.py: error: ")]

@@ -32,11 +32,6 @@ SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=32, depth=2, num_
 NORMALIZE = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def randomize(model: nn.Module) -> None:
     """Draw anew whatever learns; a fixed position table stays the one it is."""
     for name, parameter in model.named_parameters():

@@ -41,11 +41,6 @@ from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import mask_from_noise
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def randomize(model: nn.Module) -> nn.Module:
     """Draw every parameter anew, so that no zero bias or unit norm hides a mistake."""
     for name, parameter in model.named_parameters():

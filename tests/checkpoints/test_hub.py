@@ -214,17 +214,16 @@ def test_what_the_hub_does_not_have_is_one_line(hub, tmp_path):
         assert said in refused(name)
 
 
-@pytest.mark.parametrize("name", ["hf/me/tiny", "timm/vit_tiny_patch16_224.augreg_in21k"])
-def test_offline_without_a_cache_is_one_line(name, tmp_path, monkeypatch):
-    use(monkeypatch, "http://127.0.0.1:9", tmp_path)
-    offline(monkeypatch)
-    assert "cannot be fetched" in refused(name)
+def impatient(monkeypatch) -> None:
+    """The library tries for half a minute."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
 
 
-@pytest.mark.slow  # the library tries for half a minute
+@pytest.mark.parametrize("way", [offline, impatient])
 @pytest.mark.parametrize("name", ["hf/me/tiny", "timm/vit_tiny_patch16_224.augreg_in21k"])
-def test_no_network_is_one_line(name, tmp_path, monkeypatch):
+def test_no_network_and_no_cache_is_one_line(name, way, tmp_path, monkeypatch):
     use(monkeypatch, "http://127.0.0.1:9", tmp_path)
+    way(monkeypatch)
     assert "cannot be fetched" in refused(name)
 
 

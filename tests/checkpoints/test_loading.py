@@ -34,11 +34,6 @@ SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=32, depth=2, num_
 NORMALIZE = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def timm_model(**settings):
     sizes = dict(img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=4, num_classes=5)
     model = TimmVisionTransformer(**sizes | settings).eval()

@@ -25,11 +25,6 @@ DECODER = dict(dim=24, depth=1, num_heads=3)
 HALVES = Normalization([0.5] * 3, [0.5] * 3)
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def randomize(model: nn.Module) -> nn.Module:
     for name, parameter in model.named_parameters():
         nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.2)

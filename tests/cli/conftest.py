@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from forks import Forks
 from PIL import Image
 from torch import Tensor, nn
 
@@ -40,13 +41,20 @@ def shell() -> Shell:
     return shell
 
 
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory) -> Iterator[Forks]:
+    """`forks(cwd, program)`: run beside what every command imports, which is light."""
+    with Forks(tmp_path_factory.mktemp("forks"), "import vit.settings, vit.cli.options") as forks:
+        yield forks
+
+
 @pytest.fixture
-def weighed(shell) -> Shell:
-    """`weighed(code)`: the code run, with the names of the heavy modules that it imported as the last line of stdout."""
+def weighed(forks) -> Shell:
+    """`weighed(code)`: the code run, with the names of the heavy modules that were imported as the last line of stdout."""
 
     def weighed(code: str) -> subprocess.CompletedProcess:
         imported = f"print('imported:', *[name for name in {HEAVY!r} if name in sys.modules])"
-        return shell("-c", f"import sys\ntry:\n    {code}\nfinally:\n    {imported}")
+        return forks(ROOT, f"import sys\ntry:\n    {code}\nfinally:\n    {imported}")
 
     return weighed
 

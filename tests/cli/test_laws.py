@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from tiny import without_pictures
 
 from vit.cli import COMMANDS, main
 from vit.cli.options import read_options
@@ -46,9 +47,7 @@ KNOWN = {
 def place(tmp_path_factory):
     """A folder with a finished run and a photograph."""
     place = tmp_path_factory.mktemp("json")
-    with pytest.MonkeyPatch.context() as patch:  # pictures take longer than all else
-        patch.setattr("vit.report.pictures.draw_pictures", lambda *_: None)
-        patch.setattr("vit.report.page.write_report", lambda *_: None)
+    with without_pictures():
         assert main(["train", *SMALL.split(), "--out", str(place / "run")]) == 0
     Image.radial_gradient("L").convert("RGB").save(place / "photo.png")
     return place

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from forks import calls
 
 from vit.settings import SECTIONS
 
@@ -64,10 +65,10 @@ def test_train_help_explains_every_field_without_heavy_imports(weighed):
     ],
     ids=lambda value: " ".join(value)[:40].encode("unicode_escape").decode() if isinstance(value, list) else "",
 )
-def test_bad_setting_is_one_line_and_leaves_no_trace(argv, key, shell, tmp_path):
+def test_bad_setting_is_one_line_and_leaves_no_trace(argv, key, forks, tmp_path):
     (tmp_path / "twice.yaml").write_text("train: {epochs: 1, epochs: 2}")
     small = ["--data.source", "scenes", "--data.limit", "8"] if "model.freeze" in key else []
-    done = shell(TRAIN, *small, *argv, cwd=tmp_path)
+    done = forks(tmp_path, calls(TRAIN, [*small, *argv]))
     assert done.returncode == 2
     assert not done.stdout
     assert re.fullmatch(r"train\.py: error: [^\n\x1b]*\n", done.stderr)

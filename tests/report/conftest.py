@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from tiny import RECONSTRUCT, changed, image_set, noise
 
 from vit.atomic import write_json
 from vit.checkpoints import save_model
-from vit.config import Config, DataConfig, ModelConfig, OptimConfig, ReconstructConfig, RunConfig, TrainConfig
-from vit.data import Dataset, ImageSet
-from vit.data.images import content_hash
+from vit.config import AugmentConfig, OptimConfig
+from vit.data import Dataset
 from vit.figures import save_figure
 from vit.interpret import DynamicsRecorder
 from vit.report.pictures import draw_attention
@@ -25,12 +26,6 @@ from vit.training.run import setup
 from vit.training.run_folder import RunFolder
 
 MakeRun = Callable[..., Path]
-
-
-def image_set(count: int, seed: int, names: Sequence[str]) -> ImageSet:
-    images = torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
-    labels = torch.arange(count) % len(names)
-    return ImageSet(images, labels, tuple(names), content_hash(images, labels))
 
 
 @pytest.fixture(scope="session")
@@ -48,21 +43,19 @@ def make_run() -> MakeRun:
         class_token: bool = True,
         dynamics_every: int = 0,
         held_out: bool = False,
+        pictures: bool = False,
     ) -> Path:
-        model = ModelConfig(
-            image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1,
-            decoder_heads=2, class_token=class_token, pos_embed="learned",
-        )  # fmt: skip
         classify = task == "classify"
-        config = Config(
-            data=DataConfig(source="folder", root="my images", name=data), model=model,
-            reconstruct=ReconstructConfig(norm_pix_loss=classify), optim=OptimConfig(blr=0.05, warmup_epochs=0),
-            train=TrainConfig(objective=task, epochs=2, batch_size=8, precision="fp32"),
-            run=RunConfig(
-                snapshots=snapshots, dynamics_every=dynamics_every, device="cpu", log_every=1, test_flip=classify
-            ),
-        )  # fmt: skip
-        images = Dataset(data, "folder", image_set(24, 0, names), image_set(12, 1, names), warning, held_out)
+        config = changed(
+            replace(RECONSTRUCT, augment=AugmentConfig(), optim=OptimConfig(blr=0.05, warmup_epochs=0)),
+            data={"source": "folder", "root": "my images", "name": data},
+            model={"class_token": class_token, "pos_embed": "learned"},
+            reconstruct={"norm_pix_loss": classify},
+            train={"objective": task},
+            run={"snapshots": snapshots, "dynamics_every": dynamics_every, "log_every": 1, "test_flip": classify},
+        )
+        parts = (image_set(noise(count, seed), tuple(names)) for seed, count in enumerate((24, 12)))
+        images = Dataset(data, "folder", *parts, warning, held_out)
         place, run = RunFolder(folder), setup(config, images)
         folder.mkdir(parents=True)
         place.config.write_text(f"# a comment\n{to_yaml(config)}", encoding="utf-8")
@@ -87,9 +80,9 @@ def make_run() -> MakeRun:
             save(folder, torch.float32)
             measured = run.objective.measure(run)
             write_json(place.summary, summarize(run, read_metrics(place.metrics), measured))
-            draw_attention(run, place)
-            for stem, figure in run.objective.figures(run, measured).items():
-                if not classify:
+            if pictures:
+                draw_attention(run, place)
+                for stem, figure in run.objective.figures(run, measured).items():
                     save_figure(figure, folder / f"{stem}.png")
         return folder
 
@@ -99,7 +92,7 @@ def make_run() -> MakeRun:
 @pytest.fixture(scope="session")
 def pretrained(make_run, tmp_path_factory) -> Path:
     """A finished pretraining with snapshots; not to be changed."""
-    return make_run(tmp_path_factory.mktemp("runs") / "pretrained")
+    return make_run(tmp_path_factory.mktemp("runs") / "pretrained", pictures=True)
 
 
 @pytest.fixture(scope="session")

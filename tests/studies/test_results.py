@@ -1,8 +1,6 @@
 """How measures and tables are written; studies, run: what stands in their place is not lost."""
 
 import json
-import math
-import re
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -126,31 +124,3 @@ def test_a_library_that_is_missing_is_named(experiment, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "find_spec", lambda name: None if name == "sklearn" else name)
     with pytest.raises(StudyError, match=r"sklearn cannot be imported; pip install -e '\.\[studies\]'"):
         run_study("one-hot", experiment, tmp_path, "vit study one-hot")
-
-
-SMALLER = {
-    "kinds": {"SCENES": 600, "LEAST": 3},
-    "one_hot": {"SIZES": (1, 8)},
-    "static_and_contextual": {"PATCHES": 5, "PLACES": 100, "IMAGES": 6, "CASES": 12},  # there are 64 places
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STUDIES)
-def test_every_study_measures_what_its_tables_say(one_seed, tmp_path, monkeypatch, name):
-    for module, sizes in SMALLER.items():
-        for constant, size in sizes.items():
-            monkeypatch.setattr(import_module(f"vit.studies.{module}"), constant, size)
-    run_study(name, replace(one_seed), tmp_path, f"vit study {name}")
-    found = json.loads((tmp_path / name / "results.json").read_text())
-    cells = [cell for table in found["tables"] for row in table["rows"] for cell in row if isinstance(cell, list)]
-    assert cells
-    assert all(len(cell) == 1 and math.isfinite(cell[0]) for cell in cells)
-    assert all(len(row) == len(table["columns"]) for table in found["tables"] for row in table["rows"])
-    pictures = re.findall(r"\]\((\w+\.png)\)", (tmp_path / name / "tables.md").read_text())
-    assert {path.name for path in (tmp_path / name).iterdir()} == {"tables.md", "results.json", *pictures}
-    # what was measured on what
-    assert found["data"] == [{"name": "Scenes", "content_hash": found["data"][0]["content_hash"], "train_images": 256}]
-    assert found["training_seconds"] > 0
-    assert found["measuring_seconds"] > 0
-    assert found["settings"]["model.depth"] == 2

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from tiny import without_pictures
 
 from vit.config import OBJECTIVES, ObjectiveInfo
 from vit.runs import read_metrics, read_run
@@ -61,7 +62,8 @@ def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path, m
     # continued from the state before the last
     state, _ = load_latest_state(whole / "checkpoints")
     (whole / "checkpoints" / "step-00000008.pt").unlink()
-    run("whole", "--resume")
+    with without_pictures():
+        run("whole", "--resume")
     again, _ = load_latest_state(whole / "checkpoints")
     assert any(key.startswith("teacher.") for key in state["objective"])
     for part in ("model", "objective"):

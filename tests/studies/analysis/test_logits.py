@@ -122,12 +122,6 @@ def test_keys_without_content_are_their_place_and_keys_without_place_are_not():
 # --- logits and similarity
 
 
-@pytest.fixture
-def _seed():
-    torch.manual_seed(0)
-
-
-@pytest.mark.usefixtures("_seed")
 def test_identity_is_self_similarity():
     encoder = VisionTransformer(ViTConfig((16, 16), (4, 4), embed_dim=24, depth=3, num_heads=3, qkv="identity"))
     for layer in asking(encoder, torch.randn(2, 3, 16, 16)):
@@ -141,7 +135,6 @@ def test_identity_is_self_similarity():
         torch.testing.assert_close(together, torch.ones(2, 1), rtol=0, atol=1e-4)
 
 
-@pytest.mark.usefixtures("_seed")
 def test_likeness_is_told_from_what_is_held_constant():
     tokens, near = torch.randn(4, 40, 16), 20 * torch.randn(40, 40)
     cosines = torch.nn.functional.cosine_similarity(tokens[:, :, None], tokens[:, None], dim=-1)
@@ -152,7 +145,6 @@ def test_likeness_is_told_from_what_is_held_constant():
     torch.testing.assert_close(found[:, 1], torch.zeros(4), rtol=0, atol=0.1)
 
 
-@pytest.mark.usefixtures("_seed")
 def test_symmetry_of_its_extremes_and_without_what_is_common():
     pairs = torch.randn(3, 2, 9, 9)
     torch.testing.assert_close(symmetry(pairs + pairs.mT), torch.ones(3, 2))
@@ -161,7 +153,6 @@ def test_symmetry_of_its_extremes_and_without_what_is_common():
     torch.testing.assert_close(symmetry(popular), symmetry(pairs), rtol=0, atol=1e-3)
 
 
-@pytest.mark.usefixtures("_seed")
 def test_the_share_of_the_diagonal():
     even = torch.full((1, 2, 5, 5), 0.2)
     torch.testing.assert_close(self_share(even), torch.full((1, 2), 0.2))
