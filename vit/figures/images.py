@@ -73,8 +73,9 @@ def sheet_figure(
     head, gap, margin = 24, 6, 22
     side_width = columns * (across + gap) - gap + 2 * margin
     in_line = min(8, max(len(part_names), 1))
-    legend = 0 if parts is None else 30 + 30 * -(-len(part_names) // in_line)
-    page = Page(sides * side_width - margin * (sides - 1), rows * (down + head) + 20 + legend, title, subtitle)
+    pictures = rows * (down + head) + 12
+    legend = 0 if parts is None else 12 + 24 * -(-len(part_names) // in_line)
+    page = Page(sides * side_width - margin * (sides - 1), pictures + 8 + legend, title, subtitle)
     colours = ListedColormap(_distinct_colours(len(part_names)))
     for number, image in enumerate(images):
         x, y = margin + number % columns * (across + gap), head + number // columns * (down + head)
@@ -86,7 +87,10 @@ def sheet_figure(
             axes.imshow(parts[number].numpy(), cmap=colours, vmin=-0.5, vmax=len(part_names) - 0.5, aspect="auto")
     if parts is not None:
         handles = [Patch(color=colours(i)) for i in range(len(part_names))]
-        page.figure.legend(handles, part_names, loc="lower center", ncols=in_line)
+        corner = page.share(margin, pictures)
+        page.figure.legend(
+            handles, part_names, loc="upper left", bbox_to_anchor=corner, borderaxespad=0, borderpad=0, ncols=in_line
+        )
     return page.figure
 
 
@@ -128,7 +132,7 @@ def pasted_figure(
         for axes, picture, name, under in zip(
             sheet.axes[block], sheet.pixels(images), columns, words[block], strict=True
         ):
-            sheet.picture(axes, picture, fitted(name, sheet.room, 8), 8)
+            sheet.picture(axes, picture, fitted(name, sheet.room, SMALL))
             sheet.outline(axes, patch)
             axes.set_xlabel(fitted(under, sheet.room, SMALL), fontsize=SMALL, labelpad=3)
     return sheet.figure
