@@ -206,7 +206,7 @@ def test_all_colours_of_a_map_stand_in_the_bar(dark):
         *_, panel, bar = crops(draw(weights(1, 1), overlay=overlay, dark=dark))
         known, shown = (np.unique(part.reshape(-1, 3), axis=0).astype(int) for part in (bar, panel))
         assert np.abs(shown[:, None] - known).max(-1).min(1).max() <= slack
-    assert len(shown) > 200  # the image is there
+    assert len(shown) > 150  # the image is there
     strongest_on_black, weakest_on_white = bar[0, 0].astype(int), bar[-1, -1].astype(int)
     assert np.ptp(weakest_on_white) <= 4  # grey
     assert np.ptp(strongest_on_black) > 25  # not

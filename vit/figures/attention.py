@@ -48,8 +48,8 @@ def attention_figure(
     mean; layer, head, query, model and data are the caller's to say.
 
     An overlay lays what is above even over the image in pale grey, the more opaque the higher its value: where there is little,
-    the image is seen. The bar beside it is then as wide as the image is bright: each colour in the picture stands in it, at the height
-    of its value and between black and white where its pixel lies.
+    the image is seen. The bar beside it is then as wide as the image is bright: each colour in the picture stands in it, at the
+    height of its value and between black and white where its pixel lies.
 
     Args:
         images: (B, C, H, W) from 0 to 1, C 1 or 3.
@@ -309,7 +309,9 @@ class ImageMaps:
             notes[0] += f" 1 is what each patch would get of {what} spread evenly over all patches{there}."
         if self.overlay:
             above = "Above even the map" if self.unit is None else "The map"
-            notes.append(f"{above} covers the grey image, the more the higher its value; the bar has dark pixels at the left.")
+            notes.append(
+                f"{above} covers the grey image, the more the higher its value; the bar has dark pixels at the left."
+            )
         tops, lows = (
             np.array([getattr(scale, end) for scale in self.scales])[:, None, None, None] for end in ("top", "low")
         )
@@ -330,7 +332,8 @@ class ImageMaps:
     def on_patches(self, what: str = "attention") -> str:
         """Say how much of the attention the maps show."""
         if any(map(any, self.shares)):
-            return f"%: the share of the {what} that falls on patches, where that is below {MOST:.0%}; the rest stays on {NO_PLACE}."
+            below = f"where that is below {MOST:.0%}; the rest stays on {NO_PLACE}."
+            return f"%: the share of the {what} that falls on patches, {below}"
         return f"At least {MOST:.0%} of each map's {what} falls on patches, the rest on class token and registers."
 
 

@@ -32,10 +32,10 @@ def reconstruction_figure(
     seen = np.where(hidden.permute(0, 2, 3, 1).numpy(), to_rgb(theme().absent), _pixels(original))
     rows = {"original": _pixels(original), "what the\nmodel sees": seen, "filled in": _pixels(filled)}
     count, (height, width) = len(original), original.shape[-2:]
-    across = whole(min(1.0, 11 / count) * DPI, width)
+    across = whole(max(min(1.0, 7 / count), 0.6) * DPI, width)
     down = across // width * height
-    left, head, gap = 140, 30, 8
-    page = Page(left + count * (across + gap) + 10, head + len(rows) * (down + gap) + 8, title, subtitle)
+    left, head, gap, margin = 140, 30, 8, 22
+    page = Page(left + count * (across + gap) - gap + margin, head + len(rows) * (down + gap) + 8, title, subtitle)
     for row, (name, pictures) in enumerate(rows.items()):
         y = head + row * (down + gap)
         page.text(left - 12, y + down / 2, name, 9, ha="right")
@@ -43,7 +43,7 @@ def reconstruction_figure(
             axes = page.place(left + column * (across + gap), y, across, down)
             axes.imshow(picture, aspect="auto")
             if row == 0:
-                axes.set_title(fitted(labels[column], across / DPI * 72, 8), fontsize=8, loc="center", pad=3)
+                axes.set_title(fitted(labels[column], across / DPI * 72, 7), fontsize=7, loc="center", pad=3)
     return page.figure
 
 

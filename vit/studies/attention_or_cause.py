@@ -353,7 +353,12 @@ def patches_figure(scores: dict[str, Tensor], data: str) -> Figure:
 
 def heads_figure(groups: dict[str, Tensor], correlations: Tensor, data: str) -> Figure:
     """Draw what heads are like against what is lost without them: by group, (seeds, heads, 5)."""
-    units = ("bits below even attention →", "share of its attention →", "mean over tokens →", "length of what it adds →")
+    units = (
+        "bits below even attention →",
+        "share of its attention →",
+        "mean over tokens →",
+        "length of what it adds →",
+    )
     panels = [
         Panel(
             f"{name}: r = {mean:+.2f}".replace("-", "−"),

@@ -1,8 +1,9 @@
 """Do W_Q, W_K and W_V read what the embedding W_E writes?
 
 W_E makes a patch's first vector of its pixels, once. In each layer, W_Q, W_K and W_V read what that vector has become. An angle
-of 0 degrees means that a head reads nothing but directions which W_E writes, 90 degrees that it reads none of them; the
-angle of two random spaces is what two matrices have that know nothing of each other. A difference counts where it is larger than twice its spread over the seeds, and than a degree.
+of 0 degrees means that a head reads nothing but directions which W_E writes, 90 degrees that it reads none of them; the angle
+of two random spaces is what two matrices have that know nothing of each other. A difference counts where it is larger than
+twice its spread over the seeds, and than a degree.
 
 *Limits.* Angles compare spaces, not what is done within them. The positions, which are added to the embedding, are not in W_E.
 The norm before each layer is taken into account (its scale and its centring). Where W_E reaches every direction of a narrow

@@ -133,7 +133,9 @@ def gain_figure(found: list[Company]) -> Figure:
     """Draw how much nearer company makes two kinds after the last block, arm by arm."""
     measured = {
         f"{one.kinds.data}, {view}": {
-            arm: of[:, -1, GAIN].tolist() for (met, arm, shown), of in one.follows.items() if (met, shown) == (TOGETHER, view)
+            arm: of[:, -1, GAIN].tolist()
+            for (met, arm, shown), of in one.follows.items()
+            if (met, shown) == (TOGETHER, view)
         }
         for one in found
         for view in one.kinds.views
@@ -173,4 +175,6 @@ def parts_figure(scenes: Company) -> Figure:
     ]
     about = "Scenes, trained models, whole images, mean over seeds · outlined: wheel and road, ball and road"
     marked = [(WHEEL, ROAD), (BALL, ROAD)]
-    return relations_figure(scenes.kinds.names, relations, "Parts that meet, and how near their tokens end", about, marked)
+    return relations_figure(
+        scenes.kinds.names, relations, "Parts that meet, and how near their tokens end", about, marked
+    )

@@ -64,7 +64,10 @@ def study(experiment: Experiment) -> Results:
         [(arm, loss, "" if loss is whole else loss - whole) for arm, loss in losses.items()],
     )
     panel = Panel("loss over hidden patches", [loss.values for loss in losses.values()])
-    title, about = "What is lost when one of them stands still", "dot: mean over seeds, bar: ± one standard deviation; grey: all learn"
+    title, about = (
+        "What is lost when one of them stands still",
+        "dot: mean over seeds, bar: ± one standard deviation; grey: all learn",
+    )
     pictures = {
         "gradients": gradients_figure(pull, data.name),
         "frozen": arms_figure(list(losses), [panel], title, f"{data.name} · {about}"),
