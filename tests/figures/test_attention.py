@@ -303,9 +303,10 @@ def test_the_masked_picture_shows_what_the_model_sees_and_how_much_falls_there()
     for panel in panels:  # a stroke crosses the middle of hidden patches alone
         stroke = (centres(panel) != patches(panel)).any(-1)
         assert (stroke == hidden)[~asks].all()
-    assert {"mean of heads · 25% visible", "head 0 · 100% visible", "head 1 · 0% visible"} <= set(texts(figure))
+    assert {"mean of heads · 25%", "head 0 · 100%", "head 1 · 0%"} <= set(texts(figure))  # the notes say of what
+    assert any(text.startswith("%: the share of the attention that falls on patches visible") for text in texts(figure))
     without = masked(maps)
-    assert "mean of heads · 33% visible" in texts(without)
+    assert "mean of heads · 33%" in texts(without)
 
 
 def test_the_distance_figure_has_its_points_where_the_values_are():
