@@ -22,8 +22,9 @@ from vit.training.objectives import objective_class
 from vit.training.run import Run
 
 SHOWN = 6  # test images in attention.png
-MATRICES = {name: (name,) for name in ("W_Q", "W_K", "W_V", "W_O")} | {"MLP": ("fc1", "fc2"), "W_E": ("W_E",)}
-MATRICES |= {"positions": ("pos_embed",), "head": ("head",)}  # lines of dynamics.png, and what each is the mean of
+MATRICES: dict[str, tuple[str, ...]] = {name: (name,) for name in ("W_Q", "W_K", "W_V", "W_O")}
+MATRICES.update({"MLP": ("fc1", "fc2"), "W_E": ("W_E",), "positions": ("pos_embed",), "head": ("head",)})
+"""The lines of dynamics.png, and what each is the mean of."""
 DPI, WIDE_DPI = 200, 130  # of a figure on the page; of one as wide as the page
 
 
@@ -82,7 +83,8 @@ def curves_of(
 
 def figure_of_dynamics(dynamics: Dynamics, about: str = "", dark: bool = False) -> Figure:
     """Draw how strongly each matrix was trained and how far it moved; `about` says which run, in the subtitle."""
-    there, courses = dynamics.names("encoder"), {}
+    there = dynamics.names("encoder")
+    courses: dict[str, dict[str, Tensor]] = {}
     for name, parts in MATRICES.items():
         if found := [part for part in parts if part in there]:
             courses[name] = {

@@ -140,7 +140,8 @@ def gain_figure(found: list[Company]) -> Figure:
         for one in found
         for view in one.kinds.views
     }
-    low, high = (end([gain for arms in measured.values() for of in arms.values() for gain in of]) for end in (min, max))
+    gains = [gain for arms in measured.values() for of in arms.values() for gain in of]
+    low, high = min(gains), max(gains)
     limits = (min(low, 0.0) - 0.1 * (high - low), high + 0.1 * (high - low))
     panels = [Panel(title, list(arms.values()), "cosine gained", limits=limits) for title, arms in measured.items()]
     about = (
