@@ -206,7 +206,7 @@ def test_all_colours_of_a_map_stand_in_the_bar(dark):
         *_, panel, bar = crops(draw(weights(1, 1), overlay=overlay, dark=dark))
         known, shown = (np.unique(part.reshape(-1, 3), axis=0).astype(int) for part in (bar, panel))
         assert np.abs(shown[:, None] - known).max(-1).min(1).max() <= slack
-    assert len(shown) > 200  # the image is there
+    assert len(shown) > 150  # the image is there
     strongest_on_black, weakest_on_white = bar[0, 0].astype(int), bar[-1, -1].astype(int)
     assert np.ptp(weakest_on_white) <= 4  # grey
     assert np.ptp(strongest_on_black) > 25  # not
@@ -224,11 +224,13 @@ def test_the_patch_that_asks_is_outlined_in_image_and_maps(query):
     assert "the patch that asks" in texts(draw(weights(2, 2), query=query))
 
 
-def test_the_share_on_patches_stands_beside_each_name():
+def test_the_share_on_patches_stands_beside_a_name_where_it_is_below_nine_tenths():
     shown = texts(draw(weights(1, 3), masses=torch.tensor([[0.07, 0.0, 0.997]])))
-    assert {"mean of heads · 93% on patches", "head 0 · 100% on patches", "head 1 · <1% on patches"} <= set(shown)
+    assert {"mean of heads", "head 0", "head 1 · <1% on patches"} <= set(shown)
     assert any(text.startswith("%: the share of the attention that falls on patches") for text in shown)
     assert {"mean of heads", "head 0", "head 1"} <= set(texts(draw(weights(1, 3))))
+    most = texts(draw(weights(1, 1), masses=torch.tensor([[0.07]])))
+    assert any(text.startswith("At least 90% of each map's attention falls on patches") for text in most)
     small = texts(draw(weights(8, 13), masses=torch.full((8, 13), 0.31)))
     assert {"mean of heads · 69%", "head 11 · 69%"} <= set(small)  # where there is no room, the notes alone say of what
     alone = attention_figure(
@@ -259,7 +261,7 @@ def test_many_panels_go_on_in_lines_of_equal_length(panels, lines):
 
 
 @pytest.mark.parametrize(
-    ("count", "panels", "across"), [(1, 1, 1), (2, 1, 2), (7, 1, 4), (8, 1, 4), (5, 2, 2), (8, 3, 1)]
+    ("count", "panels", "across"), [(1, 1, 1), (2, 1, 2), (4, 1, 2), (7, 1, 3), (8, 1, 3), (5, 2, 2), (8, 3, 1)]
 )
 def test_images_with_few_panels_stand_beside_each_other(count, panels, across):
     for beside, expected in ((True, across), (False, 1)):
@@ -301,14 +303,15 @@ def test_the_masked_picture_shows_what_the_model_sees_and_how_much_falls_there()
     for panel in panels:  # a stroke crosses the middle of hidden patches alone
         stroke = (centres(panel) != patches(panel)).any(-1)
         assert (stroke == hidden)[~asks].all()
-    assert {"mean of heads · 25% visible", "head 0 · 100% visible", "head 1 · 0% visible"} <= set(texts(figure))
+    assert {"mean of heads · 25%", "head 0 · 100%", "head 1 · 0%"} <= set(texts(figure))  # the notes say of what
+    assert any(text.startswith("%: the share of the attention that falls on patches visible") for text in texts(figure))
     without = masked(maps)
-    assert "mean of heads · 33% visible" in texts(without)
+    assert "mean of heads · 33%" in texts(without)
 
 
 def test_the_distance_figure_has_its_points_where_the_values_are():
     given = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, float("nan")], [2.0, 2.0, 2.0]])
-    even = dict(image_diagonal=10.0, uniform_distance=4.5, uniform_entropy=3.0)
+    even = dict(uniform_distance=4.5, uniform_entropy=3.0)
     figure = distance_figure(given, given / 2, "Title", "subtitle", **even)
     far, spread = figure.axes[:2]
     for axes, factor, even in ((far, 1.0, 4.5), (spread, 0.5, 3.0)):
@@ -322,7 +325,6 @@ def test_the_distance_figure_has_its_points_where_the_values_are():
         assert low == 0
         assert high > 5 * factor
     assert (far.get_ylabel(), spread.get_ylabel()) == ("pixels", "bits")
-    assert np.allclose(far.child_axes[0].get_ylim(), np.array(far.get_ylim()) / 10)
 
 
 def test_a_film_has_a_frame_for_each_moment_one_palette_and_a_long_last_frame(tmp_path):

@@ -23,17 +23,17 @@ from vit.figures.measures import (
 from vit.figures.style import LIGHT
 
 
-def test_arms_show_every_seed_and_its_mean_and_leave_gaps():
+def test_arms_show_means_and_what_seeds_differ_by_and_leave_gaps():
     panel = Panel("loss", [[0.5, 0.7], [], [0.9]], lines={"baseline": 1.1})
     figure = arms_figure(["all $x$", "none", "one"], [panel], "Title", "sub")
     (axes,) = figure.axes
     lines = [(line.get_xdata(), line.get_ydata(), line.get_marker()) for line in axes.lines]
-    dots = {int(y[0]): list(x) for x, y, mark in lines if mark == "o"}
-    means = {int(y[0]): float(x[0]) for x, y, mark in lines if mark == "|"}
-    assert dots == {2: [0.5, 0.7], 0: [0.9]}
+    means = {int(y[0]): float(x[0]) for x, y, mark in lines if mark == "o"}
+    spreads = {int(y[0]): list(x) for x, y, mark in lines if mark == "None" and y[0] == y[-1]}
     assert means == {2: pytest.approx(0.6), 0: 0.9}
+    assert spreads == {2: pytest.approx([0.6 - 0.02**0.5, 0.6 + 0.02**0.5]), 0: [0.9, 0.9]}
     assert [label.get_text() for label in axes.get_yticklabels()] == ["all $x$", "none", "one"]
-    upright = [x[0] for x, y, mark in lines if mark not in ("o", "|")]
+    upright = [x[0] for x, y, mark in lines if mark == "None" and y[0] != y[-1]]
     assert upright == pytest.approx([0.6, 1.1])
     assert axes.get_xlim()[1] > 1.1
 

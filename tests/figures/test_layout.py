@@ -34,7 +34,7 @@ from vit.figures import (
     sheet_figure,
     strongest_figure,
 )
-from vit.figures.dynamics import ROWS
+from vit.figures.dynamics import QUANTITIES
 from vit.figures.images import pairs_figure, pasted_figure
 from vit.figures.measures import arms_figure, layers_figure, relations_figure, scatter_figure, shares_figure
 from vit.figures.style import DARK, LIGHT, captioned, fitted, printable, style, text_width, titled_figure, wrapped
@@ -89,29 +89,23 @@ HELD = Curve("held out alone", "", "held", {"a $ line": 0.5}, share=True)
 LOSS = Curve("loss", "loss", "held", {"a $ line": 0.5, "another": 0.2})
 
 
-def dynamics(layers: int, names: tuple[str, ...], decoder: bool, biases: bool, **options):
+def dynamics(names: tuple[str, ...], **options):
     steps = torch.tensor([1, 2, 4, 8, 16, 20, 40, 60])
-
-    def courses(names: tuple[str, ...], depth: int):
-        return {name: {row.quantity: rand(8, depth) + 0.01 for row in ROWS} for name in names}
-
-    products = rand(8, layers, 2) if "W_Q" in names else None
-    drifts = (rand(8, layers, 3), rand(8, layers, 3, seed=1)) if biases else None
-    of_layers, of_decoder = courses(names, layers), courses(names, 2) if decoder else {}
-    of_layers[names[0]]["gradient_norm"][:] = 0  # frozen
-    return dynamics_figure(steps, of_layers, of_decoder, courses(("W_E", "head"), 1), products, drifts, *T, **options)
+    courses = {name: {quantity: rand(8, 3) + 0.01 for quantity in QUANTITIES} for name in names}
+    courses[names[0]]["gradient_norm"][:] = 0  # frozen
+    return dynamics_figure(steps, courses, *T, **options)
 
 
 def series(*names: str) -> dict[str, np.ndarray]:
     return {name: rand(3, 5, seed=at).numpy() for at, name in enumerate(names)}
 
 
-MATRICES = ("W_Q", "W_K", "W_V", "W_O", "fc1", "fc2")
+MATRICES = ("W_Q", "W_K", "W_V", "W_O", "MLP", "W_E", "positions", "head")
 AXES = dict(x=[1, 2, 4], seconds=[0.1, 0.2, 0.5], flops=[1e9, 2e9, 4e9], slope=None, expected_slope=1.0)
 SHARES = {f"row {i}": {"a $ part": 0.5, "another part": 0.7, "against": -0.2} for i in range(6)}
 NAMED = [f"{name}: long name of a series" for name in "abcd"]
 BINS = (torch.tensor([0.2, 0.9]), torch.tensor([0.5, 0.6]), torch.tensor([3, 1]), 0.1)
-BY_DEPTH = dict(image_diagonal=9.0, uniform_distance=4.5, uniform_entropy=3.0)
+BY_DEPTH = dict(uniform_distance=4.5, uniform_entropy=3.0)
 RUNS = [
     Panel("loss", [RunLine(0, (), (), (3, 0.5), "$a$ " * 60), RunLine(4, [1, 2], [0.1, 0.2])]),
     Panel("accuracy", [RunLine(1, [1], [0.5], None, "b", rough=False)], share=True),
@@ -142,9 +136,8 @@ THEMED = {
     "a curve": lambda **o: curve_figure(METRICS, LOSS, 3.0, **o),
     "a curve of held-out images": lambda **o: curve_figure(METRICS, HELD, 3.0, **o),
     "an exact curve": lambda **o: curve_figure(METRICS, STEERING[0], 1.9, **o),
-    "dynamics": lambda **o: dynamics(3, MATRICES, True, True, **o),
-    "dynamics without biases": lambda **o: dynamics(24, MATRICES, False, False, **o),
-    "dynamics without the three maps": lambda **o: dynamics(1, ("W_O", "fc1"), False, False, **o),
+    "dynamics": lambda **o: dynamics(MATRICES, **o),
+    "dynamics of a frozen matrix": lambda **o: dynamics(("W_O",), **o),
     "four panels of layers": lambda **o: layers_figure(
         [Panel("gradient " * 9, series(*NAMED), "of its size", {"W_E": 0.1}, log=True)] * 4, *T, **o
     ),
@@ -156,6 +149,9 @@ THEMED = {
         [Panel(name, [[0.5, 0.7], [], [0.9]], lines={"baseline": 1.1}, share=True) for name in ("loss", "probe")],
         *T,
         **o,
+    ),
+    "arms in two rows": lambda **o: arms_figure(
+        ["one", "other"], [Panel("a long title, " * 4, [[0.1, 0.2], [1.0]], "unit", log=True)] * 4, *T, **o
     ),
     "scatter": lambda **o: scatter_figure(
         [Panel("r = 0.3, " * 8, {"a $": (rand(9).numpy(), rand(9).numpy() ** 9)}, "x")] * 5, "loss", *T, log=True, **o

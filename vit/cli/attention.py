@@ -229,10 +229,9 @@ class Drawing:
 
         head = self.options.head
         panels = head_panels(self.subject, None, head, decoder_query=patches)
-        which = f"head {head}" if isinstance(head, int) else "mean"
-        panels = panels._replace(names=[f"{layer}, {which}" for layer in panels.names])
         filled = self.subject.reconstruct()
-        how = f"{self.subject.mask_caption}, seed {self.seed}"
+        which = f"head {head}" if isinstance(head, int) else "mean of heads"
+        how = f"{self.subject.mask_caption}, seed {self.seed} · decoder, {which}"
         if filled.from_normalized:
             how += " · the model predicts normalised patches; brightness and contrast are estimated from visible patches around"
         title = "Filling in: where the decoder looks from the outlined hidden patch"
@@ -295,7 +294,6 @@ class Drawing:
             found.entropy,
             "How far each head looks, and how evenly",
             f"{subject.caption} · {how}",
-            image_diagonal=math.hypot(*subject.model.origin.image_size),
             names=[str(number) for number in found.layers.tolist()],
             uniform_distance=float(attention_distance(even, geometry)),
             uniform_entropy=math.log2(tokens),

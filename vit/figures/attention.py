@@ -19,6 +19,7 @@ from vit.figures.style import fitted, styled, text_width, theme
 Patch = tuple[int, int]
 NO_PLACE = "tokens without a place in the image (class token, registers)"
 ON_PATCHES = " on patches"
+MOST = 0.9  # share of the attention: where less is on patches, the name of a map says so
 LEAD = ("original", "what the model sees", "filled in")  # of a masked model's images
 
 
@@ -46,17 +47,17 @@ def attention_figure(
     they share a scale; a sheet holds 480 pictures. The notes at its foot say what the colours, the percentage and the marks
     mean; layer, head, query, model and data are the caller's to say.
 
-    An overlay lays the map over the image in pale grey, the more opaque the higher its value: where there is little, the image
-    is seen. The bar beside it is then as wide as the image is bright: each colour in the picture stands in it, at the height
-    of its value and between black and white where its pixel lies.
+    An overlay lays what is above even over the image in pale grey, the more opaque the higher its value: where there is little,
+    the image is seen. The bar beside it is then as wide as the image is bright: each colour in the picture stands in it, at the
+    height of its value and between black and white where its pixel lies.
 
     Args:
         images: (B, C, H, W) from 0 to 1, C 1 or 3.
         maps: (B, P, rows, columns), never below 0 unless `unit` is given; nan where a patch was hidden from the model.
         panels: P names: "mean of heads", "head 0", "layer 3".
         labels: B names; may be empty strings.
-        masses: (B, P), what fell on tokens that have no place in the picture; beside each name stands the rest of 1, as
-            "69% on patches", or "69%" where pictures are small.
+        masses: (B, P), what fell on tokens that have no place in the picture; where the rest of 1 is below 90% it stands
+            beside the name, as "69% on patches", or "69%" where pictures are small.
         query: (row, column) of the patch that asks, outlined: one for all images, or one for each.
         scale: "shared" by all maps, so that a strong head looks strong beside a weak one; "row", each image its own; "log",
             shared and logarithmic.
@@ -114,7 +115,7 @@ def strongest_figure(
     if absent.any():
         notes.append("Patches that were hidden from the model are dimmed too, and not counted.")
     if masses is not None:
-        notes.append(f"%: the share of the attention that falls on patches; the rest stays on {NO_PLACE}.")
+        notes.append(drawn.on_patches())
     keys = [(QUERY, "the patch that asks")] if drawn.queries else []
     sheet = drawn.sheet(1, images, title, subtitle, foot=32, beside=True, bar=False, keys=keys, notes=notes)
     names, size = headings(panels, drawn.shares, ON_PATCHES, sheet.room)
@@ -252,7 +253,8 @@ class ImageMaps:
             values = in_multiples_of_even(values)
         shares = [[""] * len(panels) for _ in labels]
         if masses is not None:
-            shares = [[percent(1 - mass) for mass in row] for row in masses.detach().double().cpu().numpy()]
+            on_patches = 1 - masses.detach().double().cpu().numpy()
+            shares = [[percent(share) if share < MOST else "" for share in row] for row in on_patches]
         queries: list[Any] = list(query or [])
         if queries and isinstance(queries[0], Integral):  # one for all images
             queries = [query] * len(images)
@@ -281,7 +283,8 @@ class ImageMaps:
         sheet.picture(first, picture, fitted(self.labels[image], sheet.room, 8), 8)
         for axes, value, name in zip(rest, self.values[image], names[image], strict=True):
             over = picture if self.overlay else None
-            sheet.map(axes, value, self.scales[image], name, size, not sheet.top[block], over)
+            clear = 1.0 if self.unit is None else self.scales[image].low
+            sheet.map(axes, value, self.scales[image], name, size, not sheet.top[block], over, clear)
         for axes in sheet.axes[block] if self.queries else []:
             sheet.outline(axes, self.queries[image])
 
@@ -305,9 +308,9 @@ class ImageMaps:
             there = " that the model sees" if np.isnan(values).any() else ""
             notes[0] += f" 1 is what each patch would get of {what} spread evenly over all patches{there}."
         if self.overlay:
+            above = "Above even the map" if self.unit is None else "The map"
             notes.append(
-                "The image lies in grey under the map, which is the more opaque the higher its value:"
-                " in the bar, dark pixels are at the left, bright ones at the right."
+                f"{above} covers the grey image, the more the higher its value; the bar has dark pixels at the left."
             )
         tops, lows = (
             np.array([getattr(scale, end) for scale in self.scales])[:, None, None, None] for end in ("top", "low")
@@ -323,8 +326,15 @@ class ImageMaps:
         if beyond:
             notes.append(f"Pointed end of a bar: {'; '.join(beyond)}.")
         if self.masses:
-            notes.append(f"%: the share of the {what} that falls on patches; the rest stays on {NO_PLACE}.")
+            notes.append(self.on_patches(what))
         return notes
+
+    def on_patches(self, what: str = "attention") -> str:
+        """Say how much of the attention the maps show."""
+        if any(map(any, self.shares)):
+            below = f"where that is below {MOST:.0%}; the rest stays on {NO_PLACE}."
+            return f"%: the share of the {what} that falls on patches, {below}"
+        return f"At least {MOST:.0%} of each map's {what} falls on patches, the rest on class token and registers."
 
 
 def percent(share: float) -> str:

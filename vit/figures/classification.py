@@ -52,7 +52,7 @@ def confusion_figure(
         axes.set_yticks(range(classes), names if alike else [f"{a}  {n:,}" for a, n in zip(names, images, strict=True)])
         written = np.stack([whole_percents(row) for row in counts])
         for row, column in zip(*counts.nonzero(), strict=True):
-            colour = paper if share[row, column] > 0.25 else ink
+            colour = paper if share[row, column] > 0.18 else ink
             text = str(written[row, column])
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
     axes.tick_params(length=0)
@@ -106,8 +106,8 @@ def reliability_figure(
         accuracy.numpy(),
         color=orange,
         marker="o",
-        linewidth=1.4,
-        markersize=3.5,
+        linestyle="none",  # a line would leap through bins of one image
+        markersize=4.5,
         label="at its mean confidence",
     )
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from vit.figures.measures import percent
 from vit.figures.style import styled, theme, titled_figure
 
 
@@ -21,7 +20,6 @@ def distance_figure(
     title: str,
     subtitle: str,
     *,
-    image_diagonal: float | None = None,
     names: Sequence[str] | None = None,
     uniform_distance: float | None = None,
     uniform_entropy: float | None = None,
@@ -32,19 +30,18 @@ def distance_figure(
     Args:
         distances: (layers, heads), pixels; nan where a layer has fewer heads.
         entropies: (layers, heads), bits; nan likewise.
-        image_diagonal: pixels; a second axis then tells distances as a share of it.
         names: short ones of the layers; None for their numbers from 0.
         uniform_distance, uniform_entropy: what even attention would have, as a line.
     """
     panels = (
-        (distances, uniform_distance, "pixels", "how far: mean distance from the patch that asks"),
-        (entropies, uniform_entropy, "bits", "how spread: entropy of its weights"),
+        (distances, uniform_distance, "pixels", "how far: mean distance of what it looks at"),
+        (entropies, uniform_entropy, "bits", "how evenly: entropy of its weights"),
     )
-    figure = titled_figure(10.0, 4.4, title, subtitle)
+    figure = titled_figure(7.0, 3.4, title, subtitle)
     both = figure.subplots(1, 2)
     for axes, (values, even, unit, name) in zip(both, panels, strict=True):
         _by_depth(axes, values.detach().double().cpu().numpy(), even)
-        axes.set_title(name, fontsize=9.5)
+        axes.set_title(name)
         axes.set(xlabel="layer, from 0" if names is None else "layer", ylabel=unit)
         if names is None:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=13, integer=True, min_n_ticks=1))
@@ -52,14 +49,6 @@ def distance_figure(
             places = range(0, len(distances), -(-len(distances) // 13))
             axes.set_xticks(places, [names[place] for place in places])
         axes.set_xlim(-0.5, len(distances) - 0.5)
-    if image_diagonal is not None:
-        diagonal = image_diagonal
-        share = both[0].secondary_yaxis(
-            "right", functions=(lambda y: np.asarray(y) / diagonal, lambda y: np.asarray(y) * diagonal)
-        )
-        share.yaxis.set_major_formatter(percent)
-        share.set_ylabel("share of the image's diagonal")
-        share.spines["right"].set_visible(False)
     lines, labels = both[0].get_legend_handles_labels()
     figure.legend(lines, labels, loc="outside lower left", ncols=3, fontsize=8, labelcolor=theme().quiet)
     return figure

@@ -32,10 +32,10 @@ def reconstruction_figure(
     seen = np.where(hidden.permute(0, 2, 3, 1).numpy(), to_rgb(theme().absent), _pixels(original))
     rows = {"original": _pixels(original), "what the\nmodel sees": seen, "filled in": _pixels(filled)}
     count, (height, width) = len(original), original.shape[-2:]
-    across = whole(min(1.0, 11 / count) * DPI, width)
+    across = whole(max(min(1.0, 7 / count), 0.6) * DPI, width)
     down = across // width * height
-    left, head, gap = 140, 30, 8
-    page = Page(left + count * (across + gap) + 10, head + len(rows) * (down + gap) + 8, title, subtitle)
+    left, head, gap, margin = 140, 30, 8, 22
+    page = Page(left + count * (across + gap) - gap + margin, head + len(rows) * (down + gap) + 8, title, subtitle)
     for row, (name, pictures) in enumerate(rows.items()):
         y = head + row * (down + gap)
         page.text(left - 12, y + down / 2, name, 9, ha="right")
@@ -43,7 +43,7 @@ def reconstruction_figure(
             axes = page.place(left + column * (across + gap), y, across, down)
             axes.imshow(picture, aspect="auto")
             if row == 0:
-                axes.set_title(fitted(labels[column], across / DPI * 72, 8), fontsize=8, loc="center", pad=3)
+                axes.set_title(fitted(labels[column], across / DPI * 72, 7), fontsize=7, loc="center", pad=3)
     return page.figure
 
 
@@ -73,8 +73,9 @@ def sheet_figure(
     head, gap, margin = 24, 6, 22
     side_width = columns * (across + gap) - gap + 2 * margin
     in_line = min(8, max(len(part_names), 1))
-    legend = 0 if parts is None else 30 + 30 * -(-len(part_names) // in_line)
-    page = Page(sides * side_width - margin * (sides - 1), rows * (down + head) + 20 + legend, title, subtitle)
+    pictures = rows * (down + head) + 12
+    legend = 0 if parts is None else 12 + 24 * -(-len(part_names) // in_line)
+    page = Page(sides * side_width - margin * (sides - 1), pictures + 8 + legend, title, subtitle)
     colours = ListedColormap(_distinct_colours(len(part_names)))
     for number, image in enumerate(images):
         x, y = margin + number % columns * (across + gap), head + number // columns * (down + head)
@@ -86,7 +87,10 @@ def sheet_figure(
             axes.imshow(parts[number].numpy(), cmap=colours, vmin=-0.5, vmax=len(part_names) - 0.5, aspect="auto")
     if parts is not None:
         handles = [Patch(color=colours(i)) for i in range(len(part_names))]
-        page.figure.legend(handles, part_names, loc="lower center", ncols=in_line)
+        corner = page.share(margin, pictures)
+        page.figure.legend(
+            handles, part_names, loc="upper left", bbox_to_anchor=corner, borderaxespad=0, borderpad=0, ncols=in_line
+        )
     return page.figure
 
 
@@ -128,7 +132,7 @@ def pasted_figure(
         for axes, picture, name, under in zip(
             sheet.axes[block], sheet.pixels(images), columns, words[block], strict=True
         ):
-            sheet.picture(axes, picture, fitted(name, sheet.room, 8), 8)
+            sheet.picture(axes, picture, fitted(name, sheet.room, SMALL))
             sheet.outline(axes, patch)
             axes.set_xlabel(fitted(under, sheet.room, SMALL), fontsize=SMALL, labelpad=3)
     return sheet.figure

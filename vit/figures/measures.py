@@ -58,39 +58,54 @@ class Panel:
 def arms_figure(
     names: Sequence[str], panels: Sequence[Panel], title: str, subtitle: str, *, dark: bool = False
 ) -> Figure:
-    """What changes from arm to arm of an experiment: a row per arm, a dot per seed, a bar at their mean.
+    """What changes from arm to arm of an experiment: a row per arm, a dot at the mean of its seeds.
 
-    The first arm is what the others are compared with: its mean is drawn as a line through all rows.
+    A bar reaches one standard deviation to both sides, as "±" does in the tables. The first arm is what the others are compared
+    with: its mean is drawn as a line through all rows.
 
     Args:
         names: of the arms, from the top.
-        panels: side by side; values: for each arm, those of its seeds, none where it was not measured.
+        panels: up to three side by side, four in two rows; values: for each arm, those of its seeds, none where it was not
+            measured.
     """
     left = max(text_width(name, 8.5) for name in names) / 72
     legend = 0.2 * any(panel.lines for panel in panels)
-    width = max(left + 2.55 * len(panels) + 0.5, 6.0)
-    figure = titled_figure(width, 0.3 * len(names) + 0.75 + legend, title, subtitle)
+    columns = 2 if len(panels) == 4 else len(panels)
+    each = 2.55 if columns < 3 else 2.1  # inches
+    width = max(left + each * columns + 0.5, 6.0)
+    high = 0.3 * len(names) + 0.75 + legend
+    figure = titled_figure(width, high * -(-len(panels) // columns), title, subtitle)
     rows = np.arange(len(names))[::-1]
-    for axes, panel in zip(panel_axes(figure, len(panels), len(panels), sharey=True), panels, strict=True):
-        titled(axes, panel.title, 2.4)
+    for axes, panel in zip(panel_axes(figure, len(panels), columns, sharey=True), panels, strict=True):
+        titled(axes, panel.title, each - 0.15)
         if len(panel.values[0]):
             axes.axvline(float(np.mean(panel.values[0])), color=theme().quiet, linewidth=0.9, alpha=0.7, zorder=1)
         for (name, value), (line, _), colour in zip(panel.lines.items(), SERIES[1:], theme().series[1:], strict=False):
             axes.axvline(value, color=colour, linewidth=1.3, linestyle=line, label=name, zorder=1)
         for row, values in zip(rows, panel.values, strict=True):
             if len(values):
-                axes.plot(values, [row] * len(values), "o", color=theme().series[0], alpha=0.55, markeredgewidth=0)
-                axes.plot([np.mean(values)], [row], "|", color=theme().series[1], markersize=13, markeredgewidth=2.4)
+                mean, spread = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+                reach = [mean - spread, mean + spread]
+                axes.plot(reach, [row, row], color=theme().series[0], linewidth=3, alpha=0.4, solid_capstyle="butt")
+                axes.plot([mean], [row], "o", color=theme().series[0], markersize=5)
         axes.set_ylim(-0.6, len(names) - 0.4)
         axes.set_yticks(rows, list(names))
         axes.tick_params(axis="y", length=0, labelsize=8.5, labelcolor=theme().ink)
         axes.grid(axis="y", alpha=0.12)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+        axes.set_xlabel(panel.unit)
+        if panel.log:
+            axes.set_xscale("log")
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.xaxis.set_major_formatter("{x:g}")
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         axes.margins(x=0.09)
+        if panel.limits:
+            axes.set_xlim(*panel.limits)
         if panel.share:
             axes.xaxis.set_major_formatter(percent)
         if panel.lines:
-            legend_below(axes, 0.3, ncols=2, labelcolor=theme().quiet)
+            legend_below(axes, 0.3, ncols=2 if each > 2.5 else 1, labelcolor=theme().quiet)
     return figure
 
 
@@ -127,7 +142,11 @@ def layers_figure(
             names += first.lines
     across = legend_columns(names, width - 0.3) if names else 1
     below = 0.17 * -(-len(names) // across) + 0.12 if names else 0.0
-    figure = titled_figure(width, (2.65 + 0.16 * most) * rows + below, title, subtitle)
+    own = [[name for name in (*panel.values, *panel.lines) if name not in names] for panel in panels]
+    own = [of if len(names) + len(of) > 1 else [] for of in own]
+    across_panel = min(legend_columns(of, room) for of in own if of) if any(own) else 1
+    keys = 0.17 * max(-(-len(of) // across_panel) for of in own)
+    figure = titled_figure(width, (2.65 + 0.16 * most + keys) * rows + below, title, subtitle)
     every = panel_axes(figure, len(panels), columns)
     for axes, panel in zip(every, panels, strict=True):
         titled(axes, panel.title, room)
@@ -157,7 +176,7 @@ def layers_figure(
         if axes is every[0] and names:
             figure.legend(handles[: len(names)], labels[: len(names)], loc="outside lower center", ncols=across)
         if len(labels) > max(len(names), 1):
-            axes.legend(handles[len(names) :], labels[len(names) :], frameon=True)
+            legend_below(axes, 0.46, handles=handles[len(names) :], labels=labels[len(names) :], ncols=across_panel)
     return figure
 
 
@@ -212,13 +231,16 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str, *, dark: b
         panels: side by side. Values: for each bar, by its name, the share of each part, six at most; they sum to 1.
     """
     most = max(len(panel.values) for panel in panels)
-    keys = 0.17 * max(-(-len(next(iter(panel.values.values()))) // 2) for panel in panels) + 0.3
+    parts = [list(next(iter(panel.values.values()))) for panel in panels]
+    alike = len(panels) > 1 and all(of == parts[0] for of in parts)  # one legend, in three columns, does for all
+    keys = 0.17 * max(-(-len(of) // (3 if alike else 2)) for of in parts) + 0.3
     lefts = [max(text_width(name, 8) for name in panel.values) / 72 for panel in panels]
-    figure = titled_figure(sum(lefts) + 3.6 * len(panels), 0.24 * most + 0.7 + keys, title, subtitle)
+    wide = 2.4 if alike else 3.2  # inches
+    figure = titled_figure(sum(lefts) + (wide + 0.4) * len(panels), 0.24 * most + 0.7 + keys, title, subtitle)
     grid = panel_axes(figure, len(panels), len(panels))
     colours = (*theme().series[:4], "#9aa3ad", "#5b6470")
     for axes, panel in zip(grid, panels, strict=True):
-        titled(axes, panel.title, 3.2)
+        titled(axes, panel.title, wide)
         values = np.array([list(shares.values()) for shares in panel.values.values()])  # (rows, parts)
         rows = np.arange(len(values))[::-1]
         for part, name in enumerate(next(iter(panel.values.values()))):
@@ -227,7 +249,7 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str, *, dark: b
             axes.barh(
                 rows,
                 one,
-                0.74,
+                0.74 * len(rows) / most,  # as thick as in the fullest panel
                 left=before,
                 color=colours[part],
                 hatch=HATCHES[part],
@@ -244,7 +266,10 @@ def shares_figure(panels: Sequence[Panel], title: str, subtitle: str, *, dark: b
         axes.grid(axis="y", visible=False)
         axes.xaxis.set_major_formatter(percent)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-        legend_below(axes, 0.28, ncols=2, columnspacing=1.2, handlelength=1.6)
+        if not alike:
+            legend_below(axes, 0.28, ncols=2, columnspacing=1.2, handlelength=1.6)
+    if alike:
+        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, handlelength=1.6)
     return figure
 
 

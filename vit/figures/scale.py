@@ -53,13 +53,13 @@ class Scale(Normalize):
         """The scale, linear or logarithmic, for all of `values`, of any shape; nan does not count.
 
         It starts at 0, or at the lowest value where that is negative. A few outliers do not stretch it: where the
-        highest value is far above 99.5% of all, it ends at these, and the bar says so. A logarithmic one starts likewise at
+        highest is more than twice what 98% stay below, it ends there, and the bar says so. A logarithmic one starts likewise at
         the lowest positive value, or above the lowest 0.5%, and at most four decades below its end.
         """
         present = values[~np.isnan(values)]
         lowest, highest = (float(present.min()), float(present.max())) if present.size else (0.0, 0.0)
-        usual = float(np.quantile(present, 0.995)) if present.size else 0.0
-        top = highest if highest <= 1.5 * usual or usual <= 0 else usual
+        usual = float(np.quantile(present, 0.98)) if present.size else 0.0
+        top = highest if highest <= 2 * usual or usual <= 0 else usual
         if not log:
             low = min(lowest, 0.0)
             return cls(low, top if top > low else low + 1, lowest, highest)

@@ -29,7 +29,8 @@ from vit.figures.style import DPI, bare, fitted, legend_columns, text_width, the
 MOST_PICTURES = 480  # on one sheet: beyond it nobody reads
 MOST_A_LINE = 13  # panels beside each other: the mean and twelve heads
 SMALLEST, LARGEST = 0.9 * DPI, 2.4 * DPI  # side of a square picture, in dots
-WIDEST, HIGHEST = 11.5 * DPI, 10.0 * DPI  # what pictures may grow to fill
+WIDEST = 13.8 * DPI  # a line of pictures, so that 13 panels fit
+FILLED, HIGHEST = 6.0 * DPI, 10.0 * DPI  # what pictures may grow to fill: wider, their words are not legible on a phone
 MARGIN, GAP, BETWEEN = 22, 10, 34  # dots at the left, between pictures, between images beside each other
 HEAD, BAR = 27, 152  # dots over a picture, and for a bar with its numbers
 PIXELATED = 64  # pixels a side, up to which an image is shown with its pixels as squares
@@ -78,8 +79,8 @@ class Sheet(Page):
     """A figure of blocks, one per image: pictures that lead, and beside them the panels, in one or more lines.
 
     Up to 13 panels stand in one line (fewer when images are wide), more go on in lines of equal length. Images with but one
-    or two panels may stand beside each other, up to eight pictures in a row. Pictures grow until the sheet is about 12 inches
-    wide or 10 high, from 0.9 to 2.4 inches a side; with many images it becomes higher.
+    or two panels may stand beside each other, up to six pictures in a row. Pictures grow until they are about 6 inches
+    wide or 10 high together, from 0.9 to 2.4 inches a side; with many images it becomes higher.
 
     Args:
         blocks, lead, panels: how many images, pictures before the panels, and panels.
@@ -125,14 +126,14 @@ class Sheet(Page):
         self.grid = grid
         # How many panels in a line, lines in a block, blocks beside each other.
         stretch = math.sqrt(image[0] / image[1])
-        fit = int((WIDEST * 1.2 + GAP) // (SMALLEST / stretch + GAP)) - lead
+        fit = int((WIDEST + GAP) // (SMALLEST / stretch + GAP)) - lead
         lines = math.ceil(panels / min(MOST_A_LINE, max(fit, 1)))
         a_line = math.ceil(panels / lines)
         few = beside and lines == 1 and lead + a_line <= 3
-        rows = math.ceil(blocks / (8 // (lead + a_line))) if few else blocks
+        rows = math.ceil(blocks / max(int(FILLED // (SMALLEST + GAP)) // (lead + a_line), 1)) if few else blocks
         across = math.ceil(blocks / rows)
         # The size of a picture: the largest that fits, in whole dots a patch, and a pixel where these show.
-        fill_width = (WIDEST / (across * (lead + a_line)) - GAP) * stretch
+        fill_width = (FILLED / (across * (lead + a_line)) - GAP) * stretch
         fill_height = (HIGHEST / (rows * lines) - HEAD - foot - roof / lines) / stretch
         side = min(max(min(fill_width, fill_height), SMALLEST), LARGEST)
         width = max(whole(side / stretch, grid[1]), 2 * grid[1])
@@ -201,12 +202,16 @@ class Sheet(Page):
         size: float,
         quiet: bool,
         over: np.ndarray | None = None,
+        clear: float = 0.0,
     ) -> None:
-        """Draw (rows, columns), nan for what is absent and crossed by a stroke; it may lie `over` an image (H, W, 3)."""
+        """Draw (rows, columns), nan for what is absent and crossed by a stroke; it may lie `over` an image (H, W, 3).
+
+        The image is seen wherever the value is not above `clear`.
+        """
         absent = np.isnan(values)
         colours = matplotlib.colormaps[theme().colours]
         if over is not None:
-            colours = laid_over(colours)
+            colours = laid_over(colours, float(scale(clear)))
             self._draw(axes, faded(brightness(over)))
         self._draw(axes, values, cmap=colours.with_extremes(bad=theme().absent), norm=scale)
         self.strokes(axes, absent, theme().stroke)
@@ -263,7 +268,10 @@ class Sheet(Page):
             ends = {(False, False): "neither", (True, False): "max", (False, True): "min", (True, True): "both"}
             colours = matplotlib.colormaps[theme().colours]
             if overlay:
-                rgba = laid_over(colours)(np.arange(256))[:, None]  # over an image from black to white
+                clear = 1.0 if unit is None else scale.low
+                rgba = laid_over(colours, float(scale(clear)))(np.arange(256))[
+                    :, None
+                ]  # over an image from black to white
                 mixed = rgba[..., 3:] * rgba[..., :3] + (1 - rgba[..., 3:]) * faded(np.linspace(0, 1, 256))
                 colours = colours.with_extremes(under=tuple(mixed[0, 128]), over=tuple(mixed[-1, 128]))
             bar = self.figure.colorbar(
@@ -291,10 +299,13 @@ def faded(grey: np.ndarray) -> np.ndarray:
     return (1 - FADED) * np.array(matplotlib.colors.to_rgb(theme().paper)) + FADED * grey[..., None]
 
 
-def laid_over(colours: Colormap) -> ListedColormap:
-    """The colours of a map over an image: from nothing to nearly opaque, and none so near the paper as to be a veil."""
-    places = np.linspace(0, 1, 256)
-    return ListedColormap(np.column_stack([colours(0.35 + 0.65 * places)[:, :3], 0.9 * places]))
+def laid_over(colours: Colormap, clear: float) -> ListedColormap:
+    """The colours of a map over an image: nothing up to the place `clear`, 0 to 1, then more and more, to nearly opaque.
+
+    None is so near the paper as to be a veil.
+    """
+    much = np.clip((np.linspace(0, 1, 256) - clear) / max(1 - clear, 1 / 256), 0, 1)
+    return ListedColormap(np.column_stack([colours(0.4 + 0.6 * much)[:, :3], 0.9 * much]))
 
 
 def _swatches() -> dict[str, Swatch]:

@@ -13,16 +13,18 @@ from vit import figures as draw
 from vit.data.augment import to_float
 from vit.figures import Curve, Scale, save_figure
 from vit.figures.document import data_uri
+from vit.figures.dynamics import QUANTITIES
 from vit.figures.style import Figure
 from vit.interpret import Dynamics, read_dynamics
-from vit.interpret.dynamics import QUANTITIES
 from vit.report.moments import Moment, last_attention
 from vit.runs import RunFiles, RunRecord, flat_settings, read_metrics
 from vit.training.objectives import objective_class
 from vit.training.run import Run
 
 SHOWN = 6  # test images in attention.png
-OF_A_LAYER = ("W_Q", "W_K", "W_V", "W_O", "fc1", "fc2")  # columns of dynamics.png
+MATRICES: dict[str, tuple[str, ...]] = {name: (name,) for name in ("W_Q", "W_K", "W_V", "W_O")}
+MATRICES.update({"MLP": ("fc1", "fc2"), "W_E": ("W_E",), "positions": ("pos_embed",), "head": ("head",)})
+"""The lines of dynamics.png, and what each is the mean of."""
 DPI, WIDE_DPI = 200, 130  # of a figure on the page; of one as wide as the page
 
 
@@ -81,25 +83,19 @@ def curves_of(
 
 def figure_of_dynamics(dynamics: Dynamics, about: str = "", dark: bool = False) -> Figure:
     """Draw how strongly each matrix was trained and how far it moved; `about` says which run, in the subtitle."""
-
-    def recorded(names: Sequence[str], part: str) -> dict[str, dict[str, Tensor]]:
-        """Of those of `names` that the part has: name -> quantity -> (records, layers)."""
-        there = [name for name in names if name in dynamics.names(part)]
-        return {name: {quantity: dynamics.of(quantity, name, part) for quantity in QUANTITIES} for name in there}
-
-    others = recorded(("W_E", "pos_embed", "head"), "encoder") | recorded(("embed", "pred"), "decoder")
-    biases = None
-    if "encoder.bias_norms" in dynamics.recorded:
-        biases = dynamics.recorded["encoder.bias_gradients"], dynamics.recorded["encoder.bias_norms"]
+    there = dynamics.names("encoder")
+    courses: dict[str, dict[str, Tensor]] = {}
+    for name, parts in MATRICES.items():
+        if found := [part for part in parts if part in there]:
+            courses[name] = {
+                quantity: torch.cat([dynamics.of(quantity, part, "encoder") for part in found], 1)
+                for quantity in QUANTITIES
+            }
     return draw.dynamics_figure(
         dynamics.steps,
-        recorded(OF_A_LAYER, "encoder"),
-        recorded(OF_A_LAYER, "decoder"),
-        others,
-        dynamics.recorded.get("encoder.products"),
-        biases,
+        courses,
         "How strongly each matrix is trained, and how far it moves",
-        f"{about}W0: the weights that training began with · all numbers: dynamics.safetensors",
+        f"{about}encoder, mean over layers · layer by layer, and more: dynamics.safetensors",
         dark=dark,
     )
 
@@ -188,8 +184,5 @@ def dynamics_picture(record: RunRecord) -> dict[str, str] | None:
     if not record.files.dynamics.is_file():
         return None
     recorded = read_dynamics(record.files.dynamics)
-    alt = (
-        "Gradient, update, drift, cosine to the start and stable rank of every weight matrix over the steps, a line a layer;"
-        " the products of W_Q and W_K, and the biases"
-    )
+    alt = "The gradient of each kind of weight matrix, and its distance from where it began, over the steps"
     return in_both_themes(lambda dark: figure_of_dynamics(recorded, dark=dark), alt, WIDE_DPI)

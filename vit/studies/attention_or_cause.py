@@ -114,7 +114,7 @@ def study(experiment: Experiment) -> Results:
     data = models[0].data.name
     pictures = {
         "example": example_figure(models[0], asked[0], images),
-        "patches": patches_figure(scores, chance, data),
+        "patches": patches_figure(scores, data),
         "heads": heads_figure({"encoder": heads[:, :first], "decoder": heads[:, first:]}, groups[0], data),
     }
     return Results([patches_table, heads_table], pictures)
@@ -337,23 +337,28 @@ def example_figure(trained: Trained, asked: Asked, images: int) -> Figure:
     )
 
 
-def patches_figure(scores: dict[str, Tensor], chance: float, data: str) -> Figure:
-    """Draw how well each guess ranks the visible patches, a dot a seed."""
-    values = [[of[:, i][~of[:, i].isnan()].tolist() for of in scores.values()] for i in range(3)]
+def patches_figure(scores: dict[str, Tensor], data: str) -> Figure:
+    """Draw how well each guess ranks the visible patches."""
+    values = [[of[:, i][~of[:, i].isnan()].tolist() for of in scores.values()] for i in range(2)]
     panels = [
         Panel("rank correlation", values[0], lines={"chance": 0.0}),
         Panel("nearness held constant", values[1], lines={"chance": 0.0}),
-        Panel(f"first {TOP} shared", values[2], lines={"chance": chance}, share=True),
     ]
     about = (
-        f"{data} · against the change of a hidden patch when a visible one is left out; a dot a seed; line: nearness"
+        f"{data} · against the change of a hidden patch when a visible one is left out"
+        " · dot: mean over seeds, bar: ± one standard deviation; grey: nearness"
     )
     return arms_figure(list(scores), panels, "What tells which patches matter?", about)
 
 
 def heads_figure(groups: dict[str, Tensor], correlations: Tensor, data: str) -> Figure:
     """Draw what heads are like against what is lost without them: by group, (seeds, heads, 5)."""
-    units = ("bits below even attention", "share of its attention", "mean over tokens", "length of the vector it adds")
+    units = (
+        "bits below even attention →",
+        "share of its attention →",
+        "mean over tokens →",
+        "length of what it adds →",
+    )
     panels = [
         Panel(
             f"{name}: r = {mean:+.2f}".replace("-", "−"),

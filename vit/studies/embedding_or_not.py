@@ -1,9 +1,9 @@
 """Do W_Q, W_K and W_V read what the embedding W_E writes?
 
 W_E makes a patch's first vector of its pixels, once. In each layer, W_Q, W_K and W_V read what that vector has become. An angle
-of 0 degrees means that a head reads nothing but directions which W_E writes, 90 degrees that it reads none of them; the
-angle of two random spaces is what two matrices have that know nothing of each other. A share of 100% means that the matrix
-reads only what W_E writes. A difference counts where it is larger than twice its spread over the seeds, and than a degree.
+of 0 degrees means that a head reads nothing but directions which W_E writes, 90 degrees that it reads none of them; the angle
+of two random spaces is what two matrices have that know nothing of each other. A difference counts where it is larger than
+twice its spread over the seeds, and than a degree.
 
 *Limits.* Angles compare spaces, not what is done within them. The positions, which are added to the embedding, are not in W_E.
 The norm before each layer is taken into account (its scale and its centring). Where W_E reaches every direction of a narrow
@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.linalg import orth, subspace_angles
+from scipy.linalg import subspace_angles
 from torch import Tensor
 
 from vit.encoder import Block, VisionTransformer
-from vit.figures.measures import Panel, layers_figure
+from vit.figures.measures import Panel, arms_figure
 from vit.studies.experiment import Experiment, trained_and_random
 from vit.studies.results import Results, Table, seeds
 
@@ -34,8 +34,7 @@ def study(experiment: Experiment) -> Results:
     rank = min(width - 1, values)  # the norm in front of a layer takes one direction, the mean, away
     chance = float(chance_angles(head, rank, width - 1).mean())
     found = trained_and_random(models, lambda _, model: torch.stack([reading(model.encoder, m) for m in MATRICES]))
-    after, shares = found["trained"].unbind(-1)  # (seeds, matrices, layers)
-    before = found["random weights"][..., 0]
+    after, before = found["trained"], found["random weights"]  # (seeds, matrices, layers)
 
     gives = ("what it asks for", "what it is found by", "what it hands over")
     vector = "the vector of a token, in its layer"
@@ -61,37 +60,32 @@ def study(experiment: Experiment) -> Results:
 
     panels = [
         Panel(
-            "mean angle between what W_E writes and what a head reads",
-            {name: after[:, i].numpy() for i, name in enumerate(MATRICES)},
+            f"first layer, {when}",
+            [[chance], *(of[:, i, 0].tolist() for i in range(len(MATRICES)))],
             "degrees",
-            {"two random spaces": chance, "all three, at the start": float(before.mean())},
             limits=(0, 90),
-        ),
-        Panel(
-            "how much of the matrix reads what W_E writes",
-            {name: shares[:, i].numpy() for i, name in enumerate(MATRICES)},
-            "",
-            {"a random matrix": rank / (width - 1)},
-            share=True,
-            limits=(0, 1),
-        ),
+        )
+        for when, of in (("before training", before), ("trained", after))
     ]
-    about = f"{models[0].data.name} · trained models, mean over heads; line: mean over seeds, band: their range"
-    figure = layers_figure(panels, "Do W_Q, W_K and W_V read what the embedding writes?", about)
+    about = (
+        f"{models[0].data.name} · mean angle between the directions that W_E writes and those that a head reads: 0 where they"
+        " are the same, 90 where they have nothing in common · dot: mean over seeds, bar: ± one standard deviation"
+    )
+    names = ["two random spaces", *MATRICES]
+    figure = arms_figure(names, panels, "Do W_Q, W_K and W_V read what the embedding writes?", about)
     return Results([shapes, angles], {"angles": figure})
 
 
 def reading(encoder: VisionTransformer, name: str) -> Tensor:
-    """Return how a matrix of `MATRICES` reads what W_E writes: (layers, 2), the heads' mean angle and `share_within`."""
+    """Return how far a matrix of `MATRICES` is from reading what W_E writes: the heads' mean angle in degrees, (layers,)."""
     written = _centred(encoder.patch_embed.W_E.detach())  # (P, D)
     found = []
     for block in encoder.blocks:
         assert isinstance(block, Block)
         matrix = _centred((getattr(block.attn, name).detach() * block.norm1.weight.detach()[:, None]).T)  # (D, D)
         heads = matrix.unflatten(0, (block.attn.num_heads, -1))  # (h, d, D)
-        angle = torch.stack([principal_angles(written, head).mean() for head in heads]).mean()
-        found.append((float(angle), share_within(matrix, written)))
-    return torch.tensor(found)
+        found.append(torch.stack([principal_angles(written, head).mean() for head in heads]).mean())
+    return torch.stack(found).float()
 
 
 def _centred(rows: Tensor) -> Tensor:
@@ -106,12 +100,6 @@ def principal_angles(a: Tensor, b: Tensor) -> Tensor:
     """
     angles = subspace_angles(*(rows.cpu().double().numpy().T for rows in (a, b)))  # the largest first
     return torch.from_numpy(np.degrees(angles[::-1]))
-
-
-def share_within(matrix: Tensor, rows: Tensor) -> float:
-    """Return how much of a map (m, D) lies in the row space of `rows` (n, D); of r random dimensions, r / D."""
-    read, basis = matrix.cpu().double().numpy(), orth(rows.cpu().double().numpy().T)  # (m, D), (D, r)
-    return float(np.square(read @ basis).sum() / np.square(read).sum())
 
 
 def chance_angles(m: int, n: int, dim: int, draws: int = 20) -> Tensor:

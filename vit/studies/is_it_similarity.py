@@ -46,7 +46,7 @@ from vit.studies.results import Results, Seeds, Table, seeds
 LIKENESS = ("likeness of the tokens", "likeness of their pixels", "likeness of the tokens, nearness held constant")
 FORMS = ("symmetric", "positive, of the symmetric part", "symmetric, weighted", "positive, weighted")
 MEETINGS = (*(f"{query} ask for {key}" for query in ("pixels", "places") for key in ("pixels", "places")), "biases")
-KEYS = ("its place", "its own patch", "what it took in from others")
+KEYS = ("its place", "its own patch", "what it took in from others")  # the key's
 CLEAR = 3.0  # standard errors over images, from which on the preference of a head counts
 BATCH = 32  # images at a time
 
@@ -65,7 +65,7 @@ def study(experiment: Experiment) -> Results:
     data = models[0].data.name
     pictures = {
         "preferences": preferences_figure(liking, data),
-        "split": split_figure(found["first"], found["keys"], [one.name for one in models], data),
+        "split": split_figure(found["first"], found["keys"], data),
         "pairs": pairs_of_patches(models[0], data),
     }
     return Results(tables(found["forms"], liking, found["first"], found["keys"]), pictures)
@@ -218,25 +218,20 @@ def preferences_figure(liking: dict[str, Tensor], data: str) -> Figure:
     return layers_figure(panels, "Are the keys that a query prefers like it?", about)
 
 
-def split_figure(first: dict[str, Tensor], keys: dict[str, Tensor], names: list[str], data: str) -> Figure:
-    """Draw what logits are made of: of the first layer, head by head, and of each layer."""
-    heads = {
-        f"{name}, head {head}": shares.tolist()
-        for name, of in zip(names, first["trained"], strict=True)
-        for head, shares in enumerate(of[:4])
-    }
-    heads["random weights, mean"] = first["random weights"].mean((0, 1)).tolist()
+def split_figure(first: dict[str, Tensor], keys: dict[str, Tensor], data: str) -> Figure:
+    """Draw what logits are made of: of the first layer exactly, and of each layer; means over heads and seeds."""
+    heads = {name: of.mean((0, 1)).tolist() for name, of in first.items()}
     layers = {f"layer {layer}": shares.tolist() for layer, shares in enumerate(keys["trained"].mean((0, 2)))}
     start = keys["random weights"].mean((0, 2))  # (layers, 3)
     layers |= {f"random weights, layer {layer}": start[layer].tolist() for layer in sorted({0, len(start) - 1})}
     panels = [
         Panel(title, {name: dict(zip(parts, shares, strict=True)) for name, shares in rows.items()})
         for title, parts, rows in (
-            ("first layer: what of the query meets what of the key (exact)", MEETINGS, heads),
-            ("what tells the keys of a query apart: the key's …", KEYS, layers),
+            ("first layer: what asks for what", MEETINGS, heads),
+            ("what of a key tells it from others", KEYS, layers),
         )
     ]
-    about = f"{data} · shares of the variance of a query's logits over keys; left of 0: works against the rest"
+    about = f"{data} · shares of the variance of a query's logits over keys, mean over heads and seeds"
     return shares_figure(panels, "What are logits made of?", about)
 
 
@@ -258,7 +253,7 @@ def pairs_of_patches(trained: Trained, data: str) -> Figure:
         panels[name] = (torch.stack(rows)[..., :channels, :, :], notes)
     about = (
         f"{data}, {trained.name}, first layer · a patch with more of the left tile (or of its negative) asks"
-        " for patches with more of the right one (or of its negative); below: share of the head's form as patches vary, and"
+        " for patches with more of the right one (or of its negative); below: how much of the head's logits that is, and"
         " how alike the tiles are, from −1 to +1"
     )
     names = [f"head {head}" for head in range(len(panels["trained"][0]))]

@@ -279,7 +279,7 @@ def example_figure(cases: Cases, trained: Trained, moved: Tensor) -> Figure:
         place,
         embed.grid_size,
         [f"a {patch}" for patch in (WHEEL, BALL)],
-        ["the wheel's own street", *OTHERS],
+        ["the wheel's street", *OTHERS],
         words,
         "The same patch in other surroundings",
         about,

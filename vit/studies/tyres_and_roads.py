@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from vit.config import Config
-from vit.figures.measures import Panel, layers_figure, relations_figure
+from vit.figures.measures import Panel, arms_figure, layers_figure, relations_figure
 from vit.figures.style import Figure
 from vit.studies.analysis.correlation import association
 from vit.studies.experiment import Experiment
@@ -66,15 +66,7 @@ def study(experiment: Experiment) -> Results:
         known.append((config, clusters_of_patches(config.model, experiment.data(), experiment.study.images)))
     found = [measure(experiment, settings, kinds) for settings, kinds in known]
     tables = [company_table(one, met) for one in found for met in one.kinds.met]
-    pictures = {
-        "gain": company_figure(found, GAIN, "cosine gained", f"How much nearer are patches that are often {TOGETHER}?"),
-        "company": company_figure(
-            found,
-            CORRELATION,
-            "rank correlation",
-            f"How closely does nearness follow how often patches are {TOGETHER}?",
-        ),
-    }
+    pictures = {"gain": gain_figure(found)}
     if known[0][0] == scenes:
         tables = [wheel_table(found[0]), *tables]
         pictures = {"wheel": wheel_figure(found[0])} | pictures | {"parts": parts_figure(found[0])}
@@ -137,29 +129,27 @@ def wheel_table(scenes: Company) -> Table:
     return Table(title, ("tokens", "patches", *(f"{one} and {other}" for one, other in pairs)), rows)
 
 
-def company_figure(found: list[Company], which: int, unit: str, title: str) -> Figure:
-    """Draw one of `Association`'s measures with being in one image, from layer to layer."""
-    measured = [
-        (
-            f"{one.kinds.data}, {view}",
-            {
-                arm: of[..., which].numpy()
-                for (met, arm, shown), of in one.follows.items()
-                if (met, shown) == (TOGETHER, view)
-            },
-        )
+def gain_figure(found: list[Company]) -> Figure:
+    """Draw how much nearer company makes two kinds after the last block, arm by arm."""
+    measured = {
+        f"{one.kinds.data}, {view}": {
+            arm: of[:, -1, GAIN].tolist()
+            for (met, arm, shown), of in one.follows.items()
+            if (met, shown) == (TOGETHER, view)
+        }
         for one in found
         for view in one.kinds.views
-    ]
-    ends = [end for _, series in measured for values in series.values() for end in (values.min(), values.max())]
-    low, high = min(ends), max(ends)
-    limits = (low - 0.05 * (high - low), high + 0.05 * (high - low))
-    panels = [Panel(title, series, unit, {"none": 0.0}, limits=limits) for title, series in measured]
+    }
+    gains = [gain for arms in measured.values() for of in arms.values() for gain in of]
+    low, high = min(gains), max(gains)
+    limits = (min(low, 0.0) - 0.1 * (high - low), high + 0.1 * (high - low))
+    panels = [Panel(title, list(arms.values()), "cosine gained", limits=limits) for title, arms in measured.items()]
     about = (
-        "the cosine of two kinds of patches against how much more often than by chance they are in one image, looks and places"
-        " held constant · line: mean over seeds, band: their range"
+        "after the last block, with one standard deviation more of being in one image; looks and places held constant"
+        " · dot: mean over seeds, bar: ± one standard deviation; grey: trained"
     )
-    return layers_figure(panels, title, about, axis=AXIS)
+    names = list(next(iter(measured.values())))
+    return arms_figure(names, panels, f"How much nearer are patches that are often {TOGETHER}?", about)
 
 
 def wheel_figure(scenes: Company) -> Figure:
@@ -179,13 +169,13 @@ def wheel_figure(scenes: Company) -> Figure:
 
 def parts_figure(scenes: Company) -> Figure:
     """Draw all parts of Scenes against each other."""
-    deep = {view: scenes.cosines["trained", view][:, -1].mean(0).numpy() for view in (WHOLE, ALONE)}
+    deep = scenes.cosines["trained", WHOLE][:, -1].mean(0).numpy()
     relations = [
         Panel(f"how often they are {TOGETHER}", scenes.kinds.met[TOGETHER].numpy(), "bits more than by chance"),
-        Panel("how alike they look", scenes.looks[ALONE].numpy(), "cosine of mean patches", limits=(-1, 1)),
-        Panel("their tokens in the last block, in whole images", deep[WHOLE], "cosine", limits=(-1, 1)),
-        Panel("their tokens in the last block, each patch alone", deep[ALONE], "cosine", limits=(-1, 1)),
+        Panel("their tokens after the last block", deep, "cosine", limits=(-1, 1)),
     ]
-    about = "Scenes, trained models, mean over seeds · outlined: wheel and road, ball and road"
+    about = "Scenes, trained models, whole images, mean over seeds · outlined: wheel and road, ball and road"
     marked = [(WHEEL, ROAD), (BALL, ROAD)]
-    return relations_figure(scenes.kinds.names, relations, "Parts that meet, parts that look alike", about, marked)
+    return relations_figure(
+        scenes.kinds.names, relations, "Parts that meet, and how near their tokens end", about, marked
+    )

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vit.figures.measures import Panel, arms_figure, layers_figure
+from vit.figures.measures import Panel, arms_figure
 from vit.figures.style import Figure
 from vit.studies.analysis.gradients import drift, masked_gradients, sizes, weights_by_name
 from vit.studies.experiment import USUAL, Experiment, Trained
@@ -64,7 +64,10 @@ def study(experiment: Experiment) -> Results:
         [(arm, loss, "" if loss is whole else loss - whole) for arm, loss in losses.items()],
     )
     panel = Panel("loss over hidden patches", [loss.values for loss in losses.values()])
-    title, about = "What is lost when one of them stands still", "a dot a seed, a bar at their mean; grey: all learn"
+    title, about = (
+        "What is lost when one of them stands still",
+        "dot: mean over seeds, bar: ± one standard deviation; grey: all learn",
+    )
     pictures = {
         "gradients": gradients_figure(pull, data.name),
         "frozen": arms_figure(list(losses), [panel], title, f"{data.name} · {about}"),
@@ -130,21 +133,15 @@ def gradient_tables(pull: Pull, images: int) -> list[Table]:
 
 
 def gradients_figure(pull: Pull, data: str) -> Figure:
-    """Draw the gradient of each matrix at `MOMENTS`, and how far it has moved."""
-    shown = {
-        f"gradient {moment}": {name: of[:, at] for name, of in pull.relative.items()}
-        for at, moment in enumerate(MOMENTS)
-    }
+    """Draw the gradient of each matrix at the start and at the end, and how far it has moved."""
+    shown = {f"gradient {MOMENTS[at]}": {name: of[:, at] for name, of in pull.relative.items()} for at in (0, -1)}
     shown["how far it has moved"] = pull.moved
     panels = [
-        Panel(
-            title,
-            {name: of[name].numpy() for name in BY_LAYER},
-            "of the matrix's size",
-            {name: float(of[name].mean()) for name in ("W_E", "positions")},
-            log=True,
-        )
+        Panel(title, [of[name].flatten(1).mean(1).tolist() for name in MATRICES], "of the matrix's size", log=True)
         for title, of in shown.items()
     ]
-    about = f"{data} · line: mean over seeds, band: their range; positions: of models that learn them"
-    return layers_figure(panels, "One loss pulls at every matrix", about)
+    about = (
+        f"{data} · mean over layers; dot: mean over seeds, bar: ± one standard deviation; grey: W_E;"
+        " positions: of models that learn them"
+    )
+    return arms_figure(MATRICES, panels, "One loss pulls at every matrix", about)
