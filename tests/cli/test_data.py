@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from vit.cli import main
@@ -54,3 +56,12 @@ def test_mistakes_are_one_line_and_nothing_is_written(argv, said, tmp_path, caps
     assert said in captured.err
     assert len(captured.err.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_page_that_names_the_copy_has_the_command_that_makes_it():
+    make = "vit data cifar10 --export cifar10-jpeg"
+    root = Path(__file__).parents[2]
+    pages = {path: path.read_text(encoding="utf-8") for path in (root / "README.md", *root.glob("docs/**/*.md"))}
+    naming = [path for path, text in pages.items() if "cifar10-jpeg" in text and "questions" not in path.parts]
+    assert root / "docs" / "results" / "README.md" in naming
+    assert [path for path in naming if make not in pages[path]] == []
