@@ -331,6 +331,7 @@ def test_what_to_do_next_depends_on_what_came_out(copied, classifier, make_run, 
             assert page.count(what) == page.count(line) == 1  # not among the commands to repeat it too
             program, command, *argv = shlex.split(line)
             assert str(folder) in line
+            assert line.count(" --out ") <= 1
             if command == "train":
                 asked = parse_train_command(argv, tmp_path / "none")
                 assert asked.out != folder or asked.resume

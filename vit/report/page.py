@@ -284,16 +284,7 @@ def next_steps(record: RunRecord) -> list[tuple[str, str]]:
     if settings["data.source"] == "dataset":  # which only Python can hand over
         return steps
     if record.samples and record.samples.class_names:
-        tune = [
-            "vit",
-            "train",
-            "--config",
-            "finetune_cifar10_tiny_p4",
-            "--model.init",
-            run,
-            "--out",
-            f"{run}-finetuned",
-        ]
+        tune = ["vit", "train", "--config", "finetune_cifar10_tiny_p4", "--model.init", run]
         for key in ("source", "root", "name", "limit", "val_size"):
             if (value := settings[f"data.{key}"]) != getattr(DataConfig(), key):
                 tune += [f"--data.{key}", str(value)]
