@@ -7,7 +7,7 @@ import os
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from PIL import Image
 
@@ -18,7 +18,7 @@ from vit.errors import one_line
 from vit.progress import track
 
 
-def export_images(data: Dataset, folder: Path, kind: Literal["jpeg", "png"] = "jpeg", quality: int = 75) -> int:
+def export_images(data: Dataset, folder: Path, kind: str = "jpeg", quality: int = 75) -> int:
     """Write `folder`/train/<class>/0000.jpg ... and test/<class>/..., numbered within each class, in the order of the data.
 
     Images without labels stand in train/ and test/ themselves. The folder appears whole or not at all: it is written beside

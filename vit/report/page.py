@@ -288,8 +288,8 @@ def next_steps(record: RunRecord) -> list[tuple[str, str]]:
         for key in ("source", "root", "name", "limit", "val_size"):
             if (value := settings[f"data.{key}"]) != getattr(DataConfig(), key):
                 tune += [f"--data.{key}", str(value)]
-        line = shlex.join([*tune, "--out", f"{run}-finetuned"])
-        steps.append(("Teach it the classes, beginning with what it has learned", line))
+        tune += ["--out", f"{run}-finetuned"]
+        steps.append(("Teach it the classes, beginning with what it has learned", shlex.join(tune)))
     found = measured(record) or {}
     if "knn_accuracy" in found and not found["knn_accuracy"]["wins"]:
         longer = ["--train.epochs", str(5 * settings["train.epochs"]), "--out", f"{run}-longer"]
