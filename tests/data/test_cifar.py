@@ -22,8 +22,10 @@ import pytest
 import torch
 from torchvision import datasets
 
+from vit.cli import main
 from vit.data import cifar
 from vit.data.cifar import CifarUnavailable, load_cifar
+from vit.data.folder import load_folder
 from vit.data.images import DataError, content_hash
 
 ARCHIVE = "cifar-10-python.tar.gz"
@@ -235,6 +237,24 @@ def test_authors_host_is_asked_first_and_left_for_a_mirror_where_it_is_slow(
     assert Host.asked == [f"{name}/{ARCHIVE}" for name in asked]
     assert ("slow," in caplog.text) == (len(asked) > 1)
     assert names(tmp_path) == BOTH
+
+
+def test_downloaded_and_exported_in_one_command(tmp_path, tiny, host, monkeypatch):
+    use(monkeypatch, f"{host}/fast")
+    copy, cache = tmp_path / "copy", ["--data.cache", str(tmp_path / "cache")]
+    root = ["--data.root", str(tmp_path / "data")]
+    assert main(["data", "cifar10", *root, "--export", str(copy), "--format", "png"]) == 0
+    assert main(["data", str(copy), *cache, "--out", str(tmp_path / "sheet.png")]) == 0
+    for read, images, labels in zip(
+        load_folder(copy, (32, 32), "stop", tmp_path / "cache"),
+        (tiny.train, tiny.test),
+        (tiny.labels, tiny.labels[:4]),
+        strict=True,
+    ):
+        assert read.class_names == ("cat", "dog", "frog")
+        order = np.argsort(labels, kind="stable")
+        assert read.labels.tolist() == sorted(labels)
+        np.testing.assert_array_equal(read.images.numpy(), images[order])
 
 
 def test_page_names_the_hosts_and_the_checksums_that_decide():

@@ -28,7 +28,8 @@ from vit.figures import png_of
 from vit.figures.strip import GAP
 from vit.figures.style import DARK, LIGHT, printable
 from vit.interpret import DynamicsError, read_dynamics
-from vit.report.page import bars, commands_of, duration, is_report, report_page, spelled, write_report
+from vit.pretrained import shipped
+from vit.report.page import bars, commands_of, duration, is_report, next_steps, report_page, spelled, write_report
 from vit.report.pictures import WIDE_DPI, dynamics_picture, figure_of_dynamics
 from vit.runs import FIGURES, flat_settings, read_run, read_sample_images
 from vit.settings import parse_train_command
@@ -307,6 +308,80 @@ def test_commands_are_ones_that_their_programs_take(which, request, tmp_path):
             assert options.get("data", "my images") == "my images"
 
 
+def scored(folder: Path, accuracy: float) -> Path:
+    """The run, as if its features had told classes apart so well."""
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["neighbours"] |= {"encoder_accuracy": accuracy, "raw_pixel_accuracy": 0.5}
+    path.write_text(json.dumps(summary))
+    return folder
+
+
+def test_what_to_do_next_depends_on_what_came_out(copied, classifier, make_run, tmp_path):
+    titles = {}
+    for name, folder in {
+        "lost": scored(copied, 0.4), "won": scored(shutil.copytree(copied, tmp_path / "won"), 0.6),
+        "taught": classifier, "half": make_run(tmp_path / "half", finished=False, snapshots=0),
+    }.items():  # fmt: skip
+        record = read_run(folder)
+        titles[name] = [what.partition(" ")[0] for what, _ in next_steps(record)]
+        page = "".join(Read(report_page(record)).text)
+        assert page.index("What came out" if record.summary else "What to do next") < page.index("How it went")
+        for what, line in next_steps(record):
+            assert page.count(what) == page.count(line) == 1  # not among the commands to repeat it too
+            program, command, *argv = shlex.split(line)
+            assert str(folder) in line
+            assert line.count(" --out ") <= 1
+            if command == "train":
+                asked = parse_train_command(argv, tmp_path / "none")
+                assert asked.out != folder or asked.resume
+            else:
+                read_options(f"{program} {command}", argv, *import_module(f"vit.cli.{command}").OPTIONS)
+    assert titles == {
+        "lost": ["A", "Teach", "Train"], "won": ["A", "Teach"], "taught": ["A", "Name"], "half": ["Go"]
+    }  # fmt: skip
+
+
+def test_steps_after_it_train_on_the_same_images_from_its_weights(copied):
+    record = read_run(scored(copied, 0.4))
+    taught, longer = (
+        parse_train_command(shlex.split(line)[2:], copied / "none").config for _, line in next_steps(record)[1:]
+    )
+    assert (taught.train.objective, taught.model.init) == ("classify", str(copied))
+    assert (taught.data.source, taught.data.root, taught.data.name) == ("folder", "my images", "Noise")
+    settings = flat_settings(longer.to_dict())
+    assert settings["train.epochs"] == 5 * record.settings["train.epochs"]
+    assert settings | {"train.epochs": 0} == record.settings | {"train.epochs": 0}
+
+
+def test_who_loses_to_raw_pixels_is_told_what_longer_training_gave(copied):
+    known = f"{shipped('vit-tiny-p4-cifar10')['figures']['measured'][0]['knn']['accuracy']:.1%} on"
+    for accuracy in (0.4, 0.6):
+        words = Read(report_page(read_run(scored(copied, accuracy)))).words
+        assert (known in words) == (accuracy < 0.5)
+
+
+def test_a_page_to_explore_is_linked_from_wherever_the_report_stands(copied):
+    (copied / "explore.html").write_text("<!doctype html>")
+    out = copied.parent / "else where" / "page.html"
+    for place, link in ((None, "explore.html"), (out, "../run/explore.html")):
+        page = Read(report_page(read_run(copied), place))
+        assert [attrs["href"] for tag, attrs in page.tags if tag == "a" and not attrs["href"].startswith("#")] == [link]
+    write_report(copied, out)
+    assert 'href="../run/explore.html"' in out.read_text(encoding="utf-8")
+
+
+def test_a_warning_stands_once(make_run, tmp_path):
+    folder = make_run(tmp_path / "offline", warning="CIFAR-10 could not be had.")
+    results = own_results(folder)
+    for name, warning in {"same": "CIFAR-10 could not be had.", "other": "Another one."}.items():
+        (folder / name).mkdir()
+        data = results["data"] | {"warning": warning}
+        (folder / name / "results.json").write_text(json.dumps(results | {"data": data}))
+    words = read(folder).words
+    assert (words.count("CIFAR-10 could not be had."), words.count("Another one.")) == (1, 1)
+
+
 # ---- What it is written to -------------------------------------------------------------------------------------------
 
 
@@ -485,6 +560,22 @@ def test_headings_pictures_and_links_are_in_order(pretrained, show, driver):
     for link, title in zip(links, titles, strict=True):
         assert driver.execute_script("return document.querySelector(arguments[0]).querySelector('h2').textContent",
                                      link.get_attribute("hash")) == title  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_picture_is_larger_when_it_is_clicked_until_it_is_closed(width, pretrained, show, driver):
+    show(pretrained, width, "light")
+    large = driver.find_elements(By.CSS_SELECTOR, ".large")
+    assert len(large) > 3
+    for figure in large:
+        link, close = figure.find_elements(By.CSS_SELECTOR, "a")
+        before = link.find_element(By.CSS_SELECTOR, "img").size["width"]
+        assert not close.is_displayed()
+        driver.execute_script("arguments[0].click()", link)
+        assert link.find_element(By.CSS_SELECTOR, "img").size["width"] > before
+        assert driver.execute_script("return document.elementFromPoint(5, 5).closest('.large')") == figure
+        close.click()
+        assert link.find_element(By.CSS_SELECTOR, "img").size["width"] == before
 
 
 def test_policy_stops_what_is_not_the_page_s_own(pretrained, tmp_path, driver):

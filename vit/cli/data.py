@@ -1,51 +1,127 @@
-"""`vit data`: the images that a configuration would train on, drawn as a sheet."""
+"""`vit data`: the images that a configuration would train on, drawn as a sheet, or written as a folder."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from jsonargparse import ArgumentParser
 
-from vit.cli.options import output_file, print_json, talk
+from vit.cli.options import output_file, print_json, require_folder, talk
 from vit.config import Config, ConfigError
 from vit.errors import one_line
 from vit.settings import HELP, config_parser, parse_config, take_flags, take_options
 
+if TYPE_CHECKING:
+    from vit.data import Dataset
+
+KINDS = ("jpeg", "png")
+
+
+class Asked(NamedTuple):
+    """What to load, and what to make of it.
+
+    Attributes:
+        config: the settings.
+        out: the picture to write, if any.
+        export: the folder to write, if any, its files of one of KINDS, JPEG with this `quality`.
+        json: whether JSON is printed.
+    """
+
+    config: Config
+    out: Path | None
+    export: Path | None
+    kind: str
+    quality: int
+    json: bool
+
 
 def command_parser(with_help: bool = False) -> ArgumentParser:
-    """Return the parser of the settings; for its help, of a name for the sheet too."""
-    what = "Load data, by its place or by a configuration, say what it is, and draw a sheet of it."
+    """Return the parser of the settings; for its help, of what to make of the data too."""
+    what = "Load data, by its place or by a configuration, say what it is, draw a sheet of it, write it as a folder."
     own = {
         "--out FILE": "picture to write: .png, .svg or .pdf",
         "--overwrite": "replace a picture that is there already",
+        "--export FOLDER": "write the images as train/CLASS/0000.jpg and test/CLASS/0000.jpg, which --data FOLDER reads back",
+        "--format jpeg|png": "of --export; png keeps every pixel as it is (default: jpeg)",
+        "--quality N": "of --export as jpeg, 1 to 100 (default: 75)",
         "--json": "print what the data is as JSON, alone on stdout; what else there is to say goes to stderr",
     }
     return config_parser("vit data", what, own, with_help=with_help)
 
 
-def parse(argv: Sequence[str]) -> tuple[Config, Path, bool]:
-    """Return the settings, the picture to write, and whether JSON is asked for."""
+def parse(argv: Sequence[str]) -> Asked:
+    """Return what the command line asks for.
+
+    Raises:
+        ConfigError: in one line.
+    """
     (overwrite, as_json), rest = take_flags(argv, "--overwrite", "--json")
-    (outs,), rest = take_options(rest, "--out")
+    (outs, exports, kinds, qualities), rest = take_options(rest, "--out", "--export", "--format", "--quality")
     if rest and not rest[0].startswith("-"):
         rest.insert(0, "--data")
     config = parse_config(command_parser(not HELP.isdisjoint(rest)), rest)
-    if not outs:
-        raise ConfigError("--out: name a picture to write, one that ends in .png, .svg or .pdf")
-    return config, output_file(Path(outs[-1]), overwrite=overwrite), as_json
+    if not outs and not exports:
+        ways = "name a picture to write, one that ends in .png, .svg or .pdf; or a folder with --export"
+        raise ConfigError(f"--out: {ways}")
+    out = output_file(Path(outs[-1]), overwrite=overwrite) if outs else None
+
+    # The folder, and of what its files are
+    for option, values in (("--format", kinds), ("--quality", qualities)):
+        if values and not exports:
+            raise ConfigError(f"{option}: is of --export; add it, or leave {option} out")
+    kind, quality = (kinds or KINDS)[-1 if kinds else 0], (qualities or ["75"])[-1]
+    if kind not in KINDS:
+        raise ConfigError(f"--format: {kind!r} cannot be used; {' or '.join(KINDS)}")
+    if kind == "png" and qualities:
+        raise ConfigError("--quality: is of jpeg; png keeps every pixel as it is")
+    if not (quality.isascii() and quality.isdigit() and 1 <= int(quality) <= 100):
+        raise ConfigError(f"--quality: {quality!r} cannot be used; a whole number from 1 to 100")
+    if exports and not exports[-1]:
+        raise ConfigError("--export: '' cannot be used; name a folder to write")
+    export = Path(exports[-1]).expanduser() if exports else None
+    if export is not None:
+        require_folder(export.parent, "--export")
+        if os.path.lexists(export):
+            raise ConfigError(f"--export: {export} is there already; name another folder, or remove it first")
+    return Asked(config, out, export, kind, int(quality), as_json)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Load the data, say what it is, and write the sheet."""
-    config, out, as_json = parse(argv)
+    """Load the data, say what it is, and write the sheet and the folder."""
+    asked = parse(argv)
 
-    from vit.data import SCENES_SEED, load_data
+    from vit.data import load_data
+    from vit.data.export import export_images
+
+    data = load_data(asked.config.data, asked.config.model.image_size_2d)
+    made = {}
+    with talk(asked.json):
+        for line in (data.description, data.warning or "", *data.notes):
+            if line:
+                print(one_line(line))
+        if asked.out:
+            draw_sheet(data, asked.out)
+            print(one_line(f"sheet: {asked.out}"))
+            made["sheet"] = str(asked.out)
+        if asked.export:
+            count = export_images(data, asked.export, asked.kind, asked.quality)
+            print(one_line(f"folder: {asked.export}, {count:,} files"))
+            made["folder"] = str(asked.export)
+    if asked.json:
+        classes = {name: int((data.train.labels == i).sum()) for i, name in enumerate(data.train.class_names)}
+        print_json(data.facts | {"train_classes": classes, "notes": list(data.notes)} | made)
+    return 0
+
+
+def draw_sheet(data: Dataset, out: Path) -> None:
+    """Draw some of the training images, as many of each class; of Scenes, their parts too."""
+    from vit.data import SCENES_SEED
     from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
     from vit.figures import save_figure, sheet_figure
 
-    # Some of the training images, as many of each class
-    data = load_data(config.data, config.model.image_size_2d)
     columns = 5 if data.source == "scenes" else 10
     chosen = data.train.showcase(10 * columns)  # ten rows; with ten classes, a row a class
     some = data.train.subset(chosen)
@@ -53,15 +129,4 @@ def run(argv: Sequence[str]) -> int:
     if data.source == "scenes":
         parts = draw_scenes(scene_indices(len(data.train), "train")[chosen], SCENES_SEED)[2]
         subtitle += " · right: the part each pixel belongs to"
-
-    # What they are, and the sheet
-    lines = [data.description, *([data.warning] if data.warning else [])]
-    lines += data.notes
-    figure = sheet_figure(some.images, some.label_names, data.name, subtitle, columns, parts, PART_NAMES)
-    save_figure(figure, out)
-    with talk(as_json):
-        print("\n".join([*map(one_line, lines), f"sheet: {out}"]))
-    if as_json:
-        classes = {name: int((data.train.labels == i).sum()) for i, name in enumerate(data.train.class_names)}
-        print_json(data.facts | {"train_classes": classes, "notes": list(data.notes), "sheet": str(out)})
-    return 0
+    save_figure(sheet_figure(some.images, some.label_names, data.name, subtitle, columns, parts, PART_NAMES), out)

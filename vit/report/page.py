@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import json
 import operator
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import torch
 from jinja2 import UndefinedError
 
 from vit import __version__
 from vit.atomic import write_text
-from vit.config import OBJECTIVES, PRESETS, Config
+from vit.config import OBJECTIVES, PRESETS, Config, DataConfig
 from vit.errors import UserError, one_line
 from vit.figures import confusion_figure, reliability_figure
 from vit.figures.document import data_uri, render_page
 from vit.interpret.inputs import short_name
+from vit.pretrained import shipped
 from vit.report.moments import moments_of_run
 from vit.report.pictures import attention_rows, curve_pictures, dynamics_picture, in_both_themes, reconstruction_rows
 from vit.runs import (
@@ -42,6 +45,8 @@ SIGNATURE = '<meta name="generator" content="vit report">'
 """What tells such a page from other files; stands in the template."""
 PIXELATED = 64  # pixels a side up to which an image is enlarged with its pixels as squares
 MIXED_UP = 5  # pairs of classes that are named as those most mixed up
+EXPLORE = "explore.html"  # the page of `vit explore` in a run's folder, which is linked
+LOOK_AROUND = "A page to look around in its attention"
 
 
 class ReportError(UserError):
@@ -62,7 +67,7 @@ def write_report(path: Path, out: Path) -> int:
     if out.exists() and not is_report(out):
         raise ReportError(f"{out} is no report of vit and is left as it is; name another file with --out")
     try:
-        page = report_page(record)
+        page = report_page(record, out)
     except (*WRONG_VALUES, UndefinedError) as error:  # another version's, or edited
         found = f"{type(error).__name__}: {one_line(str(error))}"
         raise ReportError(f"{path}: its files are not as this version writes them ({found})") from error
@@ -78,8 +83,8 @@ def is_report(path: Path) -> bool:
         return SIGNATURE.encode() in file.read(2000)
 
 
-def report_page(record: RunRecord) -> str:
-    """Return the page: equal folders give equal text."""
+def report_page(record: RunRecord, out: Path | None = None) -> str:
+    """Return the page that is to stand in `out`, by default in the run's folder: equal folders give equal text."""
     settings, files = record.settings, record.files
     objective = objective_class(settings["train.objective"])
     moments, unseen = moments_of_run(record)
@@ -87,6 +92,8 @@ def report_page(record: RunRecord) -> str:
     left = () if record.samples else (files.reconstructions, files.attention)  # to draw anew, images are needed
     patch, sizes = settings["model.patch_size"], PRESETS[settings["model.preset"]]
     defaults, absent = flat_settings(Config().to_dict()), object()
+    steps = next_steps(record)
+    explore = os.path.relpath(record.files.path / EXPLORE, (out or record.files.report).parent)
     return render_page(
         TEMPLATE,
         pictures=True,
@@ -114,7 +121,10 @@ def report_page(record: RunRecord) -> str:
             for key, value in settings.items()
             if value != defaults.get(key, absent)
         ],
-        commands=commands_of(record),
+        next_steps=steps,
+        explore=quote(explore.replace(os.sep, "/")) if (record.files.path / EXPLORE).is_file() else "",
+        longer=shipped_for_longer(),
+        commands=[pair for pair in commands_of(record) if pair not in steps],
         notes=[*record.notes, *unseen, *unread],
     )
 
@@ -219,11 +229,12 @@ def evaluations(record: RunRecord) -> tuple[list[dict[str, Any]], list[str]]:
     for name, results in record.results.items():
         try:
             data = results["data"]
+            warning = data.get("warning")
             about = f"{data['name']}: {data['train_images']:,} training images, measured on"
             shown = {
                 "name": name,
                 "about": f"{about} {data['test_images']:,} {data['tested_on']}.",
-                "warnings": [data.get("warning"), results.get("note")],
+                "warnings": [warning if warning != record.data.get("warning") else None, results.get("note")],
                 "figures": [
                     (line.figure.label, line.value, line.how) for line in results_lines(results) if line.figure != loss
                 ],
@@ -244,7 +255,47 @@ def evaluations(record: RunRecord) -> tuple[list[dict[str, Any]], list[str]]:
     return found, notes
 
 
-# ---- How to repeat it ------------------------------------------------------------------------------------------------
+def shipped_for_longer() -> dict[str, str]:
+    """Return what the shipped model reached in which time: what to expect where a short run does not tell classes apart."""
+    found = shipped("vit-tiny-p4-cifar10")
+    figures, accuracy = found["figures"], FIGURES["knn_accuracy"]
+    measured = figures["measured"][0]
+    return {
+        "name": found["name"],
+        "time": duration(figures["seconds"]),
+        "data": measured["data"],
+        "accuracy": accuracy.write(measured["knn"]["accuracy"], brief=True),
+        "pixels": accuracy.write(measured["knn"]["raw_pixel_accuracy"], brief=True),
+    }
+
+
+# ---- How to go on, and to repeat it ----------------------------------------------------------------------------------
+
+
+def next_steps(record: RunRecord) -> list[tuple[str, str]]:
+    """Return the commands that make most sense after this run, at most three: what each does, and the line for a shell."""
+    known = commands_of(record)
+    if not record.summary:
+        return known[:1]
+    settings, run = record.settings, str(record.files.path)
+    steps = [] if (record.files.path / EXPLORE).is_file() else [pair for pair in known if pair[0] == LOOK_AROUND]
+    if OBJECTIVES[settings["train.objective"]].labels:
+        return [*steps, ("Name what a photograph of yours shows", shlex.join(["vit", "predict", run, "photo.jpg"]))]
+    if settings["data.source"] == "dataset":  # which only Python can hand over
+        return steps
+    if record.samples and record.samples.class_names:
+        tune = ["vit", "train", "--config", "finetune_cifar10_tiny_p4", "--model.init", run]
+        for key in ("source", "root", "name", "limit", "val_size"):
+            if (value := settings[f"data.{key}"]) != getattr(DataConfig(), key):
+                tune += [f"--data.{key}", str(value)]
+        tune += ["--out", f"{run}-finetuned"]
+        steps.append(("Teach it the classes, beginning with what it has learned", shlex.join(tune)))
+    found = measured(record) or {}
+    if "knn_accuracy" in found and not found["knn_accuracy"]["wins"]:
+        longer = ["--train.epochs", str(5 * settings["train.epochs"]), "--out", f"{run}-longer"]
+        line = ["vit", "train", "--config", str(record.files.config), *longer]
+        steps.append(("Train five times as long", shlex.join(line)))
+    return steps
 
 
 def commands_of(record: RunRecord) -> list[tuple[str, str]]:
@@ -267,7 +318,7 @@ def commands_of(record: RunRecord) -> list[tuple[str, str]]:
     lines = {
         "Train it again": again,
         "Draw where it looks, from any layer, head or patch": ["vit", "attention", *shown, *look],
-        "A page to look around in its attention": ["vit", "explore", *shown, *page],
+        LOOK_AROUND: ["vit", "explore", *shown, *page],
         "Measure its features": ["vit", "evaluate", *shown, *of_the_same, "--out", f"{run}/evaluation"],
         "Write this page anew, with what was measured since": ["vit", "report", run],
     }

@@ -1,0 +1,90 @@
+"""Write images as a folder of class folders, which `data.source folder` reads back."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from vit.atomic import PARTIAL, sync_folder
+from vit.data import Dataset
+from vit.data.images import DataError, ImageSet
+from vit.errors import one_line
+from vit.progress import track
+
+
+def export_images(data: Dataset, folder: Path, kind: str = "jpeg", quality: int = 75) -> int:
+    """Write `folder`/train/<class>/0000.jpg ... and test/<class>/..., numbered within each class, in the order of the data.
+
+    Images without labels stand in train/ and test/ themselves. The folder appears whole or not at all: it is written beside
+    its place under a temporary name, which goes when anything fails.
+
+    Args:
+        data: uint8 images (N, 3, H, W).
+        folder: must not exist.
+        kind: "jpeg", with colours at half the resolution (4:2:0), or "png", whose pixels are those of `data`.
+        quality: of JPEG, 1 to 100, on Pillow's scale.
+
+    Returns:
+        The number of files.
+
+    Raises:
+        DataError: classes that cannot be folders, or that the folder would not be read back with.
+        OSError: `folder` exists, or cannot be written.
+    """
+    refuse_classes(data)
+    suffix, how = (".png", {}) if kind == "png" else (".jpg", {"quality": quality, "subsampling": "4:2:0"})
+    if os.path.lexists(folder):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
+    partial = folder.with_name(f"{PARTIAL}{os.getpid()}")
+    try:
+        partial.mkdir(parents=True)
+        count = sum(_write_split(split, partial / name, suffix, how) for name, split in _splits(data).items())
+        if hasattr(os, "sync"):  # once for all of them: a file at a time would take minutes
+            os.sync()
+        partial.rename(folder)
+        sync_folder(folder.parent)
+    except OSError as error:  # about the folder that was asked for, not one that nobody knows
+        raise OSError(error.errno, error.strerror or str(error), str(folder)) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return count
+
+
+def refuse_classes(data: Dataset) -> None:
+    """Refuse classes that would not come back from a folder.
+
+    Raises:
+        DataError: a name that no folder can have, images without a class beside others, a class without training images.
+    """
+    present = {name: set(split.label_names) for name, split in _splits(data).items()}
+    for name in sorted(present["train"] | present["test"]):
+        if name in (".", "..") or len(os.fsencode(name)) > 255 or any(part in name for part in ("/", "\\", "\0")):
+            raise DataError(f"class {one_line(name)[:40]!r}: its name cannot be a folder's")
+    if "" in present["train"] | present["test"] and present["train"] | present["test"] != {""}:
+        raise DataError(f"{data.name}: some images have no class; a folder holds a class for all images, or for none")
+    if missing := sorted(present["test"] - present["train"]):
+        raise DataError(f"class {one_line(missing[0])!r}: has test images but no training images")
+
+
+def _splits(data: Dataset) -> dict[str, ImageSet]:
+    return {"train": data.train, "test": data.test}
+
+
+def _write_split(split: ImageSet, folder: Path, suffix: str, how: dict[str, Any]) -> int:
+    """Write the images of a split, and return how many there are."""
+    names = split.label_names
+    for name in sorted(set(names)):
+        (folder / name).mkdir(parents=True)  # fails for Cat beside cat where the disk takes them for the same
+    numbers: Counter[str] = Counter()
+    digits = max(4, len(str(max(Counter(names).values()) - 1)))
+    for row, name in enumerate(track(names, f"writing {folder.name}", unit=" images")):
+        picture = Image.fromarray(split.images[row].permute(1, 2, 0).numpy())
+        picture.save(folder / name / f"{numbers[name]:0{digits}d}{suffix}", **how)
+        numbers[name] += 1
+    return len(names)
