@@ -82,7 +82,11 @@ def sweep(battery, models: Iterable[tuple[str, Callable[[], nn.Module], Callable
 def small_timm(name: str) -> nn.Module:
     """A model of timm's, of two blocks and few patches where its code takes that."""
     patch = next((int(word[5:]) for word in name.split("_") if word.startswith("patch") and word[5:].isdigit()), 16)
-    for settings in ({"depth": 2, "img_size": 4 * patch, "weight_init": "skip"}, {"depth": 2, "img_size": 4 * patch}, {}):
+    for settings in (
+        {"depth": 2, "img_size": 4 * patch, "weight_init": "skip"},
+        {"depth": 2, "img_size": 4 * patch},
+        {},
+    ):
         with contextlib.suppress(Exception):  # its code does not take them, in whatever way it says so
             return timm.create_model(name, pretrained=False, **settings)
     return timm.create_model(name, pretrained=False)

@@ -46,7 +46,10 @@ TIMM = Format(
     name="timm",
     anchor=ANCHOR,
     rules=(*ENCODER, *DEIT_III, *LINEAR_PROBE),
-    dropped=(BATCHES, (r"head\.\d+\..*", "a projection head of the training (MoCo v3)"),),
+    dropped=(
+        BATCHES,
+        (r"head\.\d+\..*", "a projection head of the training (MoCo v3)"),
+    ),
     hints=timm_hints,
 )
 
