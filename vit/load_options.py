@@ -17,7 +17,8 @@ class CheckpointError(UserError):
     """A checkpoint that cannot be used; the message is one line: what, where, what to do."""
 
     def __init__(self, message: str):
-        super().__init__(one_line(message))  # other libraries' messages, which are passed on, have several
+        line = one_line(message)  # other libraries' messages, which are passed on, have several
+        super().__init__(line if len(line) <= 1000 else f"{line[:700]} ... {line[-300:]}")  # names may have any length
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class Battery:
     seed: int
     tries: int
     failures: list[str] = field(default_factory=list)
+    found: str = ""  # what there was, for the table
 
     def run(self, attempt: Callable[[random.Random], str]) -> None:
         """Call `attempt` with the random numbers of each try; it returns what was wrong, "" if nothing was."""
@@ -41,10 +42,12 @@ class Battery:
 def battery(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Iterator[Battery]:
     """Made of the test's mark `tries`; the test fails if a try did."""
     option = request.config.getoption
-    tries = max(1, round(request.node.get_closest_marker("tries").args[0] * option("--battery-tries")))
+    mark = request.node.get_closest_marker("tries")  # without it, the test knows how many there are
+    tries = max(1, round(mark.args[0] * option("--battery-tries"))) if mark else 0
     battery = Battery(option("--battery-seed"), tries)
     yield battery
-    record_property("battery", f"| {request.node.name[5:].replace('_', ' ')} | {tries:,} | {len(battery.failures):,} |")
+    what = request.node.name[5:].replace("_", " ") + battery.found
+    record_property("battery", f"| {what} | {battery.tries:,} | {len(battery.failures):,} |")
     if battery.failures:
         pytest.fail("\n".join(battery.failures), pytrace=False)
 

@@ -48,15 +48,19 @@ def damaged(content: bytes, draw: random.Random) -> bytes:
     return content[:at] + other + content[at + len(other) :]
 
 
-def command(*argv: object) -> tuple[int, str]:
-    """Run a command that should end well, or with one line that says why not; return its exit code, and what is wrong."""
+def command(*argv: object, most: float = SECONDS) -> tuple[int, str]:
+    """Run a command that should end well, or within `most` seconds with one line that says why not.
+
+    Returns:
+        Its exit code, and what is wrong.
+    """
     began, errors = time.perf_counter(), io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
         code = main([str(word) for word in argv])
     said, seconds = errors.getvalue(), time.perf_counter() - began
     if code and sum(": error: " in line for line in said.splitlines()) != 1:
         return code, f"{argv}: {code}, {said!r}"
-    return code, f"{argv}: refused after {seconds:.0f} s" if code and seconds > SECONDS else ""
+    return code, f"{argv}: refused after {seconds:.0f} s" if code and seconds > most else ""
 
 
 def meaning(model: torch.nn.Module) -> list[object]:

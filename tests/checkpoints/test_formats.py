@@ -238,6 +238,24 @@ def test_mae_fine_tuned(tmp_path):
     assert (ours.config.global_pool, ours.config.fc_norm) == ("avg", True)
 
 
+@pytest.mark.parametrize("said", [True, False])
+def test_mae_linear_probe_keeps_its_head(said, tmp_path):
+    """As main_linprobe.py saves it: a batch norm without a scale before the classifier."""
+    import argparse
+
+    theirs = randomize(TimmVisionTransformer(**TIMM | dict(global_pool="token")))
+    theirs.head = nn.Sequential(nn.BatchNorm1d(32, affine=False, eps=1e-6), theirs.head).eval()
+    nn.init.normal_(theirs.head[0].running_mean)
+    nn.init.uniform_(theirs.head[0].running_var, 0.1, 2)
+    args = {"args": argparse.Namespace(finetune="mae_pretrain.pth", global_pool=False)} if said else {}
+    torch.save({"model": theirs.state_dict(), **args}, tmp_path / "probe.pth")
+    ours = load_model(tmp_path / "probe.pth", num_heads=4)
+    images = torch.randn(2, 3, 16, 16)
+    close(ours.forward_head(ours(images)), theirs(images))
+    assert "batch norm" in ours.origin.report.converted["head.weight"][1]
+    assert set(ours.origin.report.dropped) == {"model.head.0.num_batches_tracked"}
+
+
 # --- DINO and DINOv2 -------------------------------------------------------------------------------------------------
 
 
@@ -576,6 +594,16 @@ def test_torchvision(published, size):
         ("convnext_atto", "ConvNeXt"),
         ("resnet18", "ResNet"),
         ("vit_relpos_small_patch16_224", "position"),
+        ("vit_base_patch16_dinov3_qkvb", "^the state dict: this is EVA, DINOv3 or another with rotary"),
+        ("vit_pe_core_tiny_patch16_384", "this is PE "),
+        ("vit_pe_spatial_tiny_patch16_512", "this is CLIP or PE"),
+        ("vitamin_small_224", "a convolutional network before its blocks"),
+        ("beit3_base_patch16_224", "this is BEiT-3"),
+        ("vit_base_patch16_radio_v3", "no norm after its blocks, as RADIO"),
+        ("test_vit4", "norms have no bias"),
+        ("aimv2_large_patch14_224", "AIMv2"),
+        ("vit_small_patch16_18x2_224", "parallel blocks"),
+        ("vit_dwee_patch16_reg1_gap_256", "differential attention"),
     ],
 )
 def test_other_families_are_refused_by_name(name, family):
@@ -584,6 +612,7 @@ def test_other_families_are_refused_by_name(name, family):
     with pytest.raises(CheckpointError, match=family) as error:
         load_model(model.state_dict())
     assert "\n" not in str(error.value)
+    assert "allow" not in str(error.value)
 
 
 def test_other_families_of_huggingface_are_refused_by_name():
@@ -595,6 +624,7 @@ def test_other_families_of_huggingface_are_refused_by_name():
         "DINOv3": hf.DINOv3ViTModel(hf.DINOv3ViTConfig(**small, image_size=16, patch_size=4)),
         "Swin": hf.SwinModel(hf.SwinConfig(embed_dim=8, depths=[1, 1], num_heads=[1, 2], image_size=32)),
         "CLIP": hf.CLIPVisionModel(hf.CLIPVisionConfig(**small, image_size=16, patch_size=4)),
+        "BLIP": hf.BlipVisionModel(hf.BlipVisionConfig(**small, image_size=16, patch_size=4)),
         "a language model": hf.BertModel(hf.BertConfig(**small)),
     }
     for family, model in models.items():

@@ -53,6 +53,12 @@ def test_a_folder_of_the_first_version_loads_with_its_names(tmp_path):
         assert loaded.origin.report.used["encoder.norm.weight"] == "norm.weight"
 
 
+def test_a_folder_may_be_named_by_a_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_model("model", save_small(tmp_path / "first"), NORMALIZE)
+    assert load_model("model").encoder.config == load_model(tmp_path / "first").encoder.config
+
+
 def loading_fails(folder: Path) -> str:
     with pytest.raises(CheckpointError) as error:
         load_model(folder)

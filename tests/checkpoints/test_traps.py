@@ -155,6 +155,21 @@ def test_7_positions_are_resized_by_timms_function_and_that_is_said(new):
     assert (ours.pos_embed[:, 3:] - dinov2).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("side", "dino", "mae"),  # in percent, as docs/checkpoints.md has them
+    [(4, 3.9, 4.0), (6, 2.0, 1.6), (7, 1.9, 1.2), (9, 1.3, 1.0), (12, 1.3, 1.0), (16, 1.3, 1.1)],
+)
+def test_7_how_far_positions_are_from_those_of_dinos_and_maes_own_code(side, dino, mae):
+    """As interpolate_pos_encoding of vision_transformer.py and interpolate_pos_embed of util/pos_embed.py resize them."""
+    name = "vit-tiny-p4-cifar10"
+    table = load_model(name, part="encoder").pos_embed[:, 1:].detach().reshape(1, 8, 8, -1).permute(0, 3, 1, 2)
+    ours = load_model(name, part="encoder", image_size=4 * side).pos_embed[:, 1:].detach()
+    ways = {dino: dict(scale_factor=((side + 0.1) / 8,) * 2), mae: dict(size=(side, side), align_corners=False)}
+    for percent, how in ways.items():
+        theirs = nn.functional.interpolate(table, mode="bicubic", **how).permute(0, 2, 3, 1).flatten(1, 2)
+        assert round(100 * float((theirs - ours).norm() / ours.norm()), 1) == percent
+
+
 @pytest.mark.parametrize("eps", [1e-12, 1e-6, 1e-5])
 def test_8_the_norms_eps_is_the_checkpoints(eps, tmp_path):
     from transformers import ViTConfig, ViTModel

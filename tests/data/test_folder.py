@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from tiny import assert_same
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
+from vit.data import cache as cache_module
 from vit.data import decode, folder
 from vit.data.folder import load_folder
 from vit.data.images import DataError, ImageSet, content_hash
@@ -363,6 +365,48 @@ def test_damaged_cache_is_made_anew(root, decoded, caplog, damage):
     assert train.content_hash == before
     assert [f"{path}: this cache is damaged" in record.getMessage() for record in caplog.records] == [True]
     assert path.read_bytes() == whole
+
+
+def test_each_image_of_a_large_cache_is_compared_when_it_is_read(root, monkeypatch):
+    small = load(root)
+    monkeypatch.setattr(cache_module, "HASHED", 0)
+    cache_of(root, "train").unlink()
+    load(root)
+    train, test = load(root)  # of the cache without checksums, made anew, too
+    for one, other in zip(small, (train, test), strict=True):
+        assert torch.equal(one.images, other.images[:])
+        assert one.content_hash == other.content_hash
+    few = train.subset(torch.tensor([1, 3]))
+    assert (train.images[2] == small[0].images[2]).all()
+    assert colours(few.images[:]) == [NUMBERS[1], NUMBERS[3]]
+
+    path = cache_of(root, "train")
+    whole = path.read_bytes()
+    first = 128  # bytes of NumPy's header
+    flipped = whole[: first + 2 * 48] + bytes([whole[first + 2 * 48] ^ 4]) + whole[first + 2 * 48 + 1 :]
+    path.unlink()
+    path.write_bytes(flipped)
+    again, _ = load(root)
+    assert torch.equal(again.images[torch.tensor([0, 1, 3])], small[0].images[[0, 1, 3]])
+    with pytest.raises(DataError, match="image 2 of this cache is not the one that was written") as caught:
+        again.images[torch.tensor([3, 2])]
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_two_builds_of_one_cache_at_once(root, decoded):
+    started = threading.Barrier(2, timeout=60)
+
+    def build() -> tuple[ImageSet, ImageSet]:
+        started.wait()
+        return load(root)
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = (done.result() for done in [pool.submit(build), pool.submit(build)])
+    assert colours(one[0].images) == colours(other[0].images) == NUMBERS[:12]
+    assert len(list((root.parent / "cache").iterdir())) == 2  # a split each, and no leftovers
+    decoded.clear()
+    assert colours(load(root)[0].images) == NUMBERS[:12]
+    assert decoded == []
 
 
 def test_cache_with_gaps_is_not_served_when_told_to_stop(root, decoded):

@@ -4,6 +4,7 @@ import copy
 from collections import OrderedDict
 
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 import torchvision
@@ -12,6 +13,8 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from tiny import seeded
 from torch import Tensor, nn
 from transformers import (
+    CLIPVisionConfig,
+    CLIPVisionModel,
     DeiTConfig,
     DeiTModel,
     Dinov2Config,
@@ -20,6 +23,8 @@ from transformers import (
     Dinov2WithRegistersModel,
     IJepaConfig,
     IJepaModel,
+    SiglipVisionConfig,
+    SiglipVisionModel,
     ViTMAEConfig,
     ViTMAEForPreTraining,
     ViTModel,
@@ -55,6 +60,8 @@ MODELS = {
     ),
     "transformers DeiT": lambda: DeiTModel(DeiTConfig(**HF, **SQUARE)),
     "transformers IJepa": lambda: IJepaModel(IJepaConfig(**HF, **SQUARE)),
+    "transformers CLIP": lambda: CLIPVisionModel(CLIPVisionConfig(**HF, **SQUARE)),
+    "transformers SigLIP": lambda: SiglipVisionModel(SiglipVisionConfig(**HF, **SQUARE, vision_use_head=False)),
     "transformers ViTMAE": lambda: ViTMAEForPreTraining(ViTMAEConfig(**MAE)),
 }
 
@@ -93,7 +100,8 @@ def by_hand(module: nn.Module, weights: Tensor, x: Tensor) -> Tensor:
     heads = weights.shape[1]
     values = values.unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, h, N, d)
     mixed = (weights @ values).transpose(1, 2).flatten(2)
-    return module.o_proj(mixed) if hasattr(module, "o_proj") else module.proj(mixed)
+    name = next(name for name in ("o_proj", "out_proj", "proj") if hasattr(module, name))
+    return module.get_submodule(name)(mixed)
 
 
 @torch.no_grad()
@@ -236,7 +244,7 @@ def test_a_model_without_attention_is_refused():
 @pytest.mark.parametrize("name", MODELS)
 def test_geometry(name):
     geometry = geometry_of(model_named(name))
-    square = {"Dinov2": 1, "Dinov2, registers": 3, "ViTMAE": 1, "DeiT": 2, "IJepa": 0}
+    square = {"Dinov2": 1, "Dinov2, registers": 3, "ViTMAE": 1, "DeiT": 2, "IJepa": 0, "CLIP": 1, "SigLIP": 0}
     wide = {"ours, registers": 4, "timm, registers": 5, "ours, no class token": 0, "timm, no class token": 0}
     if (kind := name.removeprefix("transformers ")) in square:
         assert geometry == Geometry((4, 4), (4, 4), square[kind], square[kind] > 0)
@@ -249,6 +257,8 @@ def test_a_model_that_does_not_say_where_its_tokens_lie():
     model.config.model_type = "something new"
     with pytest.raises(AttentionError, match=r"give geometry=Geometry"):
         geometry_of(model)
+    with pytest.raises(AttentionError, match=r"Xcit does not say how its tokens lie"):
+        geometry_of(timm.create_model("xcit_nano_12_p8_224", depth=1))
 
 
 @torch.no_grad()

@@ -105,6 +105,8 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
         raise network.error(
             f"{first}mlp.fc1.weight has {widened} rows, where {hidden} are expected (SwiGLU: {2 * hidden})"
         )
+    if f"{first}norm1.weight" in tensors and not any(name.endswith("norm1.bias") for name in tensors):
+        raise network.error("its norms have no bias (RMSNorm, mostly), and this encoder computes others")
     identity = hints.get("qkv") == "identity"
     qk_norm = f"{first}attn.q_norm.weight" in tensors
 
@@ -123,7 +125,11 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
             where = "its settings do not say" if network.source.config else "there is no config.json that says"
             raise network.error(f"{where} how many heads its width of {width} has; give {option}")
         how = "the usual for this width" if width in known else "64 channels a head"
-        kind = "" if hints or part == "decoder" else ", as are norms before each part of a block and an exact GELU"
+        kind = (
+            ""
+            if hints or part == "decoder"
+            else ", as are norms before each part of a block, an exact GELU, no rotary positions"
+        )
         network.guess(f"{heads} heads of the {part} are a guess ({how}){kind}; {option} sets them")
     if width % heads:
         raise network.error(f"{heads} heads do not divide its width of {width}")
@@ -221,6 +227,10 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
     fc_norm = "fc_norm.weight" in tensors
     if fc_norm and "norm.weight" in tensors:
         raise network.error("it holds both norm and fc_norm; a model has one final norm, before the pooling or after")
+    if not any(f"{norm}.{kind}" in tensors for norm in ("norm", "fc_norm") for kind in ("weight", "bias")):
+        raise network.error(
+            "it has no norm after its blocks, as RADIO and InternViT have none; this encoder computes one"
+        )
     classes = network.shape("head.weight", 2)[0] if "head.weight" in tensors else 0
     found: dict[str, Any] = {"fc_norm": fc_norm} if options.fc_norm is None else {}
     if options.num_classes is None and classes:

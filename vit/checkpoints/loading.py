@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -177,8 +178,9 @@ def _account(network: Network) -> None:
         ("unexpected", report.unexpected, "what they do is not known here"),
     ):
         if names:
-            allow = "name them, or patterns, in allow to accept that"
-            report.problems.append(f"{what}: {first_few(names)}; {advice}. {allow}")
+            within = what == "unexpected" and any(re.search(r"(blocks|layers?)\.\d+\.", name) for name in names)
+            allow = "" if within else ". name them, or patterns, in allow to accept that"  # else it computes otherwise
+            report.problems.append(f"{what}: {first_few(names)}; {advice}{allow}")
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ Shape = tuple[int, ...]
 NOTES = {
     "": "",
     "stack": "stacked on dimension 0",
+    "normalised": "with the batch norm before it folded in",
     "pixels": "rows from (p q c) to (c p q): here a patch is flattened channel first",
 }
 """The ways in which the values of a tensor change, in words for the user."""
@@ -55,6 +56,8 @@ class KeyRule:
         """Turn theirs into ours; `channels` is C of the images."""
         if self.change == "stack":
             return torch.cat(tensors)
+        if self.change == "normalised":
+            return _fold(*(tensor.float() for tensor in tensors))
         if self.change == "pixels":
             return rearrange(tensors[0], "(pixel c) ... -> (c pixel) ...", c=channels)
         return tensors[0]
@@ -66,6 +69,12 @@ class KeyRule:
         if self.change == "pixels":
             return [rearrange(tensor, "(c pixel) ... -> (pixel c) ...", c=channels)]
         return [tensor]
+
+
+def _fold(weight: Tensor, variance: Tensor, mean: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    """Return the weight, or the bias, of a linear layer with the batch norm before it, as MAE has it: no scale, eps 1e-6."""
+    weight = weight / (variance + 1e-6).sqrt()
+    return weight if mean is None or bias is None else bias - weight @ mean
 
 
 def table(text: str) -> tuple[KeyRule, ...]:

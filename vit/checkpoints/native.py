@@ -65,7 +65,7 @@ def build_model(encoder: ViTConfig, decoder: DecoderConfig | None, norm_pix_loss
 
 
 def save_model(
-    folder: Path,
+    folder: str | Path,
     model: Model,
     normalize: Normalization,
     class_names: tuple[str, ...] = (),
@@ -107,7 +107,7 @@ def save_model(
         config |= timm_config(model.encoder.config, normalize, interpolation, class_names)
         if model.decoder is not None:
             config["model_args"]["pretrained_strict"] = False  # timm has no place for the decoder
-    write_weights(folder, tensors, config)
+    write_weights(Path(folder), tensors, config)
 
 
 def architecture(model: Model) -> dict[str, Any]:

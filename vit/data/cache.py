@@ -1,7 +1,8 @@
 """Pictures from anywhere as images of one size: decoded once, into a file that is mapped into memory.
 
 The file is an .npy: the pixels, uint8 (N, 3, h, w), in the order of the pictures, and behind them, where NumPy does not look,
-a record in JSON: the key of the pictures, the content hash, the names of skipped ones and the pictures' sizes. Neither making
+a record in JSON: the key of the pictures, the content hash, the names of skipped ones, the pictures' sizes, and of a large file
+the checksum of each image. Neither making
 nor using it needs memory for all images at once: the system reads the rows of a batch from the disk, and forgets them again.
 """
 
@@ -14,19 +15,21 @@ import os
 import re
 import tempfile
 import warnings
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 import torch
 from numpy.lib import format as npy
+from torch import Tensor
 
 from vit.atomic import replacing
-from vit.data.images import DataError, ImageSet, content_hash, evenly_spaced
+from vit.data.images import DataError, ImageSet, Rows, content_hash, evenly_spaced
 from vit.errors import one_line
 from vit.progress import track
 
@@ -37,7 +40,8 @@ MEASURED = 1000
 """Pictures whose sizes are read, spread evenly, to say what there is and to choose at which size they are kept."""
 
 HASHED = 2**30
-"""Bytes of a cache up to which its pixels are hashed at every start, so that one flipped bit is found: half a second."""
+"""Bytes of a cache up to which its pixels are hashed at every start, half a second; of a larger one, each image has a checksum,
+which is compared when the image is first read: so one flipped bit is found in either."""
 
 NAMED_CLASSES = 12
 """Classes up to which a note counts the images of each."""
@@ -134,6 +138,36 @@ class Split(ABC):
         return ImageSet(images, labels, self.class_names, known_hash, tuple(map(self.located, skipped)))
 
 
+class CheckedRows(Rows):
+    """The images of a large cache, each compared with its checksum when it is first read.
+
+    Args:
+        images: uint8 (N, 3, h, w), mapped from the file.
+        checksums: uint32 (N,), the CRC-32 of each image's bytes.
+        path: of the file, for the message.
+
+    Raises:
+        DataError: on reading, an image is not the one that was written.
+    """
+
+    def __init__(self, images: Tensor, checksums: np.ndarray, path: Path):
+        super().__init__(images, torch.arange(len(images)))
+        self._checksums, self._path = checksums, path
+        self._checked = torch.zeros(len(images), dtype=torch.bool)
+
+    def __getitem__(self, numbers: int | slice | Tensor) -> Tensor:
+        """Return some of the images, copied."""
+        found = super().__getitem__(numbers)
+        rows = self._rows[numbers].reshape(-1)
+        pixels = found.reshape(-1, *self.shape[1:]).numpy()
+        for place in (~self._checked[rows]).nonzero()[:, 0].tolist():
+            if zlib.crc32(pixels[place]) != self._checksums[rows[place]]:
+                what = f"image {int(rows[place])} of this cache is not the one that was written: the disk or the file is bad"
+                raise DataError(f"{self._path}: {what}; delete the file, and it is made anew")
+        self._checked[rows] = True
+        return found
+
+
 def load_splits(
     train: Split, test: Split, on_bad_image: str, cache: Path, notes: Sequence[str]
 ) -> tuple[ImageSet, ImageSet]:
@@ -190,8 +224,12 @@ def _open_cache(path: Path, split: Split) -> tuple[ImageSet, list[list[int]]] | 
             return None
         sizes = record["sizes"]
         size, known = split.kept or split.choose_size(sizes[1]), record["content_hash"]
-        hashed = pixels.nbytes <= HASHED
-        images = split.image_set(pixels, record["skipped"], size, None if hashed else known)
+        if pixels.nbytes > HASHED:
+            if "checksums" not in record:
+                raise ValueError("a version before made it, without checksums")
+            images = split.image_set(pixels, record["skipped"], size, known)
+            return _checked(images, np.frombuffer(bytes.fromhex(record["checksums"]), np.uint32), path), sizes
+        images = split.image_set(pixels, record["skipped"], size)
         if images.content_hash != known:
             raise ValueError("its pixels are not those that were written")
         return images, sizes
@@ -200,6 +238,13 @@ def _open_cache(path: Path, split: Split) -> tuple[ImageSet, list[list[int]]] | 
     except Exception as error:  # on damaged bytes NumPy raises nearly anything; the cache is not the only copy
         logger.warning("%s: this cache is damaged (%s) and is made anew", path, one_line(str(error)))
         return None
+
+
+def _checked(images: ImageSet, checksums: np.ndarray, path: Path) -> ImageSet:
+    """Return the images of a large cache, to be compared as they are read."""
+    if len(checksums) != len(images):
+        raise ValueError(f"{len(checksums)} checksums of {len(images)} images")
+    return replace(images, images=cast(Tensor, CheckedRows(images.images, checksums, path)))
 
 
 def _map(file: IO[bytes]) -> np.memmap:
@@ -219,11 +264,13 @@ def _decode(out: IO[bytes], split: Split, on_bad_image: str) -> tuple[ImageSet, 
     size = split.kept or split.choose_size(sizes[1])
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(split), 3, *size)}
     skipped: list[str] = []
+    checksums: list[int] = []
     npy.write_array_header_1_0(out, header)
     with closing(split.decoded(size)) as decoded:
         for number, pixels in enumerate(track(decoded, f"decoding {split.name}", len(split), " images")):
             if isinstance(pixels, bytes):
                 out.write(pixels)
+                checksums.append(zlib.crc32(pixels))
                 continue
             name = split.name_of(number)
             bad = one_line(f"{split.located(name)}: not a readable image ({pixels})")
@@ -242,6 +289,8 @@ def _decode(out: IO[bytes], split: Split, on_bad_image: str) -> tuple[ImageSet, 
     made = split.image_set(_map(out), skipped, size)
     out.seek(0, os.SEEK_END)
     record = {"files_hash": split.key, "content_hash": made.content_hash, "skipped": skipped, "sizes": sizes}
+    if made.images.nbytes > HASHED:
+        record["checksums"] = np.array(checksums, np.uint32).tobytes().hex()
     out.write(json.dumps(record).encode())
     return made, sizes
 

@@ -64,8 +64,9 @@ def _is_attention(module: nn.Module) -> bool:
         return True
     if isinstance(getattr(module, "fused_attn", None), bool):  # timm
         return True
-    config = getattr(module, "config", None)  # transformers
-    return hasattr(config, "_attn_implementation") and isinstance(getattr(module, "scaling", None), float)
+    config = getattr(module, "config", None)  # transformers: `scale` in its CLIP and SigLIP
+    scale = getattr(module, "scaling", getattr(module, "scale", None))
+    return hasattr(config, "_attn_implementation") and isinstance(scale, float)
 
 
 @contextmanager

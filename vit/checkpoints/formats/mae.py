@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vit.checkpoints.formats.format import Format, Hints, only_given, pair
 from vit.checkpoints.formats.outgoing import Outgoing, renamed, require
-from vit.checkpoints.formats.timm import ANCHOR, BLOCK, ENCODER
+from vit.checkpoints.formats.timm import ANCHOR, BATCHES, BLOCK, ENCODER, LINEAR_PROBE
 from vit.checkpoints.names import table, within
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import Source
@@ -45,7 +45,8 @@ FINE_TUNED = Format(
     name="facebookresearch/mae, fine-tuned",
     anchor=ANCHOR,
     marks=(r"args\.(finetune|layer_decay|cls_token|num_heads)",),  # the last of what `to_mae` wrote without a decoder
-    rules=ENCODER,
+    rules=(*ENCODER, *LINEAR_PROBE),
+    dropped=(BATCHES,),
     hints=mae_hints,
     global_pool="token",  # unless an fc_norm says otherwise
 )

@@ -5,34 +5,56 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-# Name, why, and the ends of keys by which it is known. The first that fits counts: what is special stands first.
-FAMILIES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+# Name, why, and the ends of keys by which it is known; of several in brackets, all must be there. The first that fits counts:
+# what is special stands first.
+FAMILIES: tuple[tuple[str, str, tuple[str | tuple[str, ...], ...]], ...] = (
     (
         "Swin, SimMIM's too", "attention in shifted windows, with relative positions",
         (r"layers\.\d+\.blocks\.\d+\.(attention|attn)\..*",),
     ),
     (
         "BEiT, data2vec or SimMIM", "relative positions, and no bias on its keys",
-        (r"relative_position_bias_table", r"attn\.q_bias", r"attention\.relative_position_bias\..*"),
+        (r"relative_position_bias_table", r"attention\.relative_position_bias\..*"),
     ),
     (
         "DINOv3", "rotary positions",
-        (r"rope_embed\..*", r"rope_embeddings\..*", r"storage_tokens", r"embeddings\.patch_embeddings\.weight"),
+        (r"rope_embed\..*", r"rope_embeddings\..*", r"storage_tokens", r"embeddings\.patch_embeddings\.weight",
+         ("reg_token", r"mlp\.fc1_g\.weight")),
     ),
-    ("EVA", "rotary positions", (r"rope\..*", r"freqs_(cos|sin|cis)", r"inner_attn_ln\.weight", r"attn\.rope\..*")),
+    ("AIMv2", "norms without a mean", ((r"patch_embed\.norm\.weight", r"mlp\.fc1_g\.weight"),)),
+    (
+        "EVA, DINOv3 or another with rotary positions", "rotary positions, and mostly no bias on its keys",
+        (r"rope\..*", r"freqs_(cos|sin|cis)", r"attn\.inner_attn_ln\.weight", r"attn\.rope\..*", r"mlp\.fc1_g\.weight",
+         r"attn\.q_bias"),
+    ),
+    (
+        "BEiT-3", "norms within attention and MLP",
+        ((r"attn\.norm\.weight", r"blocks\.\d+\.mlp\.norm\.weight"), r"inner_attn_ln\.[AB]\.weight"),
+    ),
+    ("RADIO", "positions cut out of a larger table, and no norm after its blocks", (r"patch_generator\..*",)),
     (
         "a vision transformer with relative positions", "positions added to the attention",
         (r"rel_pos_[hw]", r"rel_pos\..*", r"relative_position_index"),
     ),
+    ("a vision transformer of parallel blocks", "attention and MLP side by side",
+     (r"blocks\.\d+\.((attns|ffns)\.\d+\..*|(in_norm|mlp_out_proj)\.weight)",)),
+    ("a vision transformer with differential attention", "the difference of two attentions", (r"attn\.lambda_[qk]1",)),
+    ("PE", "a norm before its blocks, and rotary positions",
+     (r"attn_pool\.probe", (r"norm_pre\.weight", r"(attn_pool|blocks\.0)\.(latent|gamma_1)"))),
+    ("SigLIP, or another that pools by attention", "pooling by attention", (r"attn_pool\..*", r"head\.probe")),
     (
-        "CLIP", "a norm before its blocks, and mostly another activation",
-        (r"visual\.(class_embedding|conv1\.weight|trunk\..*)", r"class_embedding", r"pre_layrnorm\.weight",
-         r"norm_pre\.weight", r"text_model\..*"),
+        "BLIP", "images and text together, under names of its own",
+        (r"self_attn\.projection\.weight", r"visual_encoder\..*"),
     ),
-    ("SigLIP", "pooling by attention", (r"attn_pool\..*", r"head\.probe")),
+    ("CLIP or PE", "a norm before its blocks, and mostly another activation", (r"norm_pre\.weight",)),
+    (
+        "CLIP, or another of its kind", "a norm before its blocks, and mostly another activation",
+        (r"visual\.(class_embedding|conv1\.weight|trunk\..*)", r"pre_layrnorm\.weight", r"ln_pre\.weight"),
+    ),
+    ("a model of images and text", "a network for text beside the one for images", (r"text_model\..*",)),
     ("a distilled DeiT", "a second class token and head", (r"dist_token", r"head_dist\..*")),
     (
-        "a hybrid of convolutions and attention", "a ResNet before its blocks",
+        "a hybrid of convolutions and attention", "a convolutional network before its blocks",
         (r"patch_embed\.backbone\..*", r"embeddings\.patch_embeddings\.backbone\..*"),
     ),
     ("CaiT", "talking heads and class attention", (r"blocks_token_only\..*", r"attn\.proj_[lw]\.weight")),
@@ -47,9 +69,15 @@ FAMILIES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 def refusal(keys: Iterable[str]) -> str:
     """Which of `FAMILIES` the keys belong to and why it cannot be loaded, as a sentence; "" for none."""
     keys = list(keys)
-    for family, why, ends in FAMILIES:
-        pattern = re.compile(rf"(.*\.)?({'|'.join(ends)})", re.DOTALL)
-        mark = next((key for key in keys if pattern.fullmatch(key)), None)
-        if mark is not None:
-            return f"this is {family} (it holds {mark}): {why}, which this encoder does not compute"
+
+    def holding(end: str) -> str | None:
+        pattern = re.compile(rf"(.*\.)?({end})", re.DOTALL)
+        return next((key for key in keys if pattern.fullmatch(key)), None)
+
+    for family, why, marks in FAMILIES:
+        for mark in marks:
+            found = [holding(end) for end in ((mark,) if isinstance(mark, str) else mark)]
+            if None not in found:
+                held = " and ".join(map(str, found))
+                return f"this is {family} (it holds {held}): {why}, which this encoder does not compute"
     return ""

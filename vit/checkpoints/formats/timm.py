@@ -8,7 +8,7 @@ from typing import Any
 
 from vit.checkpoints.formats.format import Format, Hints
 from vit.checkpoints.formats.outgoing import Outgoing, renamed, require
-from vit.checkpoints.names import shared, table, within
+from vit.checkpoints.names import KeyRule, shared, table, within
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import Source
 from vit.config import ViTConfig
@@ -23,6 +23,12 @@ DEIT_III = table("""
     blocks.#.ls1.gamma  blocks.#.gamma_1
     blocks.#.ls2.gamma  blocks.#.gamma_2
 """)
+# MAE's linear probe: a batch norm without a scale, then the classifier.
+LINEAR_PROBE = (
+    KeyRule("head.weight", ("head.1.weight", "head.0.running_var"), "normalised"),
+    KeyRule("head.bias", ("head.1.weight", "head.0.running_var", "head.0.running_mean", "head.1.bias"), "normalised"),
+)
+BATCHES = (r"head\.0\.num_batches_tracked", "how many batches its batch norm has seen")
 ENCODER = (*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "blocks.#."))
 ANCHOR = r"patch_embed\.proj\.weight"
 
@@ -39,8 +45,11 @@ def timm_hints(source: Source) -> Hints:
 TIMM = Format(
     name="timm",
     anchor=ANCHOR,
-    rules=(*ENCODER, *DEIT_III),
-    dropped=((r"head\.\d+\..*", "a projection head of the training (MoCo v3)"),),
+    rules=(*ENCODER, *DEIT_III, *LINEAR_PROBE),
+    dropped=(
+        BATCHES,
+        (r"head\.\d+\..*", "a projection head of the training (MoCo v3)"),
+    ),
     hints=timm_hints,
 )
 

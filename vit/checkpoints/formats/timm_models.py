@@ -86,8 +86,9 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
     # what our encoder does not compute
     require(type(model) is VisionTransformer, f"the class {type(model).__name__}")
     block, embed = model.blocks[0], model.patch_embed
-    kinds = f"{type(block).__name__}, {type(block.attn).__name__}"
-    require(type(block) is Block and type(block.attn) is Attention, f"blocks of another kind ({kinds})")
+    attention = getattr(block, "attn", None)
+    kinds = f"{type(block).__name__}, {type(attention).__name__}"
+    require(type(block) is Block and type(attention) is Attention, f"blocks of another kind ({kinds})")
     require(isinstance(model.norm_pre, nn.Identity), "a norm before its blocks (CLIP)")
     plain_pool = model.global_pool in ("token", "avg", "") and model.attn_pool is None and not model.pool_include_prefix
     require(plain_pool, f"another pooling ({model.global_pool!r})")
@@ -97,6 +98,7 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
     gelu = isinstance(mlp, Mlp) and type(act) is nn.GELU and act.approximate == "none"
     require(gated or gelu, f"another MLP ({type(mlp).__name__} with {type(act).__name__})")
     plain_norms = isinstance(block.norm1, nn.LayerNorm) and isinstance(getattr(block.attn, "norm", None), nn.Identity)
+    require(not isinstance(model.norm, nn.Identity) or not isinstance(model.fc_norm, nn.Identity), "no norm at its end")
     require(plain_norms, f"other norms ({type(block.norm1).__name__})")
 
     # the rest, in our words

@@ -1,0 +1,123 @@
+"""Data as nobody wants them: used rightly, or refused in one line; and a long run that takes no more than a short one."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+import yaml
+from battery.test_damage import command, damaged
+from PIL import Image
+from tiny import CLASSIFY, RECONSTRUCT, changed, dataset, noise
+
+from vit.training.loop import train_steps
+from vit.training.run import setup
+
+pytestmark = pytest.mark.slow
+NAMES = ["<script>x</script>", "a\nb", "-rf", "é\u202e", "x" * 200, "'\"`$(x)", "%s {0} \\", " "]
+TEMPLATE = {"JPEG": ".jpg", "PNG": ".png", "BMP": ".bmp", "TIFF": ".tif", "WEBP": ".webp", "GIF": ".gif", "PPM": ".ppm"}
+
+
+def encoded(kind: str, draw: random.Random, **settings: object) -> bytes:
+    pixels = noise(1, draw.randrange(1000), (draw.randint(8, 40), draw.randint(8, 40)))[0].permute(1, 2, 0).numpy()
+    Image.fromarray(pixels).save(content := io.BytesIO(), kind, **settings)
+    return content.getvalue()
+
+
+def files(kind: str, draw: random.Random) -> dict[str, bytes]:
+    """The content of a folder of images, by name."""
+    plain = {
+        f"{split}/{c}/{i}.png": encoded("PNG", draw) for split in ("train", "test") for c in "ab" for i in range(4)
+    }
+    if kind == "one image":
+        return {"0.png": encoded("PNG", draw)}
+    if kind == "one class":
+        return {name: content for name, content in plain.items() if "/a/" in name}
+    if kind == "constant":
+        Image.new("RGB", (16, 16), (draw.randrange(256),) * 3).save(content := io.BytesIO(), "PNG")
+        return dict.fromkeys(plain, content.getvalue())
+    if kind == "an empty class":
+        return plain | {"train/c/notes.txt": b"none"}
+    if kind == "10,000 classes":
+        some = [encoded("PNG", draw) for _ in range(8)]
+        return {f"train/{c:05}/0.png": some[c % 8] for c in range(10_000)} | {"test/00000/0.png": some[0]}
+    if kind == "hostile names":
+        called = dict(zip("ab", draw.sample(NAMES, 2), strict=True))
+        parts = ((*name.split("/"), content) for name, content in plain.items())
+        return {f"{split}/{called[c]}/{draw.choice(NAMES)}{last}": content for split, c, last, content in parts}
+    if kind == "EXIF":
+        exif = Image.Exif()
+        exif[0x0112] = draw.choice([0, 1, 3, 6, 8, 9, 255])
+        raw = exif.tobytes()
+        return plain | {"train/a/photo.jpg": encoded("JPEG", draw, exif=draw.choice([raw, damaged(raw, draw)]))}
+    if kind == "20,000 x 20,000":
+        Image.new("1", (20_000, 20_000)).save(content := io.BytesIO(), "PNG")
+        return plain | {"train/a/large.png": content.getvalue()}
+    form = draw.choice(list(TEMPLATE))
+    return plain | {f"train/a/damaged{TEMPLATE[form]}": damaged(encoded(form, draw), draw)}
+
+
+KINDS = ["one image", "one class", "constant", "an empty class", "10,000 classes", "hostile names", "EXIF",
+         "20,000 x 20,000", *["damaged"] * 12]  # fmt: skip
+
+
+@pytest.mark.tries(len(KINDS))
+@pytest.mark.filterwarnings("ignore")
+def test_odd_images_are_used_or_refused_in_one_line(battery, monkeypatch):
+    kinds = iter(KINDS * 1000)
+
+    def attempt(draw: random.Random) -> str:
+        kind = next(kinds)
+        with tempfile.TemporaryDirectory() as place:
+            for name, content in files(kind, draw).items():
+                path = Path(place) / "images" / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            bad = draw.choice(["stop", "skip"])
+            data = {"source": "folder", "root": f"{place}/images", "cache": f"{place}/cache", "on_bad_image": bad}
+            config = changed(draw.choice([RECONSTRUCT, CLASSIFY]), data=data, run={"threads": 1})
+            if kind == "10,000 classes":
+                data["limit"] = 16
+                config = changed(CLASSIFY, data=data, run={"threads": 1})
+            (Path(place) / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
+            code, problem = command("train", "--config", f"{place}/config.yaml", "--out", f"{place}/run")
+            if problem:
+                return f"{kind}, {bad}: {problem}"
+            used = {"constant", "an empty class", "10,000 classes", "hostile names"}
+            if code != {"one image": 2, "20,000 x 20,000": 2 if bad == "stop" else 0}.get(
+                kind, code * (kind not in used)
+            ):
+                return f"{kind}, {bad}: exit code {code}"
+            if code:
+                return f"{kind}: a run is left" if (Path(place) / "run" / "config.yaml").exists() else ""
+            lines = (Path(place) / "run" / "metrics.jsonl").read_text().splitlines()
+            losses = [json.loads(line).get("loss", 0.0) for line in lines]
+            return "" if all(map(math.isfinite, losses)) else f"{kind}: a loss that is not finite"
+
+    battery.run(attempt)
+
+
+def test_a_long_run_takes_no_more_memory_nor_files(tmp_path):
+    def taken() -> tuple[int, int]:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd"))
+
+    config = changed(RECONSTRUCT, train={"epochs": 1500}, run={"threads": 1})  # of 2 steps each
+    run = setup(config, dataset(16))
+    before = (0, 0)
+    for number, _ in enumerate(train_steps(run), 1):
+        if number % 100 == 0:
+            run.save(tmp_path)
+        if number == 500:
+            before = taken()
+    after = taken()
+    assert number == 3000
+    assert after[1] == before[1]
+    assert after[0] < before[0] + 2**24  # bytes: less than 7 kB a step, which is what one more batch kept would be
+    print(f"{before} after 500 steps, {after} after 3,000")
