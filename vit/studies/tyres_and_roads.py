@@ -75,15 +75,7 @@ def study(experiment: Experiment) -> Results:
         known.append((config, clusters_of_patches(config.model, experiment.data(), experiment.study.images)))
     found = [measure(experiment, settings, kinds) for settings, kinds in known]
     tables = [company_table(one, met) for one in found for met in one.kinds.met]
-    pictures = {
-        "gain": company_figure(found, GAIN, "cosine gained", f"How much nearer are patches that are often {TOGETHER}?"),
-        "company": company_figure(
-            found,
-            CORRELATION,
-            "rank correlation",
-            f"How closely does nearness follow how often patches are {TOGETHER}?",
-        ),
-    }
+    pictures = {"gain": gain_figure(found)}
     if known[0][0] == scenes:
         tables = [asking_table(found[0]), wheel_table(found[0]), *tables]
         pictures = (
@@ -156,26 +148,29 @@ def wheel_table(scenes: Company) -> Table:
 
 
 def asking_table(scenes: Company) -> Table:
-    """Return what wheels and balls ask of roads and of grass."""
-    pairs = ((WHEEL, ROAD), (WHEEL, GRASS), (BALL, ROAD), (BALL, GRASS))
+    """Return what wheels and balls ask of roads and of grass, and by how much more of roads."""
+    places = {"first layer": slice(1), "last layer": slice(-1, None), "all layers": slice(None)}
     rows = []
     for arm, view in scenes.asked:
-        asked = [scenes.logit(query, key, arm, view) for query, key in pairs]
-        for name, layers in {"first layer": slice(1), "last layer": slice(-1, None), "all layers": slice(None)}.items():
-            rows.append((f"{name}, {arm}", view, *(seeds(of[:, layers], digits=2) for of in asked)))
+        asked = [[scenes.logit(query, key, arm, view) for key in (ROAD, GRASS)] for query in (WHEEL, BALL)]
+        for name, layers in places.items():
+            cells = (of[:, layers] for road, grass in asked for of in (road, grass, road - grass))
+            rows.append((f"{name}, {arm}", view, *(seeds(of, digits=2) for of in cells)))
+    keys = (f"k({ROAD})", f"k({GRASS})", "difference")
     title = (
         "Scenes: what a patch asks of another, q . k / sqrt(d), mean over heads, beyond what is typical of their places"
     )
-    return Table(title, ("queries and keys", "patches", *(f"q({one}) . k({other})" for one, other in pairs)), rows)
+    columns = ("queries and keys", "patches", *(f"q({query}), {key}" for query in (WHEEL, BALL) for key in keys))
+    return Table(title, columns, rows)
 
 
-def company_figure(found: list[Company], which: int, unit: str, title: str) -> Figure:
-    """Draw one of `Association`'s measures with being in one image, from layer to layer."""
+def gain_figure(found: list[Company]) -> Figure:
+    """Draw the cosine that is gained with being in one image, from layer to layer."""
     measured = [
         (
             f"{one.kinds.data}, {view}",
             {
-                arm: of[..., which].numpy()
+                arm: of[..., GAIN].numpy()
                 for (met, arm, shown), of in one.follows.items()
                 if (met, shown) == (TOGETHER, view)
             },
@@ -186,12 +181,12 @@ def company_figure(found: list[Company], which: int, unit: str, title: str) -> F
     ends = [end for _, series in measured for values in series.values() for end in (values.min(), values.max())]
     low, high = min(ends), max(ends)
     limits = (low - 0.05 * (high - low), high + 0.05 * (high - low))
-    panels = [Panel(title, series, unit, {"none": 0.0}, limits=limits) for title, series in measured]
+    panels = [Panel(title, series, "cosine gained", {"none": 0.0}, limits=limits) for title, series in measured]
     about = (
         "the cosine of two kinds of patches against how much more often than by chance they are in one image, looks and places"
         " held constant · line: mean over seeds, band: their range"
     )
-    return layers_figure(panels, title, about, axis=AXIS)
+    return layers_figure(panels, f"How much nearer are patches that are often {TOGETHER}?", about, axis=AXIS)
 
 
 def wheel_figure(scenes: Company) -> Figure:
