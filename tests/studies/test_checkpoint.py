@@ -116,7 +116,7 @@ def test_page_and_pictures_name_it_and_say_what_is_left_out(experiment, trained,
     run_study("tyres-and-roads", other, tmp_path, "")
     page = (tmp_path / "tyres-and-roads" / "tables.md").read_text()
     name = trained.folder.name
-    assert list(figures) == ["gain", "company"]
+    assert list(figures) == ["gain"]
     assert all(figure.texts[1].get_text().startswith(name) for figure in figures.values())
     (said,) = [line for line in page.splitlines() if line.startswith("*Checkpoint.*")]
     assert f"{name}, which was trained on Scenes. " in said
