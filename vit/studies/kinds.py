@@ -19,7 +19,7 @@ from vit.data import SCENES_SEED, Dataset
 from vit.data.augment import Normalization, cut_to_shape, to_float
 from vit.data.images import evenly_spaced
 from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
-from vit.encoder import VisionTransformer, eval_mode
+from vit.encoder import Block, VisionTransformer, eval_mode
 from vit.patches import patchify
 from vit.studies.experiment import Trained
 from vit.studies.results import StudyError
@@ -106,8 +106,8 @@ def queries_and_keys(encoder: VisionTransformer, inputs: Tensor, alone: bool = F
     stream = residual_stream(encoder, inputs, alone)
     sides = []
     for x, block in zip(stream[:-1], encoder.blocks, strict=True):
-        with eval_mode(block):
-            queries, keys, _ = block.attn.project(block.norm1(x))  # (B, h, L, d)
+        assert isinstance(block, Block)
+        queries, keys, _ = block.attn.project(block.norm1(x))  # (B, h, L, d)
         sides.append(torch.stack([queries, keys]).transpose(2, 3).flatten(3))
     return torch.stack(sides, dim=1)
 
