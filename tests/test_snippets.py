@@ -57,6 +57,7 @@ def test_snippets_are_found():
         "docs/checkpoints.md",
         "docs/looking-inside.md",
         "docs/objectives.md",
+        "docs/questions/who-trains-them/answer.md",
         "docs/results/threads.md",
         "docs/your-own-images.md",
         "vit/pretrained/vit-tiny-p4-cifar10/README.md",
@@ -96,7 +97,7 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("page", MARKED)
-def test_every_snippet_runs(page, place, monkeypatch):
+def test_every_snippet_runs(page, place, monkeypatch, capsys):
     """What comes from a network comes from here: timm's model without its weights, a small one in the place of the hub's."""
     monkeypatch.chdir(place)
     create = timm.create_model
@@ -104,8 +105,16 @@ def test_every_snippet_runs(page, place, monkeypatch):
     monkeypatch.setattr("vit.checkpoints.hub.snapshot_download", lambda name, **_: str(place / "hub" / name))
     known = dict(GIVEN.get(page.relative_to(ROOT).as_posix(), {}))
     for code in snippets(page):
-        with torch.set_grad_enabled("fit(" in code):
+        with torch.set_grad_enabled("fit(" in code or "backward(" in code):
             exec(compile(code, str(page), "exec"), known)
+    rows = re.compile(r"^\|((?: -?[\d.]+ \|)+)$", re.MULTILINE)
+    told, printed = (
+        [[float(cell) for cell in row.split("|")[:-1]] for row in rows.findall(text)]
+        for text in (page.read_text(encoding="utf-8"), capsys.readouterr().out)
+    )
+    assert all(
+        any(row == pytest.approx(one, abs=2e-5) for one in told) for row in printed
+    )  # what is printed stands there
     if "tokens" in known:
         assert known["inputs"].shape == (1, 3, 32, 32)
         assert known["tokens"].shape == (1, 65, 192)

@@ -1,4 +1,4 @@
-"""The answers in docs/questions are texts: each number in their sentences is held to the tables below them."""
+"""The answers in docs/questions are texts: their numbers are held to the tables folded below, their length to a page."""
 
 import re
 from collections.abc import Callable
@@ -8,7 +8,8 @@ import pytest
 
 from vit.studies import STUDIES
 
-QUESTIONS = Path(__file__).resolve().parents[2] / "docs" / "questions"
+ROOT = Path(__file__).resolve().parents[2]
+QUESTIONS = ROOT / "docs" / "questions"
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?")
 Cells = dict[tuple[str, str], float]  # by what a row begins with, and by column
 
@@ -54,11 +55,10 @@ DERIVED: dict[str, dict[str, Callable[[Cells], float]]] = {
         "8.5": lambda cell: 100 * mean(("W_V", "moved"), ("W_O", "moved"))(cell),
     },
 }
-# What only each seed's own values could give: spreads of differences, and the weakest gradient of a single layer.
+# What only each seed's own values could give: spreads of differences.
 NOT_IN_TABLES = {
     "fixed-or-learned": {"0.001", "1.3"},
     "one-hot": {"0.001"},
-    "who-trains-them": {"200000", "0.6", "0.3"},
 }
 
 
@@ -73,6 +73,12 @@ def decimals(number: str) -> int:
 def agrees(said: str, value: float, units: float = 0.5001) -> bool:
     """Whether a number is another one, up to so many units of its last digit."""
     return abs(value - float(said)) <= units * 10 ** -decimals(said)
+
+
+def prose_of(page: str) -> str:
+    """What is read first: no title, picture, command, nor what is folded or says when it was measured."""
+    shown = re.sub(r"<details.*?</details>", "", page, flags=re.DOTALL)
+    return re.sub(r"^(?:# |!\[|    |Measured on ).*$", "", shown, flags=re.MULTILINE)
 
 
 def cells_of(page: str) -> Cells:
@@ -96,8 +102,9 @@ def cells_of(page: str) -> Cells:
 @pytest.mark.parametrize("name", STUDIES)
 def test_each_number_in_the_sentences_is_in_the_tables_or_follows_from_them(name):
     page = (QUESTIONS / name / "answer.md").read_text(encoding="utf-8")
-    sentences = page.split("\n\n")[1]
-    tables = numbers("\n".join(line for line in page.splitlines() if line.startswith(("|", "**"))))  # with titles
+    sentences = prose_of(page)
+    folded = "\n".join(re.findall(r"<details.*?</details>", page, re.DOTALL))
+    tables = numbers("\n".join(line for line in folded.splitlines() if line.startswith(("|", "**"))))  # with titles
 
     def stands(said: str) -> bool:
         return any(agrees(said, float(one)) for one in tables if decimals(one) >= decimals(said))
@@ -107,6 +114,24 @@ def test_each_number_in_the_sentences_is_in_the_tables_or_follows_from_them(name
     for said, value in derived.items():  # of rounded cells
         assert agrees(said, value(cells_of(page)), 1.5), said
     assert missing == derived.keys() | NOT_IN_TABLES.get(name, set())
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_an_answer_begins_with_the_sentence_to_remember_as_readme_does_and_is_short(name):
+    page = (QUESTIONS / name / "answer.md").read_text(encoding="utf-8")
+    question, sentence = re.match(r"# (.*)\n\n\*\*(.*)\*\*\n\n!\[", page).groups()
+    front, course = ((folder / "README.md").read_text(encoding="utf-8") for folder in (ROOT, QUESTIONS))
+    assert f"- [{question}](docs/questions/{name}/answer.md)\n  {sentence}\n" in front
+    assert f"## [{question}]({name}/answer.md)\n\n{sentence}\n" in course
+    assert len(prose_of(page).split()) <= 350
+    assert "*How to read it:*" in page
+
+
+def test_the_short_answer_is_short():
+    course = (QUESTIONS / "README.md").read_text(encoding="utf-8")
+    short = course.partition("## The short answer")[2].partition("\n## ")[0]
+    assert len(re.sub(r"\]\(.*?\)", "", short).split()) <= 400
+    assert {f"]({name}/answer.md)" for name in STUDIES} <= set(re.findall(r"\]\(.*?\)", short))
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -14,6 +14,7 @@ from vit.data.scenes import MAY_TOUCH, PART_NAMES, draw_scenes, scene_indices
 from vit.encoder import VisionTransformer
 from vit.masking import mask_from_noise
 from vit.studies import kinds
+from vit.studies.analysis.logits import asking
 from vit.studies.kinds import (
     ALONE,
     BESIDE,
@@ -23,8 +24,10 @@ from vit.studies.kinds import (
     clusters_of_patches,
     drawn_scenes,
     group_cosines,
+    group_logits,
     group_means,
     patch_labels,
+    queries_and_keys,
     residual_stream,
     side_by_side,
     together_in_images,
@@ -211,3 +214,29 @@ def test_cosines_are_across_halves_and_about_the_mean_of_all():
     torch.testing.assert_close(found, found.transpose(1, 2))
     torch.testing.assert_close(found, group_cosines(halves.flip(1)))
     assert found.diagonal(dim1=1, dim2=2).max() < 1  # the halves of a group differ
+
+
+# --- what kinds ask of each other
+
+
+def test_queries_and_keys_are_those_of_attention(trained):
+    encoder, inputs = trained.model.encoder, trained.inputs(4)
+    found = queries_and_keys(encoder, inputs)  # (2, layers, B, L, D)
+    for layer, made in enumerate(asking(encoder, inputs)):
+        logits = torch.stack([side.unflatten(-1, (3, -1)).transpose(1, 2) for side in found[:, layer]])
+        logits = logits[0] @ logits[1].mT * logits.shape[-1] ** -0.5
+        prefix = encoder.num_prefix_tokens
+        torch.testing.assert_close(logits, made.logits[:, :, prefix:, prefix:])
+    lone = queries_and_keys(encoder, inputs, alone=True)
+    torch.testing.assert_close(lone[:, 0], found[:, 0])  # before the first mixing, neighbours make no difference
+    assert (lone[:, -1] - found[:, -1]).abs().max() > 0.1
+
+
+def test_group_logits_are_of_different_halves_and_the_mean_of_heads():
+    means = torch.randn(2, 1, 2, 3, 8, generator=torch.Generator().manual_seed(0))  # two heads of 4
+    (even_q, odd_q), (even_k, odd_k) = means[:, 0]
+    by_hand = torch.zeros(3, 3)
+    for head in (slice(4), slice(4, 8)):
+        for queries, keys in ((even_q, odd_k), (odd_q, even_k)):
+            by_hand += queries[:, head] @ keys[:, head].T / 4**0.5 / 2 / 2
+    torch.testing.assert_close(group_logits(means, heads=2)[0], by_hand)

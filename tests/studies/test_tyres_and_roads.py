@@ -41,6 +41,20 @@ def test_a_planted_likeness_is_found_and_its_absence_is_not(trained, parts, monk
         assert abs(found.correlation) < 0.2
 
 
+def test_a_planted_request_is_found(trained, parts, monkeypatch):
+    """Wheels ask for roads, and nothing else asks for anything: all but the names is made up."""
+    wheel, road, grass = (parts.names.index(name) for name in ("wheel", "road", "grass"))
+    asked = torch.zeros(len(parts.names), len(parts.names), dtype=torch.float64)
+    asked[wheel, road] = 1
+    queries, keys = Planted(parts, torch.eye(len(asked))), Planted(parts, torch.eye(len(asked)))
+    queries.of, keys.of = torch.eye(len(asked), dtype=torch.float64), asked.T
+    found = [lambda *seen, side=side: side(*seen) for side in (queries, keys)]
+    monkeypatch.setattr(kinds, "queries_and_keys", lambda *seen: torch.stack([side(*seen) for side in found]))
+    logits = parts.logits(trained, trained.model.encoder, WHOLE)[0]
+    assert logits.argmax() == wheel * len(asked) + road
+    assert logits[wheel, grass] < logits[wheel, road] / 10
+
+
 @pytest.mark.slow
 def test_too_few_kinds_are_refused_before_any_training(experiment, monkeypatch):
     images = 1

@@ -12,12 +12,12 @@ from vit.config import ConfigError
 
 STUDIES = {
     "embedding-or-not": "Are W_Q and W_K the embedding?",
+    "static-and-contextual": "Is the vector of a patch the same in every picture?",
+    "identity-case": "What is attention without the three matrices?",
     "who-trains-them": "Who trains W_Q, W_K, W_V and the embedding?",
     "fixed-or-learned": "Is the embedding fixed or learned, and what is lost when a part does not learn?",
-    "static-and-contextual": "Is the vector of a patch the same in every picture?",
     "tyres-and-roads": "Does attention make tyres similar to roads?",
     "is-it-similarity": "Does q . k measure similarity?",
-    "identity-case": "What is attention without the three matrices?",
     "attention-or-cause": "Do the patches and heads matter that get much attention?",
     "one-hot": "Is a patch embedding a table, as of words?",
 }

@@ -19,7 +19,7 @@ from vit.data import SCENES_SEED, Dataset
 from vit.data.augment import Normalization, cut_to_shape, to_float
 from vit.data.images import evenly_spaced
 from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
-from vit.encoder import VisionTransformer, eval_mode
+from vit.encoder import Block, VisionTransformer, eval_mode
 from vit.patches import patchify
 from vit.studies.experiment import Trained
 from vit.studies.results import StudyError
@@ -100,6 +100,18 @@ def residual_stream(encoder: VisionTransformer, inputs: Tensor, alone: bool = Fa
     return torch.stack(found).unflatten(1, (batch, -1)).flatten(2, 3)
 
 
+@torch.no_grad()
+def queries_and_keys(encoder: VisionTransformer, inputs: Tensor, alone: bool = False) -> Tensor:
+    """Return what the patch tokens of `residual_stream` ask for and are found by: (2, layers, B, L, D), heads side by side."""
+    stream = residual_stream(encoder, inputs, alone)
+    sides = []
+    for x, block in zip(stream[:-1], encoder.blocks, strict=True):
+        assert isinstance(block, Block)
+        queries, keys, _ = block.attn.project(block.norm1(x))  # (B, h, L, d)
+        sides.append(torch.stack([queries, keys]).transpose(2, 3).flatten(3))
+    return torch.stack(sides, dim=1)
+
+
 def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor:
     """Return the mean token of K groups of patches, beyond the mean token of their places: (S, 2, K, D).
 
@@ -128,6 +140,17 @@ def group_cosines(means: Tensor) -> Tensor:
     return (cosines + cosines.transpose(1, 2)) / 2
 
 
+def group_logits(means: Tensor, heads: int) -> Tensor:
+    """Return what a group asks of another, q . k / sqrt(d), mean over heads: (layers, K, K), query by key.
+
+    Means are those of queries and keys, (2, layers, 2, K, D), by `group_means`: so beyond what is typical of the two places.
+    A query and a key are of different halves, and have no image in common.
+    """
+    queries, keys = means
+    asked = queries @ keys.flip(1).mT  # (layers, 2, K, K), summed over heads
+    return asked.mean(1) * (means.shape[-1] / heads) ** -0.5 / heads
+
+
 # --- kinds ------------------------------------------------------------------------------------------------------------------
 
 
@@ -154,6 +177,13 @@ class Kinds:
         images, alone = self.views[view]
         tokens = (residual_stream(encoder, trained.prepare(part), alone) for part in images.split(BATCH))
         return group_cosines(group_means(tokens, self.labels, len(self.names)))
+
+    def logits(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
+        """Return what each kind asks of each in every layer: (layers, K, K), query by key, see `group_logits`."""
+        images, alone = self.views[view]
+        tokens = (queries_and_keys(encoder, trained.prepare(part), alone).flatten(0, 1) for part in images.split(BATCH))
+        means = group_means(tokens, self.labels, len(self.names)).unflatten(0, (2, -1))
+        return group_logits(means, encoder.config.num_heads)
 
     def looks(self, trained: Trained, view: str) -> tuple[Tensor, ...]:
         """Return how alike two kinds look and lie, (K, K) each, larger for more alike.

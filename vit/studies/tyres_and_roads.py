@@ -8,7 +8,9 @@ two kinds are with one standard deviation of how often they meet. Company counts
 those of random weights and of images whose patches each come from another image (shuffled across images), which never showed
 two kinds together, by more than twice the spread over the seeds and 0.05. Patches shown alone have no neighbours to mix in.
 Balls and buoys are drawn by the wheel's code but never come with a road: were company learned, roads would end nearer to
-wheels than to them.
+wheels than to them. The same is asked of attention: q(wheel) . k(road) beside q(wheel) . k(grass), the logits of mean queries
+and keys of kinds, beyond what is typical of their places, of different images, mean over heads. Above 0 a wheel asks more for
+it than chance has it; a difference of 0.7 is twice the attention.
 
 *Limits.* A patch alone is less than the quarter of an image that training showed. No control learned of looks without company
 as finely as the trained models learn of both; a third saw patches of one image at shuffled places (shuffled within images).
@@ -49,6 +51,13 @@ class Company:
         tuple[str, str, str], Tensor
     ]  # (seeds, S, 3) by company, arm and view: the `Association` with cosines
 
+    asked: dict[tuple[str, str], Tensor]  # (seeds, layers, K, K) by arm and view: the logits, query by key
+
+    def logit(self, query: str, key: str, arm: str, view: str) -> Tensor:
+        """Return what one kind asks of another: (seeds, layers)."""
+        names = self.kinds.names
+        return self.asked[arm, view][:, :, names.index(query), names.index(key)]
+
     def cosine(self, one: str, other: str, arm: str, view: str) -> Tensor:
         """Return the cosine of two kinds: (seeds, S)."""
         names = self.kinds.names
@@ -68,8 +77,12 @@ def study(experiment: Experiment) -> Results:
     tables = [company_table(one, met) for one in found for met in one.kinds.met]
     pictures = {"gain": gain_figure(found)}
     if known[0][0] == scenes:
-        tables = [wheel_table(found[0]), *tables]
-        pictures = {"wheel": wheel_figure(found[0])} | pictures | {"parts": parts_figure(found[0])}
+        tables = [asking_table(found[0]), wheel_table(found[0]), *tables]
+        pictures = (
+            {"asking": asking_figure(found[0]), "wheel": wheel_figure(found[0])}
+            | pictures
+            | {"parts": parts_figure(found[0])}
+        )
     return Results(tables, pictures)
 
 
@@ -84,12 +97,17 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Company:
         for arm, models in arms.items()
         for view in kinds.views
     }
+    asked = {
+        (arm, view): torch.stack([kinds.logits(trained[0], model.encoder, view) for model in models])
+        for arm, models in arms.items()
+        for view in kinds.views
+    }
     follows = {
         (name, arm, view): torch.tensor([[association(stage, met, looks[view]) for stage in model] for model in models])
         for name, met in kinds.met.items()
         for (arm, view), models in cosines.items()
     }
-    return Company(kinds, {view: likeness[0] for view, likeness in looks.items()}, cosines, follows)
+    return Company(kinds, {view: likeness[0] for view, likeness in looks.items()}, cosines, follows, asked)
 
 
 def company_table(found: Company, met: str) -> Table:
@@ -129,6 +147,23 @@ def wheel_table(scenes: Company) -> Table:
     return Table(title, ("tokens", "patches", *(f"{one} and {other}" for one, other in pairs)), rows)
 
 
+def asking_table(scenes: Company) -> Table:
+    """Return what wheels and balls ask of roads and of grass, and by how much more of roads."""
+    places = {"first layer": slice(1), "last layer": slice(-1, None), "all layers": slice(None)}
+    rows = []
+    for arm, view in scenes.asked:
+        asked = [[scenes.logit(query, key, arm, view) for key in (ROAD, GRASS)] for query in (WHEEL, BALL)]
+        for name, layers in places.items():
+            cells = (of[:, layers] for road, grass in asked for of in (road, grass, road - grass))
+            rows.append((f"{name}, {arm}", view, *(seeds(of, digits=2) for of in cells)))
+    keys = (f"k({ROAD})", f"k({GRASS})", "difference")
+    title = (
+        "Scenes: what a patch asks of another, q . k / sqrt(d), mean over heads, beyond what is typical of their places"
+    )
+    columns = ("queries and keys", "patches", *(f"q({query}), {key}" for query in (WHEEL, BALL) for key in keys))
+    return Table(title, columns, rows)
+
+
 def gain_figure(found: list[Company]) -> Figure:
     """Draw how much nearer company makes two kinds after the last block, arm by arm."""
     measured = {
@@ -165,6 +200,25 @@ def wheel_figure(scenes: Company) -> Figure:
     ]
     about = "Scenes · balls and buoys are drawn like wheels, but never come with a road · line: mean over seeds, band: range"
     return layers_figure(panels, "Do wheels come nearer to roads than what looks like a wheel?", about, axis=AXIS)
+
+
+def asking_figure(scenes: Company) -> Figure:
+    """Draw what wheels and balls ask of roads and of grass, from layer to layer."""
+    shown = ((WHEEL, "trained"), (BALL, "trained"), (WHEEL, "random weights"))
+    asked = {one: {key: scenes.logit(one[0], key, one[1], WHOLE).numpy() for key in (ROAD, GRASS)} for one in shown}
+    ends = [end for series in asked.values() for values in series.values() for end in (values.min(), values.max())]
+    room = 0.08 * (max(ends) - min(ends))
+    panels = [
+        Panel(
+            f"what a {kind} asks for, {arm}",
+            {f"for {key}": values for key, values in series.items()},
+            "logit, beyond its place",
+            limits=(min(ends) - room, max(ends) + room),
+        )
+        for (kind, arm), series in asked.items()
+    ]
+    about = "Scenes · line: mean over seeds, band: range"
+    return layers_figure(panels, "Does a wheel ask for roads?", about)
 
 
 def parts_figure(scenes: Company) -> Figure:
