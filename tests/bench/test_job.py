@@ -28,12 +28,14 @@ def products_by_hand(job: Job) -> int:
     else:
         stacks.append((patches + 1, job.decoder_depth, job.decoder_dim))
         flops += 3 * 2 * ((visible + 1) * size["embed_dim"] * job.decoder_dim + patches * job.decoder_dim * values)
+        flops -= 3 * 2 * (9 * (visible + 1) * job.decoder_dim**2 + visible * job.decoder_dim * values)  # nobody reads them
     return flops + sum(3 * 2 * depth * tokens * 12 * width**2 for tokens, depth, width in stacks)
 
 
-@pytest.mark.parametrize(("patch", "gflop"), [(4, 1.286), (2, 5.545)])
-def test_the_job_costs_what_it_is_known_to_cost(patch, gflop):
-    assert flops_per_image(Job(patch=patch)) / 1e9 == pytest.approx(gflop, rel=0.002)
+@pytest.mark.parametrize(("patch", "gflop", "spared"), [(4, 1.286, 0.037), (2, 5.545, 0.171)])
+def test_the_job_costs_what_it_is_known_to_cost(patch, gflop, spared):
+    """But for the visible tokens in the last block of the decoder."""
+    assert flops_per_image(Job(patch=patch)) / 1e9 + spared == pytest.approx(gflop, rel=0.002)
 
 
 @pytest.mark.parametrize("change", [{}, {"mask_ratio": 0.4}, {"patch": 4}, {"objective": "classify"}], ids=str)
@@ -43,7 +45,8 @@ def test_arithmetic_is_that_of_the_layers(change):
     tokens = 1 + (patches if job.labels else num_keep(patches, job.mask_ratio))
     attention = 3 * 4 * size["depth"] * tokens**2 * size["embed_dim"]
     if not job.labels:
-        attention += 3 * 4 * job.decoder_depth * (patches + 1) ** 2 * job.decoder_dim
+        queries = job.decoder_depth * (patches + 1) - tokens  # the visible ones ask nothing in the last block
+        attention += 3 * 4 * queries * (patches + 1) * job.decoder_dim
     assert flops_per_image(job) == products_by_hand(job) + attention
 
 
