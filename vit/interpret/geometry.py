@@ -82,7 +82,7 @@ def geometry_of(model: nn.Module) -> Geometry:
         AttentionError: the model does not say where its tokens lie.
     """
     other: Any = model.encoder if isinstance(model, Model) else model
-    embed = getattr(other, "patch_embed", None)
+    embed: Any = getattr(other, "patch_embed", None)
     if hasattr(embed, "grid_size") and hasattr(other, "num_prefix_tokens"):  # ours, timm's
         return Geometry(
             tuple(embed.grid_size), tuple(embed.patch_size), other.num_prefix_tokens, other.cls_token is not None
