@@ -20,7 +20,7 @@ from vit.cli import main
         (["one-hot", "--out", "x", "--model.init", "vit-tiny-p4-cifar10"], "model.init: studies compare"),
         (["one-hot", "--out", "x", "--study.checkpoint", "none"], "no checkpoint at none"),
         (["identity-case", "--out", "x", "--study.checkpoint", "none"], "identity-case compares trainings"),
-        (["all", "--out", "x", "--study.checkpoint", "none"], "who-trains-them compares trainings"),
+        (["all", "--out", "x", "--study.checkpoint", "none"], "identity-case compares trainings"),
         (["one-hot", "--out", "x", "more"], "more"),
     ],
 )
