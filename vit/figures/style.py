@@ -33,7 +33,10 @@ from vit.atomic import replacing
 P = ParamSpec("P")
 DPI = 150
 ELLIPSIS = "…"
-SHEETS = [str(Path(__file__).with_name(f"{name}.mplstyle")) for name in ("light", "dark")]
+SHEETS = [
+    matplotlib.rc_params_from_file(Path(__file__).with_name(f"{name}.mplstyle"), use_default_template=False)
+    for name in ("light", "dark")
+]
 
 
 @dataclass(frozen=True)
