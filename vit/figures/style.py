@@ -33,7 +33,7 @@ from vit.atomic import replacing
 P = ParamSpec("P")
 DPI = 150
 ELLIPSIS = "…"
-SHEETS = [
+SHEETS: list[Any] = [
     matplotlib.rc_params_from_file(Path(__file__).with_name(f"{name}.mplstyle"), use_default_template=False)
     for name in ("light", "dark")
 ]
