@@ -86,7 +86,7 @@ def test_hidden_pixels_are_not_shown_in_the_masked_row():
     images, hidden = torch.rand(2, 3, 16, 16), torch.zeros(2, 1, 16, 16, dtype=torch.bool)
     hidden[..., :8, :] = True
     figure = reconstruction_figure(images, images, hidden, ["one", "two"], "Title", "subtitle")
-    masked = figure.axes[2].images[0].get_array()
+    masked = figure.axes[0].images[2].get_array()
     assert np.allclose(masked[:8], to_rgb(LIGHT.absent))
     assert not np.allclose(masked[8:], to_rgb(LIGHT.absent))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.colors import ListedColormap, hsv_to_rgb, to_rgb
@@ -36,14 +37,16 @@ def reconstruction_figure(
     down = across // width * height
     left, head, gap, margin = 140, 30, 8, 22
     page = Page(left + count * (across + gap) - gap + margin, head + len(rows) * (down + gap) + 8, title, subtitle)
+    canvas = page.canvas()
     for row, (name, pictures) in enumerate(rows.items()):
         y = head + row * (down + gap)
         page.text(left - 12, y + down / 2, name, 9, ha="right")
         for column, picture in enumerate(pictures):
-            axes = page.place(left + column * (across + gap), y, across, down)
-            axes.imshow(picture, aspect="auto")
+            x = left + column * (across + gap)
+            canvas.imshow(picture, aspect="auto", extent=(x, x + across, y + down, y))
             if row == 0:
-                axes.set_title(fitted(labels[column], across / DPI * 72, 7), fontsize=7, loc="center", pad=3)
+                label = fitted(labels[column], across / DPI * 72, 7)
+                page.text(x + across / 2, y - 6.25, label, 7, ha="center", va="baseline")
     return page.figure
 
 
@@ -76,15 +79,16 @@ def sheet_figure(
     pictures = rows * (down + head) + 12
     legend = 0 if parts is None else 12 + 24 * -(-len(part_names) // in_line)
     page = Page(sides * side_width - margin * (sides - 1), pictures + 8 + legend, title, subtitle)
-    colours = ListedColormap(_distinct_colours(len(part_names)))
+    canvas, colours = page.canvas(), ListedColormap(_distinct_colours(len(part_names)))
     for number, image in enumerate(images):
         x, y = margin + number % columns * (across + gap), head + number // columns * (down + head)
-        axes = page.place(x, y, across, down)
-        axes.imshow(image.permute(1, 2, 0).numpy(), aspect="auto")
-        axes.set_title(fitted(labels[number], across / DPI * 72, 6.5), fontsize=6.5, loc="center", pad=2)
+        canvas.imshow(image.permute(1, 2, 0).numpy(), aspect="auto", extent=(x, x + across, y + down, y))
+        name = fitted(labels[number], across / DPI * 72, 6.5)
+        page.text(x + across / 2, y - 4.2, name, 6.5, ha="center", va="baseline")
         if parts is not None:
-            axes = page.place(x + side_width - margin, y, across, down)
-            axes.imshow(parts[number].numpy(), cmap=colours, vmin=-0.5, vmax=len(part_names) - 0.5, aspect="auto")
+            x += side_width - margin
+            look: Any = {"cmap": colours, "vmin": -0.5, "vmax": len(part_names) - 0.5, "aspect": "auto"}
+            canvas.imshow(parts[number].numpy(), extent=(x, x + across, y + down, y), **look)
     if parts is not None:
         handles = [Patch(color=colours(i)) for i in range(len(part_names))]
         corner = page.share(margin, pictures)

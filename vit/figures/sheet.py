@@ -69,6 +69,12 @@ class Page:
         bare(axes)
         return axes
 
+    def canvas(self) -> Axes:
+        """New axes over all the content, in its dots: for many pictures that need no axes of their own, which take long."""
+        axes = self.place(0, 0, self.width, self.height)
+        axes.set(xlim=(0, self.width), ylim=(self.height, 0))
+        return axes
+
     def text(self, x: float, y: float, words: str, size: float, **options: Any) -> None:
         """Write printable text, in ink and around the height `y` unless `options` say otherwise."""
         look: dict[str, Any] = {"color": theme().ink, "va": "center"} | options

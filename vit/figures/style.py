@@ -33,8 +33,10 @@ from vit.atomic import replacing
 P = ParamSpec("P")
 DPI = 150
 ELLIPSIS = "…"
-SHEETS = [str(Path(__file__).with_name(f"{name}.mplstyle")) for name in ("light", "dark")]
-AS_PNG: dict[str, Any] = {"pil_kwargs": {"optimize": True}}
+SHEETS: list[Any] = [
+    matplotlib.rc_params_from_file(Path(__file__).with_name(f"{name}.mplstyle"), use_default_template=False)
+    for name in ("light", "dark")
+]
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,9 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     def drawn(*args: P.args, **options: P.kwargs) -> Figure:
         with style(bool(signature.bind(*args, **options).arguments.get("dark", False))):
             figure = draw(*args, **options)
-            if figure.get_layout_engine() is not None:
-                figure.draw_without_rendering()  # makes ticks too
-                figure.set_layout_engine("none")
+            if layout := figure.get_layout_engine():
+                layout.execute(figure)  # makes the first ticks too, whose look all later ones take
+                figure.set_layout_engine(None)
         return figure
 
     return drawn
@@ -213,7 +215,8 @@ def legend_below(axes: Axes, down: float, **options: Any) -> None:
 def png_of(figure: Figure, dpi: int = DPI) -> bytes:
     """`figure` as a PNG with so many dots an inch; equal figures give equal bytes."""
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=dpi, **AS_PNG)
+    with style():
+        figure.savefig(file, format="png", dpi=dpi)
     return file.getvalue()
 
 
@@ -221,9 +224,7 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write `figure` to `path` (its suffix is the format), whole or not at all; equal figures give equal files."""
     kind = path.suffix.lower()
     options: dict[str, Any] = {}
-    if kind == ".png":
-        options = AS_PNG
-    elif kind in (".pdf", ".svg"):
+    if kind in (".pdf", ".svg"):
         options["metadata"] = {"CreationDate" if kind == ".pdf" else "Date": None}
     with replacing(path) as temporary, style():
         figure.savefig(temporary, **options)
