@@ -397,7 +397,7 @@ def test_dynamics_are_recorded_and_drawn_whatever_interrupts(whole, place, run):
     assert found.steps.tolist() == [1, 2, 4, 8, 12]
     assert found.frozen("W_Q").all()
     with Image.open(folder / "dynamics.png") as picture:
-        assert min(picture.size) > 1000
+        assert min(picture.size) > 500  # two panels
         assert picture.convert("RGB").getcolors(maxcolors=100) is None
 
     assert run(place, *argv, "--out", "watched_twice", before=at_step(8, "SIGKILL")).code == -signal.SIGKILL
