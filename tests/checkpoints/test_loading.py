@@ -273,7 +273,7 @@ def test_what_is_given_must_not_contradict_what_is_said(asked, said, tmp_path):
     ("key", "value"),
     [("mlp_ratio", None), ("drop_path", 1.0)],
 )
-@pytest.mark.parametrize("asked", [{}, dict(num_heads=4)], ids=["short path", "long path"])
+@pytest.mark.parametrize("asked", [{}, dict(num_heads=4)], ids=["as it is", "with an option"])
 def test_settings_of_our_own_that_cannot_be_used(key, value, asked, tmp_path):
     save_model(tmp_path, VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)
     change(tmp_path, "encoder", **{key: value})

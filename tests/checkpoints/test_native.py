@@ -47,7 +47,7 @@ def test_a_folder_of_the_first_version_loads_with_its_names(tmp_path):
     """Its encoder's tensors had `encoder.` in front."""
     saved = save_small(tmp_path)
     write_weights(tmp_path, dict(saved.state_dict()), json.loads((tmp_path / CONFIG).read_text()))
-    for loaded in (load_model(tmp_path), load_model(tmp_path, norm_pix_loss=True)):  # both paths
+    for loaded in (load_model(tmp_path), load_model(tmp_path, norm_pix_loss=True)):
         assert loaded.state_dict().keys() == saved.state_dict().keys()
         assert all(torch.equal(value, saved.state_dict()[name]) for name, value in loaded.state_dict().items())
         assert loaded.origin.report.used["encoder.norm.weight"] == "norm.weight"

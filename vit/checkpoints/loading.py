@@ -1,4 +1,4 @@
-"""Any pretrained vision transformer in one call: a short path for our own, and one for all others, step by step."""
+"""Any pretrained vision transformer in one call: find it, recognise it, account for every tensor, build the model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
-from vit.checkpoints.formats.native import FORMAT, refuse_other_version
-from vit.checkpoints.native import build_model, load_native
+from vit.checkpoints.formats.native import refuse_other_version
+from vit.checkpoints.native import build_model
 from vit.checkpoints.network import Network, recognise
 from vit.checkpoints.origin import Origin, first_few, size_text
 from vit.checkpoints.reading import Source, flatten, read_checkpoint, shorten
@@ -47,8 +47,6 @@ def load_model(
     options = replace(options or LoadOptions(), **fields)
     source = find(checkpoint)
     refuse_other_version(source)
-    if source.config.get("format") == FORMAT and options == LoadOptions():
-        return load_native(source)
     network = read_network(source, options)
     model = build(network)
     if missing := network.report.missing:
