@@ -80,7 +80,7 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
         return _of_module(checkpoint)
     if isinstance(checkpoint, Mapping):
         tensors, other = flatten(dict(checkpoint))
-        return Source(Path("the state dict"), (), tensors, other, {}, {}, False)
+        return Source(Path("the state dict"), tensors, other)
     if not isinstance(checkpoint, str | Path):
         what = "a checkpoint is a path, a name, a model of timm's or transformers', or a state dict"
         raise CheckpointError(f"{what}, got a {type(checkpoint).__name__}")
@@ -114,7 +114,7 @@ def _of_module(model: nn.Module) -> Source:
         return timm_models.of_module(model, name)
     if home.startswith("transformers."):
         config: Any = model.config
-        return Source(Path(name), (), dict(model.state_dict()), {}, config.to_dict(), {}, False)
+        return Source(Path(name), dict(model.state_dict()), config=config.to_dict())
     raise CheckpointError(
         f"{name} is neither timm's nor transformers'; give its state_dict(), if it has the names of theirs"
     )
@@ -132,7 +132,7 @@ def read_network(source: Source, options: LoadOptions) -> Network:
         network = recognise(source, options)
         read_architecture(network)
     except (RuntimeError, MemoryError) as error:  # of sizes that were asked for, or are in the file
-        raise CheckpointError(f"{source.path}: the model cannot be made: {shorten(str(error), 200)}") from error
+        raise source.error(f"the model cannot be made: {shorten(str(error), 200)}") from error
     _account(network)
     return network
 
@@ -167,18 +167,15 @@ def _account(network: Network) -> None:
     new = {"head.weight", "head.bias"} if options.num_classes else set()
     new |= {"cls_token"} if options.class_token else set()
     short = {name: name.removeprefix("encoder.") for name in missing}
-    for what, names, advice in (
-        (
-            "missing",
-            [name for name in missing if short[name] not in new and not network.allows(short[name])],
-            "the rest of the model would stay untrained",
-        ),
-        ("unexpected", report.unexpected, "what they do is not known here"),
-    ):
-        if names:
-            within = what == "unexpected" and any(re.search(r"(blocks|layers?)\.\d+\.", name) for name in names)
-            allow = "" if within else ". name them, or patterns, in allow to accept that"  # else it computes otherwise
-            report.problems.append(f"{what}: {first_few(names)}; {advice}{allow}")
+    untrained = [name for name in missing if short[name] not in new and not network.allows(short[name])]
+    advice = ". name them, or patterns, in allow to accept that"
+    if untrained:
+        what = f"missing: {first_few(untrained)}; the rest of the model would stay untrained"
+        report.problems.append(what + advice)
+    if report.unexpected:
+        what = f"unexpected: {first_few(report.unexpected)}; what they do is not known here"
+        in_blocks = any(re.search(r"(blocks|layers?)\.\d+\.", name) for name in report.unexpected)
+        report.problems.append(what if in_blocks else what + advice)  # in a block, they change what it computes
 
 
 @torch.no_grad()

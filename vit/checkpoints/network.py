@@ -78,7 +78,7 @@ class Network:
 
     def error(self, what: str) -> CheckpointError:
         """Return an error that names the checkpoint."""
-        return CheckpointError(f"{self.source.path}: {what}")
+        return self.source.error(what)
 
     def note(self, what: str) -> None:
         """Tell the user."""
@@ -142,7 +142,7 @@ def recognise(source: Source, options: LoadOptions) -> Network:
         hints = format.hints(source)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        raise CheckpointError(f"{source.path}: its settings cannot be used: {shorten(what, 200)}") from error
+        raise source.error(f"its settings cannot be used: {shorten(what, 200)}") from error
     report = Report(notes=[*source.notes, *hints.notes])
 
     # what no rule knows has a reason, or is unexpected
@@ -187,24 +187,24 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
     chosen = [key for key in networks if branch is None or branch in wrappings[key].split(".")]
     if networks and not chosen:
         there = shorten(", ".join(sorted(wrapping.rstrip(".") or "the top level" for wrapping in wrappings.values())))
-        raise CheckpointError(f"{source.path}: no copy of the network is called {branch!r}; there is: {there}")
+        raise source.error(f"no copy of the network is called {branch!r}; there is: {there}")
     for key in sorted(chosen, key=lambda key: _preference(wrappings[key])):
         for format in FORMATS:
             prefix = networks[key].get(format.anchor)
             if prefix is not None and format.marked(source, prefix):
                 inside = [name.removeprefix(prefix) for name in source.tensors if name.startswith(prefix)]
                 if refused := refusal(inside):
-                    raise CheckpointError(f"{source.path}: {refused}")
+                    raise source.error(refused)
                 copies = [wrapping for other in networks if other != key for wrapping in networks[other].values()]
                 return format, prefix, copies
 
     if refused := refusal(source.tensors):
-        raise CheckpointError(f"{source.path}: {refused}")
+        raise source.error(refused)
     if not source.tensors:
         raise CheckpointError(f"{source.path} holds no tensors")
     some = ", ".join(list(source.tensors)[:3])
-    raise CheckpointError(
-        f"{source.path}: its {len(source.tensors)} tensors ({some}, ...) are of no format that is known here; "
+    raise source.error(
+        f"its {len(source.tensors)} tensors ({some}, ...) are of no format that is known here; "
         "known are timm, MAE, DINO, iBOT, DINOv2, MSN, I-JEPA, torchvision, and Hugging Face's ViT, ViTMAE, ViTMSN, DeiT, "
         "I-JEPA and Dinov2"
     )

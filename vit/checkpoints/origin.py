@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.names import Shape
-from vit.checkpoints.reading import MODULE, Source
+from vit.checkpoints.reading import Source
 from vit.config import ViTConfig
 from vit.data.augment import Normalization, cut_to_shape, to_float
 from vit.data.decode import decode
@@ -114,8 +114,7 @@ class Origin:
             taken = f"which is not done here; taken as {format.interpolation}"
             report.notes.append(f"its settings resize images by {interpolation!r}, {taken}")
             interpolation = format.interpolation
-        details = {key: value for key, value in source.config.items() if key != MODULE}  # which may go
-        hashed = source.other | details  # data_stamp: in saved states, and in config.json before
+        hashed = source.other | source.config  # data_stamp: in saved states, and in config.json before
         return cls(
             source=str(source.path),
             format=format.name,
@@ -124,10 +123,10 @@ class Origin:
             image_size=encoder.image_size,
             channels=encoder.channels,
             class_names=hints.class_names if encoder.num_classes in (0, len(hints.class_names)) else (),
-            data=str(details.get("data") or source.other.get("data", "")),
+            data=str(source.config.get("data") or source.other.get("data", "")),
             data_content_hash=str(hashed.get("data_content_hash") or hashed.get("data_stamp", "")),
             report=report,
-            details=details,
+            details=source.config,
         )
 
     def was_tested_on(self, content_hash: str) -> bool:

@@ -15,15 +15,11 @@ from typing import Any, ClassVar, Literal, Self
 
 from safetensors import SafetensorError, safe_open
 
-from vit.errors import UserError, one_line
+from vit.errors import one_line
 from vit.load_options import CheckpointError
 
 FOLDER = Path(__file__).resolve().parent
 FILES = WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-
-
-class ShippedError(UserError):
-    """A model that does not come with the package, or is damaged; the message is one line."""
 
 
 def shipped_models() -> dict[str, Path]:
@@ -70,11 +66,11 @@ def shipped(name: str) -> dict[str, Any]:
         `vit.checkpoints.card`), empty if nothing was.
 
     Raises:
-        ShippedError: there is none of that name, or its files are damaged.
+        CheckpointError: there is none of that name, or its files are damaged.
     """
     folder = shipped_models().get(name)
     if folder is None:
-        raise ShippedError(f"no model called {name[:100]!r} comes with the package; `vit models` lists those that do")
+        raise CheckpointError(f"no model called {name[:100]!r} comes with the package; `vit models` lists those that do")
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         return {
@@ -87,7 +83,7 @@ def shipped(name: str) -> dict[str, Any]:
         }
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError) as error:
         what = f"{type(error).__name__}: {one_line(str(error))[:200]}"
-        raise ShippedError(f"{folder} is damaged, install the package again: {what}") from error
+        raise CheckpointError(f"{folder} is damaged, install the package again: {what}") from error
 
 
 def count_parameters(weights: Path) -> int:
