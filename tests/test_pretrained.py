@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny import NORMALIZE
 
 import vit.pretrained
 from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
 from vit.checkpoints.native import content_hash
 from vit.cli import main
 from vit.config import DecoderConfig, ViTConfig
-from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.pretrained import FILES, shipped, shipped_models
 
 SIZES = dict(image_size=(8, 8), patch_size=(4, 4), embed_dim=16, depth=2, num_heads=2)
-NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
 MOST = 30e6  # bytes, all of them together
 OF_A_MACHINE = re.compile(r"(?:^|[\s\"'=(])(?:/(?!/)[\w.-]+/|~/|[A-Z]:\\)")
 

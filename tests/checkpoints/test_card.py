@@ -6,17 +6,16 @@ import re
 import shlex
 
 import pytest
-import torch
 import yaml
+from tiny import image_set, noise
 
 from vit.atomic import write_json
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.card import card_of, model_card
 from vit.cli import main
 from vit.config import ClassifyConfig, Config, DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
-from vit.data import Dataset, ImageSet
+from vit.data import Dataset
 from vit.data.augment import Normalization
-from vit.data.images import content_hash
 from vit.encoder import VisionTransformer
 from vit.report.summary import summarize
 from vit.runs import RunFiles, RunRecord, without_paths
@@ -43,14 +42,9 @@ FINE = dataclasses.replace(
 )
 
 
-def image_set(count: int, seed: int) -> ImageSet:
-    draws = torch.Generator().manual_seed(seed)
-    images = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=draws)
-    labels = torch.arange(count) % 2
-    return ImageSet(images, labels, ("one", "other"), content_hash(images, labels))
-
-
-DATA = Dataset("Noise (JPEG q75)", "folder", image_set(24, 0), image_set(12, 1))
+CLASSES = ("one", "other")
+SETS = (image_set(noise(count, seed, (8, 8)), CLASSES) for count, seed in ((24, 0), (12, 1)))
+DATA = Dataset("Noise (JPEG q75)", "folder", *SETS)
 
 
 def finish(folder, config):

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from tiny import CPU
 
 from vit.config import ViTConfig
 from vit.data.augment import to_float
-from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.evaluate.classification import (
     EvaluationError,
@@ -43,8 +43,6 @@ def test_a_calibrated_classifier_has_no_error_and_a_loud_one_has():
 
 
 # --- a model's own head ----------------------------------------------------------------------------------------------
-
-CPU = Compute(torch.device("cpu"))
 
 
 def small_classifier() -> VisionTransformer:

@@ -34,7 +34,7 @@ def read_architecture(network: Network) -> None:
         network.decoder = _read_decoder(network)
 
 
-# ---- What there is ---------------------------------------------------------------------------------------------------
+# ---- Read off the tensors --------------------------------------------------------------------------------------------
 
 
 def _read_encoder(network: Network) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
 
 
 def _compare(network: Network, found: dict[str, Any], hints: dict[str, Any]) -> None:
-    """Refuse settings that are not what the tensors show; a patch too few for an image's size is noted."""
+    """Refuse settings that contradict the tensors; an image size that ends within a patch is only noted."""
     for key in found.keys() & hints.keys() - {"layer_scale", "pos_embed"}:
         said: Any = hints[key]
         if math.isclose(found[key], said) if key == "mlp_ratio" else found[key] == said:
@@ -214,7 +214,7 @@ def _given(network: Network, key: str, given: Any, said: Any) -> Any:
     return said if given is None else given
 
 
-# ---- What is asked for -----------------------------------------------------------------------------------------------
+# ---- Changed by the options ------------------------------------------------------------------------------------------
 
 
 def _set_head(network: Network, encoder: dict[str, Any]) -> None:
@@ -252,7 +252,7 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
                 tensors[f"{new}.{kind}"] = tensors.pop(f"{old}.{kind}")
                 tensors[f"{new}.{kind}"].changes.append(f"{old} as {new}, as asked")
 
-    # a head that the settings speak of and the file does not hold is missing, and that is said
+    # a head that the settings name and the file lacks is reported as missing
     encoder["num_classes"] = classes or hints.get("num_classes", 0)
     if options.num_classes is not None:
         encoder["num_classes"] = options.num_classes
@@ -271,7 +271,7 @@ def _set_class_token(network: Network, encoder: dict[str, Any]) -> None:
         raise network.error("its decoder counts on the tokens that there are; take part encoder to change them")
     encoder["class_token"] = wanted
     table = network.tensors["pos_embed"]
-    if wanted:  # the pooling stays as it was: the new token knows nothing yet
+    if wanted:  # the pooling stays as it was: the new token is untrained
         if not encoder["no_embed_class"]:
             table.change(_put_zeros(table.value, at=0, count=1), "a row of zeros put in for the class token")
         return

@@ -30,9 +30,9 @@ def load_model(
 
     Args:
         checkpoint: a run folder or another folder with weights; a .safetensors, .pth, .pt or .bin file; the name of a model
-            that comes with the package (`vit models` lists them), unless a file or folder here is called so; "timm/NAME",
+            that comes with the package (`vit models` lists them), unless a local file or folder has that name; "timm/NAME",
             fetched by timm; "hf/ORGANISATION/NAME", fetched by huggingface_hub; a model of timm's or transformers' in memory,
-            which says itself what it is; or a state dict in memory, of which some settings are a guess.
+            which describes itself; or a state dict in memory, some of whose settings are guessed.
         options: how it is read; by default as it is.
         fields: of `LoadOptions`, one by one: part="encoder", image_size=64, num_classes=0, ...
 
@@ -56,11 +56,7 @@ def load_model(
 
 
 def load_trained(checkpoint: str | Path, options: LoadOptions | None = None, **fields: Any) -> Model:
-    """`load_model`, of a model that is to be looked at or measured: no part of it may be untrained.
-
-    Raises:
-        CheckpointError: as `load_model`, or a part is.
-    """
+    """Load a model to look at or to measure: as `load_model`, but no part of it may be untrained."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*: untrained, ")
         model = load_model(checkpoint, options, **fields)
@@ -71,11 +67,7 @@ def load_trained(checkpoint: str | Path, options: LoadOptions | None = None, **f
 
 
 def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
-    """Read the checkpoint that `load_model` calls by this name.
-
-    Raises:
-        CheckpointError: it is not there, cannot be fetched, or cannot be read safely.
-    """
+    """Read a checkpoint, named or given as for `load_model`; it may have to be fetched first."""
     if isinstance(checkpoint, nn.Module):
         return _of_module(checkpoint)
     if isinstance(checkpoint, Mapping):
@@ -85,7 +77,7 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
         what = "a checkpoint is a path, a name, a model of timm's or transformers', or a state dict"
         raise CheckpointError(f"{what}, got a {type(checkpoint).__name__}")
 
-    # a name, unless a file or folder here is called so
+    # a name, unless a local file or folder has it
     name = str(checkpoint)
     place = checkpoint if isinstance(checkpoint, Path) else located(checkpoint)
     if place is None and name.startswith("timm/"):
@@ -123,7 +115,7 @@ def _of_module(model: nn.Module) -> Source:
 def read_network(source: Source, options: LoadOptions) -> Network:
     """Recognise the network, read its architecture, change what was asked for, and account for every tensor.
 
-    What is missing or unexpected stands in the report, as problems unless allowed.
+    The report lists what is missing or unexpected, as problems unless allowed.
 
     Raises:
         CheckpointError: no format fits, or the tensors make no model; in one line.
@@ -138,7 +130,7 @@ def read_network(source: Source, options: LoadOptions) -> Network:
 
 
 def _account(network: Network) -> None:
-    """Hold the tensors against what the model needs, and put the outcome into the report."""
+    """Compare the tensors with those that the model needs, and report the outcome."""
     report, options = network.report, network.options
     try:
         with torch.device("meta"):  # shapes without the memory
@@ -162,7 +154,7 @@ def _account(network: Network) -> None:
         else:
             report.used[tensor.theirs[0]] = ours
 
-    # what there is not: a problem, but for what was asked for anew
+    # what is missing or unexpected: a problem, except for new parts that were asked for
     report.missing = missing
     new = {"head.weight", "head.bias"} if options.num_classes else set()
     new |= {"cls_token"} if options.class_token else set()

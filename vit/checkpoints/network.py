@@ -85,12 +85,12 @@ class Network:
         self.report.notes.append(what)
 
     def guess(self, what: str) -> None:
-        """Tell the user what neither the tensors nor settings say, also in a warning."""
+        """Tell the user, in a warning too, what neither the tensors nor the settings say."""
         self.note(what)
         warnings.warn(f"{self.source.path}: {what}", stacklevel=2)
 
     def shape(self, name: str, dimensions: int) -> Shape:
-        """Return the shape of a tensor that no model is without."""
+        """Return the shape of a tensor that every model has."""
         if name not in self.tensors:
             raise self.error(
                 f"no {name} in it, so this is no vision transformer that can be loaded ({self.format.name})"
@@ -128,7 +128,7 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     """Find the network in a checkpoint, and give every tensor its place, or the reason why it has none.
 
     Raises:
-        CheckpointError: no format fits, or one that is known and not computed here, or its settings cannot be used.
+        CheckpointError: no format fits, the family is known but not computed here, or its settings cannot be used.
     """
     # the names that the network's own code gives its tensors
     tensors = {WRAPPERS.sub("", name): tensor for name, tensor in source.tensors.items()}
@@ -211,7 +211,7 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
 
 
 def _preference(prefix: str) -> tuple[int, int]:
-    """Return by what copies are sorted: the branch, then how deep it stands."""
+    """Return the sort key of a copy: its branch, then its depth."""
     words = prefix.split(".")
     rank = next((rank for rank, name in enumerate(BRANCHES) if name in words), len(BRANCHES))
     last = rank == len(BRANCHES) and any(name in words for name in LAST_BRANCHES)
@@ -219,7 +219,7 @@ def _preference(prefix: str) -> tuple[int, int]:
 
 
 def _why_beside(key: str, prefix: str, copies: list[str]) -> str:
-    """Return why a tensor that is none of the network's is left out; "" if nothing is known about it."""
+    """Return why a tensor beside the network is left out; "" if nothing is known about it."""
     for copy in copies:
         if copy and key.startswith(copy):
             words = [word for word in copy.split(".") if word and word not in prefix.split(".")]

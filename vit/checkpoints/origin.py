@@ -98,7 +98,7 @@ class Origin:
 
     @classmethod
     def of(cls, source: Source, format: Format, hints: Hints, encoder: ViTConfig, report: Report) -> Origin:
-        """Return what the settings say, or else the format's habit, which is noted in the report."""
+        """Return what the settings say, or else what is usual for the format, with a note in the report."""
         # how the input was normalised
         if hints.mean is None or hints.std is None:
             usual = f"mean {format.mean}, std {format.std}, as is usual for {format.name}"
@@ -134,7 +134,7 @@ class Origin:
         return self.data_content_hash.rpartition("-")[2] == content_hash
 
     def read_images(self, paths: Sequence[str | Path]) -> Tensor:
-        """Image files as the model takes them, but for `normalize`: cut to its shape, resized its way, in its channels.
+        """Read image files as the model takes them, up to `normalize`: cut to its shape, resized, in its channels.
 
         Args:
             paths: of JPEG, PNG and other usual formats; see `vit.data.decode`.
@@ -154,7 +154,7 @@ class Origin:
         return self.fit(torch.stack(pictures))
 
     def fit(self, images: Tensor) -> Tensor:
-        """Images of a data set as the model takes them, likewise.
+        """Cut and resize images of a data set to what the model takes.
 
         Args:
             images: uint8 (B, 3, h, w).
@@ -174,7 +174,7 @@ class Origin:
         return resize(images, list(self.image_size), InterpolationMode(self.interpolation), antialias=True)
 
     def inputs(self, images: Tensor) -> Tensor:
-        """Images of a data set as the model's input, prepared as in training; `fit` would round them once more.
+        """Prepare images of a data set as in training: the model's input; `fit` would round them once more.
 
         Args:
             images: uint8 (B, 3, h, w).

@@ -34,12 +34,10 @@ def entry_points() -> dict[str, Path]:
 
 
 def located(name: str) -> Path | None:
-    """Return where the checkpoint of this name lies: a path that is there, else a model of the package.
-
-    None: its name begins with timm/ or hf/, and it is to be fetched.
+    """Return where a checkpoint lies: an existing path, else a model of the package; None for a timm/ or hf/ name to fetch.
 
     Raises:
-        CheckpointError: nothing is called so.
+        CheckpointError: nothing has this name.
     """
     try:
         if not name:
@@ -70,7 +68,9 @@ def shipped(name: str) -> dict[str, Any]:
     """
     folder = shipped_models().get(name)
     if folder is None:
-        raise CheckpointError(f"no model called {name[:100]!r} comes with the package; `vit models` lists those that do")
+        raise CheckpointError(
+            f"no model called {name[:100]!r} comes with the package; `vit models` lists those that do"
+        )
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         return {
@@ -95,7 +95,7 @@ def count_parameters(weights: Path) -> int:
 class Pretrained:
     """A model's loading and saving, called as huggingface_hub's PyTorchModelHubMixin calls it, and done by `vit.checkpoints`.
 
-    Those who come from other libraries look for it at the class; it is the one thing that a model asks of the rooms above.
+    Users of other libraries look for it at the class; it is the one place where a model calls the rooms above it.
 
     Attributes:
         part: what of a checkpoint this class holds; None for all of it.
@@ -108,7 +108,7 @@ class Pretrained:
         """Load a model by `vit.load_model`.
 
         Args:
-            checkpoint: as there; and "ORGANISATION/NAME", without hf/ in front, unless a file or folder here is called so.
+            checkpoint: as there; and "ORGANISATION/NAME", without hf/ in front, unless a local file or folder has that name.
             options: as there.
 
         Raises:
