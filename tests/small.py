@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers as hf
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
-from transformers import ViTConfig as HuggingFaceConfig
-from transformers import ViTModel
 
 from vit.checkpoints import CheckpointError, load_model
 from vit.config import DecoderConfig, ViTConfig
@@ -47,8 +46,8 @@ def timm_state(**settings: object) -> dict[str, Tensor]:
     return timm_model(**settings).state_dict()
 
 
-def transformers_model(**settings: object) -> ViTModel:
-    return ViTModel(HuggingFaceConfig(**HUGGINGFACE | settings)).eval()
+def transformers_model(**settings: object) -> hf.ViTModel:
+    return hf.ViTModel(hf.ViTConfig(**HUGGINGFACE | settings)).eval()
 
 
 def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

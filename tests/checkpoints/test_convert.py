@@ -7,19 +7,10 @@ from dataclasses import asdict
 import pytest
 import timm
 import torch
+import transformers as hf
 from PIL import Image
 from small import SIZES, autoencoder, close, randomize, same
 from tiny import NORMALIZE
-from transformers import (
-    AutoImageProcessor,
-    AutoModel,
-    AutoModelForImageClassification,
-    Dinov2Model,
-    Dinov2WithRegistersModel,
-    ViTForImageClassification,
-    ViTMAEForPreTraining,
-    ViTModel,
-)
 
 from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
 from vit.checkpoints.export import export_program
@@ -117,19 +108,19 @@ def test_a_folder_of_ours_is_loaded_by_timm_and_transformers_as_it_is(case, half
     assert theirs.pretrained_cfg["mean"] == NORMALIZE.mean
     assert theirs.num_classes == len(classes)
 
-    theirs, loading = AutoModel.from_pretrained(folder, output_loading_info=True)
+    theirs, loading = hf.AutoModel.from_pretrained(folder, output_loading_info=True)
     assert not loading["missing_keys"]
     assert all("decoder." in name or "head." in name for name in loading["unexpected_keys"])
     result = theirs.eval()(images)
     close(result.last_hidden_state, tokens)
     close(result.pooler_output, encoder.fc_norm(encoder.pool(tokens)))
     if classes:
-        theirs = AutoModelForImageClassification.from_pretrained(folder).eval()
+        theirs = hf.AutoModelForImageClassification.from_pretrained(folder).eval()
         close(theirs(images).logits, encoder.forward_head(tokens))
         assert theirs.config.id2label == dict(enumerate(classes))
     if case != "non-square":
         pixels = Image.fromarray(torch.randint(0, 256, (16, 16, 3), dtype=torch.uint8).numpy())
-        prepared = AutoImageProcessor.from_pretrained(folder)(pixels)["pixel_values"]
+        prepared = hf.AutoImageProcessor.from_pretrained(folder)(pixels)["pixel_values"]
         close(torch.as_tensor(prepared)[0], ours.origin.transform(pixels))
 
 
@@ -139,20 +130,20 @@ def test_what_timm_would_compute_otherwise_has_no_settings_for_it(settings, tmp_
     assert "pretrained_cfg" not in json.loads((tmp_path / "ours" / "config.json").read_text())
     for load in (
         lambda: timm.create_model(f"local-dir:{tmp_path / 'ours'}"),
-        lambda: AutoModel.from_pretrained(tmp_path / "ours"),
+        lambda: hf.AutoModel.from_pretrained(tmp_path / "ours"),
     ):
         with pytest.raises((KeyError, ValueError)):
             load()
 
 
 HUGGINGFACE_CASES = {
-    "ViT": (ViTModel, dict(global_pool="token")),
-    "no qkv bias": (ViTModel, dict(global_pool="token", qkv_bias=False, mlp_ratio=2.0)),
-    "non-square": (ViTModel, dict(global_pool="token", image_size=(8, 24), patch_size=(4, 2))),
-    "classifier": (ViTForImageClassification, dict(global_pool="token", num_classes=3)),
-    "Dinov2": (Dinov2Model, dict(global_pool="token", layer_scale=0.5)),
-    "registers": (Dinov2WithRegistersModel, dict(global_pool="token", layer_scale=0.5, registers=4)),
-    "swiglu": (Dinov2Model, dict(global_pool="token", layer_scale=0.5, mlp="swiglu", mlp_ratio=88 / 32)),
+    "ViT": (hf.ViTModel, dict(global_pool="token")),
+    "no qkv bias": (hf.ViTModel, dict(global_pool="token", qkv_bias=False, mlp_ratio=2.0)),
+    "non-square": (hf.ViTModel, dict(global_pool="token", image_size=(8, 24), patch_size=(4, 2))),
+    "classifier": (hf.ViTForImageClassification, dict(global_pool="token", num_classes=3)),
+    "Dinov2": (hf.Dinov2Model, dict(global_pool="token", layer_scale=0.5)),
+    "registers": (hf.Dinov2WithRegistersModel, dict(global_pool="token", layer_scale=0.5, registers=4)),
+    "swiglu": (hf.Dinov2Model, dict(global_pool="token", layer_scale=0.5, mlp="swiglu", mlp_ratio=88 / 32)),
 }
 
 
@@ -190,7 +181,7 @@ def test_transformers_loads_the_folder(case, tmp_path):
 def test_transformers_loads_the_autoencoder(norm_pix_loss, tmp_path):
     ours = saved_autoencoder(tmp_path / "ours", norm_pix_loss, pos_embed="sincos")
     assert convert_model(ours, "huggingface", tmp_path / "hf") == []
-    theirs, loading = ViTMAEForPreTraining.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    theirs, loading = hf.ViTMAEForPreTraining.from_pretrained(tmp_path / "hf", output_loading_info=True)
     assert not loading["missing_keys"]
     assert not loading["unexpected_keys"]
     images, noise = torch.randn(2, 3, 16, 16), torch.rand(2, 16)
@@ -332,7 +323,7 @@ def test_two_classes_of_one_name_stay_two_for_transformers(tmp_path):
     names = ("crane", "cat", "crane")
     model = saved_encoder(tmp_path / "own", names, num_classes=3, global_pool="token")
     convert_model(model, "huggingface", tmp_path / "out")
-    theirs = ViTForImageClassification.from_pretrained(tmp_path / "out")
+    theirs = hf.ViTForImageClassification.from_pretrained(tmp_path / "out")
     assert theirs.config.id2label == dict(enumerate(names))
     assert sorted(theirs.config.label2id.values()) == [0, 1, 2]
     assert load_model(tmp_path / "out").origin.class_names == names

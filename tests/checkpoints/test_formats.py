@@ -9,33 +9,10 @@ import pytest
 import timm
 import torch
 import torchvision
+import transformers as hf
 from small import HUGGINGFACE, close, randomize, timm_model, under
 from timm.layers import SwiGLUPacked
 from torch import Tensor, nn
-from transformers import (
-    DeiTConfig,
-    DeiTForImageClassification,
-    DeiTForImageClassificationWithTeacher,
-    DeiTForMaskedImageModeling,
-    DeiTModel,
-    Dinov2Config,
-    Dinov2ForImageClassification,
-    Dinov2Model,
-    Dinov2WithRegistersConfig,
-    Dinov2WithRegistersModel,
-    IJepaConfig,
-    IJepaForImageClassification,
-    IJepaModel,
-    ViTConfig,
-    ViTForImageClassification,
-    ViTForMaskedImageModeling,
-    ViTMAEConfig,
-    ViTMAEForPreTraining,
-    ViTModel,
-    ViTMSNConfig,
-    ViTMSNForImageClassification,
-    ViTMSNModel,
-)
 
 from vit.checkpoints import CheckpointError, load_model
 from vit.encoder import VisionTransformer
@@ -130,8 +107,8 @@ MAE = dict(
 )  # fmt: skip
 
 
-def huggingface_mae(**settings) -> ViTMAEForPreTraining:
-    return randomize(ViTMAEForPreTraining(ViTMAEConfig(**MAE | settings)))
+def huggingface_mae(**settings) -> hf.ViTMAEForPreTraining:
+    return randomize(hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**MAE | settings)))
 
 
 def renamed(state: dict[str, Tensor], names: Iterable[tuple[str, str]]) -> dict[str, Tensor]:
@@ -155,7 +132,7 @@ def stacked(state: dict[str, Tensor], parts: tuple[str, ...], whole: str) -> dic
 QKV = ("attention.q_proj", "attention.k_proj", "attention.v_proj")
 
 
-def as_original_mae(model: ViTMAEForPreTraining) -> dict[str, Tensor]:
+def as_original_mae(model: hf.ViTMAEForPreTraining) -> dict[str, Tensor]:
     """transformers' weights under the names of facebookresearch/mae, whose code they were ported from."""
     names = (
         (r"^vit\.embeddings\.", ""), (r"^vit\.", ""), ("position_embeddings", "pos_embed"),
@@ -166,7 +143,7 @@ def as_original_mae(model: ViTMAEForPreTraining) -> dict[str, Tensor]:
     return stacked(renamed(model.state_dict(), names), QKV, "attn.qkv")
 
 
-def check_mae(ours: MaskedAutoencoder, theirs: ViTMAEForPreTraining) -> None:
+def check_mae(ours: MaskedAutoencoder, theirs: hf.ViTMAEForPreTraining) -> None:
     """Loss, predictions and the encoder's tokens agree, under the same noise."""
     images = torch.randn(3, 3, 16, 16)
     patches = ours.encoder.patch_embed.num_patches
@@ -214,7 +191,7 @@ def test_mae_encoder_of_a_file_with_decoder(images, tmp_path):
 def test_mae_heads_by_its_families():
     """MAE's decoder of width 512 has 16 heads, not 512 / 64 = 8; its ViT-H of width 1280 has 16, not 20."""
     state = as_original_mae(
-        ViTMAEForPreTraining(ViTMAEConfig(image_size=16, patch_size=8, num_hidden_layers=1, decoder_num_hidden_layers=1,
+        hf.ViTMAEForPreTraining(hf.ViTMAEConfig(image_size=16, patch_size=8, num_hidden_layers=1, decoder_num_hidden_layers=1,
                                           hidden_size=1280, num_attention_heads=16, intermediate_size=64,
                                           decoder_intermediate_size=32))
     )  # fmt: skip
@@ -350,9 +327,9 @@ DINOV2 = dict(image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, 
 
 def huggingface_dinov2(registers: int = 0, **settings) -> nn.Module:
     if registers:
-        config = Dinov2WithRegistersConfig(**DINOV2 | settings, num_register_tokens=registers)
-        return randomize(Dinov2WithRegistersModel(config))
-    return randomize(Dinov2Model(Dinov2Config(**DINOV2 | settings)))
+        config = hf.Dinov2WithRegistersConfig(**DINOV2 | settings, num_register_tokens=registers)
+        return randomize(hf.Dinov2WithRegistersModel(config))
+    return randomize(hf.Dinov2Model(hf.Dinov2Config(**DINOV2 | settings)))
 
 
 def as_original_dinov2(model: nn.Module, chunked: bool) -> dict[str, Tensor]:
@@ -405,8 +382,8 @@ def on_disk(model: nn.Module, folder: Path) -> Path:
 @pytest.mark.parametrize("case", VIT_CASES)
 @pytest.mark.parametrize("headed", [False, True])
 def test_huggingface_vit(case, headed, tmp_path):
-    config = ViTConfig(**HUGGINGFACE | VIT_CASES[case], num_labels=3)
-    theirs = randomize((ViTForImageClassification if headed else ViTModel)(config))
+    config = hf.ViTConfig(**HUGGINGFACE | VIT_CASES[case], num_labels=3)
+    theirs = randomize((hf.ViTForImageClassification if headed else hf.ViTModel)(config))
     ours = load_model(on_disk(theirs, tmp_path))
     size = config.image_size if isinstance(config.image_size, list) else [16, 16]
     images = torch.randn(2, config.num_channels, *size)
@@ -418,12 +395,12 @@ def test_huggingface_vit(case, headed, tmp_path):
 
 
 OF_VIT = {  # the families whose encoder is ViT's: their models without a head, and the class that keeps it within
-    "ViTMSN": (ViTMSNModel, ViTMSNConfig, ""),
-    "DeiT": (DeiTModel, DeiTConfig, ""),
-    "DeiT, two heads": (DeiTForImageClassificationWithTeacher, DeiTConfig, "deit"),
-    "DeiT, SimMIM": (DeiTForMaskedImageModeling, DeiTConfig, "deit"),
-    "I-JEPA": (IJepaModel, IJepaConfig, ""),
-    "ViT, SimMIM": (ViTForMaskedImageModeling, ViTConfig, "vit"),
+    "ViTMSN": (hf.ViTMSNModel, hf.ViTMSNConfig, ""),
+    "DeiT": (hf.DeiTModel, hf.DeiTConfig, ""),
+    "DeiT, two heads": (hf.DeiTForImageClassificationWithTeacher, hf.DeiTConfig, "deit"),
+    "DeiT, SimMIM": (hf.DeiTForMaskedImageModeling, hf.DeiTConfig, "deit"),
+    "I-JEPA": (hf.IJepaModel, hf.IJepaConfig, ""),
+    "ViT, SimMIM": (hf.ViTForMaskedImageModeling, hf.ViTConfig, "vit"),
 }
 
 
@@ -445,9 +422,9 @@ def test_huggingface_families_of_vit(case, place, images, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
-        (ViTMSNForImageClassification, ViTMSNConfig),
-        (DeiTForImageClassification, DeiTConfig),
-        (IJepaForImageClassification, IJepaConfig),
+        (hf.ViTMSNForImageClassification, hf.ViTMSNConfig),
+        (hf.DeiTForImageClassification, hf.DeiTConfig),
+        (hf.IJepaForImageClassification, hf.IJepaConfig),
     ],
 )
 def test_huggingface_classifiers_of_families_of_vit(kind, config, images, tmp_path):
@@ -496,14 +473,14 @@ def test_huggingface_dinov2(registers, swiglu, place, images, tmp_path):
 
 
 def test_huggingface_dinov2_classifier_is_left_out_with_the_reason(images, tmp_path):
-    theirs = randomize(Dinov2ForImageClassification(Dinov2Config(**DINOV2, num_labels=3)))
+    theirs = randomize(hf.Dinov2ForImageClassification(hf.Dinov2Config(**DINOV2, num_labels=3)))
     ours = load_model(on_disk(theirs, tmp_path))
     close(ours(images), theirs.dinov2(images).last_hidden_state)
     assert "beside the mean" in ours.origin.report.dropped["classifier.weight"]
 
 
 def test_huggingface_activation_that_is_not_computed_is_refused(tmp_path):
-    on_disk(ViTModel(ViTConfig(**HUGGINGFACE, hidden_act="gelu_new")), tmp_path)
+    on_disk(hf.ViTModel(hf.ViTConfig(**HUGGINGFACE, hidden_act="gelu_new")), tmp_path)
     with pytest.raises(CheckpointError, match="the activation 'gelu_new' is not computed here"):
         load_model(tmp_path)
 
@@ -571,8 +548,6 @@ def test_other_families_are_refused_by_name(name, family):
 
 
 def test_other_families_of_huggingface_are_refused_by_name():
-    import transformers as hf
-
     small = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
     models = {
         "BEiT": hf.BeitModel(hf.BeitConfig(**small, image_size=16, patch_size=4, use_relative_position_bias=True)),

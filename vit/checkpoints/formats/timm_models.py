@@ -125,7 +125,8 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
         labels = [labels[key] for key in sorted(labels, key=lambda key: int(key) if str(key).isdecimal() else 0)]
     mean, std = (tuple(settings[key]) if settings.get(key) else None for key in ("mean", "std"))
     names = tuple(map(str, labels)) if isinstance(labels, list | tuple) else ()
-    return Hints(only_given(encoder), {}, None, mean, std, settings.get("interpolation"), names)
+    how = settings.get("interpolation")
+    return Hints(only_given(encoder), mean=mean, std=std, interpolation=how, class_names=names)
 
 
 def fetch(name: str) -> Source:
