@@ -102,7 +102,7 @@ def block(card: str, language: str) -> str:
     return re.search(rf"^(`{{3,}}){language}\n(.*?)\n\1$", card, re.DOTALL | re.MULTILINE)[2]
 
 
-def test_a_pretraining_is_told_with_its_figures_and_how_to_make_it_again(runs, tmp_path):
+def test_the_card_of_a_pretraining_has_its_figures_and_its_recipe(runs, tmp_path):
     out = tmp_path / "tiny"
     note = "Its images are JPEG files, quality 75"
     asked = ["--half", "--card", "--note", note, "--results", runs / "of pre"]
@@ -153,7 +153,7 @@ def test_the_settings_in_a_card_are_the_run_s(runs, tmp_path):
         assert (again.train, again.classify) == (config.train, config.classify)
 
 
-def test_a_fine_tuning_is_told_with_its_figures(runs, tmp_path):
+def test_the_card_of_a_fine_tuning_has_its_figures(runs, tmp_path):
     out = tmp_path / "tiny-finetuned"
     assert vit(runs / "fine", "--to", "safetensors", "--card", "--results", runs / "of fine", "--out", out) == 0
     card = (out / "README.md").read_text()
@@ -187,7 +187,7 @@ def test_a_fine_tuning_is_told_with_its_figures(runs, tmp_path):
         (["{runs}/pre", "--half", "--to", "timm"], "--half: is for --to safetensors"),
     ],
 )
-def test_what_cannot_be_told_is_one_line_and_writes_nothing(argv, said, runs, tmp_path, capsys):
+def test_a_card_that_cannot_be_written_is_one_line_and_leaves_nothing(argv, said, runs, tmp_path, capsys):
     argv = [part.replace("{runs}", str(runs)) for part in argv]
     to = [] if "--to" in argv else ["--to", "safetensors"]
     assert vit(*argv, *to, "--out", tmp_path / "out") == 2
@@ -260,7 +260,7 @@ def test_odd_names_stay_text(tmp_path):
     [("", ""), ("runs/tiny", "runs/tiny"), ("hf/me/tiny", "hf/me/tiny"), ("/home/somebody/tiny", "tiny"),
      ("~/runs/tiny", "tiny"), ("../somebody/tiny/", "tiny"), ("C:\\Users\\somebody\\tiny", "tiny"), (None, None)],
 )  # fmt: skip
-def test_of_a_place_the_name_stays(init, left):
+def test_only_the_name_of_a_path_stays(init, left):
     settings = {"data": {"root": HOME, "cache": HOME, "flip": 0.5}, "model": {"init": init, "depth": 2}}
     assert without_paths(settings) == {"data": {"flip": 0.5}, "model": {"init": left, "depth": 2}}
     assert without_paths({"init": init, "data": {"warning": HOME}}) == {"init": left, "data": {}}

@@ -202,7 +202,7 @@ def test_a_layer_scale_is_in_both_or_in_neither(scaled, tmp_path):
     assert "its settings say " + ("no layer scale" if scaled else "a layer scale") in refused(tmp_path, num_heads=4)
 
 
-def test_a_head_that_the_settings_speak_of_is_missing_where_the_file_has_none(tmp_path):
+def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
     timm_folder(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
     save_file({k: v for k, v in state.items() if not k.startswith("head.")}, tmp_path / "model.safetensors")

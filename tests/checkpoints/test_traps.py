@@ -1,4 +1,4 @@
-"""The ways in which pretrained weights are loaded wrong in silence: here each is loaded right, or refused aloud."""
+"""The ways in which pretrained weights are loaded wrong in silence: here each is loaded right, or refused with the reason."""
 
 import argparse
 import json

@@ -79,7 +79,7 @@ def test_flip_is_the_mean_of_an_image_and_its_mirror_image():
     assert not torch.allclose(both[0], both[1], atol=1e-4)
 
 
-def test_what_logits_are_worth_by_its_definitions():
+def test_metrics_of_logits_by_their_definitions():
     logits, labels = torch.randn(300, 4), torch.randint(0, 4, (300,))
     found = classification_metrics(logits, labels)
     expected = torch.zeros(4, 4, dtype=torch.long)

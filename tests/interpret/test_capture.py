@@ -316,7 +316,7 @@ def test_weights_under_a_mask_in_the_order_of_the_grid():
         assert torch.equal(found, weights[image][:, places][:, :, places])
 
 
-# --- what could be wrong without anybody seeing ---------------------------------------------------------------------------
+# --- errors that nobody would see -------------------------------------------------------------------------------------
 
 
 def test_a_layer_that_attends_more_than_once_in_a_pass_has_no_one_map():

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import torch
+from PIL.Image import Resampling
 
 from vit.checkpoints.formats.format import HALVES, Format, Hints, only_given, pair
 from vit.checkpoints.formats.outgoing import Outgoing
@@ -97,7 +98,7 @@ DECODER_SETTINGS = {
     "depth": "decoder_num_hidden_layers",
     "num_heads": "decoder_num_attention_heads",
 }
-FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's numbers
+FILTERS = {kind.value: kind.name.lower() for kind in Resampling}
 
 
 def huggingface_hints(source: Source) -> Hints:
