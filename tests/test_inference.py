@@ -3,12 +3,11 @@
 import pytest
 import torch
 from PIL import Image
-from tiny import noise
+from tiny import NORMALIZE, noise
 from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.checkpoints import load_model, save_model
 from vit.config import DecoderConfig, ViTConfig
-from vit.data.augment import Normalization
 from vit.data.images import DataError
 from vit.encoder import VisionTransformer
 from vit.inference import embed, predict
@@ -16,7 +15,6 @@ from vit.load_options import CheckpointError
 from vit.mae import build_autoencoder
 
 SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=16, depth=2, num_heads=2)
-NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
 
 
 def loaded(folder, model):

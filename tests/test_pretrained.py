@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny import NORMALIZE
 
 import vit.pretrained
 from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
 from vit.checkpoints.native import content_hash
 from vit.cli import main
 from vit.config import DecoderConfig, ViTConfig
-from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
-from vit.pretrained import FILES, ShippedError, shipped, shipped_models
+from vit.pretrained import FILES, shipped, shipped_models
 
 SIZES = dict(image_size=(8, 8), patch_size=(4, 4), embed_dim=16, depth=2, num_heads=2)
-NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
 MOST = 30e6  # bytes, all of them together
 OF_A_MACHINE = re.compile(r"(?:^|[\s\"'=(])(?:/(?!/)[\w.-]+/|~/|[A-Z]:\\)")
 
@@ -127,7 +126,7 @@ def test_a_name_that_is_nearly_one_is_one_line_with_those_that_are(place):
 
 @pytest.mark.parametrize("name", ["", ".", "..", "__pycache__", "../own/small-mae", "small-mae/../small-mae", "x\0y"])
 def test_nothing_but_a_name_is_one(name, place):
-    with pytest.raises(ShippedError, match="no model called"):
+    with pytest.raises(CheckpointError, match="no model called"):
         shipped(name)
 
 
@@ -186,7 +185,7 @@ def test_a_damaged_one_is_one_line(place):
         load_model("small-mae")
     for broken in (b"", b"\xff" * 20, b"\2\0\0\0\0\0\0\0[]", content[:40]):
         weights.write_bytes(broken)
-        with pytest.raises(ShippedError, match="is damaged, install the package again") as error:
+        with pytest.raises(CheckpointError, match="is damaged, install the package again") as error:
             shipped("small-mae")
         assert "\n" not in str(error.value)
 

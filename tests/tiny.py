@@ -12,12 +12,16 @@ from torch import Tensor
 
 from vit.config import AugmentConfig, ClassifyConfig, Config, ModelConfig, OptimConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
+from vit.data.augment import Normalization
 from vit.data.images import content_hash
+from vit.device import Compute
 
 TINY = ModelConfig(
     image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2
 )
 CLASSES = ("ape", "bee", "cat")
+NORMALIZE = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+CPU = Compute(torch.device("cpu"))
 RECONSTRUCT = Config(
     augment=AugmentConfig(crop_scale=(0.5, 1.0)),
     model=TINY,

@@ -1,6 +1,6 @@
 """The models of the package for timm: `import vit.timm`, then `timm.create_model("vit_tiny_p4_cifar10", pretrained=True)`.
 
-timm finds models only where it is told of them, so this module must be imported; it imports timm, which takes seconds.
+timm only finds models that are registered, so this module must be imported; it imports timm, which takes seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ default_cfgs: dict[str, dict[str, Any]] = {}
 
 
 def _register(name: str, folder: Path) -> None:
-    """Tell timm of a model; its SHA-256 is compared now, as timm compares none."""
+    """Register a model with timm; its SHA-256 is compared here, because timm compares none."""
     hints = native_hints(read_checkpoint(folder))
     normalize = Normalization(list(hints.mean or ()), list(hints.std or ()))
     config = timm_config(ViTConfig(**hints.encoder), normalize, hints.interpolation or "bicubic", hints.class_names)

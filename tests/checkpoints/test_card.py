@@ -6,17 +6,16 @@ import re
 import shlex
 
 import pytest
-import torch
 import yaml
+from tiny import image_set, noise
 
 from vit.atomic import write_json
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.card import card_of, model_card
 from vit.cli import main
 from vit.config import ClassifyConfig, Config, DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
-from vit.data import Dataset, ImageSet
+from vit.data import Dataset
 from vit.data.augment import Normalization
-from vit.data.images import content_hash
 from vit.encoder import VisionTransformer
 from vit.report.summary import summarize
 from vit.runs import RunFiles, RunRecord, without_paths
@@ -43,14 +42,9 @@ FINE = dataclasses.replace(
 )
 
 
-def image_set(count: int, seed: int) -> ImageSet:
-    draws = torch.Generator().manual_seed(seed)
-    images = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=draws)
-    labels = torch.arange(count) % 2
-    return ImageSet(images, labels, ("one", "other"), content_hash(images, labels))
-
-
-DATA = Dataset("Noise (JPEG q75)", "folder", image_set(24, 0), image_set(12, 1))
+CLASSES = ("one", "other")
+SETS = (image_set(noise(count, seed, (8, 8)), CLASSES) for count, seed in ((24, 0), (12, 1)))
+DATA = Dataset("Noise (JPEG q75)", "folder", *SETS)
 
 
 def finish(folder, config):
@@ -108,7 +102,7 @@ def block(card: str, language: str) -> str:
     return re.search(rf"^(`{{3,}}){language}\n(.*?)\n\1$", card, re.DOTALL | re.MULTILINE)[2]
 
 
-def test_a_pretraining_is_told_with_its_figures_and_how_to_make_it_again(runs, tmp_path):
+def test_the_card_of_a_pretraining_has_its_figures_and_its_recipe(runs, tmp_path):
     out = tmp_path / "tiny"
     note = "Its images are JPEG files, quality 75"
     asked = ["--half", "--card", "--note", note, "--results", runs / "of pre"]
@@ -159,7 +153,7 @@ def test_the_settings_in_a_card_are_the_run_s(runs, tmp_path):
         assert (again.train, again.classify) == (config.train, config.classify)
 
 
-def test_a_fine_tuning_is_told_with_its_figures(runs, tmp_path):
+def test_the_card_of_a_fine_tuning_has_its_figures(runs, tmp_path):
     out = tmp_path / "tiny-finetuned"
     assert vit(runs / "fine", "--to", "safetensors", "--card", "--results", runs / "of fine", "--out", out) == 0
     card = (out / "README.md").read_text()
@@ -193,7 +187,7 @@ def test_a_fine_tuning_is_told_with_its_figures(runs, tmp_path):
         (["{runs}/pre", "--half", "--to", "timm"], "--half: is for --to safetensors"),
     ],
 )
-def test_what_cannot_be_told_is_one_line_and_writes_nothing(argv, said, runs, tmp_path, capsys):
+def test_a_card_that_cannot_be_written_is_one_line_and_leaves_nothing(argv, said, runs, tmp_path, capsys):
     argv = [part.replace("{runs}", str(runs)) for part in argv]
     to = [] if "--to" in argv else ["--to", "safetensors"]
     assert vit(*argv, *to, "--out", tmp_path / "out") == 2
@@ -266,7 +260,7 @@ def test_odd_names_stay_text(tmp_path):
     [("", ""), ("runs/tiny", "runs/tiny"), ("hf/me/tiny", "hf/me/tiny"), ("/home/somebody/tiny", "tiny"),
      ("~/runs/tiny", "tiny"), ("../somebody/tiny/", "tiny"), ("C:\\Users\\somebody\\tiny", "tiny"), (None, None)],
 )  # fmt: skip
-def test_of_a_place_the_name_stays(init, left):
+def test_only_the_name_of_a_path_stays(init, left):
     settings = {"data": {"root": HOME, "cache": HOME, "flip": 0.5}, "model": {"init": init, "depth": 2}}
     assert without_paths(settings) == {"data": {"flip": 0.5}, "model": {"init": left, "depth": 2}}
     assert without_paths({"init": init, "data": {"warning": HOME}}) == {"init": left, "data": {}}

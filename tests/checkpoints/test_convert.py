@@ -7,62 +7,30 @@ from dataclasses import asdict
 import pytest
 import timm
 import torch
+import transformers as hf
 from PIL import Image
-from torch import nn
-from transformers import (
-    AutoImageProcessor,
-    AutoModel,
-    AutoModelForImageClassification,
-    Dinov2Model,
-    Dinov2WithRegistersModel,
-    ViTForImageClassification,
-    ViTMAEForPreTraining,
-    ViTModel,
-)
+from small import SIZES, autoencoder, close, randomize, same
+from tiny import NORMALIZE
 
 from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
 from vit.checkpoints.export import export_program
-from vit.config import DecoderConfig, ViTConfig
+from vit.config import ViTConfig
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
-from vit.mae import build_autoencoder, masked_patch_loss
+from vit.mae import masked_patch_loss
 from vit.masking import mask_from_noise
-
-SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=32, depth=2, num_heads=4)
-NORMALIZE = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
-
-
-def randomize(model: nn.Module) -> None:
-    """Draw anew whatever learns; a fixed position table stays the one it is."""
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.2)
 
 
 def saved_encoder(folder, class_names=(), **settings):
-    model = VisionTransformer(ViTConfig(**SIZES | settings)).eval()
-    randomize(model)
+    model = randomize(VisionTransformer(ViTConfig(**SIZES | settings)))
     normalize = NORMALIZE if model.config.channels == 3 else Normalization([0.1], [0.4])
     save_model(folder, model, normalize, class_names, "some images", interpolation="bilinear")
     return load_model(folder)
 
 
 def saved_autoencoder(folder, norm_pix_loss=True, **settings):
-    model = build_autoencoder(ViTConfig(**SIZES | settings), DecoderConfig(dim=24, depth=2, num_heads=3), norm_pix_loss)
-    randomize(model)
-    save_model(folder, model, NORMALIZE, (), "some images")
+    save_model(folder, randomize(autoencoder(norm_pix_loss, depth=2, **settings)), NORMALIZE, (), "some images")
     return load_model(folder)
-
-
-def same(one, other) -> None:
-    ours, theirs = one.state_dict(), other.state_dict()
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        assert torch.equal(value, theirs[name]), name
-
-
-def close(one, other) -> None:
-    torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
 TIMM_CASES = {
@@ -90,8 +58,8 @@ def test_timm_loads_the_folder(case, tmp_path):
     theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
     images = torch.randn(2, ours.config.channels, *ours.config.image_size)
     tokens = ours(images)
-    torch.testing.assert_close(theirs.forward_features(images), tokens, rtol=0, atol=1e-5)
-    torch.testing.assert_close(theirs(images), ours.forward_head(tokens), rtol=0, atol=1e-5)
+    close(theirs.forward_features(images), tokens)
+    close(theirs(images), ours.forward_head(tokens))
     assert theirs.pretrained_cfg["mean"] == ours.origin.normalize.mean
     assert theirs.pretrained_cfg["interpolation"] == "bilinear"
 
@@ -140,19 +108,19 @@ def test_a_folder_of_ours_is_loaded_by_timm_and_transformers_as_it_is(case, half
     assert theirs.pretrained_cfg["mean"] == NORMALIZE.mean
     assert theirs.num_classes == len(classes)
 
-    theirs, loading = AutoModel.from_pretrained(folder, output_loading_info=True)
+    theirs, loading = hf.AutoModel.from_pretrained(folder, output_loading_info=True)
     assert not loading["missing_keys"]
     assert all("decoder." in name or "head." in name for name in loading["unexpected_keys"])
     result = theirs.eval()(images)
     close(result.last_hidden_state, tokens)
     close(result.pooler_output, encoder.fc_norm(encoder.pool(tokens)))
     if classes:
-        theirs = AutoModelForImageClassification.from_pretrained(folder).eval()
+        theirs = hf.AutoModelForImageClassification.from_pretrained(folder).eval()
         close(theirs(images).logits, encoder.forward_head(tokens))
         assert theirs.config.id2label == dict(enumerate(classes))
     if case != "non-square":
         pixels = Image.fromarray(torch.randint(0, 256, (16, 16, 3), dtype=torch.uint8).numpy())
-        prepared = AutoImageProcessor.from_pretrained(folder)(pixels)["pixel_values"]
+        prepared = hf.AutoImageProcessor.from_pretrained(folder)(pixels)["pixel_values"]
         close(torch.as_tensor(prepared)[0], ours.origin.transform(pixels))
 
 
@@ -162,20 +130,20 @@ def test_what_timm_would_compute_otherwise_has_no_settings_for_it(settings, tmp_
     assert "pretrained_cfg" not in json.loads((tmp_path / "ours" / "config.json").read_text())
     for load in (
         lambda: timm.create_model(f"local-dir:{tmp_path / 'ours'}"),
-        lambda: AutoModel.from_pretrained(tmp_path / "ours"),
+        lambda: hf.AutoModel.from_pretrained(tmp_path / "ours"),
     ):
         with pytest.raises((KeyError, ValueError)):
             load()
 
 
 HUGGINGFACE_CASES = {
-    "ViT": (ViTModel, dict(global_pool="token")),
-    "no qkv bias": (ViTModel, dict(global_pool="token", qkv_bias=False, mlp_ratio=2.0)),
-    "non-square": (ViTModel, dict(global_pool="token", image_size=(8, 24), patch_size=(4, 2))),
-    "classifier": (ViTForImageClassification, dict(global_pool="token", num_classes=3)),
-    "Dinov2": (Dinov2Model, dict(global_pool="token", layer_scale=0.5)),
-    "registers": (Dinov2WithRegistersModel, dict(global_pool="token", layer_scale=0.5, registers=4)),
-    "swiglu": (Dinov2Model, dict(global_pool="token", layer_scale=0.5, mlp="swiglu", mlp_ratio=88 / 32)),
+    "ViT": (hf.ViTModel, dict(global_pool="token")),
+    "no qkv bias": (hf.ViTModel, dict(global_pool="token", qkv_bias=False, mlp_ratio=2.0)),
+    "non-square": (hf.ViTModel, dict(global_pool="token", image_size=(8, 24), patch_size=(4, 2))),
+    "classifier": (hf.ViTForImageClassification, dict(global_pool="token", num_classes=3)),
+    "Dinov2": (hf.Dinov2Model, dict(global_pool="token", layer_scale=0.5)),
+    "registers": (hf.Dinov2WithRegistersModel, dict(global_pool="token", layer_scale=0.5, registers=4)),
+    "swiglu": (hf.Dinov2Model, dict(global_pool="token", layer_scale=0.5, mlp="swiglu", mlp_ratio=88 / 32)),
 }
 
 
@@ -196,10 +164,10 @@ def test_transformers_loads_the_folder(case, tmp_path):
     tokens = ours(images)
     result = theirs.eval()(images)
     if settings.get("num_classes"):
-        torch.testing.assert_close(result.logits, ours.forward_head(tokens), rtol=0, atol=1e-5)
+        close(result.logits, ours.forward_head(tokens))
         assert theirs.config.id2label == dict(enumerate(names))
     else:
-        torch.testing.assert_close(result.last_hidden_state, tokens, rtol=0, atol=1e-5)
+        close(result.last_hidden_state, tokens)
     processor = json.loads((tmp_path / "hf" / "preprocessor_config.json").read_text())
     assert (processor["image_mean"], processor["resample"]) == (NORMALIZE.mean, 2)
     again = load_model(tmp_path / "hf")
@@ -213,13 +181,13 @@ def test_transformers_loads_the_folder(case, tmp_path):
 def test_transformers_loads_the_autoencoder(norm_pix_loss, tmp_path):
     ours = saved_autoencoder(tmp_path / "ours", norm_pix_loss, pos_embed="sincos")
     assert convert_model(ours, "huggingface", tmp_path / "hf") == []
-    theirs, loading = ViTMAEForPreTraining.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    theirs, loading = hf.ViTMAEForPreTraining.from_pretrained(tmp_path / "hf", output_loading_info=True)
     assert not loading["missing_keys"]
     assert not loading["unexpected_keys"]
     images, noise = torch.randn(2, 3, 16, 16), torch.rand(2, 16)
     mask = mask_from_noise(noise, 4)
     loss = masked_patch_loss(ours(images, mask), ours.targets(images), mask.mask)
-    torch.testing.assert_close(theirs.eval()(images, noise=noise).loss, loss, rtol=0, atol=1e-5)
+    close(theirs.eval()(images, noise=noise).loss, loss)
     same(load_model(tmp_path / "hf"), ours)
 
 
@@ -269,17 +237,6 @@ def test_own_format_round_trip_of_every_kind(tmp_path):
         same(again, ours)
         assert again.config == ours.config
         assert again.origin.data == "some images"
-
-
-def test_half_precision_on_disk_is_float32_when_loaded(tmp_path):
-    model = saved_encoder(tmp_path / "whole")
-    save_model(tmp_path / "half", model, NORMALIZE, dtype=torch.float16)
-    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("half", "whole")]
-    assert sizes[0] < 0.6 * sizes[1]
-    again = load_model(tmp_path / "half")
-    assert {value.dtype for value in again.state_dict().values()} == {torch.float32}
-    for name, value in again.state_dict().items():
-        assert torch.equal(value, model.state_dict()[name].half().float())
 
 
 @pytest.mark.parametrize(
@@ -366,7 +323,7 @@ def test_two_classes_of_one_name_stay_two_for_transformers(tmp_path):
     names = ("crane", "cat", "crane")
     model = saved_encoder(tmp_path / "own", names, num_classes=3, global_pool="token")
     convert_model(model, "huggingface", tmp_path / "out")
-    theirs = ViTForImageClassification.from_pretrained(tmp_path / "out")
+    theirs = hf.ViTForImageClassification.from_pretrained(tmp_path / "out")
     assert theirs.config.id2label == dict(enumerate(names))
     assert sorted(theirs.config.label2id.values()) == [0, 1, 2]
     assert load_model(tmp_path / "out").origin.class_names == names

@@ -5,16 +5,15 @@ import json
 
 import pytest
 import torch
+from small import SIZES, autoencoder, randomize
 from torch import nn
 
 from vit.attention import MultiHeadSelfAttention
 from vit.checkpoints import CheckpointError
 from vit.checkpoints.export import export_program
-from vit.config import DecoderConfig, ViTConfig
+from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
-from vit.mae import build_autoencoder
 
-SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=32, depth=2, num_heads=4)
 CASES = {
     "class token": dict(global_pool="token"),
     "no class token": dict(class_token=False),
@@ -29,11 +28,7 @@ QUICK = ("class token", "registers, head")  # the others take half a minute toge
 
 
 def encoder(**settings) -> VisionTransformer:
-    torch.manual_seed(0)
-    model = VisionTransformer(ViTConfig(**SIZES | settings))
-    for name, parameter in model.named_parameters():
-        nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.2)
-    return model
+    return randomize(VisionTransformer(ViTConfig(**SIZES | settings)))
 
 
 def run(path, images):
@@ -76,9 +71,7 @@ def test_the_program_computes_what_the_model_does(to, case, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("to", ["onnx", "torch-export"])
 def test_an_autoencoder_gives_its_encoder_and_stays_as_it_was(to, tmp_path, capfd):
-    model = build_autoencoder(
-        ViTConfig(**SIZES | dict(pos_embed="sincos")), DecoderConfig(dim=24, depth=1, num_heads=3), True
-    )
+    model = autoencoder(pos_embed="sincos")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     learns = [parameter.requires_grad for parameter in model.parameters()]
     path = tmp_path / ("model.onnx" if to == "onnx" else "model.pt2")

@@ -1,61 +1,26 @@
 """Every format against the code that it comes from: the same features, logits, loss and reconstruction."""
 
+import argparse
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import timm
 import torch
 import torchvision
+import transformers as hf
+from small import HUGGINGFACE, close, randomize, timm_model, under
 from timm.layers import SwiGLUPacked
-from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
-from transformers import (
-    DeiTConfig,
-    DeiTForImageClassification,
-    DeiTForImageClassificationWithTeacher,
-    DeiTForMaskedImageModeling,
-    DeiTModel,
-    Dinov2Config,
-    Dinov2ForImageClassification,
-    Dinov2Model,
-    Dinov2WithRegistersConfig,
-    Dinov2WithRegistersModel,
-    IJepaConfig,
-    IJepaForImageClassification,
-    IJepaModel,
-    ViTConfig,
-    ViTForImageClassification,
-    ViTForMaskedImageModeling,
-    ViTMAEConfig,
-    ViTMAEForPreTraining,
-    ViTModel,
-    ViTMSNConfig,
-    ViTMSNForImageClassification,
-    ViTMSNModel,
-)
 
 from vit.checkpoints import CheckpointError, load_model
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import mask_from_noise
 
-
-def randomize(model: nn.Module) -> nn.Module:
-    """Draw every parameter anew, so that no zero bias or unit norm hides a mistake."""
-    for name, parameter in model.named_parameters():
-        centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-        nn.init.normal_(parameter, centre, std=min(0.2, parameter[0].numel() ** -0.5))
-    return model.eval().requires_grad_(False)
-
-
-def close(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-
-
 # --- timm ------------------------------------------------------------------------------------------------------------
 
-TIMM = dict(img_size=(16, 16), patch_size=4, embed_dim=32, depth=2, num_heads=4, num_classes=5)
 TIMM_CASES = {
     "plain": dict(),
     "registers": dict(reg_tokens=3),
@@ -74,7 +39,7 @@ TIMM_CASES = {
 
 @pytest.mark.parametrize("case", TIMM_CASES)
 def test_timm(case):
-    theirs = randomize(TimmVisionTransformer(**TIMM | TIMM_CASES[case]))
+    theirs = timm_model(**TIMM_CASES[case])
     ours = load_model(theirs.state_dict(), num_heads=4)
     assert isinstance(ours, VisionTransformer)
     images = torch.randn(2, theirs.patch_embed.proj.in_channels, 16, 16)
@@ -84,7 +49,7 @@ def test_timm(case):
 
 
 def test_timm_non_square_says_its_grid():
-    theirs = randomize(TimmVisionTransformer(**TIMM | dict(img_size=(8, 24), embed_dim=64, num_heads=1)))
+    theirs = timm_model(img_size=(8, 24), embed_dim=64, num_heads=1)
     with pytest.raises(CheckpointError, match="no square grid; give grid_size"):
         load_model(theirs.state_dict())
     ours = load_model(theirs.state_dict(), grid_size=(2, 6))
@@ -142,11 +107,32 @@ MAE = dict(
 )  # fmt: skip
 
 
-def huggingface_mae(**settings) -> ViTMAEForPreTraining:
-    return randomize(ViTMAEForPreTraining(ViTMAEConfig(**MAE | settings)))
+def huggingface_mae(**settings) -> hf.ViTMAEForPreTraining:
+    return randomize(hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**MAE | settings)))
 
 
-def as_original_mae(model: ViTMAEForPreTraining) -> dict[str, Tensor]:
+def renamed(state: dict[str, Tensor], names: Iterable[tuple[str, str]]) -> dict[str, Tensor]:
+    """Tensors under other names, by regular expressions and what takes their place."""
+    result = {}
+    for name, value in state.items():
+        for old, new in names:
+            name = re.sub(old, new, name)
+        result[name] = value
+    return result
+
+
+def stacked(state: dict[str, Tensor], parts: tuple[str, ...], whole: str) -> dict[str, Tensor]:
+    """Tensors of which those with `parts` in their names are one."""
+    for name in [name for name in state if parts[0] in name]:
+        found = [state.pop(name.replace(parts[0], part)) for part in parts]
+        state[name.replace(parts[0], whole)] = torch.cat(found)
+    return state
+
+
+QKV = ("attention.q_proj", "attention.k_proj", "attention.v_proj")
+
+
+def as_original_mae(model: hf.ViTMAEForPreTraining) -> dict[str, Tensor]:
     """transformers' weights under the names of facebookresearch/mae, whose code they were ported from."""
     names = (
         (r"^vit\.embeddings\.", ""), (r"^vit\.", ""), ("position_embeddings", "pos_embed"),
@@ -154,20 +140,12 @@ def as_original_mae(model: ViTMAEForPreTraining) -> dict[str, Tensor]:
         (r"^decoder\.decoder_layers", "decoder_blocks"), (r"^decoder\.", ""), ("layernorm_before", "norm1"),
         ("layernorm_after", "norm2"), (r"attention\.o_proj", "attn.proj"),
     )  # fmt: skip
-    state = {}
-    for name, value in model.state_dict().items():
-        for old, new in names:
-            name = re.sub(old, new, name)
-        state[name] = value
-    for name in [name for name in state if ".attention.q_proj." in name]:
-        parts = [state.pop(name.replace("q_proj", f"{letter}_proj")) for letter in "qkv"]
-        state[name.replace("attention.q_proj", "attn.qkv")] = torch.cat(parts)
-    return state
+    return stacked(renamed(model.state_dict(), names), QKV, "attn.qkv")
 
 
-def check_mae(ours: MaskedAutoencoder, theirs: ViTMAEForPreTraining, size: tuple[int, int] = (16, 16)) -> None:
+def check_mae(ours: MaskedAutoencoder, theirs: hf.ViTMAEForPreTraining) -> None:
     """Loss, predictions and the encoder's tokens agree, under the same noise."""
-    images = torch.randn(3, 3, *size)
+    images = torch.randn(3, 3, 16, 16)
     patches = ours.encoder.patch_embed.num_patches
     noise = torch.rand(3, patches)
     keep = int(patches * (1 - theirs.config.mask_ratio))
@@ -184,8 +162,6 @@ def check_mae(ours: MaskedAutoencoder, theirs: ViTMAEForPreTraining, size: tuple
 @pytest.mark.parametrize("norm_pix_loss", [True, False])
 @pytest.mark.parametrize("wrapped", ["model", "args"])
 def test_mae_with_its_decoder(norm_pix_loss, wrapped, tmp_path):
-    import argparse
-
     theirs = huggingface_mae(norm_pix_loss=norm_pix_loss, layer_norm_eps=1e-6)
     file = {"model": as_original_mae(theirs)}
     if wrapped == "args":  # as main_pretrain.py saves it
@@ -201,13 +177,12 @@ def test_mae_with_its_decoder(norm_pix_loss, wrapped, tmp_path):
     assert set(dropped) == ({"optimizer.state.0.exp_avg"} if wrapped == "args" else set())
 
 
-def test_mae_encoder_of_a_file_with_decoder(tmp_path):
+def test_mae_encoder_of_a_file_with_decoder(images, tmp_path):
     theirs = huggingface_mae(layer_norm_eps=1e-6)
     torch.save({"model": as_original_mae(theirs)}, tmp_path / "mae.pth")
     ours = load_model(tmp_path / "mae.pth", part="encoder", num_heads=4)
     assert isinstance(ours, VisionTransformer)
     whole = load_model(tmp_path / "mae.pth", num_heads=4, decoder_heads=3, norm_pix_loss=True)
-    images = torch.randn(2, 3, 16, 16)
     assert torch.equal(ours(images), whole.encoder(images))
     assert all(why == "only the encoder was asked for" for why in ours.origin.report.dropped.values())
     assert len(ours.origin.report.dropped) == len(whole.decoder.state_dict())
@@ -216,7 +191,7 @@ def test_mae_encoder_of_a_file_with_decoder(tmp_path):
 def test_mae_heads_by_its_families():
     """MAE's decoder of width 512 has 16 heads, not 512 / 64 = 8; its ViT-H of width 1280 has 16, not 20."""
     state = as_original_mae(
-        ViTMAEForPreTraining(ViTMAEConfig(image_size=16, patch_size=8, num_hidden_layers=1, decoder_num_hidden_layers=1,
+        hf.ViTMAEForPreTraining(hf.ViTMAEConfig(image_size=16, patch_size=8, num_hidden_layers=1, decoder_num_hidden_layers=1,
                                           hidden_size=1280, num_attention_heads=16, intermediate_size=64,
                                           decoder_intermediate_size=32))
     )  # fmt: skip
@@ -225,32 +200,26 @@ def test_mae_heads_by_its_families():
     assert sum("are a guess" in note for note in model.origin.report.notes) == 2
 
 
-def test_mae_fine_tuned(tmp_path):
-    import argparse
-
-    theirs = randomize(TimmVisionTransformer(**TIMM | dict(global_pool="avg")))  # as models_vit.py computes it
+def test_mae_fine_tuned(images, tmp_path):
+    theirs = timm_model(global_pool="avg")  # as models_vit.py computes it
     args = argparse.Namespace(finetune="mae_pretrain.pth", layer_decay=0.65, input_size=16)
     torch.save({"model": theirs.state_dict(), "epoch": 99, "args": args}, tmp_path / "tuned.pth")
     ours = load_model(tmp_path / "tuned.pth", num_heads=4)
-    images = torch.randn(2, 3, 16, 16)
     close(ours.forward_head(ours(images)), theirs(images))
     assert ours.origin.format == "facebookresearch/mae, fine-tuned"
     assert (ours.config.global_pool, ours.config.fc_norm) == ("avg", True)
 
 
 @pytest.mark.parametrize("said", [True, False])
-def test_mae_linear_probe_keeps_its_head(said, tmp_path):
+def test_mae_linear_probe_keeps_its_head(said, images, tmp_path):
     """As main_linprobe.py saves it: a batch norm without a scale before the classifier."""
-    import argparse
-
-    theirs = randomize(TimmVisionTransformer(**TIMM | dict(global_pool="token")))
+    theirs = timm_model(global_pool="token")
     theirs.head = nn.Sequential(nn.BatchNorm1d(32, affine=False, eps=1e-6), theirs.head).eval()
     nn.init.normal_(theirs.head[0].running_mean)
     nn.init.uniform_(theirs.head[0].running_var, 0.1, 2)
     args = {"args": argparse.Namespace(finetune="mae_pretrain.pth", global_pool=False)} if said else {}
     torch.save({"model": theirs.state_dict(), **args}, tmp_path / "probe.pth")
     ours = load_model(tmp_path / "probe.pth", num_heads=4)
-    images = torch.randn(2, 3, 16, 16)
     close(ours.forward_head(ours(images)), theirs(images))
     assert "batch norm" in ours.origin.report.converted["head.weight"][1]
     assert set(ours.origin.report.dropped) == {"model.head.0.num_batches_tracked"}
@@ -261,14 +230,10 @@ def test_mae_linear_probe_keeps_its_head(said, tmp_path):
 
 def dino_file(student: nn.Module, teacher: nn.Module) -> dict:
     """As main_dino.py saves it."""
-    import argparse
-
-    head = {"mlp.0.weight": torch.ones(4, 32), "last_layer.weight_g": torch.ones(4, 1)}
+    head = under("head.", {"mlp.0.weight": torch.ones(4, 32), "last_layer.weight_g": torch.ones(4, 1)})
     return {
-        "student": {f"module.backbone.{k}": v for k, v in student.state_dict().items()}
-        | {f"module.head.{k}": v for k, v in head.items()},
-        "teacher": {f"backbone.{k}": v for k, v in teacher.state_dict().items()}
-        | {f"head.{k}": v for k, v in head.items()},
+        "student": under("module.", under("backbone.", student.state_dict()) | head),
+        "teacher": under("backbone.", teacher.state_dict()) | head,
         "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
         "epoch": 7,
         "args": argparse.Namespace(arch="vit_tiny", patch_size=4, teacher_temp=0.04),
@@ -277,11 +242,10 @@ def dino_file(student: nn.Module, teacher: nn.Module) -> dict:
 
 
 @pytest.mark.parametrize("branch", [None, "teacher", "student"])
-def test_dino_training_file(branch, tmp_path):
-    student, teacher = (randomize(TimmVisionTransformer(**TIMM | dict(num_classes=0))) for _ in range(2))
+def test_dino_training_file(branch, images, tmp_path):
+    student, teacher = (timm_model(num_classes=0) for _ in range(2))
     torch.save(dino_file(student, teacher), tmp_path / "dino.pth")
     ours = load_model(tmp_path / "dino.pth", branch=branch, num_heads=4)
-    images = torch.randn(2, 3, 16, 16)
     close(ours(images), (student if branch == "student" else teacher).forward_features(images))
     dropped = ours.origin.report.dropped
     other = "teacher" if branch == "student" else "student"
@@ -294,37 +258,30 @@ def test_dino_training_file(branch, tmp_path):
     assert len(dropped) + len(ours.origin.report.used) == count + 2
 
 
-def test_dino_backbone(tmp_path):
-    theirs = randomize(TimmVisionTransformer(**TIMM | dict(num_classes=0)))
+def test_dino_backbone(images, tmp_path):
+    theirs = timm_model(num_classes=0)
     torch.save(theirs.state_dict(), tmp_path / "dino_pretrain.pth", _use_new_zipfile_serialization=False)
     ours = load_model(tmp_path / "dino_pretrain.pth", num_heads=4)
-    images = torch.randn(2, 3, 16, 16)
     close(ours(images), theirs.forward_features(images))
 
 
 @pytest.mark.parametrize("pooling", ["token", "mean"])
 @pytest.mark.parametrize("branch", [None, "student"])
-def test_ibot_training_file(branch, pooling, tmp_path):
+def test_ibot_training_file(branch, pooling, images, tmp_path):
     """As main_ibot.py saves it; its transformer is timm's, here with layer scale, and a token for hidden patches."""
-    import argparse
-
-    settings = TIMM | dict(num_classes=0, init_values=0.1, global_pool="avg" if pooling == "mean" else "token")
-    student, teacher = (randomize(TimmVisionTransformer(**settings)) for _ in range(2))
+    settings = dict(num_classes=0, init_values=0.1, global_pool="avg" if pooling == "mean" else "token")
+    student, teacher = (timm_model(**settings) for _ in range(2))
     head = {"mlp.0.weight": torch.ones(4, 32), "last_layer2.weight_v": torch.ones(4, 1), "mlp2.bias": torch.ones(4)}
     file = {}
     for name, model, wrapped in (("student", student, "module."), ("teacher", teacher, "")):
-        state = {
-            key.replace("ls1.gamma", "gamma_1").replace("ls2.gamma", "gamma_2"): v
-            for key, v in model.state_dict().items()
-        }
-        file[name] = {f"{wrapped}backbone.{key}": value for key, value in state.items()}
-        file[name] |= {f"{wrapped}head.{key}": value for key, value in head.items()}
+        state = renamed(model.state_dict(), [(r"ls(\d)\.gamma", r"gamma_\1")])
+        file[name] = under(wrapped, under("backbone.", state) | under("head.", head))
     file["student"]["module.backbone.masked_embed"] = torch.ones(1, 32)
     file["ibot_loss"] = {"center": torch.zeros(1, 4), "center2": torch.zeros(1, 1, 4)}
     file["args"] = argparse.Namespace(arch="vit_tiny", norm_last_layer=False)
     torch.save(file, tmp_path / "ibot.pth")
     ours = load_model(tmp_path / "ibot.pth", branch=branch, num_heads=4)
-    theirs, images = student if branch else teacher, torch.randn(2, 3, 16, 16)
+    theirs = student if branch else teacher
     close(ours(images), theirs.forward_features(images))
     close(ours.forward_head(ours(images)), theirs(images))
     dropped = ours.origin.report.dropped
@@ -339,15 +296,16 @@ def test_ibot_training_file(branch, pooling, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["I-JEPA", "MSN"])
-def test_files_with_a_target_encoder(family, tmp_path):
+def test_files_with_a_target_encoder(family, images, tmp_path):
     """As train.py of facebookresearch/ijepa and msn_train.py of facebookresearch/msn save them, on several GPUs."""
     tokens = dict(class_token=False, global_pool="avg") if family == "I-JEPA" else {}
-    encoder, target = (randomize(TimmVisionTransformer(**TIMM | tokens | dict(num_classes=0))) for _ in range(2))
+    encoder, target = (timm_model(**tokens, num_classes=0) for _ in range(2))
     more = {"fc.fc1.weight": torch.ones(4, 32), "fc.bn1.running_mean": torch.ones(4)} if family == "MSN" else {}
     file = {
-        "encoder": {f"module.{key}": value for key, value in (encoder.state_dict() | more).items()},
-        "target_encoder": {f"module.{key}": value for key, value in (target.state_dict() | more).items()},
+        "encoder": under("module.", encoder.state_dict() | more),
+        "target_encoder": under("module.", target.state_dict() | more),
         "opt": {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+        "scaler": {"scale": torch.ones(1)},
         "epoch": 3,
     }
     if family == "MSN":
@@ -359,7 +317,6 @@ def test_files_with_a_target_encoder(family, tmp_path):
         }
     torch.save(file, tmp_path / "latest.pth.tar")
     ours = load_model(tmp_path / "latest.pth.tar", num_heads=4)
-    images = torch.randn(2, 3, 16, 16)
     close(ours(images), target.forward_features(images))
     close(ours.forward_head(ours(images)), target(images))
     assert len(ours.origin.report.used) == len(target.state_dict())
@@ -370,9 +327,9 @@ DINOV2 = dict(image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, 
 
 def huggingface_dinov2(registers: int = 0, **settings) -> nn.Module:
     if registers:
-        config = Dinov2WithRegistersConfig(**DINOV2 | settings, num_register_tokens=registers)
-        return randomize(Dinov2WithRegistersModel(config))
-    return randomize(Dinov2Model(Dinov2Config(**DINOV2 | settings)))
+        config = hf.Dinov2WithRegistersConfig(**DINOV2 | settings, num_register_tokens=registers)
+        return randomize(hf.Dinov2WithRegistersModel(config))
+    return randomize(hf.Dinov2Model(hf.Dinov2Config(**DINOV2 | settings)))
 
 
 def as_original_dinov2(model: nn.Module, chunked: bool) -> dict[str, Tensor]:
@@ -381,35 +338,23 @@ def as_original_dinov2(model: nn.Module, chunked: bool) -> dict[str, Tensor]:
         (r"^embeddings\.", ""), ("position_embeddings", "pos_embed"), (r"patch_embeddings\.projection", "patch_embed.proj"),
         (r"^layernorm", "norm"), (r"^encoder\.layer\.", "blocks."), (r"layer_scale(\d)\.lambda1", r"ls\1.gamma"),
         (r"attention\.o_proj", "attn.proj"), (r"mlp\.down_proj", "mlp.w3"),
+        *([(r"^blocks\.(\d)", r"blocks.0.\1")] if chunked else []),
     )  # fmt: skip
-    state = {}
-    for name, value in model.state_dict().items():
-        for old, new in names:
-            name = re.sub(old, new, name)
-        state[re.sub(r"^blocks\.(\d)", r"blocks.0.\1", name) if chunked else name] = value
-    for name in [name for name in state if ".attention.q_proj." in name]:
-        parts = [state.pop(name.replace("q_proj", f"{letter}_proj")) for letter in "qkv"]
-        state[name.replace("attention.q_proj", "attn.qkv")] = torch.cat(parts)
-    for name in [name for name in state if ".mlp.gate_proj." in name]:
-        parts = [state.pop(name), state.pop(name.replace("gate", "up"))]
-        state[name.replace("gate_proj", "w12")] = torch.cat(parts)
-    return state
+    state = stacked(renamed(model.state_dict(), names), QKV, "attn.qkv")
+    return stacked(state, ("gate_proj", "up_proj"), "w12")
 
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("swiglu", [False, True])
 @pytest.mark.parametrize("registers", [0, 4])
-def test_dinov2(registers, swiglu, chunked, tmp_path):
+def test_dinov2(registers, swiglu, chunked, images, tmp_path):
     theirs = huggingface_dinov2(registers, use_swiglu_ffn=swiglu)
     state = as_original_dinov2(theirs, chunked)
     file = state
     if chunked:  # a training file
-        file = {
-            "teacher": {f"backbone.{k}": v for k, v in state.items()} | {"dino_head.mlp.0.weight": torch.ones(2, 2)}
-        }
+        file = {"teacher": under("backbone.", state) | {"dino_head.mlp.0.weight": torch.ones(2, 2)}}
     torch.save(file, tmp_path / "dinov2.pth")
     ours = load_model(tmp_path / "dinov2.pth", num_heads=4)
-    images = torch.randn(2, 3, 16, 16)
     close(ours(images), theirs(images).last_hidden_state)
     report = ours.origin.report
     assert ours.origin.format == "DINOv2"
@@ -419,9 +364,6 @@ def test_dinov2(registers, swiglu, chunked, tmp_path):
 
 # --- Hugging Face ----------------------------------------------------------------------------------------------------
 
-VIT = dict(
-    image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
-)
 VIT_CASES = {
     "plain": dict(),
     "no qkv bias": dict(qkv_bias=False),
@@ -440,8 +382,8 @@ def on_disk(model: nn.Module, folder: Path) -> Path:
 @pytest.mark.parametrize("case", VIT_CASES)
 @pytest.mark.parametrize("headed", [False, True])
 def test_huggingface_vit(case, headed, tmp_path):
-    config = ViTConfig(**VIT | VIT_CASES[case], num_labels=3)
-    theirs = randomize((ViTForImageClassification if headed else ViTModel)(config))
+    config = hf.ViTConfig(**HUGGINGFACE | VIT_CASES[case], num_labels=3)
+    theirs = randomize((hf.ViTForImageClassification if headed else hf.ViTModel)(config))
     ours = load_model(on_disk(theirs, tmp_path))
     size = config.image_size if isinstance(config.image_size, list) else [16, 16]
     images = torch.randn(2, config.num_channels, *size)
@@ -453,25 +395,24 @@ def test_huggingface_vit(case, headed, tmp_path):
 
 
 OF_VIT = {  # the families whose encoder is ViT's: their models without a head, and the class that keeps it within
-    "ViTMSN": (ViTMSNModel, ViTMSNConfig, ""),
-    "DeiT": (DeiTModel, DeiTConfig, ""),
-    "DeiT, two heads": (DeiTForImageClassificationWithTeacher, DeiTConfig, "deit"),
-    "DeiT, SimMIM": (DeiTForMaskedImageModeling, DeiTConfig, "deit"),
-    "I-JEPA": (IJepaModel, IJepaConfig, ""),
-    "ViT, SimMIM": (ViTForMaskedImageModeling, ViTConfig, "vit"),
+    "ViTMSN": (hf.ViTMSNModel, hf.ViTMSNConfig, ""),
+    "DeiT": (hf.DeiTModel, hf.DeiTConfig, ""),
+    "DeiT, two heads": (hf.DeiTForImageClassificationWithTeacher, hf.DeiTConfig, "deit"),
+    "DeiT, SimMIM": (hf.DeiTForMaskedImageModeling, hf.DeiTConfig, "deit"),
+    "I-JEPA": (hf.IJepaModel, hf.IJepaConfig, ""),
+    "ViT, SimMIM": (hf.ViTForMaskedImageModeling, hf.ViTConfig, "vit"),
 }
 
 
 @pytest.mark.parametrize("case", OF_VIT)
 @pytest.mark.parametrize("place", ["disk", "memory"])
-def test_huggingface_families_of_vit(case, place, tmp_path):
+def test_huggingface_families_of_vit(case, place, images, tmp_path):
     kind, config, body = OF_VIT[case]
-    theirs = randomize(kind(config(**VIT)))
+    theirs = randomize(kind(config(**HUGGINGFACE)))
     if place == "disk":
         ours = load_model(on_disk(theirs, tmp_path))
     else:
         ours = load_model(theirs.state_dict(), num_heads=4, norm_eps=theirs.config.layer_norm_eps)
-    images = torch.randn(2, 3, 16, 16)
     close(ours(images), (getattr(theirs, body) if body else theirs)(images).last_hidden_state)
     left_out = {"DeiT": "the pooler", "DeiT, two heads": "whose mean is its answer"}.get(case, "SimMIM's token")
     assert all(left_out in why for why in ours.origin.report.dropped.values())
@@ -481,15 +422,14 @@ def test_huggingface_families_of_vit(case, place, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
-        (ViTMSNForImageClassification, ViTMSNConfig),
-        (DeiTForImageClassification, DeiTConfig),
-        (IJepaForImageClassification, IJepaConfig),
+        (hf.ViTMSNForImageClassification, hf.ViTMSNConfig),
+        (hf.DeiTForImageClassification, hf.DeiTConfig),
+        (hf.IJepaForImageClassification, hf.IJepaConfig),
     ],
 )
-def test_huggingface_classifiers_of_families_of_vit(kind, config, tmp_path):
-    theirs = randomize(kind(config(**VIT, num_labels=3)))
+def test_huggingface_classifiers_of_families_of_vit(kind, config, images, tmp_path):
+    theirs = randomize(kind(config(**HUGGINGFACE, num_labels=3)))
     ours = load_model(on_disk(theirs, tmp_path))
-    images = torch.randn(2, 3, 16, 16)
     close(ours.forward_head(ours(images)), theirs(images).logits)
     assert not ours.origin.report.dropped
 
@@ -509,15 +449,9 @@ def spelled(state: dict[str, Tensor], spelling: str) -> dict[str, Tensor]:
         (r"attention\.v_proj", "attention.attention.value"), (r"attention\.o_proj", "attention.output.dense"),
         (r"mlp\.fc1", "intermediate.dense"), (r"mlp\.fc2", "output.dense"), (r"^vit\.layers", "vit.encoder.layer"),
     )  # fmt: skip
-    result = {}
-    for name, value in state.items():
-        if spelling != "in memory":
-            for old, new in to_disk:
-                name = re.sub(old, new, name)
-        if spelling == "decoder_encoder":
-            name = name.replace("decoder.decoder_layers.", "decoder.decoder_encoder.layer.")
-        result[name] = value
-    return result
+    state = state if spelling == "in memory" else renamed(state, to_disk)
+    other = (r"decoder\.decoder_layers\.", "decoder.decoder_encoder.layer.")
+    return renamed(state, [other]) if spelling == "decoder_encoder" else state
 
 
 @pytest.mark.parametrize("spelling", ["decoder_layers", "in memory", "decoder_encoder"])
@@ -532,23 +466,21 @@ def test_three_spellings_of_the_huggingface_mae_decoder(spelling):
 @pytest.mark.parametrize("swiglu", [False, True])
 @pytest.mark.parametrize("registers", [0, 4])
 @pytest.mark.parametrize("place", ["disk", "memory"])
-def test_huggingface_dinov2(registers, swiglu, place, tmp_path):
+def test_huggingface_dinov2(registers, swiglu, place, images, tmp_path):
     theirs = huggingface_dinov2(registers, use_swiglu_ffn=swiglu)
     ours = load_model(on_disk(theirs, tmp_path)) if place == "disk" else load_model(theirs.state_dict(), num_heads=4)
-    images = torch.randn(2, 3, 16, 16)
     close(ours(images), theirs(images).last_hidden_state)
 
 
-def test_huggingface_dinov2_classifier_is_left_out_with_the_reason(tmp_path):
-    theirs = randomize(Dinov2ForImageClassification(Dinov2Config(**DINOV2, num_labels=3)))
+def test_huggingface_dinov2_classifier_is_left_out_with_the_reason(images, tmp_path):
+    theirs = randomize(hf.Dinov2ForImageClassification(hf.Dinov2Config(**DINOV2, num_labels=3)))
     ours = load_model(on_disk(theirs, tmp_path))
-    images = torch.randn(2, 3, 16, 16)
     close(ours(images), theirs.dinov2(images).last_hidden_state)
     assert "beside the mean" in ours.origin.report.dropped["classifier.weight"]
 
 
 def test_huggingface_activation_that_is_not_computed_is_refused(tmp_path):
-    on_disk(ViTModel(ViTConfig(**VIT, hidden_act="gelu_new")), tmp_path)
+    on_disk(hf.ViTModel(hf.ViTConfig(**HUGGINGFACE, hidden_act="gelu_new")), tmp_path)
     with pytest.raises(CheckpointError, match="the activation 'gelu_new' is not computed here"):
         load_model(tmp_path)
 
@@ -616,8 +548,6 @@ def test_other_families_are_refused_by_name(name, family):
 
 
 def test_other_families_of_huggingface_are_refused_by_name():
-    import transformers as hf
-
     small = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
     models = {
         "BEiT": hf.BeitModel(hf.BeitConfig(**small, image_size=16, patch_size=4, use_relative_position_bias=True)),

@@ -14,17 +14,16 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import HfApi
+from small import SIZES, autoencoder, refused, transformers_model
+from tiny import NORMALIZE
 
 from vit.checkpoints import CheckpointError, load_model, save_model
 from vit.checkpoints.card import model_card
 from vit.checkpoints.hub import push_to_hub
 from vit.cli import main
-from vit.config import DecoderConfig, ViTConfig
-from vit.data.augment import Normalization
+from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
-from vit.mae import build_autoencoder
 
-SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=32, depth=2, num_heads=4)
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -118,17 +117,10 @@ def offline(monkeypatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
-def refused(name: str, **asked) -> str:
-    with pytest.raises(CheckpointError) as error:
-        load_model(name, **asked)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
 def small(folder: Path, **settings) -> VisionTransformer:
     torch.manual_seed(0)
     model = VisionTransformer(ViTConfig(**SIZES | settings))
-    save_model(folder, model, Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6]), (), "some | images *")
+    save_model(folder, model, NORMALIZE, (), "some | images *")
     return model
 
 
@@ -176,11 +168,7 @@ def test_all_files_are_of_one_commit(hub, tmp_path):
 
 
 def test_parts_are_fetched(hub, tmp_path):
-    from transformers import ViTConfig, ViTModel
-
-    config = ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=16,
-                       patch_size=4)  # fmt: skip
-    theirs = ViTModel(config)
+    theirs = transformers_model()
     theirs.save_pretrained(tmp_path / "hub" / "me" / "parts", max_shard_size="40KB")
     assert (tmp_path / "hub" / "me" / "parts" / "model.safetensors.index.json").exists()
     assert torch.equal(load_model("hf/me/parts").norm.weight, theirs.layernorm.weight)
@@ -245,8 +233,7 @@ def test_timm_names_go_through_timms_downloader(hub, tmp_path):
 def run_folder(folder: Path) -> Path:
     """A folder as a run leaves it, and things in it that are nobody else's business."""
     torch.manual_seed(0)
-    model = build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=24, depth=1, num_heads=3), True)
-    save_model(folder, model, Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6]), ("cat", "dog"), "CIFAR-10 (JPEG q75)")
+    save_model(folder, autoencoder(), NORMALIZE, ("cat", "dog"), "CIFAR-10 (JPEG q75)")
     (folder / "config.yaml").write_text(
         "data: {root: /home/somebody, flip: 0.5}\ntrain: {epochs: 3, seed: 0}\nmask: {ratio: 0.75}\n"
     )

@@ -12,59 +12,21 @@ import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from small import SIZES, autoencoder, change, close, refused, timm_model, timm_state, transformers_model, under
 from timm.layers import resample_abs_pos_embed, resample_patch_embed
 from timm.models import adapt_input_conv
-from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from tiny import NORMALIZE
 from torch import nn
 from torchvision.transforms import v2
-from transformers import ViTConfig as HuggingFaceConfig
-from transformers import ViTModel
 
-from vit.checkpoints import CheckpointError, load_model, save_model
+from vit.checkpoints import load_model, save_model
 from vit.checkpoints.native import architecture
 from vit.cli import main
-from vit.config import Config, DecoderConfig, ModelConfig, ViTConfig
-from vit.data.augment import Normalization
+from vit.config import Config, ModelConfig, ViTConfig
 from vit.data.images import DataError
 from vit.encoder import VisionTransformer
 from vit.load_options import LoadOptions
 from vit.mae import MaskedAutoencoder, build_autoencoder
-
-SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=32, depth=2, num_heads=4)
-NORMALIZE = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
-
-
-def timm_model(**settings):
-    sizes = dict(img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=4, num_classes=5)
-    model = TimmVisionTransformer(**sizes | settings).eval()
-    for name, parameter in model.named_parameters():
-        nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.2)
-    return model
-
-
-def timm_state(**settings):
-    return timm_model(**settings).state_dict()
-
-
-def autoencoder():
-    return build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=24, depth=1, num_heads=3), True)
-
-
-def transformers_model(**settings):
-    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=16)
-    return ViTModel(HuggingFaceConfig(**sizes | dict(patch_size=4) | settings)).eval()
-
-
-def under(prefix, state):
-    return {prefix + name: value for name, value in state.items()}
-
-
-def change(folder, within=None, **settings):
-    """Change config.json, or the part of it called `within`."""
-    config = json.loads((folder / "config.json").read_text())
-    config.pop("config_sha256", None)
-    (config[within] if within else config).update(settings)
-    (folder / "config.json").write_text(json.dumps(config))
 
 
 def timm_folder(folder, model_args=None, **config):
@@ -74,14 +36,6 @@ def timm_folder(folder, model_args=None, **config):
     timm.models.save_for_hf(model, folder, model_args=sizes, safe_serialization=True)
     change(folder, "model_args", **model_args or {})
     change(folder, **config)
-
-
-def refused(source, **asked) -> str:
-    with pytest.raises(CheckpointError) as error:
-        load_model(source, **asked)
-    assert error.value.exit_code == 2
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 # --- nothing is silent ------------------------------------------------------------------------------------------------
@@ -248,7 +202,7 @@ def test_a_layer_scale_is_in_both_or_in_neither(scaled, tmp_path):
     assert "its settings say " + ("no layer scale" if scaled else "a layer scale") in refused(tmp_path, num_heads=4)
 
 
-def test_a_head_that_the_settings_speak_of_is_missing_where_the_file_has_none(tmp_path):
+def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
     timm_folder(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
     save_file({k: v for k, v in state.items() if not k.startswith("head.")}, tmp_path / "model.safetensors")
@@ -273,7 +227,7 @@ def test_what_is_given_must_not_contradict_what_is_said(asked, said, tmp_path):
     ("key", "value"),
     [("mlp_ratio", None), ("drop_path", 1.0)],
 )
-@pytest.mark.parametrize("asked", [{}, dict(num_heads=4)], ids=["short path", "long path"])
+@pytest.mark.parametrize("asked", [{}, dict(num_heads=4)], ids=["as it is", "with an option"])
 def test_settings_of_our_own_that_cannot_be_used(key, value, asked, tmp_path):
     save_model(tmp_path, VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)
     change(tmp_path, "encoder", **{key: value})
@@ -330,17 +284,16 @@ def test_what_a_preprocessor_says(settings, mean, interpolation, said, tmp_path)
 
 
 @torch.no_grad()
-def test_a_model_in_memory_says_itself_what_it_is():
-    images = torch.randn(2, 3, 16, 16)
+def test_a_model_in_memory_says_itself_what_it_is(images):
     theirs = timm_model(num_heads=2, global_pool="avg", class_token=False, init_values=0.1)
     with warnings.catch_warnings(action="error"):  # nothing is a guess
         ours = load_model(theirs)
-    torch.testing.assert_close(ours.forward_head(ours(images)), theirs(images), rtol=0, atol=1e-5)
+    close(ours.forward_head(ours(images)), theirs(images))
     whole = transformers_model(num_attention_heads=2, layer_norm_eps=1e-5)
     nn.init.normal_(whole.embeddings.position_embeddings)
     with warnings.catch_warnings(action="error"):
         ours = load_model(whole)
-    torch.testing.assert_close(ours(images), whole(images).last_hidden_state, rtol=0, atol=1e-5)
+    close(ours(images), whole(images).last_hidden_state)
     assert "GELU" in refused(timm_model(act_layer="gelu_tanh"))
     assert "'relu' is not computed" in refused(transformers_model(hidden_act="relu"))
 
@@ -428,13 +381,12 @@ def test_a_guess_of_the_pooling_is_said():
         assert not any(guess in note for note in notes)
 
 
-def test_the_eps_of_transformers_models_in_memory_is_a_guess_and_can_be_given():
+def test_the_eps_of_transformers_models_in_memory_is_a_guess_and_can_be_given(images):
     theirs = transformers_model(layer_norm_eps=1e-3)
     notes = load_model(theirs.state_dict(), num_heads=4).origin.report.notes
     assert any("nothing says the eps of its norms; taken as 1e-12" in note for note in notes)
     ours = load_model(theirs.state_dict(), num_heads=4, norm_eps=1e-3)
-    images = torch.randn(2, 3, 16, 16)
-    torch.testing.assert_close(ours(images), theirs(images).last_hidden_state, rtol=0, atol=1e-5)
+    close(ours(images), theirs(images).last_hidden_state)
     assert not any("eps" in note for note in ours.origin.report.notes)
 
 
@@ -469,7 +421,7 @@ def test_wrappers_within_names(wrapper):
     assert any(f".{wrapper}." in name for name in state)
     ours = load_model(under(f"module.{wrapper}.", state), num_heads=4)
     images = torch.randn(1, 3, 16, 16)
-    torch.testing.assert_close(ours.forward_head(ours(images)), theirs(images), rtol=0, atol=1e-5)
+    close(ours.forward_head(ours(images)), theirs(images))
     double = theirs.state_dict() | {f"{wrapper}.norm.bias": torch.ones(32)}
     assert "differ in what torch.compile or FSDP add" in refused(double, num_heads=4)
 
@@ -500,20 +452,6 @@ def test_moco_v3():
     file |= {"module.predictor.0.weight": torch.ones(8, 8)}
     ours = load_model({"state_dict": file, "epoch": 300}, num_heads=4)
     assert torch.equal(ours.norm.weight, backbone["norm.weight"])
-
-
-def test_ijepa():
-    theirs = timm_state(class_token=False, global_pool="avg", fc_norm=False, num_classes=0)
-    file = {
-        "encoder": under("module.", timm_state(class_token=False, global_pool="avg", fc_norm=False)),
-        "predictor": {"module.predictor_embed.weight": torch.ones(3, 3)},
-        "target_encoder": under("module.", theirs),
-        "opt": {"state": {0: {"exp_avg": torch.ones(3)}}},
-        "scaler": {"scale": torch.ones(1)},
-        "epoch": 3,
-    }
-    ours = load_model(file, num_heads=4)
-    assert torch.equal(ours.norm.weight, theirs["norm.weight"])
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from small import change, refused
 from torch import nn
 
-from vit.checkpoints import CheckpointError, load_model, save_model
+from vit.checkpoints import load_model, save_model
 from vit.checkpoints.native import CONFIG, WEIGHTS, content_hash, write_weights
 from vit.config import ModelConfig
 from vit.data.augment import Normalization
@@ -47,7 +48,7 @@ def test_a_folder_of_the_first_version_loads_with_its_names(tmp_path):
     """Its encoder's tensors had `encoder.` in front."""
     saved = save_small(tmp_path)
     write_weights(tmp_path, dict(saved.state_dict()), json.loads((tmp_path / CONFIG).read_text()))
-    for loaded in (load_model(tmp_path), load_model(tmp_path, norm_pix_loss=True)):  # both paths
+    for loaded in (load_model(tmp_path), load_model(tmp_path, norm_pix_loss=True)):
         assert loaded.state_dict().keys() == saved.state_dict().keys()
         assert all(torch.equal(value, saved.state_dict()[name]) for name, value in loaded.state_dict().items())
         assert loaded.origin.report.used["encoder.norm.weight"] == "norm.weight"
@@ -60,10 +61,7 @@ def test_a_folder_may_be_named_by_a_text(tmp_path, monkeypatch):
 
 
 def loading_fails(folder: Path) -> str:
-    with pytest.raises(CheckpointError) as error:
-        load_model(folder)
-    message = str(error.value)
-    assert "\n" not in message
+    message = refused(folder)
     assert str(folder) in message
     return message
 
@@ -111,15 +109,6 @@ def test_content_hash_tells_weights_apart_and_not_their_precision_on_disk(tmp_pa
     assert content_hash(model.encoder) != content_hash(model)
 
 
-@pytest.mark.parametrize("where", [0.0, 0.01, 0.77, 1.0])
-def test_one_flipped_bit_is_found(tmp_path, where):
-    save_small(tmp_path)
-    weights = bytearray((tmp_path / WEIGHTS).read_bytes())
-    weights[round(where * (len(weights) - 1))] ^= 1 << 7
-    (tmp_path / WEIGHTS).write_bytes(weights)
-    assert "damaged" in loading_fails(tmp_path)
-
-
 @pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
 def test_missing_file_is_named(tmp_path, name):
     save_small(tmp_path)
@@ -134,16 +123,10 @@ def test_foreign_format_is_refused(tmp_path, content):
     assert "not of the format vit-patch-trainer/1" in loading_fails(tmp_path)
 
 
-def change_details(folder: Path, **changes) -> None:
-    details = json.loads((folder / CONFIG).read_text()) | changes
-    kept = {key: value for key, value in details.items() if value is not None and key != "config_sha256"}
-    (folder / CONFIG).write_text(json.dumps(kept))
-
-
 @pytest.mark.parametrize("key", ["sha256", "encoder", "decoder", "norm_pix_loss", "mean", "std", "class_names"])
 def test_missing_key_is_named(tmp_path, key):
     save_small(tmp_path)
-    change_details(tmp_path, **{key: None})
+    change(tmp_path, without=key)
     assert repr(key) in loading_fails(tmp_path)
 
 
@@ -160,7 +143,7 @@ def test_missing_key_is_named(tmp_path, key):
 )
 def test_settings_that_do_not_fit_the_weights_are_refused(tmp_path, changes):
     save_small(tmp_path)
-    change_details(tmp_path, **changes)
+    change(tmp_path, **changes)
     loading_fails(tmp_path)
 
 

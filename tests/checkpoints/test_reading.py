@@ -144,7 +144,7 @@ def test_the_environment_opens_nothing(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a.pth", "a.safetensors"])
 @pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors"])
-def test_kinds_are_told_by_content_whatever_the_name(name, kind, tmp_path):
+def test_kinds_are_recognised_by_content_whatever_the_name(name, kind, tmp_path):
     path = tmp_path / name
     save(path, kind)
     source = read_checkpoint(path)

@@ -1,4 +1,4 @@
-"""The ways in which pretrained weights are loaded wrong in silence: here each is loaded right, or refused aloud."""
+"""The ways in which pretrained weights are loaded wrong in silence: here each is loaded right, or refused with the reason."""
 
 import argparse
 import json
@@ -8,43 +8,24 @@ import pickle
 import pytest
 import timm
 import torch
+from small import autoencoder, close, randomize, timm_model, transformers_model, under
 from timm.layers import resample_abs_pos_embed
-from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from tiny import NORMALIZE
 from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
-from vit.config import DecoderConfig, ViTConfig
-from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
-from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.mae import MaskedAutoencoder
 from vit.masking import make_mask
 from vit.patches import patchify, sincos_positions
-
-SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=32, depth=2, num_heads=4)
-DECODER = dict(dim=24, depth=1, num_heads=3)
-HALVES = Normalization([0.5] * 3, [0.5] * 3)
-
-
-def randomize(model: nn.Module) -> nn.Module:
-    for name, parameter in model.named_parameters():
-        nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.2)
-    return model.eval().requires_grad_(False)
-
-
-def timm_model(**settings) -> TimmVisionTransformer:
-    sizes = dict(img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=4, num_classes=5)
-    return randomize(TimmVisionTransformer(**sizes | settings))
 
 
 def mae_file(tmp_path, norm_pix_loss=True):
     """A MAE checkpoint with decoder, and the model that it is of."""
-    model = build_autoencoder(ViTConfig(**SIZES | dict(pos_embed="sincos")), DecoderConfig(**DECODER), norm_pix_loss)
-    for name, parameter in model.named_parameters():
-        if not name.endswith("pos_embed"):
-            nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.2)
-    save_model(tmp_path / "ours", model, HALVES)
+    model = randomize(autoencoder(norm_pix_loss, pos_embed="sincos"))
+    save_model(tmp_path / "ours", model, NORMALIZE)
     convert_model(load_model(tmp_path / "ours"), "mae", tmp_path / "mae.pth")
-    return tmp_path / "mae.pth", model.eval()
+    return tmp_path / "mae.pth", model
 
 
 def test_1_a_mae_file_with_decoder_is_not_taken_for_dinov2_and_the_callers_dict_stays(tmp_path):
@@ -62,23 +43,21 @@ def test_1_a_mae_file_with_decoder_is_not_taken_for_dinov2_and_the_callers_dict_
 
 
 @pytest.mark.parametrize("registers", [0, 2])
-def test_2_a_class_token_may_be_left_out_with_its_position(registers):
+def test_2_a_class_token_may_be_left_out_with_its_position(registers, images):
     theirs = timm_model(reg_tokens=registers, global_pool="avg", fc_norm=False)
     ours = load_model(theirs.state_dict(), class_token=False, num_heads=4)
-    images = torch.randn(2, 3, 16, 16)
     patches = theirs.patch_embed(images) + theirs.pos_embed[:, 1 + registers :]
     prefix = [] if not registers else [(theirs.reg_token + theirs.pos_embed[:, 1 : 1 + registers]).expand(2, -1, -1)]
     expected = theirs.norm(theirs.blocks(torch.cat([*prefix, patches], dim=1)))
-    torch.testing.assert_close(ours(images), expected, rtol=0, atol=1e-5)
+    close(ours(images), expected)
     assert ours.origin.report.dropped == {"cls_token": "no class token was asked for"}
     assert "class token's row left out" in ours.origin.report.converted["pos_embed"][1]
 
 
-def test_2_positions_without_the_class_tokens_stay_as_they_are():
+def test_2_positions_without_the_class_tokens_stay_as_they_are(images):
     theirs = timm_model(no_embed_class=True)
     ours = load_model(theirs.state_dict(), num_heads=4)
-    images = torch.randn(2, 3, 16, 16)
-    torch.testing.assert_close(ours(images), theirs.forward_features(images), rtol=0, atol=1e-5)
+    close(ours(images), theirs.forward_features(images))
     without = load_model(theirs.state_dict(), class_token=False, num_heads=4)
     assert torch.equal(without.pos_embed, theirs.pos_embed)
 
@@ -108,13 +87,12 @@ def test_4_predictions_are_turned_from_channel_last_to_channel_first(tmp_path):
     assert torch.equal(ours, model.decoder.pred.weight)
 
 
-def test_5_targets_are_normalised_by_the_unbiased_variance():
-    images = torch.randn(2, 3, 16, 16)
+def test_5_targets_are_normalised_by_the_unbiased_variance(images):
     patches = patchify(images, (4, 4))
-    model = build_autoencoder(ViTConfig(**SIZES), DecoderConfig(**DECODER), norm_pix_loss=True)
+    model = autoencoder()
     deviation = (patches - patches.mean(-1, keepdim=True)).square().sum(-1, keepdim=True) / (48 - 1)
     expected = (patches - patches.mean(-1, keepdim=True)) / (deviation + 1e-6) ** 0.5
-    torch.testing.assert_close(model.targets(images), expected, rtol=0, atol=1e-5)
+    close(model.targets(images), expected)
 
 
 @pytest.mark.parametrize("order", ["mae", "timm"])
@@ -125,7 +103,7 @@ def test_6_the_two_sincos_orders_are_told_apart(order, grid):
     assert (table - other).abs().max() > 1.9
     if order == "timm":
         theirs = timm.layers.build_sincos2d_pos_embed(list(grid), 32, interleave_sin_cos=False, reverse_coord=False)
-        torch.testing.assert_close(table, theirs, rtol=0, atol=1e-5)
+        close(table, theirs)
     state = timm_model(img_size=(4 * grid[0], 4 * grid[1])).state_dict()
     state["pos_embed"] = torch.cat([torch.zeros(1, 32), table])[None]
     ours = load_model(state, grid_size=grid, num_heads=4)
@@ -172,14 +150,11 @@ def test_7_how_far_positions_are_from_those_of_dinos_and_maes_own_code(side, din
 
 @pytest.mark.parametrize("eps", [1e-12, 1e-6, 1e-5])
 def test_8_the_norms_eps_is_the_checkpoints(eps, tmp_path):
-    from transformers import ViTConfig, ViTModel
-
-    config = ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=16,
-                       patch_size=4, layer_norm_eps=eps)  # fmt: skip
-    randomize(ViTModel(config)).save_pretrained(tmp_path)
+    theirs = randomize(transformers_model(layer_norm_eps=eps))
+    theirs.save_pretrained(tmp_path)
     ours = load_model(tmp_path)
     assert {module.eps for module in ours.modules() if isinstance(module, nn.LayerNorm)} == {eps}
-    state = ViTModel(config).state_dict()  # nothing says so here: what transformers takes when nothing does
+    state = theirs.state_dict()  # nothing says so here: what transformers takes when nothing does
     assert load_model(state, num_heads=4).norm.eps == 1e-12
     assert load_model(timm_model().state_dict(), num_heads=4).norm.eps == 1e-6
 
@@ -213,15 +188,14 @@ def test_10_a_namespace_is_allowed_for_one_call(tmp_path):
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "model.module."])
 @pytest.mark.parametrize("keys", [(), ("model",), ("state_dict",), ("checkpoint", "state_dict", "model")])
-def test_11_wrappings_in_any_order_and_nesting(prefix, keys, tmp_path):
+def test_11_wrappings_in_any_order_and_nesting(prefix, keys, images, tmp_path):
     theirs = timm_model()
-    file: dict = {prefix + name: value for name, value in theirs.state_dict().items()}
+    file: dict = under(prefix, theirs.state_dict())
     for key in keys:
         file = {key: file, "epoch": 3}
     torch.save(file, tmp_path / "any.pth")
     ours = load_model(tmp_path / "any.pth", num_heads=4)
-    images = torch.randn(2, 3, 16, 16)
-    torch.testing.assert_close(ours.forward_head(ours(images)), theirs(images), rtol=0, atol=1e-5)
+    close(ours.forward_head(ours(images)), theirs(images))
 
 
 def test_12_what_is_written_for_timm_is_no_pickle_and_loads_bit_equal(tmp_path):
@@ -251,8 +225,7 @@ def tokens(model: VisionTransformer, images: Tensor) -> Tensor:
     return model(images, make_mask("random", len(images), (4, 4), 0.75, torch.Generator().manual_seed(0)))
 
 
-def test_masked_encoding_is_kept_through_formats(tmp_path):
+def test_masked_encoding_is_kept_through_formats(images, tmp_path):
     path, model = mae_file(tmp_path)
-    images = torch.randn(2, 3, 16, 16)
     loaded = load_model(path, part="encoder")
     assert torch.equal(tokens(loaded, images), tokens(model.encoder, images))

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from tiny import CPU
 
 from vit.config import ViTConfig
 from vit.data.augment import to_float
-from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.evaluate.classification import (
     EvaluationError,
@@ -44,8 +44,6 @@ def test_a_calibrated_classifier_has_no_error_and_a_loud_one_has():
 
 # --- a model's own head ----------------------------------------------------------------------------------------------
 
-CPU = Compute(torch.device("cpu"))
-
 
 def small_classifier() -> VisionTransformer:
     sizes = dict(image_size=(8, 8), patch_size=(4, 4), embed_dim=8, depth=2, num_heads=2)
@@ -81,7 +79,7 @@ def test_flip_is_the_mean_of_an_image_and_its_mirror_image():
     assert not torch.allclose(both[0], both[1], atol=1e-4)
 
 
-def test_what_logits_are_worth_by_its_definitions():
+def test_metrics_of_logits_by_their_definitions():
     logits, labels = torch.randn(300, 4), torch.randint(0, 4, (300,))
     found = classification_metrics(logits, labels)
     expected = torch.zeros(4, 4, dtype=torch.long)

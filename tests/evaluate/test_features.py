@@ -2,17 +2,14 @@
 
 import pytest
 import torch
+from tiny import CPU, NORMALIZE
 from torch import Tensor
 from torchvision.transforms.v2.functional import resize
 
 from vit.config import ViTConfig
-from vit.data.augment import Normalization, to_float
-from vit.device import Compute
+from vit.data.augment import to_float
 from vit.encoder import VisionTransformer
 from vit.evaluate.features import encoder_features, pixel_features, standardised
-
-CPU = Compute(torch.device("cpu"))
-NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
 
 
 def prepare(images: Tensor) -> Tensor:

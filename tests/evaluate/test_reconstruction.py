@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
+from tiny import CPU, NORMALIZE
 from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
-from vit.data.augment import Normalization, to_float
-from vit.device import Compute
+from vit.data.augment import to_float
 from vit.evaluate.reconstruction import (
     estimate_statistics,
     fixed_mask,
@@ -22,8 +22,6 @@ from vit.masking import NOISE, Mask, make_mask
 from vit.patches import patchify
 
 SIZE, PATCH, GRID = (8, 12), (4, 2), (2, 6)
-NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
-CPU = Compute(torch.device("cpu"))
 
 
 def prepare(images: Tensor) -> Tensor:

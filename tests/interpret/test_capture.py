@@ -8,27 +8,10 @@ import timm
 import torch
 import torch.nn.functional as F
 import torchvision
-import transformers
+import transformers as hf
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from tiny import seeded
 from torch import Tensor, nn
-from transformers import (
-    CLIPVisionConfig,
-    CLIPVisionModel,
-    DeiTConfig,
-    DeiTModel,
-    Dinov2Config,
-    Dinov2Model,
-    Dinov2WithRegistersConfig,
-    Dinov2WithRegistersModel,
-    IJepaConfig,
-    IJepaModel,
-    SiglipVisionConfig,
-    SiglipVisionModel,
-    ViTMAEConfig,
-    ViTMAEForPreTraining,
-    ViTModel,
-)
 
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
@@ -53,16 +36,16 @@ MODELS = {
     "timm, registers": lambda: TimmVisionTransformer(**TIMM, reg_tokens=4),
     "timm, qk-norm": lambda: TimmVisionTransformer(**TIMM, qk_norm=True),
     "timm, no class token": lambda: TimmVisionTransformer(**TIMM, class_token=False, global_pool="avg"),
-    "transformers ViT": lambda: ViTModel(transformers.ViTConfig(**HF, **WIDE)),
-    "transformers Dinov2": lambda: Dinov2Model(Dinov2Config(**HF, **SQUARE)),
-    "transformers Dinov2, registers": lambda: Dinov2WithRegistersModel(
-        Dinov2WithRegistersConfig(**HF, **SQUARE, num_register_tokens=2)
+    "transformers ViT": lambda: hf.ViTModel(hf.ViTConfig(**HF, **WIDE)),
+    "transformers Dinov2": lambda: hf.Dinov2Model(hf.Dinov2Config(**HF, **SQUARE)),
+    "transformers Dinov2, registers": lambda: hf.Dinov2WithRegistersModel(
+        hf.Dinov2WithRegistersConfig(**HF, **SQUARE, num_register_tokens=2)
     ),
-    "transformers DeiT": lambda: DeiTModel(DeiTConfig(**HF, **SQUARE)),
-    "transformers IJepa": lambda: IJepaModel(IJepaConfig(**HF, **SQUARE)),
-    "transformers CLIP": lambda: CLIPVisionModel(CLIPVisionConfig(**HF, **SQUARE)),
-    "transformers SigLIP": lambda: SiglipVisionModel(SiglipVisionConfig(**HF, **SQUARE, vision_use_head=False)),
-    "transformers ViTMAE": lambda: ViTMAEForPreTraining(ViTMAEConfig(**MAE)),
+    "transformers DeiT": lambda: hf.DeiTModel(hf.DeiTConfig(**HF, **SQUARE)),
+    "transformers IJepa": lambda: hf.IJepaModel(hf.IJepaConfig(**HF, **SQUARE)),
+    "transformers CLIP": lambda: hf.CLIPVisionModel(hf.CLIPVisionConfig(**HF, **SQUARE)),
+    "transformers SigLIP": lambda: hf.SiglipVisionModel(hf.SiglipVisionConfig(**HF, **SQUARE, vision_use_head=False)),
+    "transformers ViTMAE": lambda: hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**MAE)),
 }
 
 
@@ -82,7 +65,7 @@ def images_for(model: nn.Module, batch: int = 2) -> Tensor:
 
 
 def run(model: nn.Module, images: Tensor) -> object:
-    if isinstance(model, ViTMAEForPreTraining):
+    if isinstance(model, hf.ViTMAEForPreTraining):
         torch.manual_seed(2)
         return model(images, noise=torch.rand(len(images), 16)).logits
     result = model(images)
@@ -333,7 +316,7 @@ def test_weights_under_a_mask_in_the_order_of_the_grid():
         assert torch.equal(found, weights[image][:, places][:, :, places])
 
 
-# --- what could be wrong without anybody seeing ---------------------------------------------------------------------------
+# --- errors that nobody would see -------------------------------------------------------------------------------------
 
 
 def test_a_layer_that_attends_more_than_once_in_a_pass_has_no_one_map():
@@ -416,7 +399,7 @@ def test_maps_lie_on_the_grid_of_the_images_that_ran(size):
         dynamic.forward_features(torch.randn(2, 3, *size))
     assert maps.geometry.grid_size == grid
     assert maps.to_grid(-1, (grid[0] - 1, grid[1] - 1)).maps.shape == (2, 4, *grid)
-    dinov2 = Dinov2Model(Dinov2Config(**HF | dict(image_size=16, patch_size=4, mlp_ratio=2))).eval()
+    dinov2 = hf.Dinov2Model(hf.Dinov2Config(**HF | dict(image_size=16, patch_size=4, mlp_ratio=2))).eval()
     with torch.no_grad(), AttentionMaps(dinov2) as maps:
         dinov2(torch.randn(2, 3, 8, 32))
     assert maps.to_grid(-1, "cls").maps.shape == (2, 4, 2, 8)

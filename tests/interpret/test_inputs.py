@@ -3,15 +3,13 @@
 import pytest
 import torch
 from PIL import Image
+from tiny import NORMALIZE
 
 from vit.checkpoints import load_model, save_model
 from vit.config import ViTConfig
-from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.interpret import ModelWithImages, with_data
 from vit.interpret.inputs import short_name
-
-NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
 
 
 def saved(folder, size, heads):

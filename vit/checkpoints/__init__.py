@@ -1,8 +1,7 @@
 """Any pretrained vision transformer in, one model out; and out again, for others to load.
 
-`loading.load_model` is the way in. Our own format takes the short path: `reading.read_checkpoint`, `native.load_native`. All
-others go on from there: `network` (format and names), `architecture` (read off the shapes, changed as options ask),
-`loading.build`. `formats` holds the tables of names.
+`loading.load_model` is the way in: `reading` (from a path to tensors), `network` (format and names), `architecture` (read off
+the shapes, changed as options ask), `loading.build`. `formats` holds the tables of names, our own format's among them.
 """
 
 from vit.checkpoints.convert import convert_model

@@ -34,7 +34,7 @@ def read_architecture(network: Network) -> None:
         network.decoder = _read_decoder(network)
 
 
-# ---- What there is ---------------------------------------------------------------------------------------------------
+# ---- Read off the tensors --------------------------------------------------------------------------------------------
 
 
 def _read_encoder(network: Network) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _read_encoder(network: Network) -> dict[str, Any]:
         encoder["drop_path"] = hints["drop_path"]
 
     # the eps of all norms
-    eps, usual = _given(network, "norm_eps", network.options.norm_eps, hints), network.format.norm_eps
+    eps, usual = _given(network, "norm_eps", network.options.norm_eps, hints.get("norm_eps")), network.format.norm_eps
     if eps is None and usual != ViTConfig.norm_eps:
         taken = f"taken as {usual:g}, as is usual for {network.format.name}"
         network.note(f"nothing says the eps of its norms; {taken}; norm_eps sets it")
@@ -77,8 +77,7 @@ def _read_decoder(network: Network) -> DecoderConfig:
     width, _ = network.shape("decoder.embed.weight", 2)
     decoder: dict[str, Any] = {"dim": width, **_read_blocks(network, "decoder.blocks.", width)}
     _compare(network, decoder, hints)
-    said = {"norm_pix_loss": network.hints.norm_pix_loss}
-    norm_pix_loss = _given(network, "norm_pix_loss", network.options.norm_pix_loss, said)
+    norm_pix_loss = _given(network, "norm_pix_loss", network.options.norm_pix_loss, network.hints.norm_pix_loss)
     if norm_pix_loss is None:
         what = "whether the decoder predicts normalised patches; taken as no"
         network.note(f"nothing says {what}; norm_pix_loss sets it")
@@ -111,7 +110,7 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
     qk_norm = f"{first}attn.q_norm.weight" in tensors
 
     # their heads: given, said, shown by qk-norm, or a guess
-    heads = _given(network, option, getattr(network.options, option), {option: hints.get("num_heads")})
+    heads = _given(network, option, getattr(network.options, option), hints.get("num_heads"))
     if qk_norm:
         (head_dim,) = network.shape(f"{first}attn.q_norm.weight", 1)
         if heads is not None and heads * head_dim != width:
@@ -159,7 +158,7 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
     if "image_size" in hints:
         (height, image_width), (p, q) = hints["image_size"], encoder["patch_size"]
         said = (height // p, image_width // q)
-    grid = _given(network, "grid_size", pair(network.options.grid_size), {"grid_size": said})
+    grid = _given(network, "grid_size", pair(network.options.grid_size), said)
     # With registers, DINOv2's table has a row for the class token alone.
     counts = {rows - prefix, rows, rows - encoder["class_token"]}
     if grid is None:
@@ -195,7 +194,7 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
 
 
 def _compare(network: Network, found: dict[str, Any], hints: dict[str, Any]) -> None:
-    """Refuse settings that are not what the tensors show; a patch too few for an image's size is noted."""
+    """Refuse settings that contradict the tensors; an image size that ends within a patch is only noted."""
     for key in found.keys() & hints.keys() - {"layer_scale", "pos_embed"}:
         said: Any = hints[key]
         if math.isclose(found[key], said) if key == "mlp_ratio" else found[key] == said:
@@ -208,15 +207,14 @@ def _compare(network: Network, found: dict[str, Any], hints: dict[str, Any]) -> 
             network.note(f"its settings say images of {what}")
 
 
-def _given(network: Network, key: str, given: Any, hints: dict[str, Any]) -> Any:
-    """Return what was asked for, or what the settings say, which must not contradict each other; None for neither."""
-    said = hints.get(key)
+def _given(network: Network, key: str, given: Any, said: Any) -> Any:
+    """Return the option, or what the settings say, which must not contradict each other; None for neither."""
     if given is not None and said is not None and given != said:
         raise network.error(f"you gave {key} {size_text(given)}, its settings say {size_text(said)}")
     return said if given is None else given
 
 
-# ---- What is asked for -----------------------------------------------------------------------------------------------
+# ---- Changed by the options ------------------------------------------------------------------------------------------
 
 
 def _set_head(network: Network, encoder: dict[str, Any]) -> None:
@@ -254,7 +252,7 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
                 tensors[f"{new}.{kind}"] = tensors.pop(f"{old}.{kind}")
                 tensors[f"{new}.{kind}"].changes.append(f"{old} as {new}, as asked")
 
-    # a head that the settings speak of and the file does not hold is missing, and that is said
+    # a head that the settings name and the file lacks is reported as missing
     encoder["num_classes"] = classes or hints.get("num_classes", 0)
     if options.num_classes is not None:
         encoder["num_classes"] = options.num_classes
@@ -273,7 +271,7 @@ def _set_class_token(network: Network, encoder: dict[str, Any]) -> None:
         raise network.error("its decoder counts on the tokens that there are; take part encoder to change them")
     encoder["class_token"] = wanted
     table = network.tensors["pos_embed"]
-    if wanted:  # the pooling stays as it was: the new token knows nothing yet
+    if wanted:  # the pooling stays as it was: the new token is untrained
         if not encoder["no_embed_class"]:
             table.change(_put_zeros(table.value, at=0, count=1), "a row of zeros put in for the class token")
         return

@@ -68,7 +68,7 @@ def _has_weights(folder: Path) -> bool:
 def push_to_hub(folder: str | Path, repository: str, private: bool = False) -> str:
     """Publish a run, or a model that `convert --to safetensors` wrote, with a model card, in one commit.
 
-    A README.md that is in the folder is taken as the card; else `model_card` writes one. Paths of this machine stay here.
+    A README.md in the folder is its card; else `model_card` writes one. Paths of this machine are left out.
 
     Args:
         folder: of the run.
@@ -84,7 +84,7 @@ def push_to_hub(folder: str | Path, repository: str, private: bool = False) -> s
     """
     folder = Path(folder)
     source = read_checkpoint(folder)
-    # of a file, or under another name, the weights would stay here
+    # a file alone, or weights under another name, would not be published whole
     if source.config.get("format") != FORMAT or not source.verified or source.files != (folder / FOLDER_FILES[0],):
         raise CheckpointError(
             f"{folder} is no folder with a model in the project's own format; `vit checkpoint convert` writes one"
@@ -110,7 +110,7 @@ def push_to_hub(folder: str | Path, repository: str, private: bool = False) -> s
 
 
 LOGIN = "`hf auth login`, or HF_TOKEN, says who you are"
-REASONS = {  # what is special first
+REASONS = {  # special cases first
     GatedRepoError: f"it is only given to those who accepted its terms; {LOGIN}",
     RepositoryNotFoundError: f"the hub has no such model, or does not show it to you; {LOGIN}",
     RevisionNotFoundError: "the hub has no such revision",

@@ -1,4 +1,4 @@
-"""Any pretrained vision transformer in one call: a short path for our own, and one for all others, step by step."""
+"""Any pretrained vision transformer in one call: find it, recognise it, account for every tensor, build the model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
-from vit.checkpoints.formats.native import FORMAT, refuse_other_version
-from vit.checkpoints.native import build_model, load_native
+from vit.checkpoints.formats.native import refuse_other_version
+from vit.checkpoints.native import build_model
 from vit.checkpoints.network import Network, recognise
 from vit.checkpoints.origin import Origin, first_few, size_text
 from vit.checkpoints.reading import Source, flatten, read_checkpoint, shorten
@@ -30,9 +30,9 @@ def load_model(
 
     Args:
         checkpoint: a run folder or another folder with weights; a .safetensors, .pth, .pt or .bin file; the name of a model
-            that comes with the package (`vit models` lists them), unless a file or folder here is called so; "timm/NAME",
+            that comes with the package (`vit models` lists them), unless a local file or folder has that name; "timm/NAME",
             fetched by timm; "hf/ORGANISATION/NAME", fetched by huggingface_hub; a model of timm's or transformers' in memory,
-            which says itself what it is; or a state dict in memory, of which some settings are a guess.
+            which describes itself; or a state dict in memory, some of whose settings are guessed.
         options: how it is read; by default as it is.
         fields: of `LoadOptions`, one by one: part="encoder", image_size=64, num_classes=0, ...
 
@@ -47,8 +47,6 @@ def load_model(
     options = replace(options or LoadOptions(), **fields)
     source = find(checkpoint)
     refuse_other_version(source)
-    if source.config.get("format") == FORMAT and options == LoadOptions():
-        return load_native(source)
     network = read_network(source, options)
     model = build(network)
     if missing := network.report.missing:
@@ -58,11 +56,7 @@ def load_model(
 
 
 def load_trained(checkpoint: str | Path, options: LoadOptions | None = None, **fields: Any) -> Model:
-    """`load_model`, of a model that is to be looked at or measured: no part of it may be untrained.
-
-    Raises:
-        CheckpointError: as `load_model`, or a part is.
-    """
+    """Load a model to look at or to measure: as `load_model`, but no part of it may be untrained."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*: untrained, ")
         model = load_model(checkpoint, options, **fields)
@@ -73,21 +67,17 @@ def load_trained(checkpoint: str | Path, options: LoadOptions | None = None, **f
 
 
 def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
-    """Read the checkpoint that `load_model` calls by this name.
-
-    Raises:
-        CheckpointError: it is not there, cannot be fetched, or cannot be read safely.
-    """
+    """Read a checkpoint, named or given as for `load_model`; it may have to be fetched first."""
     if isinstance(checkpoint, nn.Module):
         return _of_module(checkpoint)
     if isinstance(checkpoint, Mapping):
         tensors, other = flatten(dict(checkpoint))
-        return Source(Path("the state dict"), (), tensors, other, {}, {}, False)
+        return Source(Path("the state dict"), tensors, other)
     if not isinstance(checkpoint, str | Path):
         what = "a checkpoint is a path, a name, a model of timm's or transformers', or a state dict"
         raise CheckpointError(f"{what}, got a {type(checkpoint).__name__}")
 
-    # a name, unless a file or folder here is called so
+    # a name, unless a local file or folder has it
     name = str(checkpoint)
     place = checkpoint if isinstance(checkpoint, Path) else located(checkpoint)
     if place is None and name.startswith("timm/"):
@@ -116,7 +106,7 @@ def _of_module(model: nn.Module) -> Source:
         return timm_models.of_module(model, name)
     if home.startswith("transformers."):
         config: Any = model.config
-        return Source(Path(name), (), dict(model.state_dict()), {}, config.to_dict(), {}, False)
+        return Source(Path(name), dict(model.state_dict()), config=config.to_dict())
     raise CheckpointError(
         f"{name} is neither timm's nor transformers'; give its state_dict(), if it has the names of theirs"
     )
@@ -125,7 +115,7 @@ def _of_module(model: nn.Module) -> Source:
 def read_network(source: Source, options: LoadOptions) -> Network:
     """Recognise the network, read its architecture, change what was asked for, and account for every tensor.
 
-    What is missing or unexpected stands in the report, as problems unless allowed.
+    The report lists what is missing or unexpected, as problems unless allowed.
 
     Raises:
         CheckpointError: no format fits, or the tensors make no model; in one line.
@@ -134,13 +124,13 @@ def read_network(source: Source, options: LoadOptions) -> Network:
         network = recognise(source, options)
         read_architecture(network)
     except (RuntimeError, MemoryError) as error:  # of sizes that were asked for, or are in the file
-        raise CheckpointError(f"{source.path}: the model cannot be made: {shorten(str(error), 200)}") from error
+        raise source.error(f"the model cannot be made: {shorten(str(error), 200)}") from error
     _account(network)
     return network
 
 
 def _account(network: Network) -> None:
-    """Hold the tensors against what the model needs, and put the outcome into the report."""
+    """Compare the tensors with those that the model needs, and report the outcome."""
     report, options = network.report, network.options
     try:
         with torch.device("meta"):  # shapes without the memory
@@ -164,23 +154,20 @@ def _account(network: Network) -> None:
         else:
             report.used[tensor.theirs[0]] = ours
 
-    # what there is not: a problem, but for what was asked for anew
+    # what is missing or unexpected: a problem, except for new parts that were asked for
     report.missing = missing
     new = {"head.weight", "head.bias"} if options.num_classes else set()
     new |= {"cls_token"} if options.class_token else set()
     short = {name: name.removeprefix("encoder.") for name in missing}
-    for what, names, advice in (
-        (
-            "missing",
-            [name for name in missing if short[name] not in new and not network.allows(short[name])],
-            "the rest of the model would stay untrained",
-        ),
-        ("unexpected", report.unexpected, "what they do is not known here"),
-    ):
-        if names:
-            within = what == "unexpected" and any(re.search(r"(blocks|layers?)\.\d+\.", name) for name in names)
-            allow = "" if within else ". name them, or patterns, in allow to accept that"  # else it computes otherwise
-            report.problems.append(f"{what}: {first_few(names)}; {advice}{allow}")
+    untrained = [name for name in missing if short[name] not in new and not network.allows(short[name])]
+    advice = ". name them, or patterns, in allow to accept that"
+    if untrained:
+        what = f"missing: {first_few(untrained)}; the rest of the model would stay untrained"
+        report.problems.append(what + advice)
+    if report.unexpected:
+        what = f"unexpected: {first_few(report.unexpected)}; what they do is not known here"
+        in_blocks = any(re.search(r"(blocks|layers?)\.\d+\.", name) for name in report.unexpected)
+        report.problems.append(what if in_blocks else what + advice)  # in a block, they change what it computes
 
 
 @torch.no_grad()

@@ -16,45 +16,14 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vit.atomic import replacing, write_json
-from vit.checkpoints.formats.native import AUTOENCODER, FORMAT, native_hints
+from vit.checkpoints.formats.native import FORMAT
 from vit.checkpoints.formats.timm import same_in_timm, timm_config
-from vit.checkpoints.origin import Origin, Report
-from vit.checkpoints.reading import CONFIG_HASH, Source, config_hash, shorten, weight_problem
+from vit.checkpoints.reading import CONFIG_HASH, config_hash
 from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
-from vit.load_options import CheckpointError
 from vit.mae import Model, build_autoencoder
 from vit.pretrained import CONFIG, WEIGHTS
-
-
-def load_native(source: Source) -> Model:
-    """Load a folder that `save_model` wrote, as it is: config.json gives the model, model.safetensors its weights.
-
-    The weights' SHA-256 has been compared by `read_checkpoint`.
-
-    Raises:
-        CheckpointError: config.json is damaged or of another model, or a weight is not finite.
-    """
-    hints = native_hints(source)
-    tensors: dict[str, Tensor] = {}
-    for name, tensor in source.tensors.items():
-        if problem := weight_problem(name, tensor):
-            raise CheckpointError(f"{source.path}: {problem}")
-        whole = name.startswith(("encoder.", "decoder.")) or not hints.decoder  # files of 0.1.0 have encoder. in front
-        tensors[name if whole else f"encoder.{name}"] = tensor.to(torch.float32, copy=True)  # the file may go
-    try:
-        encoder, decoder = ViTConfig(**hints.encoder), DecoderConfig(**hints.decoder) if hints.decoder else None
-        with torch.device("meta"):  # shapes without the memory
-            model = build_model(encoder, decoder, bool(hints.norm_pix_loss))
-        model.load_state_dict(tensors, strict=True, assign=True)
-    except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise CheckpointError(
-            f"{source.path}: config.json is not of these weights: {shorten(str(error), 300)}"
-        ) from error
-    report = Report(used={name: name.removeprefix("encoder.") for name in source.tensors}, notes=list(source.notes))
-    model.origin = Origin.of(source, AUTOENCODER, hints, encoder, report)
-    return model.eval()
 
 
 def build_model(encoder: ViTConfig, decoder: DecoderConfig | None, norm_pix_loss: bool) -> Model:

@@ -78,19 +78,19 @@ class Network:
 
     def error(self, what: str) -> CheckpointError:
         """Return an error that names the checkpoint."""
-        return CheckpointError(f"{self.source.path}: {what}")
+        return self.source.error(what)
 
     def note(self, what: str) -> None:
         """Tell the user."""
         self.report.notes.append(what)
 
     def guess(self, what: str) -> None:
-        """Tell the user what neither the tensors nor settings say, also in a warning."""
+        """Tell the user, in a warning too, what neither the tensors nor the settings say."""
         self.note(what)
         warnings.warn(f"{self.source.path}: {what}", stacklevel=2)
 
     def shape(self, name: str, dimensions: int) -> Shape:
-        """Return the shape of a tensor that no model is without."""
+        """Return the shape of a tensor that every model has."""
         if name not in self.tensors:
             raise self.error(
                 f"no {name} in it, so this is no vision transformer that can be loaded ({self.format.name})"
@@ -128,7 +128,7 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     """Find the network in a checkpoint, and give every tensor its place, or the reason why it has none.
 
     Raises:
-        CheckpointError: no format fits, or one that is known and not computed here, or its settings cannot be used.
+        CheckpointError: no format fits, the family is known but not computed here, or its settings cannot be used.
     """
     # the names that the network's own code gives its tensors
     tensors = {WRAPPERS.sub("", name): tensor for name, tensor in source.tensors.items()}
@@ -142,7 +142,7 @@ def recognise(source: Source, options: LoadOptions) -> Network:
         hints = format.hints(source)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        raise CheckpointError(f"{source.path}: its settings cannot be used: {shorten(what, 200)}") from error
+        raise source.error(f"its settings cannot be used: {shorten(what, 200)}") from error
     report = Report(notes=[*source.notes, *hints.notes])
 
     # what no rule knows has a reason, or is unexpected
@@ -187,31 +187,31 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
     chosen = [key for key in networks if branch is None or branch in wrappings[key].split(".")]
     if networks and not chosen:
         there = shorten(", ".join(sorted(wrapping.rstrip(".") or "the top level" for wrapping in wrappings.values())))
-        raise CheckpointError(f"{source.path}: no copy of the network is called {branch!r}; there is: {there}")
+        raise source.error(f"no copy of the network is called {branch!r}; there is: {there}")
     for key in sorted(chosen, key=lambda key: _preference(wrappings[key])):
         for format in FORMATS:
             prefix = networks[key].get(format.anchor)
             if prefix is not None and format.marked(source, prefix):
                 inside = [name.removeprefix(prefix) for name in source.tensors if name.startswith(prefix)]
                 if refused := refusal(inside):
-                    raise CheckpointError(f"{source.path}: {refused}")
+                    raise source.error(refused)
                 copies = [wrapping for other in networks if other != key for wrapping in networks[other].values()]
                 return format, prefix, copies
 
     if refused := refusal(source.tensors):
-        raise CheckpointError(f"{source.path}: {refused}")
+        raise source.error(refused)
     if not source.tensors:
         raise CheckpointError(f"{source.path} holds no tensors")
     some = ", ".join(list(source.tensors)[:3])
-    raise CheckpointError(
-        f"{source.path}: its {len(source.tensors)} tensors ({some}, ...) are of no format that is known here; "
+    raise source.error(
+        f"its {len(source.tensors)} tensors ({some}, ...) are of no format that is known here; "
         "known are timm, MAE, DINO, iBOT, DINOv2, MSN, I-JEPA, torchvision, and Hugging Face's ViT, ViTMAE, ViTMSN, DeiT, "
         "I-JEPA and Dinov2"
     )
 
 
 def _preference(prefix: str) -> tuple[int, int]:
-    """Return by what copies are sorted: the branch, then how deep it stands."""
+    """Return the sort key of a copy: its branch, then its depth."""
     words = prefix.split(".")
     rank = next((rank for rank, name in enumerate(BRANCHES) if name in words), len(BRANCHES))
     last = rank == len(BRANCHES) and any(name in words for name in LAST_BRANCHES)
@@ -219,7 +219,7 @@ def _preference(prefix: str) -> tuple[int, int]:
 
 
 def _why_beside(key: str, prefix: str, copies: list[str]) -> str:
-    """Return why a tensor that is none of the network's is left out; "" if nothing is known about it."""
+    """Return why a tensor beside the network is left out; "" if nothing is known about it."""
     for copy in copies:
         if copy and key.startswith(copy):
             words = [word for word in copy.split(".") if word and word not in prefix.split(".")]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.names import Shape
-from vit.checkpoints.reading import MODULE, Source
+from vit.checkpoints.reading import Source
 from vit.config import ViTConfig
 from vit.data.augment import Normalization, cut_to_shape, to_float
 from vit.data.decode import decode
@@ -98,7 +98,7 @@ class Origin:
 
     @classmethod
     def of(cls, source: Source, format: Format, hints: Hints, encoder: ViTConfig, report: Report) -> Origin:
-        """Return what the settings say, or else the format's habit, which is noted in the report."""
+        """Return what the settings say, or else what is usual for the format, with a note in the report."""
         # how the input was normalised
         if hints.mean is None or hints.std is None:
             usual = f"mean {format.mean}, std {format.std}, as is usual for {format.name}"
@@ -114,8 +114,7 @@ class Origin:
             taken = f"which is not done here; taken as {format.interpolation}"
             report.notes.append(f"its settings resize images by {interpolation!r}, {taken}")
             interpolation = format.interpolation
-        details = {key: value for key, value in source.config.items() if key != MODULE}  # which may go
-        hashed = source.other | details  # data_stamp: in saved states, and in config.json before
+        hashed = source.other | source.config  # data_stamp: in saved states, and in config.json before
         return cls(
             source=str(source.path),
             format=format.name,
@@ -124,10 +123,10 @@ class Origin:
             image_size=encoder.image_size,
             channels=encoder.channels,
             class_names=hints.class_names if encoder.num_classes in (0, len(hints.class_names)) else (),
-            data=str(details.get("data") or source.other.get("data", "")),
+            data=str(source.config.get("data") or source.other.get("data", "")),
             data_content_hash=str(hashed.get("data_content_hash") or hashed.get("data_stamp", "")),
             report=report,
-            details=details,
+            details=source.config,
         )
 
     def was_tested_on(self, content_hash: str) -> bool:
@@ -135,7 +134,7 @@ class Origin:
         return self.data_content_hash.rpartition("-")[2] == content_hash
 
     def read_images(self, paths: Sequence[str | Path]) -> Tensor:
-        """Image files as the model takes them, but for `normalize`: cut to its shape, resized its way, in its channels.
+        """Read image files as the model takes them, up to `normalize`: cut to its shape, resized, in its channels.
 
         Args:
             paths: of JPEG, PNG and other usual formats; see `vit.data.decode`.
@@ -155,7 +154,7 @@ class Origin:
         return self.fit(torch.stack(pictures))
 
     def fit(self, images: Tensor) -> Tensor:
-        """Images of a data set as the model takes them, likewise.
+        """Cut and resize images of a data set to what the model takes.
 
         Args:
             images: uint8 (B, 3, h, w).
@@ -175,7 +174,7 @@ class Origin:
         return resize(images, list(self.image_size), InterpolationMode(self.interpolation), antialias=True)
 
     def inputs(self, images: Tensor) -> Tensor:
-        """Images of a data set as the model's input, prepared as in training; `fit` would round them once more.
+        """Prepare images of a data set as in training: the model's input; `fit` would round them once more.
 
         Args:
             images: uint8 (B, 3, h, w).

@@ -8,14 +8,14 @@ import json
 import re
 import stat
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit.errors import one_line
 from vit.load_options import CheckpointError
@@ -35,8 +35,6 @@ HARMLESS: list[Any] = [
     argparse.Namespace, PosixPath, PurePosixPath, PureWindowsPath, np.dtype, *_NUMBERS,
     (_SCALAR, "numpy.core.multiarray.scalar"), (_SCALAR, "numpy._core.multiarray.scalar"),
 ]  # fmt: skip
-MODULE = "module"
-"""The key of a model in memory in its own config, which no JSON holds."""
 CONFIG_HASH = "config_sha256"
 """The key in config.json of the hash of all its other keys."""
 PLAIN = str | int | float | None
@@ -53,23 +51,29 @@ class Source:
 
     Attributes:
         path: as it was asked for.
-        files: of the weights.
-        tensors: all of them, on the CPU, read from disk when they are used; of nested dicts, keys are joined by dots.
+        tensors: all of them, on the CPU, read from disk when they are used; keys of nested dicts are joined by dots.
         other: everything else, flattened likewise: plain values as they are, the rest as the name of its type.
         config: config.json beside the weights; empty if there is none.
         preprocessor: preprocessor_config.json, likewise.
-        verified: whether config.json has a SHA-256, which is that of the weights.
+        module: the model of timm's itself, if it is one in memory; it says what it is.
+        files: of the weights; empty for what is in memory.
+        verified: whether config.json holds the SHA-256 of the weights.
         notes: for the user, on how it was found.
     """
 
     path: Path
-    files: tuple[Path, ...]
     tensors: dict[str, Tensor]
-    other: dict[str, Any]
-    config: dict[str, Any]
-    preprocessor: dict[str, Any]
-    verified: bool
+    other: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    preprocessor: dict[str, Any] = field(default_factory=dict)
+    module: nn.Module | None = None
+    files: tuple[Path, ...] = ()
+    verified: bool = False
     notes: tuple[str, ...] = ()
+
+    def error(self, what: str) -> CheckpointError:
+        """Return an error that names the checkpoint."""
+        return CheckpointError(f"{self.path}: {what}")
 
 
 def config_hash(config: dict[str, Any]) -> str:
@@ -115,7 +119,7 @@ def read_checkpoint(path: str | Path) -> Source:
             other |= values
     except OSError as error:
         raise CheckpointError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
-    return Source(path, tuple(parts), tensors, other, config, preprocessor, "sha256" in config)
+    return Source(path, tensors, other, config, preprocessor, files=tuple(parts), verified="sha256" in config)
 
 
 def _locate(path: Path) -> tuple[Path, Path | None]:

@@ -20,7 +20,7 @@ from vit.interpret.geometry import Geometry, geometry_of
 from vit.interpret.layers import AttentionError, attention_layers, intercept_attention
 from vit.masking import Mask
 
-FUSIONS = ("mean", "max", "min")
+FUSIONS: dict[str, Callable[..., Tensor]] = {"mean": Tensor.mean, "max": Tensor.amax, "min": Tensor.amin}
 Patch = tuple[int, int]
 """(row, column)"""
 Query = str | Patch | list[Patch]
@@ -225,10 +225,6 @@ def in_grid_order(weights: Tensor, mask: Mask | None, num_prefix_tokens: int) ->
 
 def fuse_heads(weights: Tensor, fuse: str) -> Tensor:
     """Return the mean, the largest or the smallest of the heads: (B, h, ...) -> (B, 1, ...)."""
-    if fuse == "mean":
-        return weights.mean(dim=1, keepdim=True)
-    if fuse == "max":
-        return weights.amax(dim=1, keepdim=True)
-    if fuse == "min":
-        return weights.amin(dim=1, keepdim=True)
-    raise AttentionError(f"heads are fused by {', '.join(FUSIONS)}, got {fuse!r}")
+    if fuse not in FUSIONS:
+        raise AttentionError(f"heads are fused by {', '.join(FUSIONS)}, got {fuse!r}")
+    return FUSIONS[fuse](weights, dim=1, keepdim=True)

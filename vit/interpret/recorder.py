@@ -151,10 +151,6 @@ class DynamicsRecorder(Callback):
         return torch.stack([matrices[place] for place in places(self._matrices, name, part)])
 
 
-def _flat(weight: Tensor) -> Tensor:
-    return weight.flatten(1)
-
-
 def _third(index: int, fused: Tensor) -> Tensor:
     return fused.chunk(3)[index]
 
@@ -165,7 +161,7 @@ class _Watched:
 
     matrix: Matrix
     parameter: Tensor
-    cut: Callable[[Tensor], Tensor] = _flat
+    cut: Callable[[Tensor], Tensor] = lambda weight: weight.flatten(1)
 
     def weights(self) -> Tensor:
         return self.cut(self.parameter.detach())
@@ -183,7 +179,7 @@ def _watched(model: Model) -> Iterator[_Watched]:
     encoder = model.encoder
     yield _Watched(Matrix("encoder", "W_E"), encoder.patch_embed.proj.weight)
     if encoder.config.pos_embed == "learned":
-        yield _Watched(Matrix("encoder", "pos_embed"), encoder.pos_embed, partial(torch.squeeze, dim=0))
+        yield _Watched(Matrix("encoder", "pos_embed"), encoder.pos_embed, lambda table: table[0])
     if isinstance(encoder.head, nn.Linear):
         yield _Watched(Matrix("encoder", "head"), encoder.head.weight)
     if model.decoder is not None:

@@ -15,15 +15,11 @@ from typing import Any, ClassVar, Literal, Self
 
 from safetensors import SafetensorError, safe_open
 
-from vit.errors import UserError, one_line
+from vit.errors import one_line
 from vit.load_options import CheckpointError
 
 FOLDER = Path(__file__).resolve().parent
 FILES = WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-
-
-class ShippedError(UserError):
-    """A model that does not come with the package, or is damaged; the message is one line."""
 
 
 def shipped_models() -> dict[str, Path]:
@@ -38,12 +34,10 @@ def entry_points() -> dict[str, Path]:
 
 
 def located(name: str) -> Path | None:
-    """Return where the checkpoint of this name lies: a path that is there, else a model of the package.
-
-    None: its name begins with timm/ or hf/, and it is to be fetched.
+    """Return where a checkpoint lies: an existing path, else a model of the package; None for a timm/ or hf/ name to fetch.
 
     Raises:
-        CheckpointError: nothing is called so.
+        CheckpointError: nothing has this name.
     """
     try:
         if not name:
@@ -70,11 +64,13 @@ def shipped(name: str) -> dict[str, Any]:
         `vit.checkpoints.card`), empty if nothing was.
 
     Raises:
-        ShippedError: there is none of that name, or its files are damaged.
+        CheckpointError: there is none of that name, or its files are damaged.
     """
     folder = shipped_models().get(name)
     if folder is None:
-        raise ShippedError(f"no model called {name[:100]!r} comes with the package; `vit models` lists those that do")
+        raise CheckpointError(
+            f"no model called {name[:100]!r} comes with the package; `vit models` lists those that do"
+        )
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         return {
@@ -87,7 +83,7 @@ def shipped(name: str) -> dict[str, Any]:
         }
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError) as error:
         what = f"{type(error).__name__}: {one_line(str(error))[:200]}"
-        raise ShippedError(f"{folder} is damaged, install the package again: {what}") from error
+        raise CheckpointError(f"{folder} is damaged, install the package again: {what}") from error
 
 
 def count_parameters(weights: Path) -> int:
@@ -99,7 +95,7 @@ def count_parameters(weights: Path) -> int:
 class Pretrained:
     """A model's loading and saving, called as huggingface_hub's PyTorchModelHubMixin calls it, and done by `vit.checkpoints`.
 
-    Those who come from other libraries look for it at the class; it is the one thing that a model asks of the rooms above.
+    Users of other libraries look for it at the class; it is the one place where a model calls the rooms above it.
 
     Attributes:
         part: what of a checkpoint this class holds; None for all of it.
@@ -112,7 +108,7 @@ class Pretrained:
         """Load a model by `vit.load_model`.
 
         Args:
-            checkpoint: as there; and "ORGANISATION/NAME", without hf/ in front, unless a file or folder here is called so.
+            checkpoint: as there; and "ORGANISATION/NAME", without hf/ in front, unless a local file or folder has that name.
             options: as there.
 
         Raises:

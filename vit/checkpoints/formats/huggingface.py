@@ -10,14 +10,13 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from PIL.Image import Resampling
 
 from vit.checkpoints.formats.format import HALVES, Format, Hints, only_given, pair
-from vit.checkpoints.formats.outgoing import Outgoing, renamed, require, require_squares
+from vit.checkpoints.formats.outgoing import Outgoing
 from vit.checkpoints.names import KeyRule, shared, table, within
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import Source
-from vit.load_options import CheckpointError
 from vit.mae import Model
 
 # ---- Names -----------------------------------------------------------------------------------------------------------
@@ -46,12 +45,11 @@ BODY = table("""
     norm.@              layernorm.@
 """)
 DISTILLATION = table("reg_token embeddings.distillation_token")
-VIT_ON_DISK, VIT_IN_MEMORY = (*ON_DISK, *NORMS, *MLP_ON_DISK), (*IN_MEMORY, *NORMS, *MLP)
+VIT_BLOCK = (*ON_DISK, *IN_MEMORY, *NORMS, *MLP_ON_DISK, *MLP)
 VIT_ENCODER = (
     *BODY,
-    *within(VIT_ON_DISK, "blocks.#.", "encoder.layer.#."),
-    *within(VIT_IN_MEMORY, "blocks.#.", "layers.#."),
-    *within(VIT_IN_MEMORY, "blocks.#.", "encoder.layer.#."),
+    *within(VIT_BLOCK, "blocks.#.", "encoder.layer.#."),
+    *within(VIT_BLOCK, "blocks.#.", "layers.#."),
 )
 HEAD = table("head.@ classifier.@")
 DECODER = (
@@ -62,10 +60,8 @@ DECODER = (
         decoder.norm.@      decoder.decoder_norm.@
         decoder.pred.@      decoder.decoder_pred.@      (pixels)
     """),
-    *within(VIT_ON_DISK, "decoder.blocks.#.", "decoder.decoder_layers.#."),
-    *within(VIT_IN_MEMORY, "decoder.blocks.#.", "decoder.decoder_layers.#."),
-    *within(VIT_ON_DISK, "decoder.blocks.#.", "decoder.decoder_encoder.layer.#."),
-    *within(VIT_IN_MEMORY, "decoder.blocks.#.", "decoder.decoder_encoder.layer.#."),
+    *within(VIT_BLOCK, "decoder.blocks.#.", "decoder.decoder_layers.#."),
+    *within(VIT_BLOCK, "decoder.blocks.#.", "decoder.decoder_encoder.layer.#."),
 )
 LAYER_SCALES = table("""
     ls1.gamma       layer_scale1.lambda1
@@ -102,7 +98,7 @@ DECODER_SETTINGS = {
     "depth": "decoder_num_hidden_layers",
     "num_heads": "decoder_num_attention_heads",
 }
-FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's numbers
+FILTERS = {kind.value: kind.name.lower() for kind in Resampling}
 
 
 def huggingface_hints(source: Source) -> Hints:
@@ -113,9 +109,7 @@ def huggingface_hints(source: Source) -> Hints:
     """
     config, processor = source.config, source.preprocessor
     if config.get("hidden_act", "gelu") != "gelu":
-        raise CheckpointError(
-            f"{source.path}: the activation {config['hidden_act']!r} is not computed here, only gelu is"
-        )
+        raise source.error(f"the activation {config['hidden_act']!r} is not computed here, only gelu is")
     encoder = {ours: config.get(theirs) for ours, theirs in ENCODER_SETTINGS.items()}
     decoder = {ours: config.get(theirs) for ours, theirs in DECODER_SETTINGS.items()}
     for key in ("image_size", "patch_size"):
@@ -207,16 +201,21 @@ DINOV2 = Format(
 
 def to_huggingface(model: Model, origin: Origin) -> Outgoing:
     """Write for transformers' `from_pretrained`: ViTMAE for an autoencoder, Dinov2 if there are layer scales, else ViT."""
-    settings, notes = model.encoder.config, list[str]()
-    require(model, "transformers", class_token=True, qkv="linear", qk_norm=False, no_embed_class=False)
-    write = _vit_mae if model.decoder is not None else _vit if settings.layer_scale is None else _dinov2
-    tensors, own = write(model, origin, round(settings.embed_dim * settings.mlp_ratio), notes)
+    settings = model.encoder.config
+    name, write = "Dinov2", _dinov2
+    if model.decoder is not None:
+        name, write = "ViTMAE", _vit_mae
+    elif settings.layer_scale is None:
+        name, write = "ViT", _vit
+    out = Outgoing(model, f"transformers' {name}")
+    out.require(class_token=True, qkv="linear", qk_norm=False, no_embed_class=False)
     config = {theirs: getattr(settings, ours) for ours, theirs in ENCODER_SETTINGS.items()}
     for key in ("image_size", "patch_size"):
         config[key] = config[key][0] if len({*config[key]}) == 1 else list(config[key])
     config |= {"hidden_act": "gelu", "qkv_bias": settings.qkv_bias, "torch_dtype": "float32"}
+    out.config = config | write(out, origin, round(settings.embed_dim * settings.mlp_ratio))
     height, width = settings.image_size
-    preprocessor = {
+    out.preprocessor = {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
         "size": {"height": height, "width": width},
@@ -227,19 +226,18 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
         "image_mean": origin.normalize.mean,
         "image_std": origin.normalize.std,
     }
-    return Outgoing(tensors, config | own, preprocessor, notes)
+    return out
 
 
-Written = tuple[dict[str, Tensor], dict[str, Any]]
-"""Tensors by their names, and the settings that only one family has."""
-
-
-def _vit_mae(model: Model, origin: Origin, hidden: int, notes: list[str]) -> Written:
-    require(model, "transformers' ViTMAE", registers=0, layer_scale=None, mlp="gelu", fc_norm=False)
-    require_squares(model, "transformers' ViTMAE")
+def _vit_mae(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
+    """Set the tensors for ViTMAE, and return the settings that only it has; the blocks' MLP is `hidden` wide."""
+    model = out.model
+    out.require(registers=0, layer_scale=None, mlp="gelu", fc_norm=False)
+    out.require_squares()
+    out.rename((*within(VIT_ENCODER, "", "vit."), *DECODER))
     assert model.decoder is not None
     decoder = model.decoder.config.blocks(model.encoder.config)
-    return renamed(model, (*within(VIT_ENCODER, "", "vit."), *DECODER), "ViTMAE", {}, notes), {
+    return {
         "model_type": "vit_mae",
         "architectures": ["ViTMAEForPreTraining"],
         "intermediate_size": hidden,
@@ -249,13 +247,14 @@ def _vit_mae(model: Model, origin: Origin, hidden: int, notes: list[str]) -> Wri
     }
 
 
-def _vit(model: Model, origin: Origin, hidden: int, notes: list[str]) -> Written:
-    settings = model.encoder.config
-    require(model, "transformers' ViT", registers=0, mlp="gelu", fc_norm=False)
+def _vit(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
+    """Do the same for ViT."""
+    settings = out.model.encoder.config
+    out.require(registers=0, mlp="gelu", fc_norm=False)
     headed = settings.num_classes > 0 and settings.global_pool == "token"
     body = within(VIT_ENCODER, "", "vit.") if headed else VIT_ENCODER
     no_head = {"head.": "this head reads the mean of the patches, that of transformers the class token"}
-    tensors = renamed(model, (*body, *HEAD), "ViT", {} if headed else no_head, notes)
+    out.rename((*body, *HEAD), {} if headed else no_head)
     architecture = "ViTForImageClassification" if headed else "ViTModel"
     config: dict[str, Any] = {"model_type": "vit", "architectures": [architecture], "intermediate_size": hidden}
     if headed:
@@ -263,31 +262,33 @@ def _vit(model: Model, origin: Origin, hidden: int, notes: list[str]) -> Written
         config["id2label"] = {str(i): name for i, name in enumerate(names)}
         # Two classes of one name ("crane" in ImageNet) must not become one entry.
         config["label2id"] = {n if names.index(n) == i else f"{n} ({i})": i for i, n in enumerate(names)}
-    return tensors, config
+    return config
 
 
-def _dinov2(model: Model, origin: Origin, hidden: int, notes: list[str]) -> Written:
-    settings = model.encoder.config
-    require(model, "transformers' Dinov2", fc_norm=False)
-    require_squares(model, "transformers' Dinov2")
+def _dinov2(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
+    """Do the same for Dinov2."""
+    settings = out.model.encoder.config
+    out.require(fc_norm=False)
+    out.require_squares()
 
     # transformers computes the hidden width from a whole ratio
     gated, width, registers = settings.mlp == "swiglu", settings.embed_dim, settings.registers
     ratio = round(settings.mlp_ratio * (3 / 2 if gated else 1))
     if ((width * ratio * 2 // 3 + 7) // 8 * 8 if gated else width * ratio) != hidden:
-        raise CheckpointError(f"transformers' Dinov2 has no MLP of {hidden} hidden values on a width of {width}")
-    if registers and bool(model.encoder.pos_embed[:, 1 : 1 + registers].any()):
-        raise CheckpointError("transformers' Dinov2 has no positions for registers, this model has")
+        raise out.error(f"has no MLP of {hidden} hidden values on a width of {width}")
+    if registers and bool(out.model.encoder.pos_embed[:, 1 : 1 + registers].any()):
+        raise out.error("has no positions for registers, this model has")
 
     rules = (*(DINOV2_SWIGLU if gated else ()), *DINOV2_BLOCK)
     no_head = {"head.": "Dinov2's classifier reads two vectors side by side"}
-    tensors = renamed(model, (*DINOV2_BODY, *within(rules, "blocks.#.", "encoder.layer.#.")), "Dinov2", no_head, notes)
+    out.rename((*DINOV2_BODY, *within(rules, "blocks.#.", "encoder.layer.#.")), no_head)
     if registers:
-        positions = tensors["embeddings.position_embeddings"]
-        tensors["embeddings.position_embeddings"] = torch.cat([positions[:, :1], positions[:, 1 + registers :]], dim=1)
-    tensors["embeddings.mask_token"] = torch.zeros(1, width)  # of its training; it has a place for one and we have none
+        positions = out.tensors["embeddings.position_embeddings"]
+        kept = torch.cat([positions[:, :1], positions[:, 1 + registers :]], dim=1)
+        out.tensors["embeddings.position_embeddings"] = kept
+    out.tensors["embeddings.mask_token"] = torch.zeros(1, width)  # of its training; we have none
     name = "Dinov2WithRegisters" if registers else "Dinov2"
-    return tensors, {
+    return {
         "model_type": "dinov2_with_registers" if registers else "dinov2",
         "architectures": [f"{name}Model"],
         "mlp_ratio": ratio,

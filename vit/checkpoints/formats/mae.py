@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from vit.checkpoints.formats.format import Format, Hints, only_given, pair
-from vit.checkpoints.formats.outgoing import Outgoing, renamed, require
-from vit.checkpoints.formats.timm import ANCHOR, BATCHES, BLOCK, ENCODER, LINEAR_PROBE
+from vit.checkpoints.formats.outgoing import Outgoing
+from vit.checkpoints.formats.timm import ANCHOR, BATCHES, BLOCK, ENCODER, LINEAR_PROBE, TIMM_EPS
 from vit.checkpoints.names import table, within
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import Source
-from vit.load_options import CheckpointError
 from vit.mae import Model
 
 DECODER = (
@@ -54,22 +53,18 @@ FINE_TUNED = Format(
 
 def to_mae(model: Model, origin: Origin) -> Outgoing:
     """Write for facebookresearch/mae: the names of its code, under "model"; what that code cannot know, under "args"."""
-    what, notes = "MAE's code", []
-    require(model, what, class_token=True, registers=0, qkv="linear", mlp="gelu", qk_norm=False, layer_scale=None)
-    require(model, what, no_embed_class=False)
-    settings = model.encoder.config
+    settings, out = model.encoder.config, Outgoing(model, "MAE's code")
+    out.require(class_token=True, registers=0, qkv="linear", mlp="gelu", qk_norm=False, layer_scale=None)
+    out.require(no_embed_class=False)
     # its models_vit.py: the final norm before the class token is taken, or fc_norm after the mean of the patches
     if settings.num_classes and settings.fc_norm != (settings.global_pool == "avg"):
         pooling = f"global_pool {settings.global_pool} {'with' if settings.fc_norm else 'without'} fc_norm"
-        raise CheckpointError(f"{what} has no classifier of {pooling}, as this model is: it cannot be written so")
+        raise out.error(f"has no classifier of {pooling}, as this model is")
     if model.decoder is not None and not model.decoder.config.blocks(settings).qkv_bias:
-        raise CheckpointError(
-            f"{what} gives the decoder's q, k and v a bias, this model has none: it cannot be written so"
-        )
-    if settings.norm_eps != 1e-6:
-        notes.append(f"MAE's norms have an eps of 1e-6, this model's {settings.norm_eps}: features differ slightly")
-    tensors = renamed(model, (*ENCODER, *DECODER), what, {}, notes)
-    args = {"num_heads": settings.num_heads, "input_size": list(settings.image_size)}
+        raise out.error("gives the decoder's q, k and v a bias, this model has none")
+    out.compare_eps(TIMM_EPS)
+    out.rename((*ENCODER, *DECODER))
+    out.config = {"num_heads": settings.num_heads, "input_size": list(settings.image_size)}
     if model.decoder is not None:
-        args |= {"decoder_num_heads": model.decoder.config.num_heads, "norm_pix_loss": model.norm_pix_loss}
-    return Outgoing(tensors, args, notes=notes)
+        out.config |= {"decoder_num_heads": model.decoder.config.num_heads, "norm_pix_loss": model.norm_pix_loss}
+    return out

@@ -38,7 +38,7 @@ def native_hints(source: Source) -> Hints:
     """
     config, where = source.config, "config.json"
     if config and config.get("format") != FORMAT:
-        raise CheckpointError(f"{source.path}: its config.json is not of the format {FORMAT}, its weights are")
+        raise source.error(f"its config.json is not of the format {FORMAT}, its weights are")
     if not config:
         config, where = _of_state(source.other), "its state"
         if not config["encoder"] and any(key.startswith("config.model.") for key in source.other):
@@ -65,7 +65,7 @@ def native_hints(source: Source) -> Hints:
             tuple(map(str, config["class_names"])),
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{source.path}: {where} is damaged: {type(error).__name__}: {error}") from error
+        raise source.error(f"{where} is damaged: {type(error).__name__}: {error}") from error
 
 
 def _of_state(values: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,68 +15,67 @@ from vit.mae import Model
 
 @dataclass
 class Outgoing:
-    """The content of the files to write.
+    """A model, and the content of the files that a format needs of it.
 
     Attributes:
-        tensors: by their names.
+        model: to write.
+        format: that it is written in, for messages.
+        tensors: by their names in the format.
         config: of config.json.
         preprocessor: of preprocessor_config.json; empty for none.
         notes: on what was left out, or will be computed otherwise there.
     """
 
-    tensors: dict[str, Tensor]
-    config: dict[str, Any]
+    model: Model
+    format: str
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
     preprocessor: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    def error(self, what: str) -> CheckpointError:
+        """Return an error that says what the format has, and what this model has instead."""
+        return CheckpointError(f"{self.format} {what}: it cannot be written so")
 
-def renamed(
-    model: Model, rules: Iterable[KeyRule], what: str, leave_out: dict[str, str], notes: list[str]
-) -> dict[str, Tensor]:
-    """Return the tensors of `model` under the names of a format.
+    def require(self, **needed: Any) -> None:
+        """Refuse a model in which one of these settings has another value than the format computes."""
+        for key, value in needed.items():
+            has = getattr(self.model.encoder.config, key)
+            if has != value:
+                raise self.error(f"computes {key} {value}, this model has {has}")
 
-    Args:
-        model: whose tensors.
-        rules: the format's table.
-        what: the format, for messages.
-        leave_out: beginnings of our names that are left out, each with the reason, which goes into `notes`.
-        notes: to be added to.
+    def require_squares(self) -> None:
+        """Refuse a model whose images or patches are no squares."""
+        settings = self.model.encoder.config
+        (height, width), (p, q) = settings.image_size, settings.patch_size
+        if height != width or p != q:
+            has = f"this model has {height} x {width} pixels in patches of {p} x {q}"
+            raise self.error(f"computes square images of square patches, {has}")
 
-    Raises:
-        CheckpointError: the format has no place for a tensor.
-    """
-    state = {name.removeprefix("encoder."): value.detach().cpu() for name, value in model.state_dict().items()}
-    for start, why in leave_out.items():
-        left = [name for name in state if name.startswith(start)]
-        if left:
-            notes.append(f"left out, {len(left)} tensors ({left[0]}, ...): {why}")
-        state = {name: value for name, value in state.items() if name not in left}
-    tensors, unmapped = map_out(rules, state, channels=model.encoder.config.channels)
-    if unmapped:
-        raise CheckpointError(f"{what} has no place for {', '.join(unmapped[:4])}: it does not compute that")
-    return tensors
+    def compare_eps(self, eps: float) -> None:
+        """Note that the format's norms have a fixed eps, if this model has another."""
+        own = self.model.encoder.config.norm_eps
+        if own != eps:
+            self.notes.append(
+                f"the norms of {self.format} have an eps of {eps:g}, this model's {own}: features differ slightly"
+            )
 
+    def rename(self, rules: Iterable[KeyRule], leave_out: Mapping[str, str] | None = None) -> None:
+        """Set the tensors, by the format's table.
 
-def require(model: Model, what: str, **needed: Any) -> None:
-    """Refuse a model with another value of one of the settings `needed` than the format `what` has.
+        Args:
+            rules: the table.
+            leave_out: beginnings of our names that are left out -> the reason, for the notes.
 
-    Raises:
-        CheckpointError: which setting it is.
-    """
-    for key, value in needed.items():
-        has = getattr(model.encoder.config, key)
-        if has != value:
-            raise CheckpointError(f"{what} computes {key} {value}, this model has {has}: it cannot be written so")
-
-
-def require_squares(model: Model, what: str) -> None:
-    """Refuse a model whose images or patches are no squares, where `what` takes them for squares.
-
-    Raises:
-        CheckpointError: with both sizes.
-    """
-    settings = model.encoder.config
-    (height, width), (p, q) = settings.image_size, settings.patch_size
-    if height != width or p != q:
-        has = f"this model has {height} x {width} pixels in patches of {p} x {q}"
-        raise CheckpointError(f"{what} computes square images of square patches, {has}: it cannot be written so")
+        Raises:
+            CheckpointError: the format has no place for a tensor.
+        """
+        state = {name.removeprefix("encoder."): value.detach().cpu() for name, value in self.model.state_dict().items()}
+        for start, why in (leave_out or {}).items():
+            left = [name for name in state if name.startswith(start)]
+            if left:
+                self.notes.append(f"left out, {len(left)} tensors ({left[0]}, ...): {why}")
+            state = {name: value for name, value in state.items() if name not in left}
+        self.tensors, unmapped = map_out(rules, state, channels=self.model.encoder.config.channels)
+        if unmapped:
+            raise CheckpointError(f"{self.format} has no place for {', '.join(unmapped[:4])}: it does not compute that")

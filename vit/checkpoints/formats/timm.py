@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vit.checkpoints.formats.format import Format, Hints
-from vit.checkpoints.formats.outgoing import Outgoing, renamed, require
+from vit.checkpoints.formats.outgoing import Outgoing
 from vit.checkpoints.names import KeyRule, shared, table, within
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import Source
@@ -34,8 +34,8 @@ ANCHOR = r"patch_embed\.proj\.weight"
 
 
 def timm_hints(source: Source) -> Hints:
-    """Read timm's config.json, if there is one: see `timm_models.hints`."""
-    if "architecture" not in source.config:
+    """Read timm's config.json, or a model in memory, if there is one: see `timm_models.hints`."""
+    if source.module is None and "architecture" not in source.config:
         return Hints()
     from vit.checkpoints.formats import timm_models  # with timm, which takes seconds to import
 
@@ -79,11 +79,9 @@ def timm_config(
         normalize, interpolation: of its input.
         class_names: of the head, or of the training data.
     """
-    gated = settings.mlp == "swiglu"
     model_args = {theirs: getattr(settings, ours) for theirs, ours in MODEL_ARGS.items()}
-    width = (
-        settings.embed_dim
-    )  # times the ratio, the hidden width: rounded here; timm cuts off, and counts gate and value
+    # The width times the ratio is the hidden width: rounded here; timm cuts off, and counts gate and value.
+    gated, width = settings.mlp == "swiglu", settings.embed_dim
     hidden = round(width * settings.mlp_ratio) * (2 if gated else 1)
     ratio = hidden / width
     model_args["mlp_ratio"] = ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
@@ -114,10 +112,9 @@ def timm_config(
 
 def to_timm(model: Model, origin: Origin) -> Outgoing:
     """Write the encoder for `timm.create_model("local-dir:FOLDER")`."""
-    settings, notes = model.encoder.config, []
-    require(model, "timm", qkv="linear")
-    if settings.norm_eps != TIMM_EPS:
-        notes.append(f"timm's norms have an eps of 1e-6, this model's {settings.norm_eps}: features differ slightly")
-    tensors = renamed(model, ENCODER, "timm", {"decoder.": "timm's vision transformer has no decoder"}, notes)
-    config = timm_config(settings, origin.normalize, origin.interpolation, origin.class_names)
-    return Outgoing(tensors, config, notes=notes)
+    out = Outgoing(model, "timm")
+    out.require(qkv="linear")
+    out.compare_eps(TIMM_EPS)
+    out.rename(ENCODER, {"decoder.": "timm's vision transformer has no decoder"})
+    out.config = timm_config(model.encoder.config, origin.normalize, origin.interpolation, origin.class_names)
+    return out

@@ -20,7 +20,7 @@ from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import nn
 
 from vit.checkpoints.formats.format import Hints, only_given
-from vit.checkpoints.reading import MODULE, Source, shorten
+from vit.checkpoints.reading import Source, shorten
 from vit.load_options import CheckpointError
 
 ARGUMENTS = signature(VisionTransformer).parameters.keys() - signature(timm.create_model).parameters.keys()
@@ -34,21 +34,20 @@ def hints(source: Source) -> Hints:
     Raises:
         CheckpointError: an architecture that timm does not know or our encoder does not compute.
     """
-    config, where = source.config, f"{source.path}: "
-    if isinstance(model := config.get(MODULE), nn.Module):
+    config, model = source.config, source.module
+    if model is not None:
         return _hints_of_model(model, dict(getattr(model, "pretrained_cfg", None) or {}), type(model).__name__)
     name = config.get("architecture")
     if not isinstance(name, str) or not timm.is_model(name):
-        raise CheckpointError(f"{where}config.json names the architecture {name!r}, which timm does not know")
+        raise source.error(f"config.json names the architecture {name!r}, which timm does not know")
     _require_plain(name, str(source.path))
 
     # the arguments, of which only settings of the architecture reach timm
     arguments: dict[str, Any] = config.get("model_args") or {}
     arguments = {key: config[key] for key in ("num_classes", "global_pool") if key in config} | arguments
     if unknown := sorted(arguments.keys() - ARGUMENTS):
-        raise CheckpointError(
-            f"{where}model_args of config.json has {shorten(unknown[0])}, which is no setting of the architecture"
-        )
+        what = f"model_args of config.json has {shorten(unknown[0])}, which is no setting of the architecture"
+        raise source.error(what)
     arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
 
     # the model that timm makes of them, which says the rest
@@ -57,7 +56,7 @@ def hints(source: Source) -> Hints:
             model = timm.create_model(name, pretrained=False, **arguments)
     except Exception as error:  # timm raises nearly anything on arguments that make no model
         reason = shorten(str(error), 200)
-        raise CheckpointError(f"{where}timm cannot build {name} by config.json: {reason}") from error
+        raise source.error(f"timm cannot build {name} by config.json: {reason}") from error
     settings = config.get("pretrained_cfg") or config  # on its hub, older folders have no level in between
     names = config.get("label_names") or settings.get("label_names")
     return _hints_of_model(model, {**settings, "label_names": names}, name)
@@ -126,7 +125,8 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
         labels = [labels[key] for key in sorted(labels, key=lambda key: int(key) if str(key).isdecimal() else 0)]
     mean, std = (tuple(settings[key]) if settings.get(key) else None for key in ("mean", "std"))
     names = tuple(map(str, labels)) if isinstance(labels, list | tuple) else ()
-    return Hints(only_given(encoder), {}, None, mean, std, settings.get("interpolation"), names)
+    how = settings.get("interpolation")
+    return Hints(only_given(encoder), mean=mean, std=std, interpolation=how, class_names=names)
 
 
 def fetch(name: str) -> Source:
@@ -167,4 +167,4 @@ def _no_waiting() -> Iterator[None]:
 
 def of_module(model: nn.Module, name: str) -> Source:
     """Return a model of timm's in memory as a checkpoint called `name`; what it is, it says itself."""
-    return Source(Path(name), (), dict(model.state_dict()), {}, {MODULE: model, "architecture": name}, {}, False)
+    return Source(Path(name), dict(model.state_dict()), module=model)

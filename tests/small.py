@@ -1,0 +1,84 @@
+"""Small models, ours and those of other libraries, that tests of checkpoints save, load and compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from torch import Tensor, nn
+
+from vit.checkpoints import CheckpointError, load_model
+from vit.config import DecoderConfig, ViTConfig
+from vit.mae import MaskedAutoencoder, build_autoencoder
+
+SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=32, depth=2, num_heads=4)
+TIMM = dict(img_size=(16, 16), patch_size=4, embed_dim=32, depth=2, num_heads=4, num_classes=5)
+HUGGINGFACE = dict(
+    image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
+)
+
+
+def randomize(model: nn.Module) -> nn.Module:
+    """Draw whatever learns anew, so that no zero bias or unit norm hides a mistake; a fixed position table stays."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+            nn.init.normal_(parameter, centre, std=min(0.2, parameter[0].numel() ** -0.5))
+    return model.eval().requires_grad_(False)
+
+
+def autoencoder(norm_pix_loss: bool = True, depth: int = 1, **settings: object) -> MaskedAutoencoder:
+    """One of ours, with a decoder of `depth` blocks."""
+    decoder = DecoderConfig(dim=24, depth=depth, num_heads=3)
+    return build_autoencoder(ViTConfig(**SIZES | settings), decoder, norm_pix_loss)
+
+
+def timm_model(**settings: object) -> TimmVisionTransformer:
+    return randomize(TimmVisionTransformer(**TIMM | settings))
+
+
+def timm_state(**settings: object) -> dict[str, Tensor]:
+    return timm_model(**settings).state_dict()
+
+
+def transformers_model(**settings: object) -> hf.ViTModel:
+    return hf.ViTModel(hf.ViTConfig(**HUGGINGFACE | settings)).eval()
+
+
+def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {prefix + name: value for name, value in state.items()}
+
+
+def change(folder: Path, within: str = "", without: str = "", **settings: object) -> None:
+    """Change config.json, or the part of it called `within`; leave `without` out."""
+    config = json.loads((folder / "config.json").read_text())
+    for key in ("config_sha256", without):
+        config.pop(key, None)
+    (config[within] if within else config).update(settings)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def refused(source: object, **asked: object) -> str:
+    """The one line by which `load_model` refuses."""
+    with pytest.raises(CheckpointError) as error:
+        load_model(source, **asked)
+    assert error.value.exit_code == 2
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def same(one: nn.Module, other: nn.Module) -> None:
+    """The same tensors to the bit, under the same names."""
+    ours, theirs = one.state_dict(), other.state_dict()
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert torch.equal(value, theirs[name]), name
+
+
+def close(ours: Tensor, theirs: Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
