@@ -1,18 +1,38 @@
-"""The small model, settings and data that tests of several rooms train with."""
+"""What tests of several rooms share: small models, settings and images, full disks, files that would run code."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import resource
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from PIL import Image
+from torch import Tensor, nn
 
-from vit.config import AugmentConfig, ClassifyConfig, Config, ModelConfig, OptimConfig, RunConfig, TrainConfig
+from vit.config import (
+    AugmentConfig,
+    ClassifyConfig,
+    Config,
+    DecoderConfig,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    TrainConfig,
+    ViTConfig,
+)
 from vit.data import Dataset, ImageSet
+from vit.data.augment import Normalization
 from vit.data.images import content_hash
+from vit.encoder import VisionTransformer
+from vit.mae import MaskedAutoencoder, build_autoencoder
+
+M = TypeVar("M", bound=nn.Module)
 
 TINY = ModelConfig(
     image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2
@@ -33,6 +53,29 @@ CLASSIFY = replace(  # with all that can be drawn
     optim=OptimConfig(blr=0.02, warmup_epochs=0.5, layer_decay=0.7),
     train=replace(RECONSTRUCT.train, objective="classify"),
 )
+
+
+SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=16, depth=2, num_heads=2)
+NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
+
+
+def encoder(**settings: object) -> VisionTransformer:
+    return VisionTransformer(ViTConfig(**SIZES | settings))
+
+
+def autoencoder(
+    norm_pix_loss: bool = True, decoder: DecoderConfig | None = None, **settings: object
+) -> MaskedAutoencoder:
+    decoder = decoder or DecoderConfig(dim=16, depth=1, num_heads=2)
+    return build_autoencoder(ViTConfig(**SIZES | settings), decoder, norm_pix_loss)
+
+
+def randomize(model: M, std: float = 0.2) -> M:
+    """Draw all that learns anew, norms' weights about 1, so that no zero bias or unit norm hides a mistake."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, std)
+    return model
 
 
 def changed(config: Config, **sections: dict) -> Config:
@@ -58,6 +101,13 @@ def noise(count: int, seed: int = 0, size: tuple[int, int] = (16, 16)) -> Tensor
     return torch.randint(0, 256, (count, 3, *size), dtype=torch.uint8, generator=seeded(seed))
 
 
+def save_images(folder: Path, images: Iterable[np.ndarray]) -> None:
+    """Write images uint8 (H, W, 3) as 0.png, 1.png, ... into a new folder."""
+    folder.mkdir(parents=True)
+    for number, pixels in enumerate(images):
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+
+
 def image_set(images: Tensor, class_names: tuple[str, ...] = CLASSES) -> ImageSet:
     """Images whose classes take turns; without names they have no labels."""
     labels = torch.arange(len(images)) % len(class_names) if class_names else torch.full((len(images),), -1)
@@ -68,6 +118,27 @@ def dataset(train: int = 20, test: int = 4, seed: int = 0, class_names: tuple[st
     """Images of noise."""
     sets = (image_set(noise(count, part), class_names) for count, part in ((train, seed), (test, 1000 + seed)))
     return Dataset("Noise", "folder", *sets)
+
+
+@contextmanager
+def full_disk(room: int) -> Iterator[None]:
+    """Let no file be longer than `room` bytes within a block."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+class Payload:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, marker: Path):
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open, (str(self.marker), "w")
 
 
 def assert_same(one: object, other: object) -> None:

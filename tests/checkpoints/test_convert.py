@@ -8,7 +8,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from torch import nn
+from tiny import randomize
 from transformers import (
     AutoImageProcessor,
     AutoModel,
@@ -32,16 +32,8 @@ SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=32, depth=2, num_
 NORMALIZE = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
 
 
-def randomize(model: nn.Module) -> None:
-    """Draw anew whatever learns; a fixed position table stays the one it is."""
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.2)
-
-
 def saved_encoder(folder, class_names=(), **settings):
-    model = VisionTransformer(ViTConfig(**SIZES | settings)).eval()
-    randomize(model)
+    model = randomize(VisionTransformer(ViTConfig(**SIZES | settings)).eval())
     normalize = NORMALIZE if model.config.channels == 3 else Normalization([0.1], [0.4])
     save_model(folder, model, normalize, class_names, "some images", interpolation="bilinear")
     return load_model(folder)

@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from tiny import randomize
 from torch import nn
 
 from vit.attention import MultiHeadSelfAttention
@@ -30,10 +31,7 @@ QUICK = ("class token", "registers, head")  # the others take half a minute toge
 
 def encoder(**settings) -> VisionTransformer:
     torch.manual_seed(0)
-    model = VisionTransformer(ViTConfig(**SIZES | settings))
-    for name, parameter in model.named_parameters():
-        nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.2)
-    return model
+    return randomize(VisionTransformer(ViTConfig(**SIZES | settings)))
 
 
 def run(path, images):

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from timm.layers import resample_abs_pos_embed, resample_patch_embed
 from timm.models import adapt_input_conv
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from tiny import randomize
 from torch import nn
 from torchvision.transforms import v2
 from transformers import ViTConfig as HuggingFaceConfig
@@ -36,10 +37,7 @@ NORMALIZE = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
 
 def timm_model(**settings):
     sizes = dict(img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=4, num_classes=5)
-    model = TimmVisionTransformer(**sizes | settings).eval()
-    for name, parameter in model.named_parameters():
-        nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.2)
-    return model
+    return randomize(TimmVisionTransformer(**sizes | settings).eval())
 
 
 def timm_state(**settings):

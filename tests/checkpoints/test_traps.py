@@ -10,6 +10,7 @@ import timm
 import torch
 from timm.layers import resample_abs_pos_embed
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from tiny import randomize
 from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
@@ -25,24 +26,15 @@ DECODER = dict(dim=24, depth=1, num_heads=3)
 HALVES = Normalization([0.5] * 3, [0.5] * 3)
 
 
-def randomize(model: nn.Module) -> nn.Module:
-    for name, parameter in model.named_parameters():
-        nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.2)
-    return model.eval().requires_grad_(False)
-
-
 def timm_model(**settings) -> TimmVisionTransformer:
     sizes = dict(img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=4, num_classes=5)
-    return randomize(TimmVisionTransformer(**sizes | settings))
+    return randomize(TimmVisionTransformer(**sizes | settings)).eval().requires_grad_(False)
 
 
 def mae_file(tmp_path, norm_pix_loss=True):
     """A MAE checkpoint with decoder, and the model that it is of."""
     model = build_autoencoder(ViTConfig(**SIZES | dict(pos_embed="sincos")), DecoderConfig(**DECODER), norm_pix_loss)
-    for name, parameter in model.named_parameters():
-        if not name.endswith("pos_embed"):
-            nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.2)
-    save_model(tmp_path / "ours", model, HALVES)
+    save_model(tmp_path / "ours", randomize(model), HALVES)
     convert_model(load_model(tmp_path / "ours"), "mae", tmp_path / "mae.pth")
     return tmp_path / "mae.pth", model.eval()
 
