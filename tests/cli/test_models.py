@@ -54,13 +54,9 @@ def test_json_has_all_of_it(package, capsys):
     assert known[0]["bytes"] < 3 * known[0]["parameters"] + 8000  # two bytes each, and the settings
 
 
-def test_a_damaged_model_is_one_line(package, capsys):
+def test_a_damaged_model_is_one_line(package, refused):
     (package / "b" / "config.json").write_text("{")
-    assert main(["models"]) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("vit: error: ")
-    assert len(said.err.splitlines()) == 1
-    assert not said.out
+    assert refused("models")
 
 
 def test_it_answers_without_heavy_imports(package, weighed):

@@ -20,6 +20,7 @@ from urllib.request import Request
 import numpy as np
 import pytest
 import torch
+from tiny import Payload
 from torchvision import datasets
 
 from vit.cli import main
@@ -291,16 +292,6 @@ def test_no_download_makes_no_request(tmp_path, requests, monkeypatch):
     assert "data.download: true" in refusal(tmp_path / "absent", CifarUnavailable, download=False)
     assert requests == []
     assert not (tmp_path / "absent").exists()
-
-
-class Payload:
-    """Unpickling this makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return open, (str(self.path), "w")
 
 
 @pytest.mark.parametrize("name", ["data_batch_1", "batches.meta"])

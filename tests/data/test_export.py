@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import random
-import resource
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image, JpegImagePlugin
+from tiny import full_disk
 
 from vit.data import Dataset
 from vit.data.export import export_images
@@ -71,14 +71,10 @@ def test_jpeg_is_what_pillow_writes_at_this_quality(how, tmp_path):
 def test_full_disk_leaves_nothing(tmp_path):
     noise, flat = image_set([0] * 8), image_set([0] * 8)
     flat.images[:] = 0  # small files, which fit
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
-    try:
+    with full_disk(300):
         assert export_images(dataset(flat, flat), tmp_path / "fits", "png") == 16
         with pytest.raises(OSError, match="too large") as caught:
             export_images(dataset(flat, noise), tmp_path / "copy", "png")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert caught.value.filename == str(tmp_path / "copy")
     assert [path.name for path in tmp_path.iterdir()] == ["fits"]
 

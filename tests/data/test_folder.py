@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny import assert_same
+from tiny import assert_same, full_disk
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
@@ -420,13 +419,10 @@ def test_cache_with_gaps_is_not_served_when_told_to_stop(root, decoded):
 
 def test_what_fails_leaves_the_old_cache(root):
     load(root)
-    before, limits = cache_of(root, "train").read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = cache_of(root, "train").read_bytes()
     CHANGES["add"](root / "train")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (700, limits[1]))  # as a full disk
-    try:
+    with full_disk(700):
         assert "set data.cache" in refusal(root)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     (root / "train" / "cat" / "9.png").write_bytes(b"bad")
     assert "9.png" in refusal(root)
     assert cache_of(root, "train").read_bytes() == before
