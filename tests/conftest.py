@@ -35,9 +35,9 @@ def refused(capsys) -> Callable[..., str]:
     """`refused(*argv)`: the one line on stderr with which `vit argv` is refused; stdout stays empty."""
     from vit.cli import main
 
-    def refused(*argv: object) -> str:
+    def refused(*argv: object, code: int = 2) -> str:
         capsys.readouterr()
-        assert main([*map(str, argv)]) == 2
+        assert main([*map(str, argv)]) == code
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err.startswith("vit: error: ")
