@@ -519,10 +519,8 @@ class Config:
         require(self.classify.whole_epochs < train.epochs, "classify.whole_epochs", below)
         most = f"at most train.batch_size, which is {train.batch_size}"
         require(run.grad_accum_steps <= train.batch_size, "run.grad_accum_steps", most)
-        alone, contrast = (
-            "it compares a batch's images with each other: leave run.grad_accum_steps out",
-            self.reconstruct.contrast,
-        )
+        contrast = self.reconstruct.contrast
+        alone = "it compares a batch's images with each other: leave run.grad_accum_steps out"
         require(not contrast or run.grad_accum_steps <= 1, "reconstruct.contrast", alone)
         pairs = "reconstruct.contrast needs two views of each image"
         require(not contrast or self.augment.views == 2, "augment.views", pairs)
