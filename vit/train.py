@@ -141,7 +141,7 @@ def set_up(
     folder.manifest.unlink(missing_ok=True)  # of a run that had ended: its files change again
     sample_images(data).save(folder.showcase)
     announce(run, folder)
-    run.callbacks += [Progress(run.total_steps, config.train.epochs, run.step), MetricsFile(folder.metrics, run)]
+    run.callbacks += [Progress(run), MetricsFile(folder.metrics, run)]
     run.callbacks += [Validation(), Snapshots(folder.snapshots, run)]
     return run
 
