@@ -29,7 +29,7 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 MOST_PIXELS, MOST_UNITS = 16_384, 65_536
-"""What is beyond any machine is refused before anything is computed from it: sides of images, widths, depths, heads."""
+"""The longest side of an image; the largest width, depth and number of heads. More is refused before it is computed with."""
 
 
 class ObjectiveInfo(NamedTuple):
@@ -80,9 +80,9 @@ BelowOne = Annotated[float, Range("from 0 to below 1", lambda x: 0 <= x < 1)]
 
 
 class Section:
-    """Checks of all settings: null only where it is allowed, finite numbers, and the range that the type states.
+    """Checks all settings when it is made: null only where allowed, finite numbers, and the range that the type states.
 
-    Also of the options of commands, which have no section: their names are written as on the command line.
+    Options of commands are checked too; they have no section, and are named as on the command line.
     """
 
     section = ""
@@ -552,7 +552,7 @@ class Config:
         return flat_settings({key: section for key, section in self.to_dict().items() if key not in ("data", "run")})
 
     def conflicts(self, before: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-        """Where a run that began with the settings `before` (of `to_dict`) would not be the same run any more.
+        """Yield the settings by which a run that began with `before` (of `to_dict`) would become another run.
 
         Yields:
             key, value before, value now.

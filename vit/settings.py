@@ -130,9 +130,9 @@ def config_file(name: str) -> Path:
 
 
 def check_file(path: Path, sections: Collection[str] = SECTIONS) -> None:
-    """What the parser would let pass, or say less well: a file that is no YAML, is not made of sections, or names a key twice.
+    """Refuse what the parser would accept, or explain less clearly: a file without sections, or with a key twice.
 
-    YAML lets a key stand twice and forgets the first: a setting that silently does nothing.
+    YAML accepts a key twice and forgets the first: a setting that silently does nothing.
 
     Raises:
         ConfigError: one of these, or the file cannot be read.

@@ -186,7 +186,7 @@ def finish(run: Run, folder: RunFolder) -> None:
 
 
 def warn(data: Dataset) -> None:
-    """Warn loudly if the data is not what was asked for."""
+    """Warn on stderr if the data is not what was asked for."""
     if data.warning:
         bar = "!" * 100
         print(f"\n{bar}\n{textwrap.fill('WARNING: ' + data.warning, 100)}\n{bar}\n", file=sys.stderr, flush=True)

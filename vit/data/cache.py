@@ -76,7 +76,7 @@ class Split(ABC):
     @property
     @abstractmethod
     def key(self) -> str:
-        """Changes with every picture and whatever else shapes the images; "" where nobody knows: they are not cached."""
+        """Identifies the pictures and all else that shapes the images; "" where that is unknown: they are not cached."""
 
     @abstractmethod
     def name_of(self, number: int) -> str:
@@ -251,12 +251,12 @@ def _map(file: IO[bytes]) -> np.memmap:
     start = file.tell()
     try:
         return np.memmap(file, dtype, "c", start, shape)
-    except OSError:  # Linux lets nobody write to copies of more than its memory, but read
+    except OSError:  # Linux refuses writable copies that are larger than its memory
         return np.memmap(file, dtype, "r", start, shape)
 
 
 def _decode(out: IO[bytes], split: Split, on_bad_image: str) -> tuple[ImageSet, list[list[int]]]:
-    """Decode a split into a file: as a stream, as a full disk would end a process that writes to a map without a word."""
+    """Decode a split into a file, written as a stream: a full disk kills a process that writes to a memory map."""
     sizes = split.measured()
     size = split.kept or split.choose_size(sizes[1])
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(split), 3, *size)}

@@ -36,7 +36,7 @@ class Callback:
     name = ""
 
     def on_start(self, run: Run) -> None:
-        """Called before the first step of a process: at step `run.step`, with the state of before, if there was one."""
+        """Called before the first step of a process, with `run` at the step where it begins or resumes."""
 
     def on_gradient(self, step: int) -> None:
         """Called when the gradient of step `step` (from 1) is whole, and neither clipped nor used yet."""
@@ -133,7 +133,7 @@ def snapshot_steps(total: int, count: int) -> list[int]:
 class Progress(Callback):
     """Shows that a run is moving: epoch, loss, images a second and time left.
 
-    The loss, for which a GPU must be waited for, is read now and then only.
+    Reading the loss waits for the GPU, so it is read only now and then.
 
     Args:
         run: at the step that it goes on from.
