@@ -108,10 +108,11 @@ def save_images(folder: Path, images: Iterable[np.ndarray]) -> None:
         Image.fromarray(pixels).save(folder / f"{number}.png")
 
 
-def image_set(images: Tensor, class_names: tuple[str, ...] = CLASSES) -> ImageSet:
-    """Images whose classes take turns; without names they have no labels."""
-    labels = torch.arange(len(images)) % len(class_names) if class_names else torch.full((len(images),), -1)
-    return ImageSet(images, labels, class_names, content_hash(images, labels))
+def image_set(images: Tensor, class_names: tuple[str, ...] = CLASSES, labels: list[int] | None = None) -> ImageSet:
+    """Images whose classes take turns unless `labels` says otherwise; without names they have no labels."""
+    if labels is None:
+        labels = [number % len(class_names) if class_names else -1 for number in range(len(images))]
+    return ImageSet(images, torch.tensor(labels), class_names, content_hash(images, torch.tensor(labels)))
 
 
 def dataset(train: int = 20, test: int = 4, seed: int = 0, class_names: tuple[str, ...] = CLASSES) -> Dataset:

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
 from PIL import Image, JpegImagePlugin
 from tiny import full_disk
@@ -14,15 +15,14 @@ from tiny import full_disk
 from vit.data import Dataset
 from vit.data.export import export_images
 from vit.data.folder import load_folder
-from vit.data.images import DataError, ImageSet, content_hash
+from vit.data.images import DataError, ImageSet
 
 SIZE = (12, 16)
 CLASSES = ("sheep", "cat", "a dog", ".hidden", "Zebra")  # neither sorted nor plain
 
 
 def image_set(labels: list[int], class_names: tuple[str, ...] = CLASSES) -> ImageSet:
-    images = torch.randint(0, 256, (len(labels), 3, *SIZE), dtype=torch.uint8)
-    return ImageSet(images, found := torch.tensor(labels), class_names, content_hash(images, found))
+    return tiny.image_set(torch.randint(0, 256, (len(labels), 3, *SIZE), dtype=torch.uint8), class_names, labels)
 
 
 def dataset(train: ImageSet, test: ImageSet) -> Dataset:
