@@ -95,15 +95,24 @@ def models(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def vit(models, tmp_path, monkeypatch, capsys):
-    """`vit(command, *argv)` within `models`: its exit code, output and error; `vit.out` is the folder for pictures."""
+def called(capsys):
+    """`called(*argv)`: exit code, output and error of `vit argv`."""
+
+    def called(*argv: object) -> tuple[int, str, str]:
+        code = main([*map(str, argv)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return called
+
+
+@pytest.fixture
+def vit(models, tmp_path, monkeypatch, called):
+    """`vit(command, *argv)` within `models`, whose pictures go into the folder `vit.out` unless `argv` says otherwise."""
     monkeypatch.chdir(models)
 
     def run(command: str, *argv: object) -> tuple[int, str, str]:
-        out = ["--out", str(tmp_path / "out")] if "--out" not in argv else []
-        code = main([command, *map(str, argv), *out])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        return called(command, *argv, *([] if "--out" in argv else ["--out", tmp_path / "out"]))
 
     run.out = tmp_path / "out"
     return run

@@ -12,7 +12,6 @@ from torchvision.transforms.v2.functional import rgb_to_grayscale
 
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.native import content_hash
-from vit.cli import main
 from vit.config import DataConfig
 from vit.data import load_data
 from vit.data.augment import Normalization, to_float
@@ -52,17 +51,11 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def vit(place, tmp_path, monkeypatch, capsys):
+def vit(place, tmp_path, monkeypatch, called):
     """`vit(*argv)`: exit code, stdout and stderr of `vit evaluate argv`."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("HOME", str(tmp_path))  # the folder cache
-
-    def run(*argv):
-        code = main(["evaluate", *map(str, argv)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+    return lambda *argv: called("evaluate", *argv)
 
 
 @pytest.fixture

@@ -8,23 +8,16 @@ import pytest
 import torch
 
 from vit.checkpoints import load_model, save_model
-from vit.cli import main
 from vit.inference import predict
 
 CLASSES = ("cat", "dog", "<b>cow")  # of the models
 
 
 @pytest.fixture
-def vit_predict(models, tmp_path, monkeypatch, capsys):
+def vit_predict(models, monkeypatch, called):
     """`vit_predict(*argv)` within `models`: its exit code, output and error."""
     monkeypatch.chdir(models)
-
-    def run(*argv: object) -> tuple[int, str, str]:
-        code = main(["predict", *map(str, argv)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+    return lambda *argv: called("predict", *argv)
 
 
 def test_table_json_and_csv_say_what_predict_does(vit_predict, models, tmp_path):
