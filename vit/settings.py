@@ -129,7 +129,7 @@ def config_file(name: str) -> Path:
     return known[short]
 
 
-def check_file(path: Path, sections: Collection[str] = SECTIONS) -> None:
+def check_file(path: Path, sections: Collection[str]) -> None:
     """Refuse what the parser would accept, or explain less clearly: a file without sections, or with a key twice.
 
     YAML accepts a key twice and forgets the first: a setting that silently does nothing.

@@ -105,9 +105,9 @@ def set_up(
     command: TrainCommand,
     folder: RunFolder,
     dist: Distributed,
-    dataset: Any = None,
-    test_dataset: Any = None,
-    callbacks: Sequence[Callback] = (),
+    dataset: Any,
+    test_dataset: Any,
+    callbacks: Sequence[Callback],
 ) -> Run:
     """Set up data, model, folder and callbacks for the next step. Only the main process touches the folder."""
     # what can fail fails before the folder is touched
