@@ -56,9 +56,8 @@ def test_torchvisions_folder_gives_the_images_of_a_folder(folder, load, monkeypa
     for split in ("train", "test"):
         assert_same_images(getattr(theirs, split), getattr(ours, split))
     assert (theirs.source, theirs.name, theirs.notes) == ("dataset", "ImageFolder", ours.notes)
-    assert (
-        list((folder.parent / "cache").glob("ImageFolder*")) == []
-    )  # nobody knows what its content is: nothing is kept
+    # nobody knows what its content is: nothing is kept
+    assert list((folder.parent / "cache").glob("ImageFolder*")) == []
 
 
 FORMS = {
@@ -130,21 +129,12 @@ def test_labels_without_a_name_and_bad_items_left_out_on_request(load):
 def saved(tmp_path, folder) -> Path:
     """The folder's images, as `save_to_disk` writes them."""
     datasets = pytest.importorskip("datasets")
-    features = datasets.Features(
-        {
-            "file": datasets.Value("string"),
-            "img": datasets.Image(),
-            "kind": datasets.ClassLabel(names=["ape", "bee", "cat"]),
-        }
-    )
+    kinds = datasets.ClassLabel(names=["ape", "bee", "cat"])
+    features = datasets.Features({"file": datasets.Value("string"), "img": datasets.Image(), "kind": kinds})
     splits = {}
     for split in ("train", "test"):
-        files = ImageFolder(folder / split).samples
-        columns = {
-            "file": [file for file, _ in files],
-            "img": [file for file, _ in files],
-            "kind": [k for _, k in files],
-        }
+        files, labels = zip(*ImageFolder(folder / split).samples, strict=True)
+        columns = {"file": files, "img": files, "kind": labels}
         splits[split] = datasets.Dataset.from_dict(columns, features)
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "saved")
     return tmp_path / "saved"
