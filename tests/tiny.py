@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import resource
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -101,6 +102,12 @@ def noise(count: int, seed: int = 0, size: tuple[int, int] = (16, 16)) -> Tensor
     return torch.randint(0, 256, (count, 3, *size), dtype=torch.uint8, generator=seeded(seed))
 
 
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    """The content of an image file."""
+    image.save(content := io.BytesIO(), kind, **options)
+    return content.getvalue()
+
+
 def save_images(folder: Path, images: Iterable[np.ndarray]) -> None:
     """Write images uint8 (H, W, 3) as 0.png, 1.png, ... into a new folder."""
     folder.mkdir(parents=True)
@@ -119,6 +126,10 @@ def dataset(train: int = 20, test: int = 4, seed: int = 0, class_names: tuple[st
     """Images of noise."""
     sets = (image_set(noise(count, part), class_names) for count, part in ((train, seed), (test, 1000 + seed)))
     return Dataset("Noise", "folder", *sets)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
 
 
 @contextmanager

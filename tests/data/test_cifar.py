@@ -20,7 +20,7 @@ from urllib.request import Request
 import numpy as np
 import pytest
 import torch
-from tiny import Payload
+from tiny import Payload, names
 from torchvision import datasets
 
 from vit.cli import main
@@ -129,10 +129,6 @@ def refusal(root: Path, kind: type[DataError] = DataError, download: bool = True
     assert type(caught.value) is kind
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
 
 
 def write_folder(root: Path, tiny: Tiny) -> Path:

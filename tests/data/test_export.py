@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 from pathlib import Path
 
@@ -10,7 +9,8 @@ import pytest
 import tiny
 import torch
 from PIL import Image, JpegImagePlugin
-from tiny import full_disk
+from tiny import encoded, full_disk
+from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.data import Dataset
 from vit.data.export import export_images
@@ -61,9 +61,8 @@ def test_jpeg_is_what_pillow_writes_at_this_quality(how, tmp_path):
         "test/cat/0000.jpg", "test/cat/0001.jpg", "test/sheep/0000.jpg",
     }  # fmt: skip
     for name, row in {"train/cat/0000.jpg": 0, "train/sheep/0000.jpg": 1, "test/cat/0001.jpg": 2}.items():
-        wanted = io.BytesIO()
-        Image.fromarray(split.images[row].permute(1, 2, 0).numpy()).save(wanted, "JPEG", **({"quality": 75} | how))
-        assert files[name].read_bytes() == wanted.getvalue()
+        wanted = encoded(to_pil_image(split.images[row]), "JPEG", **({"quality": 75} | how))
+        assert files[name].read_bytes() == wanted
         with Image.open(files[name]) as image:
             assert JpegImagePlugin.get_sampling(image) == 2  # 4:2:0
 

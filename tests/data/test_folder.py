@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import random
 import signal
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny import assert_same, full_disk
+from tiny import assert_same, encoded, full_disk
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
@@ -223,17 +222,12 @@ def test_size_is_read_upright(tmp_path):
 # --- files that are no images ----------------------------------------------------------------------------------------
 
 
-def saved(image: Image.Image, kind: str) -> bytes:
-    image.save(content := io.BytesIO(), kind)
-    return content.getvalue()
-
-
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
 BAD = {
-    "truncated.jpg": saved(NOISE, "JPEG")[:-800],
-    "bomb.png": saved(Image.new("1", (10_000, 10_000)), "PNG"),
+    "truncated.jpg": encoded(NOISE, "JPEG")[:-800],
+    "bomb.png": encoded(Image.new("1", (10_000, 10_000)), "PNG"),
     "postscript.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\nshowpage\n",
-    "grey32.tif": saved(Image.new("I", (4, 4), 70_000), "TIFF"),
+    "grey32.tif": encoded(Image.new("I", (4, 4), 70_000), "TIFF"),
 }
 
 

@@ -7,20 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from tiny import noise
 from torch.utils.data import Subset, TensorDataset
 from torchvision.datasets import ImageFolder
+from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.config import ConfigError, DataConfig
 from vit.data import DataError, Dataset, images, load_data, map_style
 from vit.data.images import ImageSet
 
 SIZE = (8, 8)
-
-
-def picture(pixels: torch.Tensor) -> Image.Image:
-    return Image.fromarray(pixels.permute(1, 2, 0).numpy())
 
 
 @pytest.fixture
@@ -38,7 +34,7 @@ def folder(tmp_path) -> Path:
         for number, name in enumerate(["ape", "bee", "cat"] * count):
             path = tmp_path / "pictures" / split / name / f"{number:02}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            picture(noise(1, number, (14 + number % 3, 12))[0]).save(path)
+            to_pil_image(noise(1, number, (14 + number % 3, 12))[0]).save(path)
     return tmp_path / "pictures"
 
 
@@ -62,9 +58,9 @@ def test_torchvisions_folder_gives_the_images_of_a_folder(folder, load, monkeypa
 
 FORMS = {
     "tensors": (lambda pixels, label: pixels, False),
-    "pictures": (lambda pixels, label: picture(pixels), False),
+    "pictures": (lambda pixels, label: to_pil_image(pixels), False),
     "pairs": (lambda pixels, label: (pixels, label), True),
-    "a label that is a tensor": (lambda pixels, label: (picture(pixels), torch.tensor(label), "more"), True),
+    "a label that is a tensor": (lambda pixels, label: (to_pil_image(pixels), torch.tensor(label), "more"), True),
     "mappings": (lambda pixels, label: {"image": pixels, "label": label}, True),
     "no label": (lambda pixels, label: (pixels, None), False),
     "a label of -1": (lambda pixels, label: (pixels, -1), False),

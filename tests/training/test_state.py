@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import Payload, assert_same, full_disk
+from tiny import Payload, assert_same, full_disk, names
 
 from vit.training.state import StateError, load_latest_state, load_state, save_state, saved_states, state_path
 
@@ -42,10 +42,6 @@ def trained_state() -> dict:
 
 def steps(folder: Path) -> list[int]:
     return [load_state(path)["step"] for path in saved_states(folder)]
-
-
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
 
 
 def with_tail(content: bytes) -> bytes:
