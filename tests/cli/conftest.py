@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -95,8 +96,9 @@ def models(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def called(capsys):
-    """`called(*argv)`: exit code, output and error of `vit argv`."""
+def called(capsys, monkeypatch):
+    """`called(*argv)`: exit code, output and error of `vit argv`, without the lines of progress that a slow machine adds."""
+    monkeypatch.setattr("vit.progress.SECONDS_BETWEEN_LINES", math.inf)
 
     def called(*argv: object) -> tuple[int, str, str]:
         code = main([*map(str, argv)])
