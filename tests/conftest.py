@@ -1,11 +1,11 @@
-"""What tests of several rooms share: the processors, the seed, and a browser."""
+"""What tests of several rooms share: the processors, the seed, a command that is refused, and a browser."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from selenium import webdriver
@@ -28,6 +28,23 @@ def _seed() -> None:
     """Let each test draw the same random numbers, whatever ran before it."""
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
+
+
+@pytest.fixture
+def refused(capsys) -> Callable[..., str]:
+    """`refused(*argv)`: the one line on stderr with which `vit argv` is refused; stdout stays empty."""
+    from vit.cli import main
+
+    def refused(*argv: object, code: int = 2) -> str:
+        capsys.readouterr()
+        assert main([*map(str, argv)]) == code
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.startswith("vit: error: ")
+        assert len(captured.err.splitlines()) == 1
+        return captured.err
+
+    return refused
 
 
 @pytest.fixture(scope="session")

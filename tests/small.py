@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers as hf
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from tiny import M, randomize
 from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, load_model
@@ -23,13 +24,9 @@ HUGGINGFACE = dict(
 )
 
 
-def randomize(model: nn.Module) -> nn.Module:
-    """Draw whatever learns anew, so that no zero bias or unit norm hides a mistake; a fixed position table stays."""
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-            nn.init.normal_(parameter, centre, std=min(0.2, parameter[0].numel() ** -0.5))
-    return model.eval().requires_grad_(False)
+def random_model(model: M) -> M:
+    """`model` with random weights, which do not learn."""
+    return randomize(model).eval().requires_grad_(False)
 
 
 def autoencoder(norm_pix_loss: bool = True, depth: int = 1, **settings: object) -> MaskedAutoencoder:
@@ -39,7 +36,7 @@ def autoencoder(norm_pix_loss: bool = True, depth: int = 1, **settings: object) 
 
 
 def timm_model(**settings: object) -> TimmVisionTransformer:
-    return randomize(TimmVisionTransformer(**TIMM | settings))
+    return random_model(TimmVisionTransformer(**TIMM | settings))
 
 
 def timm_state(**settings: object) -> dict[str, Tensor]:

@@ -40,7 +40,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 
 def train_command(*argv: object) -> TrainCommand:
-    return parse_train_command([str(argument) for argument in argv], QUICKSTART)
+    return parse_train_command([str(argument) for argument in argv])
 
 
 @cache
@@ -374,7 +374,7 @@ def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_
 
 
 @pytest.mark.parametrize(
-    "content", ["train: " + "[" * 2000 + "]" * 2000, "".join(f"{' ' * i}a:\n" for i in range(2000))]
+    "content", ["train: " + "[" * 1000 + "]" * 1000, "".join(f"{' ' * i}a:\n" for i in range(1000))]
 )
 def test_file_nested_without_end_is_refused(content):
     assert "nested too deep" in refusal("--config", config_file(content))

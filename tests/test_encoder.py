@@ -6,7 +6,7 @@ import pytest
 import torch
 from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
-from tiny import seeded
+from tiny import randomize, seeded
 from torch import Tensor, nn
 
 from vit.config import PRESETS, ModelConfig, ViTConfig
@@ -38,17 +38,8 @@ CASES = {
 }
 
 
-def randomize(model: nn.Module) -> None:
-    """Draw every parameter anew, norms, tokens and biases too, so that none can hide behind a 0 or a 1."""
-    for name, parameter in model.named_parameters():
-        centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-        nn.init.normal_(parameter, centre, std=0.2)
-
-
 def small_encoder(**settings) -> VisionTransformer:
-    encoder = VisionTransformer(ViTConfig(**SMALL | settings)).eval()
-    randomize(encoder)
-    return encoder.requires_grad_(False)
+    return randomize(VisionTransformer(ViTConfig(**SMALL | settings)).eval()).requires_grad_(False)
 
 
 def small_batch() -> tuple[Tensor, Mask]:
@@ -67,8 +58,7 @@ def timm_arguments(settings: dict) -> dict:
 @pytest.mark.parametrize("case", CASES)
 def test_timms_weights_give_timms_tokens_and_logits(case, dtype, tolerance):
     settings = SMALL | {"channels": 3, "num_classes": 5} | CASES[case]
-    timms = TimmVisionTransformer(**timm_arguments(settings))
-    randomize(timms)
+    timms = randomize(TimmVisionTransformer(**timm_arguments(settings)))
     ours = VisionTransformer(ViTConfig(**settings))
     ours.load_state_dict(timms.state_dict(), strict=True)
     ours, timms = ours.to(dtype).eval(), timms.to(dtype).eval()

@@ -17,6 +17,7 @@ from vit import Callback, cli, fit, load_model
 from vit.config import ConfigError
 from vit.data import DataError
 from vit.runs import read_metrics
+from vit.settings import to_yaml
 from vit.training.process import Stopped
 from vit.training.run_folder import RunFolderError
 
@@ -93,10 +94,8 @@ def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path
     assert witness.count == 6  # with those before it was ended
     for name, value in run.result.state_dict().items():
         assert torch.equal(value, whole[0].result.state_dict()[name]), name
-    lines = [
-        [{**line, "images_per_second": 0, "seconds": 0} for line in read_metrics(r.folder.metrics)]
-        for r in (run, whole[0])
-    ]
+    timeless = {"images_per_second": 0, "seconds": 0}
+    lines = [[line | timeless for line in read_metrics(one.folder.metrics)] for one in (run, whole[0])]
     assert lines[0] == lines[1]
 
 
@@ -119,8 +118,6 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
     settings = replace(
         config, data=replace(config.data, source="scenes", limit=16), model=replace(config.model, freeze=["W_Q"])
     )
-    from vit.settings import to_yaml
-
     (tmp_path / "scenes.yaml").write_text(to_yaml(config))
     words = ["--data.source", "scenes", "--data.limit=16", "--model.freeze", "[W_Q]"]
     assert cli.main(["train", "--config", str(tmp_path / "scenes.yaml"), *words, "--out", str(tmp_path / "cli")]) == 0

@@ -3,18 +3,13 @@
 import pytest
 import torch
 from PIL import Image
-from tiny import NORMALIZE, noise
+from tiny import NORMALIZE, autoencoder, encoder, noise
 from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.checkpoints import load_model, save_model
-from vit.config import DecoderConfig, ViTConfig
 from vit.data.images import DataError
-from vit.encoder import VisionTransformer
 from vit.inference import embed, predict
 from vit.load_options import CheckpointError
-from vit.mae import build_autoencoder
-
-SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=16, depth=2, num_heads=2)
 
 
 def loaded(folder, model):
@@ -25,7 +20,7 @@ def loaded(folder, model):
 @pytest.fixture(params=["token", "avg", "fc_norm"])
 def classifier(request, tmp_path):
     pool = dict(global_pool="avg", fc_norm=True) if request.param == "fc_norm" else dict(global_pool=request.param)
-    return loaded(tmp_path / "model", VisionTransformer(ViTConfig(**SIZES, **pool, num_classes=3, registers=1)))
+    return loaded(tmp_path / "model", encoder(**pool, num_classes=3, registers=1))
 
 
 @torch.no_grad()
@@ -45,7 +40,7 @@ def test_predictions_are_the_heads_and_features_what_it_reads(classifier):
 
 
 def test_an_autoencoder_gives_its_encoders_features(tmp_path):
-    model = loaded(tmp_path, build_autoencoder(ViTConfig(**SIZES), DecoderConfig(16, 1, 2)))
+    model = loaded(tmp_path, autoencoder())
     images = noise(2)
     assert torch.equal(embed(model, images).patches, model(model.origin.inputs(images)).detach()[:, 1:])
 
@@ -76,13 +71,12 @@ def test_what_cannot_be_answered_is_said(classifier, tmp_path):
         predict(classifier, tmp_path / "missing.png")
     with pytest.raises(DataError, match="uint8"):
         embed(classifier, noise(1).float())
-    encoder = VisionTransformer(ViTConfig(**SIZES))
     with pytest.raises(CheckpointError, match=r"load it by vit\.load_model"):
-        embed(encoder, Image.new("RGB", (8, 8)))
-    encoder = loaded(tmp_path / "encoder", encoder)
+        embed(encoder(), Image.new("RGB", (8, 8)))
+    headless = loaded(tmp_path / "encoder", encoder())
     with pytest.raises(CheckpointError, match="has no head that names classes; name a classifier"):
-        predict(encoder, noise(1))
+        predict(headless, noise(1))
     with torch.no_grad():
-        encoder.blocks[0].mlp.fc1.weight.fill_(torch.inf)
+        headless.blocks[0].mlp.fc1.weight.fill_(torch.inf)
     with pytest.raises(CheckpointError, match="nan or infinite"):
-        embed(encoder, noise(1))
+        embed(headless, noise(1))

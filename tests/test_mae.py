@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from tiny import randomize, seeded
 from torch import Tensor, nn
 from transformers.models.vit_mae.configuration_vit_mae import ViTMAEConfig
 from transformers.models.vit_mae.modeling_vit_mae import ViTMAEDecoder, ViTMAEForPreTraining
@@ -34,16 +35,14 @@ RENAMED = {
 
 
 def theirs(**settings) -> ViTMAEForPreTraining:
-    """Their model with every weight and table drawn anew, so that no zero bias or unit norm hides a mistake."""
+    """Their model with every weight and table drawn anew."""
     encoder = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
     decoder = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
     sizes = encoder | {f"decoder_{key}": value for key, value in decoder.items()}
     model = ViTMAEForPreTraining(
         ViTMAEConfig(image_size=16, patch_size=PATCH, layer_norm_eps=1e-6, **sizes | settings)
     ).eval()
-    for name, parameter in model.named_parameters():
-        nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, std=0.2)
-    return model.requires_grad_(False)
+    return randomize(model.requires_grad_()).requires_grad_(False)
 
 
 def as_ours(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -70,7 +69,7 @@ def small_autoencoder(norm_pix_loss: bool = True, **settings) -> MaskedAutoencod
 
 
 def small_batch(kind: str = "random") -> tuple[Tensor, Mask]:
-    return torch.randn(3, 3, 16, 16), make_mask(kind, 3, GRID, 0.75, torch.Generator().manual_seed(0))
+    return torch.randn(3, 3, 16, 16), make_mask(kind, 3, GRID, 0.75, seeded())
 
 
 @torch.no_grad()

@@ -112,9 +112,8 @@ def test_every_snippet_runs(page, place, monkeypatch, capsys):
         [[float(cell) for cell in row.split("|")[:-1]] for row in rows.findall(text)]
         for text in (page.read_text(encoding="utf-8"), capsys.readouterr().out)
     )
-    assert all(
-        any(row == pytest.approx(one, abs=2e-5) for one in told) for row in printed
-    )  # what is printed stands there
+    # what is printed stands there
+    assert all(any(row == pytest.approx(one, abs=2e-5) for one in told) for row in printed)
     if "tokens" in known:
         assert known["inputs"].shape == (1, 3, 32, 32)
         assert known["tokens"].shape == (1, 65, 192)

@@ -86,10 +86,10 @@ def run(tmp_path_factory) -> Iterator[Callable[..., Done]]:
     with Forks(tmp_path_factory.mktemp("server"), "import timm, torch, vit.train, vit.report.page") as forks:
 
         def run(cwd: Path, *argv: str, before: str = "", page: bool = False) -> Done:
-            empty = (
-                "" if page else "import vit.report.page\nvit.report.page.write_report = lambda path, out: out.touch()\n"
+            empty = "import vit.report.page\nvit.report.page.write_report = lambda path, out: out.touch()\n"
+            done = forks(
+                cwd, f"{'' if page else empty}{before}\n{calls(TRAIN, argv)}sys.exit(99)  # where train.py does not"
             )
-            done = forks(cwd, f"{empty}{before}\n{calls(TRAIN, argv)}sys.exit(99)  # where train.py does not")
             return Done(done.returncode, done.stdout, done.stderr)
 
         yield run
@@ -446,17 +446,8 @@ def test_run_whose_loss_explodes_ends_in_one_line_and_saves_nothing_of_it(place,
 @pytest.mark.slow
 def test_images_without_labels_and_a_model_without_a_class_token(place, run):
     draw_images(place / "plain", 12, seed=5)
-    argv = [
-        "--data.root",
-        "plain",
-        "--model.class_token",
-        "false",
-        "--train.epochs",
-        "1",
-        "--run.track",
-        "[tensorboard]",
-    ]
-    done = run(place, "--config", "mine.yaml", "--out", "unlabelled", *argv)
+    argv = "--data.root plain --model.class_token false --train.epochs 1 --run.track [tensorboard]"
+    done = run(place, "--config", "mine.yaml", "--out", "unlabelled", *argv.split())
     assert done.code == 0, done.err
     folder = place / "unlabelled"
     assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED | {"tensorboard"}

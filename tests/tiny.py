@@ -1,26 +1,46 @@
-"""The small model, settings and data that tests of several rooms train with."""
+"""What tests of several rooms share: small models, settings and images, full disks, files that would run code."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+import resource
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from PIL import Image
+from torch import Tensor, nn
 
-from vit.config import AugmentConfig, ClassifyConfig, Config, ModelConfig, OptimConfig, RunConfig, TrainConfig
+from vit.config import (
+    AugmentConfig,
+    ClassifyConfig,
+    Config,
+    DecoderConfig,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    TrainConfig,
+    ViTConfig,
+)
 from vit.data import Dataset, ImageSet
 from vit.data.augment import Normalization
 from vit.data.images import content_hash
 from vit.device import Compute
+from vit.encoder import VisionTransformer
+from vit.mae import MaskedAutoencoder, build_autoencoder
+
+M = TypeVar("M", bound=nn.Module)
 
 TINY = ModelConfig(
     image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2
 )
 CLASSES = ("ape", "bee", "cat")
-NORMALIZE = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
 CPU = Compute(torch.device("cpu"))
 RECONSTRUCT = Config(
     augment=AugmentConfig(crop_scale=(0.5, 1.0)),
@@ -37,6 +57,30 @@ CLASSIFY = replace(  # with all that can be drawn
     optim=OptimConfig(blr=0.02, warmup_epochs=0.5, layer_decay=0.7),
     train=replace(RECONSTRUCT.train, objective="classify"),
 )
+SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=16, depth=2, num_heads=2)
+
+
+def encoder(**settings: object) -> VisionTransformer:
+    return VisionTransformer(ViTConfig(**SIZES | settings))
+
+
+def autoencoder(
+    norm_pix_loss: bool = True, decoder: DecoderConfig | None = None, **settings: object
+) -> MaskedAutoencoder:
+    decoder = decoder or DecoderConfig(dim=16, depth=1, num_heads=2)
+    return build_autoencoder(ViTConfig(**SIZES | settings), decoder, norm_pix_loss)
+
+
+def randomize(model: M, std: float = 0.2) -> M:
+    """Draw whatever learns anew, so that no zero bias or unit norm hides a mistake; a fixed position table stays.
+
+    `std` is that of biases, and the most of matrices, which are drawn so that products keep their size.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+            nn.init.normal_(parameter, centre, min(std, parameter[0].numel() ** -0.5))
+    return model
 
 
 def changed(config: Config, **sections: dict) -> Config:
@@ -62,16 +106,55 @@ def noise(count: int, seed: int = 0, size: tuple[int, int] = (16, 16)) -> Tensor
     return torch.randint(0, 256, (count, 3, *size), dtype=torch.uint8, generator=seeded(seed))
 
 
-def image_set(images: Tensor, class_names: tuple[str, ...] = CLASSES) -> ImageSet:
-    """Images whose classes take turns; without names they have no labels."""
-    labels = torch.arange(len(images)) % len(class_names) if class_names else torch.full((len(images),), -1)
-    return ImageSet(images, labels, class_names, content_hash(images, labels))
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    """The content of an image file."""
+    image.save(content := io.BytesIO(), kind, **options)
+    return content.getvalue()
+
+
+def save_images(folder: Path, images: Iterable[np.ndarray]) -> None:
+    """Write images uint8 (H, W, 3) as 0.png, 1.png, ... into a new folder."""
+    folder.mkdir(parents=True)
+    for number, pixels in enumerate(images):
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+
+
+def image_set(images: Tensor, class_names: tuple[str, ...] = CLASSES, labels: list[int] | None = None) -> ImageSet:
+    """Images whose classes take turns unless `labels` says otherwise; without names they have no labels."""
+    if labels is None:
+        labels = [number % len(class_names) if class_names else -1 for number in range(len(images))]
+    return ImageSet(images, torch.tensor(labels), class_names, content_hash(images, torch.tensor(labels)))
 
 
 def dataset(train: int = 20, test: int = 4, seed: int = 0, class_names: tuple[str, ...] = CLASSES) -> Dataset:
     """Images of noise."""
     sets = (image_set(noise(count, part), class_names) for count, part in ((train, seed), (test, 1000 + seed)))
     return Dataset("Noise", "folder", *sets)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@contextmanager
+def full_disk(room: int) -> Iterator[None]:
+    """Let no file be longer than `room` bytes within a block."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+class Payload:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, marker: Path):
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open, (str(self.marker), "w")
 
 
 def assert_same(one: object, other: object) -> None:

@@ -29,7 +29,7 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 MOST_PIXELS, MOST_UNITS = 16_384, 65_536
-"""What is beyond any machine is refused before anything is computed from it: sides of images, widths, depths, heads."""
+"""The longest side of an image; the largest width, depth and number of heads. More is refused before it is computed with."""
 
 
 class ObjectiveInfo(NamedTuple):
@@ -80,9 +80,9 @@ BelowOne = Annotated[float, Range("from 0 to below 1", lambda x: 0 <= x < 1)]
 
 
 class Section:
-    """Checks of all settings: null only where it is allowed, finite numbers, and the range that the type states.
+    """Checks all settings when it is made: null only where allowed, finite numbers, and the range that the type states.
 
-    Also of the options of commands, which have no section: their names are written as on the command line.
+    Options of commands are checked too; they have no section, and are named as on the command line.
     """
 
     section = ""
@@ -519,10 +519,8 @@ class Config:
         require(self.classify.whole_epochs < train.epochs, "classify.whole_epochs", below)
         most = f"at most train.batch_size, which is {train.batch_size}"
         require(run.grad_accum_steps <= train.batch_size, "run.grad_accum_steps", most)
-        alone, contrast = (
-            "it compares a batch's images with each other: leave run.grad_accum_steps out",
-            self.reconstruct.contrast,
-        )
+        contrast = self.reconstruct.contrast
+        alone = "it compares a batch's images with each other: leave run.grad_accum_steps out"
         require(not contrast or run.grad_accum_steps <= 1, "reconstruct.contrast", alone)
         pairs = "reconstruct.contrast needs two views of each image"
         require(not contrast or self.augment.views == 2, "augment.views", pairs)
@@ -554,7 +552,7 @@ class Config:
         return flat_settings({key: section for key, section in self.to_dict().items() if key not in ("data", "run")})
 
     def conflicts(self, before: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-        """Where a run that began with the settings `before` (of `to_dict`) would not be the same run any more.
+        """Yield the settings by which a run that began with `before` (of `to_dict`) would become another run.
 
         Yields:
             key, value before, value now.

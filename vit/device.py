@@ -43,7 +43,7 @@ class Compute:
         return torch.compile(module, dynamic=False, mode=mode)  # type: ignore[return-value]
 
     def only_compiled_for(self, usual: bool) -> AbstractContextManager:
-        """Do not compile the model once more within a block for a batch of unusual size (the last of an epoch)."""
+        """Run a batch of unusual size (the last of an epoch) uncompiled within a block, instead of compiling again for it."""
         return nullcontext() if usual or not self.compile else torch.compiler.set_stance("force_eager")
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
     Args:
         config: device, threads and compile are read.
         precision: "auto", "bf16" or "fp32".
-        steps: to be made; `compile: auto` compiles for many.
+        steps: to be made; `compile: auto` compiles long runs.
 
     Raises:
         ConfigError: this machine does not have what is asked for.

@@ -62,18 +62,18 @@ class MaskedDecoder(nn.Module):
     def hidden(self, tokens: Tensor, mask: Mask) -> Tensor:
         """Return the rows of `forward` for the hidden patches alone (B, L - K, P), in the order of `mask.ids_hidden`.
 
-        Blocks do not care for the order of tokens, so nothing is put back into the grid's; and what the last block makes of
-        the visible ones nobody reads.
+        Blocks do not depend on the order of tokens, so nothing is put back in grid order; and the last block computes only
+        the hidden tokens, as nothing reads the others.
         """
         batch, prefix = len(tokens), self.num_prefix_tokens
-        order = torch.cat([mask.ids_keep, mask.ids_hidden], dim=1)  # (B, L)
+        ids_hidden = mask.ids_hidden  # (B, L - K)
+        order = torch.cat([mask.ids_keep, ids_hidden], dim=1)  # (B, L)
         table = self.pos_embed.expand(batch, -1, -1)
         positions = torch.cat([table[:, :prefix], take(table[:, prefix:], order)], dim=1)
-        hidden = order.shape[1] - mask.ids_keep.shape[1]
+        hidden = ids_hidden.shape[1]
         x = self.embed(tokens)  # (B, prefix + K, E)
-        x = (
-            torch.cat([x, self.mask_token.to(x.dtype).expand(batch, hidden, -1)], dim=1) + positions
-        )  # (B, prefix + L, E)
+        mask_tokens = self.mask_token.to(x.dtype).expand(batch, hidden, -1)  # (B, L - K, E)
+        x = torch.cat([x, mask_tokens], dim=1) + positions  # (B, prefix + L, E)
         for block in self.blocks[:-1]:
             x = block(x)
         return self.pred(self.norm(self.blocks[-1](x, queries=hidden)))  # (B, L - K, P)

@@ -129,10 +129,10 @@ def config_file(name: str) -> Path:
     return known[short]
 
 
-def check_file(path: Path, sections: Collection[str] = SECTIONS) -> None:
-    """What the parser would let pass, or say less well: a file that is no YAML, is not made of sections, or names a key twice.
+def check_file(path: Path, sections: Collection[str]) -> None:
+    """Refuse what the parser would accept, or explain less clearly: a file without sections, or with a key twice.
 
-    YAML lets a key stand twice and forgets the first: a setting that silently does nothing.
+    YAML accepts a key twice and forgets the first: a setting that silently does nothing.
 
     Raises:
         ConfigError: one of these, or the file cannot be read.
@@ -208,11 +208,9 @@ class TrainCommand:
     notes: tuple[str, ...] = ()
 
 
-def train_parser(
-    program: str = "vit train", default_config: Path = QUICKSTART, with_help: bool = False
-) -> ArgumentParser:
+def train_parser(program: str = "vit train", with_help: bool = False) -> ArgumentParser:
     """Return the parser of `parse_train_command`; for its help, of where and how to train too."""
-    what = f"Pretrain by filling in hidden patches, or teach classes. Without --config: {default_config.name}."
+    what = f"Pretrain by filling in hidden patches, or teach classes. Without --config: {QUICKSTART.name}."
     own = {
         "--out FOLDER": "for the run; by default runs/ and the configuration's name",
         "--resume": "continue the run in its folder from its last saved state",
@@ -220,27 +218,25 @@ def train_parser(
     return config_parser(program, what, own, with_help=with_help)
 
 
-def parse_train_command(
-    argv: Sequence[str], default_config: Path = QUICKSTART, program: str = "python train.py"
-) -> TrainCommand:
+def parse_train_command(argv: Sequence[str], program: str = "python train.py") -> TrainCommand:
     """Read the command line of train.py, or of `vit train`.
 
-    Without `--config`, `default_config` is taken. With `--resume`, the run's own config.yaml is, and the settings that the
-    command line adds must agree with it.
+    Without `--config`, the quickstart's file is read; with `--resume`, the run's own config.yaml, which the settings on the
+    command line must agree with.
 
     Raises:
         ConfigError: in one line.
     """
-    parser = train_parser(program, default_config, not HELP.isdisjoint(argv))
+    parser = train_parser(program, not HELP.isdisjoint(argv))
     (resume,), argv = take_flags(argv, "--resume")
     (files, outs), settings = take_options(expand_data(argv), "--config", "--out")
     files = [str(config_file(name)) for name in files]
-    last = Path(files[-1]).resolve() if files else default_config
+    last = Path(files[-1]).resolve() if files else QUICKSTART
     out = Path(outs[-1] if outs else f"runs/{last.parent.name if last.name == RUN_CONFIG else last.stem}")
     if outs and not outs[-1]:
         raise ConfigError("--out: '' cannot be used; name a folder for the run")
     if not files and not resume:
-        files = [str(default_config)]
+        files = [str(QUICKSTART)]
     argv, notes = fit_epochs(parser, [*(f"--config={file}" for file in files), *settings])
     if not resume:
         config = parse_config(parser, argv)

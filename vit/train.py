@@ -105,9 +105,9 @@ def set_up(
     command: TrainCommand,
     folder: RunFolder,
     dist: Distributed,
-    dataset: Any = None,
-    test_dataset: Any = None,
-    callbacks: Sequence[Callback] = (),
+    dataset: Any,
+    test_dataset: Any,
+    callbacks: Sequence[Callback],
 ) -> Run:
     """Set up data, model, folder and callbacks for the next step. Only the main process touches the folder."""
     # what can fail fails before the folder is touched
@@ -141,7 +141,7 @@ def set_up(
     folder.manifest.unlink(missing_ok=True)  # of a run that had ended: its files change again
     sample_images(data).save(folder.showcase)
     announce(run, folder)
-    run.callbacks += [Progress(run.total_steps, config.train.epochs, run.step), MetricsFile(folder.metrics, run)]
+    run.callbacks += [Progress(run), MetricsFile(folder.metrics, run)]
     run.callbacks += [Validation(), Snapshots(folder.snapshots, run)]
     return run
 
@@ -186,7 +186,7 @@ def finish(run: Run, folder: RunFolder) -> None:
 
 
 def warn(data: Dataset) -> None:
-    """Warn loudly if the data is not what was asked for."""
+    """Warn on stderr if the data is not what was asked for."""
     if data.warning:
         bar = "!" * 100
         print(f"\n{bar}\n{textwrap.fill('WARNING: ' + data.warning, 100)}\n{bar}\n", file=sys.stderr, flush=True)

@@ -68,8 +68,5 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
         ("--scaling --image-size 36 --patch 4", "model.patch_size: 8"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(argv, says, capsys):
-    assert main(["bench", *argv.split()]) == 2
-    captured = capsys.readouterr()
-    assert re.fullmatch(r"vit: error: [^\n]+\n", captured.err)
-    assert says in captured.err
+def test_what_cannot_be_done_is_one_line(argv, says, refused):
+    assert says in refused("bench", *argv.split())

@@ -10,19 +10,8 @@ import pytest
 from vit.bench.compare import GROUPS, BenchError, Result, Spread, Worker, compare, shares
 from vit.bench.job import Job
 
-MICRO = Job(
-    preset="micro",
-    depth=1,
-    patch=8,
-    batch=8,
-    precision="fp32",
-    decoder_dim=24,
-    decoder_depth=1,
-    decoder_heads=2,
-    images=64,
-    threads=1,
-    device="cpu",
-)
+DECODER = dict(decoder_dim=24, decoder_depth=1, decoder_heads=2)
+MICRO = Job(preset="micro", depth=1, patch=8, batch=8, precision="fp32", images=64, threads=1, device="cpu", **DECODER)
 
 
 @pytest.mark.parametrize(

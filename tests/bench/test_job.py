@@ -28,9 +28,8 @@ def products_by_hand(job: Job) -> int:
     else:
         stacks.append((patches + 1, job.decoder_depth, job.decoder_dim))
         flops += 3 * 2 * ((visible + 1) * size["embed_dim"] * job.decoder_dim + patches * job.decoder_dim * values)
-        flops -= (
-            3 * 2 * (9 * (visible + 1) * job.decoder_dim**2 + visible * job.decoder_dim * values)
-        )  # nobody reads them
+        unread = 9 * (visible + 1) * job.decoder_dim**2 + visible * job.decoder_dim * values
+        flops -= 3 * 2 * unread
     return flops + sum(3 * 2 * depth * tokens * 12 * width**2 for tokens, depth, width in stacks)
 
 

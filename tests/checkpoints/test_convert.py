@@ -9,7 +9,7 @@ import timm
 import torch
 import transformers as hf
 from PIL import Image
-from small import SIZES, autoencoder, close, randomize, same
+from small import SIZES, autoencoder, close, random_model, same
 from tiny import NORMALIZE
 
 from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
@@ -22,14 +22,14 @@ from vit.masking import mask_from_noise
 
 
 def saved_encoder(folder, class_names=(), **settings):
-    model = randomize(VisionTransformer(ViTConfig(**SIZES | settings)))
+    model = random_model(VisionTransformer(ViTConfig(**SIZES | settings)))
     normalize = NORMALIZE if model.config.channels == 3 else Normalization([0.1], [0.4])
     save_model(folder, model, normalize, class_names, "some images", interpolation="bilinear")
     return load_model(folder)
 
 
 def saved_autoencoder(folder, norm_pix_loss=True, **settings):
-    save_model(folder, randomize(autoencoder(norm_pix_loss, depth=2, **settings)), NORMALIZE, (), "some images")
+    save_model(folder, random_model(autoencoder(norm_pix_loss, depth=2, **settings)), NORMALIZE, (), "some images")
     return load_model(folder)
 
 

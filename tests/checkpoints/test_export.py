@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from small import SIZES, autoencoder, randomize
+from small import SIZES, autoencoder, random_model
 from torch import nn
 
 from vit.attention import MultiHeadSelfAttention
@@ -28,7 +28,7 @@ QUICK = ("class token", "registers, head")  # the others take half a minute toge
 
 
 def encoder(**settings) -> VisionTransformer:
-    return randomize(VisionTransformer(ViTConfig(**SIZES | settings)))
+    return random_model(VisionTransformer(ViTConfig(**SIZES | settings)))
 
 
 def run(path, images):

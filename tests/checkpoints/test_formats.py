@@ -10,7 +10,7 @@ import timm
 import torch
 import torchvision
 import transformers as hf
-from small import HUGGINGFACE, close, randomize, timm_model, under
+from small import HUGGINGFACE, close, random_model, timm_model, under
 from timm.layers import SwiGLUPacked
 from torch import Tensor, nn
 
@@ -64,7 +64,7 @@ def test_timm_non_square_says_its_grid():
 def test_timm_folder_with_its_own_config(name, tmp_path):
     """As `timm.models.save_for_hf` writes it: heads, pooling and normalisation come from config.json."""
     settings = dict(img_size=28, patch_size=14, depth=2, num_classes=3)
-    theirs = randomize(timm.create_model(name, pretrained=False, **settings))
+    theirs = random_model(timm.create_model(name, pretrained=False, **settings))
     timm.models.save_for_hf(theirs, tmp_path, model_args=settings, safe_serialization="both")
     ours = load_model(tmp_path)
     images = torch.randn(2, 3, 28, 28)
@@ -108,7 +108,7 @@ MAE = dict(
 
 
 def huggingface_mae(**settings) -> hf.ViTMAEForPreTraining:
-    return randomize(hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**MAE | settings)))
+    return random_model(hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**MAE | settings)))
 
 
 def renamed(state: dict[str, Tensor], names: Iterable[tuple[str, str]]) -> dict[str, Tensor]:
@@ -328,8 +328,8 @@ DINOV2 = dict(image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, 
 def huggingface_dinov2(registers: int = 0, **settings) -> nn.Module:
     if registers:
         config = hf.Dinov2WithRegistersConfig(**DINOV2 | settings, num_register_tokens=registers)
-        return randomize(hf.Dinov2WithRegistersModel(config))
-    return randomize(hf.Dinov2Model(hf.Dinov2Config(**DINOV2 | settings)))
+        return random_model(hf.Dinov2WithRegistersModel(config))
+    return random_model(hf.Dinov2Model(hf.Dinov2Config(**DINOV2 | settings)))
 
 
 def as_original_dinov2(model: nn.Module, chunked: bool) -> dict[str, Tensor]:
@@ -383,7 +383,7 @@ def on_disk(model: nn.Module, folder: Path) -> Path:
 @pytest.mark.parametrize("headed", [False, True])
 def test_huggingface_vit(case, headed, tmp_path):
     config = hf.ViTConfig(**HUGGINGFACE | VIT_CASES[case], num_labels=3)
-    theirs = randomize((hf.ViTForImageClassification if headed else hf.ViTModel)(config))
+    theirs = random_model((hf.ViTForImageClassification if headed else hf.ViTModel)(config))
     ours = load_model(on_disk(theirs, tmp_path))
     size = config.image_size if isinstance(config.image_size, list) else [16, 16]
     images = torch.randn(2, config.num_channels, *size)
@@ -408,7 +408,7 @@ OF_VIT = {  # the families whose encoder is ViT's: their models without a head, 
 @pytest.mark.parametrize("place", ["disk", "memory"])
 def test_huggingface_families_of_vit(case, place, images, tmp_path):
     kind, config, body = OF_VIT[case]
-    theirs = randomize(kind(config(**HUGGINGFACE)))
+    theirs = random_model(kind(config(**HUGGINGFACE)))
     if place == "disk":
         ours = load_model(on_disk(theirs, tmp_path))
     else:
@@ -428,7 +428,7 @@ def test_huggingface_families_of_vit(case, place, images, tmp_path):
     ],
 )
 def test_huggingface_classifiers_of_families_of_vit(kind, config, images, tmp_path):
-    theirs = randomize(kind(config(**HUGGINGFACE, num_labels=3)))
+    theirs = random_model(kind(config(**HUGGINGFACE, num_labels=3)))
     ours = load_model(on_disk(theirs, tmp_path))
     close(ours.forward_head(ours(images)), theirs(images).logits)
     assert not ours.origin.report.dropped
@@ -473,7 +473,7 @@ def test_huggingface_dinov2(registers, swiglu, place, images, tmp_path):
 
 
 def test_huggingface_dinov2_classifier_is_left_out_with_the_reason(images, tmp_path):
-    theirs = randomize(hf.Dinov2ForImageClassification(hf.Dinov2Config(**DINOV2, num_labels=3)))
+    theirs = random_model(hf.Dinov2ForImageClassification(hf.Dinov2Config(**DINOV2, num_labels=3)))
     ours = load_model(on_disk(theirs, tmp_path))
     close(ours(images), theirs.dinov2(images).last_hidden_state)
     assert "beside the mean" in ours.origin.report.dropped["classifier.weight"]
@@ -491,7 +491,7 @@ def test_huggingface_activation_that_is_not_computed_is_refused(tmp_path):
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("size", [16, 24])
 def test_torchvision(published, size):
-    theirs = randomize(
+    theirs = random_model(
         torchvision.models.VisionTransformer(
             image_size=size, patch_size=4, num_layers=2, num_heads=4, hidden_dim=32, mlp_dim=48, num_classes=7
         )

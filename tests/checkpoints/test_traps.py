@@ -8,7 +8,7 @@ import pickle
 import pytest
 import timm
 import torch
-from small import autoencoder, close, randomize, timm_model, transformers_model, under
+from small import autoencoder, close, random_model, timm_model, transformers_model, under
 from timm.layers import resample_abs_pos_embed
 from tiny import NORMALIZE
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from vit.patches import patchify, sincos_positions
 
 def mae_file(tmp_path, norm_pix_loss=True):
     """A MAE checkpoint with decoder, and the model that it is of."""
-    model = randomize(autoencoder(norm_pix_loss, pos_embed="sincos"))
+    model = random_model(autoencoder(norm_pix_loss, pos_embed="sincos"))
     save_model(tmp_path / "ours", model, NORMALIZE)
     convert_model(load_model(tmp_path / "ours"), "mae", tmp_path / "mae.pth")
     return tmp_path / "mae.pth", model
@@ -150,7 +150,7 @@ def test_7_how_far_positions_are_from_those_of_dinos_and_maes_own_code(side, din
 
 @pytest.mark.parametrize("eps", [1e-12, 1e-6, 1e-5])
 def test_8_the_norms_eps_is_the_checkpoints(eps, tmp_path):
-    theirs = randomize(transformers_model(layer_norm_eps=eps))
+    theirs = random_model(transformers_model(layer_norm_eps=eps))
     theirs.save_pretrained(tmp_path)
     ours = load_model(tmp_path)
     assert {module.eps for module in ours.modules() if isinstance(module, nn.LayerNorm)} == {eps}

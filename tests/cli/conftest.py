@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +14,14 @@ import pytest
 import torch
 from forks import Forks
 from PIL import Image
+from tiny import NORMALIZE, autoencoder, encoder, randomize, save_images
 from torch import Tensor, nn
 
 from vit.checkpoints import load_model, save_model
 from vit.cli import main
-from vit.config import DecoderConfig, ViTConfig
-from vit.data.augment import Normalization, to_float
-from vit.encoder import VisionTransformer
+from vit.config import DecoderConfig
+from vit.data.augment import to_float
 from vit.interpret import AttentionMaps
-from vit.mae import build_autoencoder
 from vit.masking import Mask, mask_from_noise, num_keep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,65 +62,59 @@ def weighed(forks) -> Shell:
 
 # ---- Of `vit attention` and `vit explore`: models, images, and the commands -----------------------------------------
 
-SIZES = dict(image_size=(12, 16), patch_size=(4, 4), embed_dim=16, depth=3, num_heads=2)
-NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
+SIZES = dict(image_size=(12, 16), depth=3)
 CLASSES = ("cat", "dog", "<b>cow")
-
-
-def random_model(model: nn.Module, std: float = 0.3, seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            nn.init.normal_(parameter, std=std)
-    return model
-
-
-def random_images(count: int, height: int, width: int) -> list[Image.Image]:
-    pixels = np.random.default_rng(0).integers(0, 255, (count, height, width, 3), dtype=np.uint8)
-    return [Image.fromarray(image) for image in pixels]
 
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory) -> Path:
     """A folder with encoders, autoencoders, a run with snapshots that differ, two images, and a folder of classes."""
     place = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
 
-    def autoencoder(heads: int = 2, norm_pix_loss: bool = True, depth: int = 2, **sizes: object) -> nn.Module:
-        return build_autoencoder(ViTConfig(**SIZES | sizes), DecoderConfig(16, depth, heads), norm_pix_loss)
-
+    two_blocks = DecoderConfig(dim=16, depth=2, num_heads=2)
     for name, model in {
-        "encoder": VisionTransformer(ViTConfig(**SIZES, num_classes=3, registers=2, global_pool="token")),
-        "mae": autoencoder(),
-        "mean": VisionTransformer(ViTConfig(**SIZES, num_classes=3, global_pool="avg")),
-        "bare": autoencoder(class_token=False),
-        "registers": autoencoder(heads=4, norm_pix_loss=False, registers=2),
-        "plain": VisionTransformer(ViTConfig(**SIZES, class_token=False)),
-        "run": autoencoder(depth=1),
+        "encoder": encoder(**SIZES, num_classes=3, registers=2, global_pool="token"),
+        "mae": autoencoder(decoder=two_blocks, **SIZES),
+        "mean": encoder(**SIZES, num_classes=3, global_pool="avg"),
+        "bare": autoencoder(decoder=two_blocks, **SIZES, class_token=False),
+        "registers": autoencoder(False, replace(two_blocks, num_heads=4), **SIZES, registers=2),
+        "plain": encoder(**SIZES, class_token=False),
+        "run": autoencoder(**SIZES),
     }.items():
         classes = CLASSES if name in ("encoder", "mae", "mean") else ()
-        save_model(place / name, random_model(model), NORMALIZE, classes, "pictures")
+        save_model(place / name, randomize(model, 0.3), NORMALIZE, classes, "pictures")
     for step in (0, 5, 20):
-        model = random_model(autoencoder(depth=1), 0.1 + step / 40, step)
+        model = randomize(autoencoder(**SIZES), 0.1 + step / 40)
         save_model(place / "run" / "snapshots" / f"step-{step:08d}", model, NORMALIZE, dtype=torch.float16)
-    for name, image in zip(("one", "two"), random_images(2, 30, 40), strict=True):
-        image.save(place / f"{name}.png")
-    for number, image in enumerate(random_images(24, 12, 16)):
-        path = place / "data" / ("cat", "dog")[number // 12] / f"{number % 12}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        image.save(path)
+    pixels = np.random.default_rng(0)
+    for name in ("one", "two"):
+        Image.fromarray(pixels.integers(0, 255, (30, 40, 3), dtype=np.uint8)).save(place / f"{name}.png")
+    for name in ("cat", "dog"):
+        save_images(place / "data" / name, pixels.integers(0, 255, (12, 12, 16, 3), dtype=np.uint8))
     return place
 
 
 @pytest.fixture
-def vit(models, tmp_path, monkeypatch, capsys):
-    """`vit(command, *argv)` within `models`: its exit code, output and error; `vit.out` is the folder for pictures."""
+def called(capsys, monkeypatch):
+    """`called(*argv)`: exit code, output and error of `vit argv`, without the lines of progress that a slow machine adds."""
+    monkeypatch.setattr("vit.progress.SECONDS_BETWEEN_LINES", math.inf)
+
+    def called(*argv: object) -> tuple[int, str, str]:
+        code = main([*map(str, argv)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return called
+
+
+@pytest.fixture
+def vit(models, tmp_path, monkeypatch, called):
+    """`vit(command, *argv)` within `models`, whose pictures go into the folder `vit.out` unless `argv` says otherwise."""
     monkeypatch.chdir(models)
 
     def run(command: str, *argv: object) -> tuple[int, str, str]:
-        out = ["--out", str(tmp_path / "out")] if "--out" not in argv else []
-        code = main([command, *map(str, argv), *out])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        return called(command, *argv, *([] if "--out" in argv else ["--out", tmp_path / "out"]))
 
     run.out = tmp_path / "out"
     return run

@@ -61,9 +61,9 @@ def test_bash_offers_every_command(offered):
 
 
 @pytest.mark.parametrize("shell", ["", "fish", "bash zsh"])
-def test_another_shell_is_refused(shell, capsys):
-    assert main(["--print-completion", *shell.split()]) == 2
-    assert capsys.readouterr().err == f"vit: error: --print-completion: {shell!r} cannot be used; bash or zsh\n"
+def test_another_shell_is_refused(shell, refused):
+    error = refused("--print-completion", *shell.split())
+    assert error == f"vit: error: --print-completion: {shell!r} cannot be used; bash or zsh\n"
 
 
 def test_zsh_has_a_script_too(capsys):

@@ -113,18 +113,15 @@ def test_an_image_that_cannot_be_read_leaves_nothing(suffix, models, tmp_path, m
         ("none data --out f.npz", "no checkpoint at none"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(line, said, models, monkeypatch, capsys):
+def test_what_cannot_be_done_is_one_line(line, said, models, monkeypatch, refused):
     monkeypatch.chdir(models)
     (models / "there.npz").write_text("mine")
-    assert main(["embed", *line.split()]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
+    assert said in refused("embed", *line.split())
     assert not list(models.glob("f.*"))
     assert (models / "there.npz").read_text() == "mine"
 
 
-def test_parquet_without_pyarrow_is_one_line(monkeypatch, capsys, models):
+def test_parquet_without_pyarrow_is_one_line(monkeypatch, refused, models):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert main(["embed", "mae", str(models / "data"), "--out", "f.parquet"]) == 2
-    assert "needs pyarrow: pip install 'vit-patch-trainer[parquet]'" in capsys.readouterr().err
+    error = refused("embed", "mae", models / "data", "--out", "f.parquet")
+    assert "needs pyarrow: pip install 'vit-patch-trainer[parquet]'" in error

@@ -7,37 +7,23 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
+from tiny import NORMALIZE, RECONSTRUCT, autoencoder, changed, encoder, randomize, save_images
 from torchvision.transforms.v2.functional import rgb_to_grayscale
 
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.native import content_hash
-from vit.cli import main
-from vit.config import (
-    Config,
-    DataConfig,
-    DecoderConfig,
-    MaskConfig,
-    ModelConfig,
-    OptimConfig,
-    RunConfig,
-    TrainConfig,
-    ViTConfig,
-)
+from vit.config import DataConfig
 from vit.data import load_data
 from vit.data.augment import Normalization, to_float
 from vit.data.images import evenly_spaced, spread_over_classes
 from vit.device import Compute
-from vit.encoder import VisionTransformer
 from vit.evaluate.features import encoder_features, pixel_features
 from vit.evaluate.knn import knn_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
-from vit.mae import build_autoencoder
 from vit.training.loop import train_steps
 from vit.training.run import setup
 
-SIZES = dict(image_size=(8, 8), patch_size=(4, 4), embed_dim=16, depth=3, num_heads=2)
-NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
+SIZES = dict(image_size=(8, 8), depth=3)
 CPU = Compute(torch.device("cpu"))
 TRAIN, TEST = 24, 10  # of each class
 
@@ -49,39 +35,27 @@ def place(tmp_path_factory):
     generator = np.random.default_rng(0)
     for split, count in (("train", TRAIN), ("test", TEST)):
         for label, name in enumerate(("blue", "green", "red")):
-            folder = place / "images" / split / name
-            folder.mkdir(parents=True)
-            for number in range(count):
-                pixels = generator.integers(0, 120, (8, 8, 3))
-                pixels[..., 2 - label] += generator.integers(20, 110)
-                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
+            pixels = generator.integers(0, 120, (count, 8, 8, 3))
+            pixels[..., 2 - label] += generator.integers(20, 110, (count, 1, 1))
+            save_images(place / "images" / split / name, pixels.astype(np.uint8))
     torch.manual_seed(0)
     for name, model in (
-        ("mae", build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=16, depth=1, num_heads=2), True)),
-        ("classifier", VisionTransformer(ViTConfig(**SIZES, num_classes=3))),
-        ("other", VisionTransformer(ViTConfig(**SIZES, num_classes=5))),
-        ("strange", VisionTransformer(ViTConfig(**SIZES, num_classes=3))),
+        ("mae", autoencoder(**SIZES)),
+        ("classifier", encoder(**SIZES, num_classes=3)),
+        ("other", encoder(**SIZES, num_classes=5)),
+        ("strange", encoder(**SIZES, num_classes=3)),
     ):
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                nn.init.normal_(parameter, std=0.3)
         names = ("red", "green", "blue") if name == "strange" else ()
-        save_model(place / name, model, NORMALIZE, names)
+        save_model(place / name, randomize(model, 0.3), NORMALIZE, names)
     return place
 
 
 @pytest.fixture
-def vit(place, tmp_path, monkeypatch, capsys):
+def vit(place, tmp_path, monkeypatch, called):
     """`vit(*argv)`: exit code, stdout and stderr of `vit evaluate argv`."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("HOME", str(tmp_path))  # the folder cache
-
-    def run(*argv):
-        code = main(["evaluate", *map(str, argv)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+    return lambda *argv: called("evaluate", *argv)
 
 
 @pytest.fixture
@@ -106,8 +80,8 @@ def prepare(batch):
 
 
 def features(place, *parts):
-    encoder = load_model(place / "mae").encoder
-    return [encoder_features(encoder, part, prepare, CPU)[0] for part in parts]
+    model = load_model(place / "mae").encoder
+    return [encoder_features(model, part, prepare, CPU)[0] for part in parts]
 
 
 def test_all_that_applies_to_an_autoencoder(place, measured, tmp_path):
@@ -229,9 +203,7 @@ def test_results_say_which_weights_were_measured(measured, place):
 
 def test_few_labels_of_a_model_that_was_taught_more_are_remarked(place, vit, tmp_path):
     whole = f"{images(place, 'train').content_hash}-{images(place, 'test').content_hash}"
-    save_model(
-        tmp_path / "all", VisionTransformer(ViTConfig(**SIZES, num_classes=3)), NORMALIZE, data_content_hash=whole
-    )
+    save_model(tmp_path / "all", encoder(**SIZES, num_classes=3), NORMALIZE, data_content_hash=whole)
     few = ["--data", "images", "--labels", 0.5, "--method", "knn"]
     for name, remarked in (("classifier", True), (tmp_path / "all", True), ("mae", False), ("other", False)):
         assert ("taught classes" in vit(name, *few)[1]) == remarked
@@ -255,37 +227,29 @@ def test_pictures_of_results_that_are_replaced_go_with_them(measured, tmp_path):
 @pytest.mark.parametrize("size", [(8, 16), (5, 10)], ids=str)
 @pytest.mark.parametrize("task", ["classify", "reconstruct"])
 def test_a_run_and_vit_evaluate_measure_alike_at_any_size(size, task, vit, tmp_path, monkeypatch):
-    settings = Config(
-        data=DataConfig(source="scenes", limit=40),
-        model=ModelConfig(
-            image_size=size,
-            patch_size=(size[0], size[1] // 2),
-            preset="micro",
-            depth=1,
-            decoder_dim=16,
-            decoder_depth=1,
-            decoder_heads=2,
-        ),
-        mask=MaskConfig(ratio=0.5) if task == "reconstruct" else MaskConfig(),
-        optim=OptimConfig(warmup_epochs=0),
-        train=TrainConfig(objective=task, epochs=1, batch_size=20, precision="fp32"),
-        run=RunConfig(device="cpu"),
+    settings = changed(
+        RECONSTRUCT,
+        data={"source": "scenes", "limit": 40},
+        model={"image_size": size, "patch_size": (size[0], size[1] // 2)},
+        mask={"ratio": 0.5} if task == "reconstruct" else {},
+        train={"objective": task, "epochs": 1, "batch_size": 20},
     )
     run = setup(settings, load_data(settings.data, size))
     for _ in train_steps(run):
         pass
     save_model(tmp_path / "run", run.result, run.normalize, run.data.train.class_names)
-    argv = [tmp_path / "run", "--data", "scenes", "--limit", 40, "--out", tmp_path / "measured"]
-    assert vit(*argv)[0] == 0
-    results = json.loads((tmp_path / "measured" / "results.json").read_text())
+    argv = [tmp_path / "run", "--data", "scenes", "--limit", 40, "--out", tmp_path / "measured", "--overwrite"]
+    results, found = {}, run.objective.measure(run)
+    for method in ["head"] if task == "classify" else ["reconstruction", "knn"]:
+        assert vit(*argv, "--method", method)[0] == 0
+        results |= json.loads((tmp_path / "measured" / "results.json").read_text())
     if task == "classify":
-        found = run.objective.measure(run)
         assert results["head"]["accuracy"] == found["test_accuracy"]
         assert results["head"]["cross_entropy"] == pytest.approx(found["test_loss"], abs=1e-6)
     else:
         row = next(row for row in results["reconstruction"] if row["mask"] == "random")
-        assert row["loss"] == pytest.approx(run.objective.measure(run)["test_loss"], abs=1e-6)
-        assert results["knn"]["accuracy"] == run.objective.measure(run)["neighbours"]["encoder_accuracy"]
+        assert row["loss"] == pytest.approx(found["test_loss"], abs=1e-6)
+        assert results["knn"]["accuracy"] == found["neighbours"]["encoder_accuracy"]
 
 
 @pytest.mark.parametrize("options", ["--labels 0.03", "--limit 2"])
@@ -294,9 +258,9 @@ def test_hardly_any_labels(options, measured):
 
 
 def test_a_grey_model_sees_and_fills_in_grey(place, measured, tmp_path):
-    model = build_autoencoder(ViTConfig(**SIZES | dict(channels=1)), DecoderConfig(dim=16, depth=1, num_heads=2), False)
+    model = autoencoder(norm_pix_loss=False, **SIZES, channels=1)
     save_model(tmp_path / "grey", model, Normalization([0.5], [0.2]))
-    results = measured(tmp_path / "grey")
+    results = measured(tmp_path / "grey", "--method", "reconstruction")
     origin = load_model(tmp_path / "grey").origin
     (row, *_), test = results["reconstruction"], images(place, "test")
     scores = score_reconstruction(
@@ -308,7 +272,7 @@ def test_a_grey_model_sees_and_fills_in_grey(place, measured, tmp_path):
         CPU,
     )
     assert row["loss"] == scores["loss"]
-    assert "nearest-neighbour accuracy" in results["said"]
+    assert "nearest-neighbour accuracy" in measured(tmp_path / "grey", "--method", "knn")["said"]
 
 
 @pytest.mark.parametrize(
@@ -331,18 +295,14 @@ def test_a_grey_model_sees_and_fills_in_grey(place, measured, tmp_path):
         ("mae --data nothing", "'nothing' is neither cifar10, cifar100, scenes nor a folder"),
     ],
 )
-def test_what_cannot_be_measured_is_one_line(line, said, vit):
+@pytest.mark.usefixtures("vit")
+def test_what_cannot_be_measured_is_one_line(line, said, refused):
     name, *options = line.split()
-    code, out, error = vit(name, "--data", "images", *options)
-    assert (code, out) == (2, "")
-    assert said in error
-    assert len(error.splitlines()) == 1
+    assert said in refused("evaluate", name, "--data", "images", *options)
 
 
 def test_images_without_labels_have_no_probe(place, vit, tmp_path):
-    for number in range(12):
-        (tmp_path / "bare").mkdir(exist_ok=True)
-        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "bare" / f"{number}.png")
+    save_images(tmp_path / "bare", (np.full((8, 8, 3), number, np.uint8) for number in range(12)))
     assert "has no labels" in vit("mae", "--data", tmp_path / "bare", "--method", "knn")[2]
     assert "nothing can be measured" in vit("classifier", "--data", tmp_path / "bare")[2]
     assert vit("mae", "--data", tmp_path / "bare", "--method", "all")[0] == 0

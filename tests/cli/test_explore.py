@@ -135,11 +135,9 @@ def test_a_page_far_too_large_is_refused_before_anything_is_computed(models, vit
         (["encoder", "--out", "p.html"], "name image files"),
     ],
 )
-def test_a_page_that_cannot_be(argv, said, models, vit):
-    code, out, error = vit("explore", *argv)
-    assert (code, out) == (2, "")
-    assert said in error
-    assert len(error.splitlines()) == 1
+@pytest.mark.usefixtures("vit")
+def test_a_page_that_cannot_be(argv, said, models, refused):
+    assert said in refused("explore", *argv)
     assert not (models / "p.html").exists()
 
 

@@ -238,8 +238,7 @@ def test_randaugment_comes_before_flip():
     images, settings = noise(24, size=SIZE), config(crop="none", rand_augment=2, rand_magnitude=7)
     draws, generator = draws_of(settings, 24), make_generator(0, "augment", 0)
     flip = torch.rand(24, generator=generator) < settings.augment.flip
-    operations, strengths = draw_operations(24, generator, 2, 7)
-    varied = rand_augment(images, operations.T, strengths.T)
+    varied = rand_augment(images, *draw_operations(24, 2, 7, generator))
     expected = torch.where(flip[:, None, None, None], varied.flip(-1), varied).float() / 255
     torch.testing.assert_close(augment(images, draws, settings), expected, rtol=0, atol=1e-6)
     assert not torch.equal(varied, images)

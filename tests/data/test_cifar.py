@@ -20,6 +20,7 @@ from urllib.request import Request
 import numpy as np
 import pytest
 import torch
+from tiny import Payload, names
 from torchvision import datasets
 
 from vit.cli import main
@@ -128,10 +129,6 @@ def refusal(root: Path, kind: type[DataError] = DataError, download: bool = True
     assert type(caught.value) is kind
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
 
 
 def write_folder(root: Path, tiny: Tiny) -> Path:
@@ -291,16 +288,6 @@ def test_no_download_makes_no_request(tmp_path, requests, monkeypatch):
     assert "data.download: true" in refusal(tmp_path / "absent", CifarUnavailable, download=False)
     assert requests == []
     assert not (tmp_path / "absent").exists()
-
-
-class Payload:
-    """Unpickling this makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return open, (str(self.path), "w")
 
 
 @pytest.mark.parametrize("name", ["data_batch_1", "batches.meta"])

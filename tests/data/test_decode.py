@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from tiny import encoded
 
 from vit.data.decode import decode
 
@@ -26,21 +26,15 @@ def grey16(value: int, byteorder: str) -> Image.Image:
     return Image.fromarray(np.full((4, 4), value, f"{byteorder}u2"))
 
 
-def saved(image: Image.Image, kind: str, **options: object) -> bytes:
-    content = io.BytesIO()
-    image.save(content, kind, **options)
-    return content.getvalue()
-
-
 def palette(**transparency: int | bytes) -> bytes:
     image = Image.new("P", (4, 4), 1)
     image.putpalette([*GREEN, *RED, *BLUE])
-    return saved(image, "PNG", **transparency)
+    return encoded(image, "PNG", **transparency)
 
 
 def animation(kind: str) -> bytes:
     first, second = (Image.new("RGB", (4, 4), colour) for colour in (RED, BLUE))
-    return saved(first, kind, save_all=True, append_images=[second], **({"lossless": True} if kind == "WEBP" else {}))
+    return encoded(first, kind, save_all=True, append_images=[second], **({"lossless": True} if kind == "WEBP" else {}))
 
 
 def pgm16(value: int) -> bytes:
@@ -50,19 +44,19 @@ def pgm16(value: int) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("rgb.png", saved(Image.new("RGB", (4, 4), RED), "PNG"), RED),
-        ("grey.png", saved(Image.new("L", (4, 4), 77), "PNG"), (77, 77, 77)),
-        ("bit.tif", saved(Image.new("1", (4, 4), 0), "TIFF"), BLACK),
+        ("rgb.png", encoded(Image.new("RGB", (4, 4), RED), "PNG"), RED),
+        ("grey.png", encoded(Image.new("L", (4, 4), 77), "PNG"), (77, 77, 77)),
+        ("bit.tif", encoded(Image.new("1", (4, 4), 0), "TIFF"), BLACK),
         ("palette-index-clear.png", palette(transparency=1), WHITE),
         ("palette-half-clear.png", palette(transparency=bytes([255, 51])), (255, 204, 204)),
-        ("rgba-clear.png", saved(Image.new("RGBA", (4, 4), (*BLUE, 0)), "PNG"), WHITE),
-        ("rgba-half.png", saved(Image.new("RGBA", (4, 4), (*BLACK, 51)), "PNG"), (204, 204, 204)),
-        ("cmyk-adobe.jpg", saved(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "JPEG", quality=100), RED),
-        ("cmyk.tif", saved(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "TIFF"), RED),
-        ("grey16.png", saved(grey16(257 * 100, "<"), "PNG"), (100, 100, 100)),
-        ("grey16-big.tif", saved(grey16(257 * 100, ">"), "TIFF"), (100, 100, 100)),
+        ("rgba-clear.png", encoded(Image.new("RGBA", (4, 4), (*BLUE, 0)), "PNG"), WHITE),
+        ("rgba-half.png", encoded(Image.new("RGBA", (4, 4), (*BLACK, 51)), "PNG"), (204, 204, 204)),
+        ("cmyk-adobe.jpg", encoded(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "JPEG", quality=100), RED),
+        ("cmyk.tif", encoded(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "TIFF"), RED),
+        ("grey16.png", encoded(grey16(257 * 100, "<"), "PNG"), (100, 100, 100)),
+        ("grey16-big.tif", encoded(grey16(257 * 100, ">"), "TIFF"), (100, 100, 100)),
         ("grey16.pgm", pgm16(257 * 100), (100, 100, 100)),
-        ("grey32.tif", saved(Image.new("I", (4, 4), 257 * 100), "TIFF"), (100, 100, 100)),
+        ("grey32.tif", encoded(Image.new("I", (4, 4), 257 * 100), "TIFF"), (100, 100, 100)),
         ("animated-gif.png", animation("GIF"), RED),
         ("animated.webp", animation("WEBP"), RED),
     ],

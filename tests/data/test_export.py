@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import io
 import random
-import resource
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
 from PIL import Image, JpegImagePlugin
+from tiny import encoded, full_disk
+from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.data import Dataset
 from vit.data.export import export_images
 from vit.data.folder import load_folder
-from vit.data.images import DataError, ImageSet, content_hash
+from vit.data.images import DataError, ImageSet
 
 SIZE = (12, 16)
 CLASSES = ("sheep", "cat", "a dog", ".hidden", "Zebra")  # neither sorted nor plain
 
 
 def image_set(labels: list[int], class_names: tuple[str, ...] = CLASSES) -> ImageSet:
-    images = torch.randint(0, 256, (len(labels), 3, *SIZE), dtype=torch.uint8)
-    return ImageSet(images, found := torch.tensor(labels), class_names, content_hash(images, found))
+    return tiny.image_set(torch.randint(0, 256, (len(labels), 3, *SIZE), dtype=torch.uint8), class_names, labels)
 
 
 def dataset(train: ImageSet, test: ImageSet) -> Dataset:
@@ -61,9 +61,8 @@ def test_jpeg_is_what_pillow_writes_at_this_quality(how, tmp_path):
         "test/cat/0000.jpg", "test/cat/0001.jpg", "test/sheep/0000.jpg",
     }  # fmt: skip
     for name, row in {"train/cat/0000.jpg": 0, "train/sheep/0000.jpg": 1, "test/cat/0001.jpg": 2}.items():
-        wanted = io.BytesIO()
-        Image.fromarray(split.images[row].permute(1, 2, 0).numpy()).save(wanted, "JPEG", **({"quality": 75} | how))
-        assert files[name].read_bytes() == wanted.getvalue()
+        wanted = encoded(to_pil_image(split.images[row]), "JPEG", **({"quality": 75} | how))
+        assert files[name].read_bytes() == wanted
         with Image.open(files[name]) as image:
             assert JpegImagePlugin.get_sampling(image) == 2  # 4:2:0
 
@@ -71,14 +70,10 @@ def test_jpeg_is_what_pillow_writes_at_this_quality(how, tmp_path):
 def test_full_disk_leaves_nothing(tmp_path):
     noise, flat = image_set([0] * 8), image_set([0] * 8)
     flat.images[:] = 0  # small files, which fit
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
-    try:
+    with full_disk(300):
         assert export_images(dataset(flat, flat), tmp_path / "fits", "png") == 16
         with pytest.raises(OSError, match="too large") as caught:
             export_images(dataset(flat, noise), tmp_path / "copy", "png")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert caught.value.filename == str(tmp_path / "copy")
     assert [path.name for path in tmp_path.iterdir()] == ["fits"]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny import assert_same
+from tiny import assert_same, encoded, full_disk
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
@@ -224,17 +222,12 @@ def test_size_is_read_upright(tmp_path):
 # --- files that are no images ----------------------------------------------------------------------------------------
 
 
-def saved(image: Image.Image, kind: str) -> bytes:
-    image.save(content := io.BytesIO(), kind)
-    return content.getvalue()
-
-
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
 BAD = {
-    "truncated.jpg": saved(NOISE, "JPEG")[:-800],
-    "bomb.png": saved(Image.new("1", (10_000, 10_000)), "PNG"),
+    "truncated.jpg": encoded(NOISE, "JPEG")[:-800],
+    "bomb.png": encoded(Image.new("1", (10_000, 10_000)), "PNG"),
     "postscript.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\nshowpage\n",
-    "grey32.tif": saved(Image.new("I", (4, 4), 70_000), "TIFF"),
+    "grey32.tif": encoded(Image.new("I", (4, 4), 70_000), "TIFF"),
 }
 
 
@@ -420,13 +413,10 @@ def test_cache_with_gaps_is_not_served_when_told_to_stop(root, decoded):
 
 def test_what_fails_leaves_the_old_cache(root):
     load(root)
-    before, limits = cache_of(root, "train").read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = cache_of(root, "train").read_bytes()
     CHANGES["add"](root / "train")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (700, limits[1]))  # as a full disk
-    try:
+    with full_disk(700):
         assert "set data.cache" in refusal(root)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     (root / "train" / "cat" / "9.png").write_bytes(b"bad")
     assert "9.png" in refusal(root)
     assert cache_of(root, "train").read_bytes() == before

@@ -1,6 +1,7 @@
 """The shape that all sources share, and subsets: their size, their classes, and that a seed fixes them."""
 
 import pytest
+import tiny
 import torch
 from tiny import seeded
 
@@ -11,8 +12,7 @@ LABELS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100, genera
 
 def image_set(labels: list[int], class_names: tuple[str, ...]) -> ImageSet:
     images = torch.arange(len(labels), dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 2, 2)
-    targets = torch.tensor(labels)
-    return ImageSet(images, targets, class_names, content_hash(images, targets))
+    return tiny.image_set(images, class_names, labels)
 
 
 def test_showcase_shows_every_class_even_when_they_are_not_quite_equal():

@@ -8,7 +8,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from PIL import Image
+from tiny import save_images
 
 from vit.config import ConfigError, DataConfig, Source
 from vit.data import SOURCES, DataError, Dataset, ImageSet, load_data
@@ -23,11 +23,10 @@ def root(tmp_path_factory) -> Path:
     root, number = tmp_path_factory.mktemp("loading") / "images", 0
     for split in ("train", "test"):
         for name, count in COUNTS.items():
-            (root / split / name).mkdir(parents=True)
-            for index in range(count if split == "train" else TESTS):
-                pixels = np.full((4, 4, 3), number, np.uint8)
-                Image.fromarray(pixels).save(root / split / name / f"{index}.png")
-                number += 1
+            count = count if split == "train" else TESTS
+            colours = range(number, number + count)
+            save_images(root / split / name, (np.full((4, 4, 3), colour, np.uint8) for colour in colours))
+            number += count
     return root
 
 

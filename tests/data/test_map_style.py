@@ -7,20 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from tiny import noise
 from torch.utils.data import Subset, TensorDataset
 from torchvision.datasets import ImageFolder
+from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.config import ConfigError, DataConfig
 from vit.data import DataError, Dataset, images, load_data, map_style
 from vit.data.images import ImageSet
 
 SIZE = (8, 8)
-
-
-def picture(pixels: torch.Tensor) -> Image.Image:
-    return Image.fromarray(pixels.permute(1, 2, 0).numpy())
 
 
 @pytest.fixture
@@ -38,7 +34,7 @@ def folder(tmp_path) -> Path:
         for number, name in enumerate(["ape", "bee", "cat"] * count):
             path = tmp_path / "pictures" / split / name / f"{number:02}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            picture(noise(1, number, (14 + number % 3, 12))[0]).save(path)
+            to_pil_image(noise(1, number, (14 + number % 3, 12))[0]).save(path)
     return tmp_path / "pictures"
 
 
@@ -56,16 +52,15 @@ def test_torchvisions_folder_gives_the_images_of_a_folder(folder, load, monkeypa
     for split in ("train", "test"):
         assert_same_images(getattr(theirs, split), getattr(ours, split))
     assert (theirs.source, theirs.name, theirs.notes) == ("dataset", "ImageFolder", ours.notes)
-    assert (
-        list((folder.parent / "cache").glob("ImageFolder*")) == []
-    )  # nobody knows what its content is: nothing is kept
+    # nobody knows what its content is: nothing is kept
+    assert list((folder.parent / "cache").glob("ImageFolder*")) == []
 
 
 FORMS = {
     "tensors": (lambda pixels, label: pixels, False),
-    "pictures": (lambda pixels, label: picture(pixels), False),
+    "pictures": (lambda pixels, label: to_pil_image(pixels), False),
     "pairs": (lambda pixels, label: (pixels, label), True),
-    "a label that is a tensor": (lambda pixels, label: (picture(pixels), torch.tensor(label), "more"), True),
+    "a label that is a tensor": (lambda pixels, label: (to_pil_image(pixels), torch.tensor(label), "more"), True),
     "mappings": (lambda pixels, label: {"image": pixels, "label": label}, True),
     "no label": (lambda pixels, label: (pixels, None), False),
     "a label of -1": (lambda pixels, label: (pixels, -1), False),
@@ -130,21 +125,12 @@ def test_labels_without_a_name_and_bad_items_left_out_on_request(load):
 def saved(tmp_path, folder) -> Path:
     """The folder's images, as `save_to_disk` writes them."""
     datasets = pytest.importorskip("datasets")
-    features = datasets.Features(
-        {
-            "file": datasets.Value("string"),
-            "img": datasets.Image(),
-            "kind": datasets.ClassLabel(names=["ape", "bee", "cat"]),
-        }
-    )
+    kinds = datasets.ClassLabel(names=["ape", "bee", "cat"])
+    features = datasets.Features({"file": datasets.Value("string"), "img": datasets.Image(), "kind": kinds})
     splits = {}
     for split in ("train", "test"):
-        files = ImageFolder(folder / split).samples
-        columns = {
-            "file": [file for file, _ in files],
-            "img": [file for file, _ in files],
-            "kind": [k for _, k in files],
-        }
+        files, labels = zip(*ImageFolder(folder / split).samples, strict=True)
+        columns = {"file": files, "img": files, "kind": labels}
         splits[split] = datasets.Dataset.from_dict(columns, features)
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "saved")
     return tmp_path / "saved"

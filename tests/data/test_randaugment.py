@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 from timm.data import auto_augment
+from tiny import seeded
 from torch import Tensor
 
 from vit.data.draws import draw_operations
@@ -74,10 +75,8 @@ def test_images_without_contrast_stay():
         assert torch.equal(OPERATIONS[name](flat, torch.full((2, 1, 1, 1), 0.9)), flat), name
 
 
-def drawn(batch: int, seed: int = 0, **settings: float) -> tuple[Tensor, Tensor]:
-    """Operations and strengths with a row per image, as `rand_augment` has them."""
-    operations, strengths = draw_operations(batch, torch.Generator().manual_seed(seed), **settings)
-    return operations.T, strengths.T
+def drawn(batch: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    return draw_operations(batch, count=2, magnitude=9, generator=seeded(seed))
 
 
 def test_a_batch_is_what_its_images_drew():
@@ -97,7 +96,7 @@ def test_a_batch_is_what_its_images_drew():
 
 
 def test_draws_follow_their_distributions():
-    operations, strengths = drawn(20_000, count=2, magnitude=9)
+    operations, strengths = drawn(20_000)
     applied = operations >= 0
     assert applied.float().mean() == pytest.approx(0.5, abs=0.01)
     counts = torch.bincount(operations[applied], minlength=len(OPERATIONS))
@@ -109,8 +108,8 @@ def test_draws_follow_their_distributions():
     assert size.std() == pytest.approx(0.05, abs=0.01)
     assert size.max() <= 1
     assert (strengths > 0).float().mean() == pytest.approx(0.5, abs=0.01)
-    assert torch.equal(drawn(20_000, count=2, magnitude=9)[0], operations)
-    assert not torch.equal(drawn(20_000, seed=1, count=2, magnitude=9)[0], operations)
+    assert torch.equal(drawn(20_000)[0], operations)
+    assert not torch.equal(drawn(20_000, seed=1)[0], operations)
 
 
 def test_nothing_is_read_from_the_device():

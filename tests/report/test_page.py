@@ -290,15 +290,22 @@ def test_what_was_measured_on_held_out_images_is_nowhere_called_test(task, make_
     assert not re.search(r"\btest (images|loss)", page.words, re.IGNORECASE)
 
 
+@pytest.fixture
+def _no_quickstart(monkeypatch):
+    """Commands name their settings: those of the quickstart are not there."""
+    monkeypatch.setattr("vit.settings.QUICKSTART", Path("none"))
+
+
+@pytest.mark.usefixtures("_no_quickstart")
 @pytest.mark.parametrize("which", ["pretrained", "classifier"])
-def test_commands_are_ones_that_their_programs_take(which, request, tmp_path):
+def test_commands_are_ones_that_their_programs_take(which, request):
     record = read_run(request.getfixturevalue(which))
     lines = [shlex.split(line) for _, line in commands_of(record)]
     assert len(lines) == 5
     for program, *argv in lines:
         assert program == "vit"
         if argv[0] == "train":
-            command = parse_train_command(argv[1:], tmp_path / "none")
+            command = parse_train_command(argv[1:])
             assert flat_settings(command.config.to_dict()) == record.settings
             assert command.out != record.files.path
         else:
@@ -317,6 +324,7 @@ def scored(folder: Path, accuracy: float) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("_no_quickstart")
 def test_what_to_do_next_depends_on_what_came_out(copied, classifier, make_run, tmp_path):
     titles = {}
     for name, folder in {
@@ -333,7 +341,7 @@ def test_what_to_do_next_depends_on_what_came_out(copied, classifier, make_run, 
             assert str(folder) in line
             assert line.count(" --out ") <= 1
             if command == "train":
-                asked = parse_train_command(argv, tmp_path / "none")
+                asked = parse_train_command(argv)
                 assert asked.out != folder or asked.resume
             else:
                 read_options(f"{program} {command}", argv, *import_module(f"vit.cli.{command}").OPTIONS)
@@ -342,11 +350,10 @@ def test_what_to_do_next_depends_on_what_came_out(copied, classifier, make_run, 
     }  # fmt: skip
 
 
+@pytest.mark.usefixtures("_no_quickstart")
 def test_steps_after_it_train_on_the_same_images_from_its_weights(copied):
     record = read_run(scored(copied, 0.4))
-    taught, longer = (
-        parse_train_command(shlex.split(line)[2:], copied / "none").config for _, line in next_steps(record)[1:]
-    )
+    taught, longer = (parse_train_command(shlex.split(line)[2:]).config for _, line in next_steps(record)[1:])
     assert (taught.train.objective, taught.model.init) == ("classify", str(copied))
     assert (taught.data.source, taught.data.root, taught.data.name) == ("folder", "my images", "Noise")
     settings = flat_settings(longer.to_dict())

@@ -135,9 +135,10 @@ class Terminal(io.StringIO):
 
 
 def show(stream: io.StringIO, start: int) -> str:
-    progress = Progress(10, 2, start, stream)
+    run = run_at(start, total=10, epochs=2)
+    progress = Progress(run, stream)
     for step in range(start + 1, 11):
-        progress.on_step(None, done_at(step, step / 5, 1 / step))
+        progress.on_step(run, done_at(step, step / 5, 1 / step))
     progress.close()
     return stream.getvalue()
 

@@ -13,7 +13,6 @@ from tiny import without_pictures
 
 from vit.config import OBJECTIVES, ObjectiveInfo
 from vit.runs import read_metrics, read_run
-from vit.settings import parse_train_command
 from vit.train import fit
 from vit.training.state import load_latest_state
 
@@ -45,12 +44,8 @@ def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path, m
     config = tmp_path / "teach.yaml"
     config.write_text(SMALL)
 
-    def run(name: str, *argv: str) -> Path:
-        out = tmp_path / name
-        assert fit(parse_train_command(["--out", str(out), *argv], config)).summary
-        return out
-
-    whole = run("whole")
+    whole = tmp_path / "whole"
+    assert fit(config, whole).summary
     metrics = read_metrics(whole / "metrics.jsonl")
     assert metrics[-1]["feature_loss"] < metrics[0]["feature_loss"]
     assert metrics[0]["loss"] == pytest.approx(metrics[0]["masked_loss"] + 0.1 * metrics[0]["feature_loss"])
@@ -63,7 +58,7 @@ def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path, m
     state, _ = load_latest_state(whole / "checkpoints")
     (whole / "checkpoints" / "step-00000008.pt").unlink()
     with without_pictures():
-        run("whole", "--resume")
+        assert fit(config, whole, resume=True).summary
     again, _ = load_latest_state(whole / "checkpoints")
     assert any(key.startswith("teacher.") for key in state["objective"])
     for part in ("model", "objective"):

@@ -13,7 +13,7 @@ import torch
 from jsonargparse import ArgumentParser
 from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
-from tiny import CLASSES, TINY, dataset
+from tiny import CLASSES, TINY, dataset, randomize
 from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, load_model, save_model
@@ -41,21 +41,14 @@ def autoencoder(folder: Path, **settings: object) -> MaskedAutoencoder:
     """One that a run has left in `folder`."""
     model = replace(TINY, **settings)
     made = build_autoencoder(model.vit_config(), model.decoder_config(), True)
-    redraw(made)
-    save_model(folder, made, THEIRS, CLASSES, "Noise")
+    save_model(folder, randomize(made.requires_grad_()), THEIRS, CLASSES, "Noise")
     return made
 
 
 def classifier(folder: Path, names: tuple[str, ...] = CLASSES) -> VisionTransformer:
     made = VisionTransformer(TINY.vit_config(num_classes=len(names)))
-    redraw(made)
-    save_model(folder, made, THEIRS, names, "Noise")
+    save_model(folder, randomize(made.requires_grad_()), THEIRS, names, "Noise")
     return made
-
-
-def redraw(model: nn.Module) -> None:
-    for value in model.parameters():
-        nn.init.normal_(value, std=0.2)
 
 
 def same_state(one: dict[str, Tensor], other: dict[str, Tensor], but: str = "-") -> bool:
@@ -167,8 +160,7 @@ def parser() -> ArgumentParser:
 )
 def test_message_names_just_the_settings_with_which_a_timm_model_goes_on(tmp_path, parser, theirs, asked):
     sizes = dict(img_size=16, patch_size=4, embed_dim=64, depth=2, num_heads=1, num_classes=5)
-    timms, path = TimmVisionTransformer(**sizes | theirs).eval(), tmp_path / "timm.pth"
-    redraw(timms)
+    timms, path = randomize(TimmVisionTransformer(**sizes | theirs).eval()), tmp_path / "timm.pth"
     torch.save(timms.state_dict(), path)
     wide = replace(TINY, embed_dim=64, num_heads=theirs.get("num_heads", 1))
     with pytest.raises(ConfigError, match=r"^model\.init: [^\n]*$") as caught:

@@ -6,21 +6,20 @@ import hashlib
 import io
 import pickle
 import random
-import resource
 import struct
 import subprocess
 import sys
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
-from tiny import assert_same
+from tiny import Payload, assert_same, full_disk, names
 
 from vit.training.state import StateError, load_latest_state, load_state, save_state, saved_states, state_path
 
 FLIPS = TRUNCATIONS = 200
-RLIMIT = resource.RLIMIT_FSIZE
 
 
 def small_state(step: int = 3) -> dict:
@@ -43,10 +42,6 @@ def trained_state() -> dict:
 
 def steps(folder: Path) -> list[int]:
     return [load_state(path)["step"] for path in saved_states(folder)]
-
-
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
 
 
 def with_tail(content: bytes) -> bytes:
@@ -157,8 +152,7 @@ def test_state_just_saved_is_never_removed_for_damaged_later_ones(tmp_path):
 def test_saving_that_fails_costs_no_state(tmp_path, monkeypatch, failure):
     for step in (1, 2):
         save_state(tmp_path, step, small_state(step))
-    before, limits = {path: path.read_bytes() for path in saved_states(tmp_path)}, resource.getrlimit(RLIMIT)
-    unlink = Path.unlink
+    before, unlink = {path: path.read_bytes() for path in saved_states(tmp_path)}, Path.unlink
 
     def failing(path: Path, missing_ok: bool = False) -> None:
         if path.name.startswith("step-"):
@@ -167,13 +161,12 @@ def test_saving_that_fails_costs_no_state(tmp_path, monkeypatch, failure):
 
     if failure == "deletion":
         monkeypatch.setattr(Path, "unlink", failing)
-    else:
-        resource.setrlimit(RLIMIT, (100_000, limits[1]))
-    try:
-        with pytest.raises(StateError, match=r"^cannot save the state of step 3 in [^\n]+$"):
-            save_state(tmp_path, 3, small_state(3) | {"model": torch.ones(1_000_000)})
-    finally:
-        resource.setrlimit(RLIMIT, limits)
+    large = small_state(3) | {"model": torch.ones(1_000_000)}
+    with (
+        full_disk(100_000) if failure == "full disk" else nullcontext(),
+        pytest.raises(StateError, match=r"^cannot save the state of step 3 in [^\n]+$"),
+    ):
+        save_state(tmp_path, 3, large)
     assert {path: path.read_bytes() for path in before} == before
     assert names(tmp_path) == {state_path(tmp_path, step).name for step in range(1, 4 if failure == "deletion" else 3)}
     monkeypatch.undo()
@@ -220,16 +213,6 @@ def test_kill_at_any_moment_leaves_a_whole_state(tmp_path):
 
 
 # --- what is no state ------------------------------------------------------------------------------------------------
-
-
-class Payload:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __reduce__(self):
-        return (Path.touch, (self.path,))
 
 
 @pytest.mark.parametrize("form", ["zip", "legacy", "plain pickle"])

@@ -49,11 +49,17 @@ def test_tensorboard_gets_the_same_figures_each_step_once(tmp_path):
         assert shown == [(step, pytest.approx(value, rel=1e-6)) for step, value in enumerate(values, 1)]
 
 
-def test_mlflow_gets_settings_and_figures_and_goes_on_in_the_same_run(tmp_path, monkeypatch):
+@pytest.fixture
+def mlflow(tmp_path, monkeypatch):
+    """The library, with a store in a folder of the test."""
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    return mlflow
+
+
+def test_mlflow_gets_settings_and_figures_and_goes_on_in_the_same_run(mlflow, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "patches")
     folder = tmp_path / "run"
     state = write(MLflow(), folder, range(1, 6))
@@ -121,11 +127,8 @@ def test_a_tracker_that_is_not_installed_is_said_in_one_line(monkeypatch, name, 
         TRACKERS[name]()
 
 
-def test_figures_that_cannot_be_sent_end_no_run(tmp_path, monkeypatch, caplog):
-    pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+@pytest.mark.usefixtures("mlflow")
+def test_figures_that_cannot_be_sent_end_no_run(tmp_path, caplog):
     tracker = MLflow()
     tracker.on_start(SimpleNamespace(step=0, folder=RunFiles(tmp_path), config=Config()))
     tracker.id = "0" * 32  # a run that is not there any more
@@ -134,8 +137,8 @@ def test_figures_that_cannot_be_sent_end_no_run(tmp_path, monkeypatch, caplog):
     assert "some figures were not sent" in caplog.text
 
 
+@pytest.mark.usefixtures("mlflow")
 def test_a_service_that_cannot_begin_is_said_in_one_line(tmp_path, monkeypatch):
-    pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://store")
     with pytest.raises(ConfigError, match=r"^run\.track: mlflow cannot begin \([^\n]*nowhere[^\n]*--resume$"):
         MLflow().on_start(SimpleNamespace(step=0, folder=RunFiles(tmp_path), config=Config()))

@@ -116,7 +116,7 @@ def _ours(job: Job) -> Contestant:
 
 
 class RecordedProducts(TorchDispatchMode):
-    """Counts the products of two matrices within a block, by size, strides and type of both; those of attention are no such.
+    """Counts the products of two matrices within a block, by size, strides and type of both; not the batched ones of attention.
 
     Attributes:
         found: how often each occurs.

@@ -47,8 +47,8 @@ def bench(
         BenchError: a contestant cannot be timed.
         ConfigError: a job cannot be done.
     """
-    # What cannot be done is said before minutes are spent on what can. "auto" is settled here: each process might find
-    # something else.
+    # Refuse impossible jobs before spending minutes on the others. "auto" is settled here, as processes might choose
+    # differently.
     settled = []
     for job in jobs:
         compute = choose_compute(job.config().run, job.precision)  # sets the threads too

@@ -2,8 +2,8 @@
 
 The file is an .npy: the pixels, uint8 (N, 3, h, w), in the order of the pictures, and behind them, where NumPy does not look,
 a record in JSON: the key of the pictures, the content hash, the names of skipped ones, the pictures' sizes, and of a large file
-the checksum of each image. Neither making
-nor using it needs memory for all images at once: the system reads the rows of a batch from the disk, and forgets them again.
+the checksum of each image. Neither making nor using it needs memory for all images at once: the system reads the rows of a
+batch from the disk, and forgets them again.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Split(ABC):
     @property
     @abstractmethod
     def key(self) -> str:
-        """Changes with every picture and whatever else shapes the images; "" where nobody knows: they are not cached."""
+        """Identifies the pictures and all else that shapes the images; "" where that is unknown: they are not cached."""
 
     @abstractmethod
     def name_of(self, number: int) -> str:
@@ -147,10 +147,13 @@ class CheckedRows(Rows):
         path: of the file, for the message.
 
     Raises:
+        ValueError: there are more checksums or fewer than images.
         DataError: on reading, an image is not the one that was written.
     """
 
     def __init__(self, images: Tensor, checksums: np.ndarray, path: Path):
+        if len(checksums) != len(images):
+            raise ValueError(f"{len(checksums)} checksums of {len(images)} images")
         super().__init__(images, torch.arange(len(images)))
         self._checksums, self._path = checksums, path
         self._checked = torch.zeros(len(images), dtype=torch.bool)
@@ -228,7 +231,8 @@ def _open_cache(path: Path, split: Split) -> tuple[ImageSet, list[list[int]]] | 
             if "checksums" not in record:
                 raise ValueError("a version before made it, without checksums")
             images = split.image_set(pixels, record["skipped"], size, known)
-            return _checked(images, np.frombuffer(bytes.fromhex(record["checksums"]), np.uint32), path), sizes
+            checksums = np.frombuffer(bytes.fromhex(record["checksums"]), np.uint32)
+            return replace(images, images=cast(Tensor, CheckedRows(images.images, checksums, path))), sizes
         images = split.image_set(pixels, record["skipped"], size)
         if images.content_hash != known:
             raise ValueError("its pixels are not those that were written")
@@ -240,13 +244,6 @@ def _open_cache(path: Path, split: Split) -> tuple[ImageSet, list[list[int]]] | 
         return None
 
 
-def _checked(images: ImageSet, checksums: np.ndarray, path: Path) -> ImageSet:
-    """Return the images of a large cache, to be compared as they are read."""
-    if len(checksums) != len(images):
-        raise ValueError(f"{len(checksums)} checksums of {len(images)} images")
-    return replace(images, images=cast(Tensor, CheckedRows(images.images, checksums, path)))
-
-
 def _map(file: IO[bytes]) -> np.memmap:
     """Map the array of an .npy file into memory: it is read where it is touched, and writes stay in this process."""
     npy.read_magic(file)
@@ -254,12 +251,12 @@ def _map(file: IO[bytes]) -> np.memmap:
     start = file.tell()
     try:
         return np.memmap(file, dtype, "c", start, shape)
-    except OSError:  # Linux lets nobody write to copies of more than its memory, but read
+    except OSError:  # Linux refuses writable copies that are larger than its memory
         return np.memmap(file, dtype, "r", start, shape)
 
 
 def _decode(out: IO[bytes], split: Split, on_bad_image: str) -> tuple[ImageSet, list[list[int]]]:
-    """Decode a split into a file: as a stream, as a full disk would end a process that writes to a map without a word."""
+    """Decode a split into a file, written as a stream: a full disk kills a process that writes to a memory map."""
     sizes = split.measured()
     size = split.kept or split.choose_size(sizes[1])
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(split), 3, *size)}
@@ -312,7 +309,7 @@ def _count_classes(train: ImageSet, test: ImageSet) -> list[str]:
 
 
 def _describe_sizes(sizes: list[list[int]], kept: tuple[int, int], image_size: tuple[int, int]) -> str:
-    """Return a note on the sizes that `_Split.measured` found, and on the (h, w) that the images are kept at."""
+    """Return a note on the sizes that `Split.measured` found, and on the (h, w) that the images are kept at."""
     found = ", ".join(
         f"{name} {width} x {height}"
         for name, (width, height) in zip(("smallest", "median", "largest"), sizes, strict=True)

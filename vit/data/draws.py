@@ -88,8 +88,8 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
     generator = make_generator(seed, "augment", step)
     drawn = {"indices": indices, "flip": torch.rand(batch, generator=generator) < augment.flip}
     if augment.rand_augment:
-        operations, strengths = draw_operations(batch, generator, augment.rand_augment, augment.rand_magnitude)
-        drawn |= {"operations": operations.T, "strengths": strengths.T}
+        operations, strengths = draw_operations(batch, augment.rand_augment, augment.rand_magnitude, generator)
+        drawn |= {"operations": operations, "strengths": strengths}
     if augment.crop == "resized":  # in fractions of the image's own shape
         drawn["crop"] = crop_boxes(batch, (1, 1), augment.crop_scale, augment.crop_ratio, generator)
     elif augment.crop == "pad":
@@ -138,20 +138,20 @@ def crop_boxes(
     return torch.stack([draws[:, 2] * (1 - height), draws[:, 3] * (1 - width), height, width], dim=1)
 
 
-def draw_operations(batch: int, generator: Generator, count: int = 2, magnitude: float = 9.0) -> tuple[Tensor, Tensor]:
+def draw_operations(batch: int, count: int, magnitude: float, generator: Generator) -> tuple[Tensor, Tensor]:
     """Draw RandAugment's operations for a batch: n = `count` per image, each applied with probability 1/2.
 
     Strengths are normally distributed about `magnitude` with a deviation of 0.5, and kept between 0 and 10.
 
     Returns:
-        operations: int64 (n, B), an index into OPERATIONS, which may come twice; -1 for none.
-        strengths: float32 (n, B), from -1 to 1.
+        operations: int64 (B, n), an index into OPERATIONS, which may come twice; -1 for none.
+        strengths: float32 (B, n), from -1 to 1.
     """
     order = torch.randint(len(OPERATIONS), (count, batch), generator=generator)
     applied = torch.rand(count, batch, generator=generator) < 0.5
     strength = (magnitude + 0.5 * torch.randn(count, batch, generator=generator)).clamp(0, 10) / 10
     sign = 1 - 2 * (torch.rand(count, batch, generator=generator) < 0.5).float()
-    return torch.where(applied, order, -1), strength * sign
+    return torch.where(applied, order, -1).T, (strength * sign).T
 
 
 def draw_jitter(batch: int, jitter: float, grayscale: float, generator: Generator) -> Tensor:

@@ -34,7 +34,7 @@ def export_images(data: Dataset, folder: Path, kind: str = "jpeg", quality: int 
         The number of files.
 
     Raises:
-        DataError: classes that cannot be folders, or that the folder would not be read back with.
+        DataError: classes that cannot be folders, or would not be read back from one.
         OSError: `folder` exists, or cannot be written.
     """
     refuse_classes(data)

@@ -124,13 +124,8 @@ def list_files(folder: Path) -> list[Path]:
     Raises:
         DataError: there are none, or a folder cannot be read.
     """
-    try:
-        found = sorted(Path(entry.path) for entry in _walk(str(folder)) if entry.name.lower().endswith(EXTENSIONS))
-    except OSError as error:
-        raise DataError(f"{error.filename}: {error.strerror}; make the folder readable") from error
-    if not found:
-        raise DataError(f"{folder}: no images; looked in it and in the folders in it for {' '.join(EXTENSIONS)}")
-    return found
+    images, _ = _find_images(folder)
+    return sorted(path for path, _ in images)
 
 
 def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
@@ -139,30 +134,41 @@ def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
     `notes` gets a line on the other files, hidden ones aside.
     """
     start = root / split
+    images, others = _find_images(start)
     found: list[ImageFile] = []
-    others: Counter[str] = Counter()
-    try:
-        for entry in _walk(str(start)):
-            if not entry.name.lower().endswith(EXTENSIONS):
-                others[PurePath(entry.name).suffix.lower() or "without a suffix"] += not entry.name.startswith(".")
-                continue
-            # A link to nowhere is listed too, so that it counts as an image that cannot be read.
-            info = entry.stat(follow_symlinks=os.path.exists(entry))
-            path = Path(entry.path)
-            *folders, _ = path.relative_to(start).parts
-            class_name, name = folders[0] if folders else "", path.relative_to(root).as_posix()
-            found.append(ImageFile(class_name, name, info.st_size, info.st_mtime_ns))
-    except OSError as error:
-        where = one_line(str(error.filename or start))
-        raise DataError(f"{where}: {error.strerror or error}; make the folder readable") from error
-    if not found:
-        raise DataError(f"{start}: no images; looked in it and in the folders in it for {' '.join(EXTENSIONS)}")
+    for path, info in images:
+        *folders, _ = path.relative_to(start).parts
+        class_name, name = folders[0] if folders else "", path.relative_to(root).as_posix()
+        found.append(ImageFile(class_name, name, info.st_size, info.st_mtime_ns))
     if kinds := ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common() if count):
         notes.append(f"{start}: not used, as no images that can be read: {kinds}")
     in_classes = [file for file in found if file.class_name]
     if in_classes and len(in_classes) < len(found):
         logger.warning("%s: %d images beside the class folders are not used", start, len(found) - len(in_classes))
     return sorted(in_classes or found, key=lambda file: (file.class_name, *file.name.rpartition("/")))
+
+
+def _find_images(folder: Path) -> tuple[list[tuple[Path, os.stat_result]], Counter[str]]:
+    """Return all image files in a folder, however deep, and how many others there are by suffix, hidden ones aside.
+
+    Raises:
+        DataError: there are no images, or a folder cannot be read.
+    """
+    images: list[tuple[Path, os.stat_result]] = []
+    others: Counter[str] = Counter()
+    try:
+        for entry in _walk(str(folder)):
+            if entry.name.lower().endswith(EXTENSIONS):
+                # A link to nowhere is listed too, so that it counts as an image that cannot be read.
+                images.append((Path(entry.path), entry.stat(follow_symlinks=os.path.exists(entry))))
+            else:
+                others[PurePath(entry.name).suffix.lower() or "without a suffix"] += not entry.name.startswith(".")
+    except OSError as error:
+        where = one_line(str(error.filename or folder))
+        raise DataError(f"{where}: {error.strerror or error}; make the folder readable") from error
+    if not images:
+        raise DataError(f"{folder}: no images; looked in it and in the folders in it for {' '.join(EXTENSIONS)}")
+    return images, others
 
 
 def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEntry[str]]:

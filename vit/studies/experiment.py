@@ -353,7 +353,7 @@ def _train(config: Config, data: Dataset, folder: Path, start: Callable[[MaskedA
         restore(run, state)
     if run.step == 0 and start is None:
         run.save_model(initial)
-    run.callbacks += [Progress(run.total_steps, config.train.epochs, run.step), _Halfway(folder / "halfway")]
+    run.callbacks += [Progress(run), _Halfway(folder / "halfway")]
     train_and_save(run, run_folder.checkpoints)
     run.save_model(folder)
     write_json(folder / "learned.json", {"seconds": run.seconds, "steps": run.step})

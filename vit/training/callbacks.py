@@ -36,7 +36,7 @@ class Callback:
     name = ""
 
     def on_start(self, run: Run) -> None:
-        """Called before the first step of a process: at step `run.step`, with the state of before, if there was one."""
+        """Called before the first step of a process, with `run` at the step where it begins or resumes."""
 
     def on_gradient(self, step: int) -> None:
         """Called when the gradient of step `step` (from 1) is whole, and neither clipped nor used yet."""
@@ -133,41 +133,39 @@ def snapshot_steps(total: int, count: int) -> list[int]:
 class Progress(Callback):
     """Shows that a run is moving: epoch, loss, images a second and time left.
 
-    The loss, for which a GPU must be waited for, is read now and then only.
+    Reading the loss waits for the GPU, so it is read only now and then.
 
     Args:
-        total_steps: steps of the whole run.
-        epochs: epochs of the whole run.
-        start: steps that a resumed run has behind it.
+        run: at the step that it goes on from.
         stream: where to show it, stderr if None; a bar where that is a terminal, a line now and then where it is not.
     """
 
-    def __init__(self, total_steps: int, epochs: int, start: int = 0, stream: TextIO | None = None):
-        self.total_steps, self.epochs, self.start = total_steps, epochs, start
-        self.stream = stream = stream or sys.stderr
+    def __init__(self, run: Run, stream: TextIO | None = None):
+        self.start, self.stream = run.step, stream or sys.stderr
         self._began = self._last_shown = time.perf_counter()
         self._images = 0
         layout = "{desc} {bar} {n_fmt}/{total_fmt} steps, {elapsed} gone, {remaining} left"
         self._bar = (
-            tqdm(total=total_steps, initial=start, bar_format=layout, file=stream, dynamic_ncols=True)
-            if stream.isatty()
+            tqdm(total=run.total_steps, initial=run.step, bar_format=layout, file=self.stream, dynamic_ncols=True)
+            if self.stream.isatty()
             else None
         )
 
     def on_step(self, run: Run, done: Step) -> None:
         self._images += done.images
+        total, epochs = run.total_steps, run.config.train.epochs
         pause = SECONDS_BETWEEN_LINES if self._bar is None else SECONDS_BETWEEN_LOSSES
-        if time.perf_counter() - self._last_shown > pause or done.step in (self.start + 1, self.total_steps):
+        if time.perf_counter() - self._last_shown > pause or done.step in (self.start + 1, total):
             loss = done.loss
             self._last_shown = time.perf_counter()
             seconds = self._last_shown - self._began
-            epoch = f"{min(math.ceil(done.epoch), self.epochs)}/{self.epochs}"
-            text = f"epoch {epoch}  loss {loss:.4f}  {self._images / seconds:,.0f} images/s"
+            epoch = min(math.ceil(done.epoch), epochs)
+            text = f"epoch {epoch}/{epochs}  loss {loss:.4f}  {self._images / seconds:,.0f} images/s"
             if self._bar is not None:
                 self._bar.set_description_str(text, refresh=False)
             else:
-                left = tqdm.format_interval(seconds / (done.step - self.start) * (self.total_steps - done.step))
-                print(f"{text}  step {done.step}/{self.total_steps}  {left} left", file=self.stream, flush=True)
+                left = tqdm.format_interval(seconds / (done.step - self.start) * (total - done.step))
+                print(f"{text}  step {done.step}/{total}  {left} left", file=self.stream, flush=True)
         if self._bar is not None:
             self._bar.update(done.step - self._bar.n)
 

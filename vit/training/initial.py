@@ -91,11 +91,11 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
 
 
 def follow_checkpoint(config: Config, given: Collection[str]) -> tuple[Config, list[str]]:
-    """Take the architecture from the checkpoint `model.init`, but for what the settings say.
+    """Take the architecture from the checkpoint `model.init`, except where somebody named a setting.
 
     Args:
         config: all settings.
-        given: keys of those that somebody named; the others have their defaults.
+        given: keys of the settings that somebody named; the others have their defaults.
 
     Returns:
         The settings that describe the model, and a note on what was taken.

@@ -103,7 +103,7 @@ class WandB(_Service):
 class MLflow(_Service):
     """Writes to MLflow, where MLFLOW_TRACKING_URI says, in the experiment MLFLOW_EXPERIMENT_NAME.
 
-    Figures are sent in a thread; what could not be sent is said at the end, and does not end the run.
+    Figures are sent in a thread; what could not be sent is reported at the end, and does not stop the run.
     """
 
     name = "mlflow"

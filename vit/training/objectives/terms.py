@@ -12,11 +12,10 @@ class Projector(nn.Sequential):
 
     Args:
         width: D.
-        hidden: width of its one hidden layer.
     """
 
-    def __init__(self, width: int, hidden: int = 512):
-        super().__init__(nn.Linear(width, hidden), nn.BatchNorm1d(hidden), nn.GELU(), nn.Linear(hidden, 128))
+    def __init__(self, width: int):
+        super().__init__(nn.Linear(width, 512), nn.BatchNorm1d(512), nn.GELU(), nn.Linear(512, 128))
 
 
 def info_nce(projected: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
