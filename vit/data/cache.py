@@ -291,6 +291,7 @@ def _decode(out: IO[bytes], split: Split, on_bad_image: str) -> tuple[ImageSet, 
     skipped: list[str] = []
     checksums: list[int] = []
     npy.write_array_header_1_0(out, header)
+    out.flush()  # no empty file any more: see _remove_abandoned
     with closing(split.decoded(size)) as decoded:
         for number, pixels in enumerate(track(decoded, f"decoding {split.name}", len(split), " images")):
             if isinstance(pixels, bytes):
