@@ -12,7 +12,10 @@ The run itself stands in vit/train.py.
 
 import sys
 
-from vit.cli.train import main
+from vit.training.process import leave_signals_to_the_system
 
 if __name__ == "__main__":
+    leave_signals_to_the_system()
+    from vit.cli.train import main  # after that: to import it takes a while
+
     sys.exit(main())

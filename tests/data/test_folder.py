@@ -467,6 +467,46 @@ load_folder(root, (4, 4), "stop", root.parent / "cache")
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("killed", [False, True], ids=["both to the end", "one is killed"])
+def test_two_processes_build_one_cache_at_once(root, decoded, killed):
+    together = SLOW.replace("root = Path", "print('ready', flush=True)\nsys.stdin.readline()\nroot = Path")
+    streams = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    both = [subprocess.Popen([sys.executable, "-c", together, root], **streams) for _ in range(2)]
+    for process in both:
+        assert process.stdout.readline() == "ready\n"
+    for process in both:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in both:
+        assert process.stdout.readline() == "decoding\n"
+    unfinished = [path.name[:9] for path in (root.parent / "cache").iterdir()]
+    assert unfinished == [".partial-"] * 2
+    if killed:
+        both[0].kill()
+    said = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [-signal.SIGKILL if killed else 0, 0], said
+    assert [err for _, err in said] == ["", ""]
+    assert sorted((root.parent / "cache").iterdir()) == sorted(cache_of(root, split) for split in ("train", "test"))
+    train, test = load(root)
+    assert (colours(train.images), colours(test.images)) == (NUMBERS[:12], NUMBERS[12:])
+    assert decoded == []
+
+
+def test_an_unfinished_cache_of_a_living_process_is_left_to_it(root):
+    (root.parent / "cache").mkdir()
+    unfinished = root.parent / "cache" / ".partial-other.npy"
+    with unfinished.open("wb") as out:
+        cache_module._lock(out)
+        out.write(b"some")
+        out.flush()
+        load(root)
+        assert unfinished.read_bytes() == b"some"
+    CHANGES["add"](root / "train")
+    load(root)
+    assert not unfinished.exists()  # nobody writes to it any more
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_killed_build_leaves_nothing_that_is_used(root, decoded, number):
     pipe = subprocess.PIPE

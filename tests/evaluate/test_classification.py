@@ -1,5 +1,7 @@
 """Accuracy, confusion and calibration, against what they are by definition."""
 
+import json
+
 import pytest
 import torch
 from tiny import CPU
@@ -8,13 +10,17 @@ from vit.config import ViTConfig
 from vit.data.augment import to_float
 from vit.encoder import VisionTransformer
 from vit.evaluate.classification import (
+    DENSE_CLASSES,
     EvaluationError,
     accuracy,
     classification_metrics,
     confusion,
     head_logits,
+    plain_confusion,
+    read_confusion,
     reliability,
 )
+from vit.evaluate.evaluation import over_seeds
 
 
 def test_reliability_by_its_definition():
@@ -91,6 +97,28 @@ def test_metrics_of_logits_by_their_definitions():
     chances = logits.softmax(1)[torch.arange(300), labels]
     assert found["cross_entropy"] == pytest.approx(-chances.log().mean().item(), rel=1e-5)
     assert found["expected_calibration_error"] == reliability(logits, labels).error
+
+
+@pytest.mark.parametrize("classes", [DENSE_CLASSES, DENSE_CLASSES + 1, 10_000])
+def test_mistakes_of_many_classes_are_written_as_the_cells_that_have_some(classes):
+    logits, labels = torch.randn(300, classes), torch.randint(0, classes, (300,))
+    labels[:100] = logits[:100].argmax(1)
+    table = confusion(logits, labels)
+    plain = plain_confusion(table)
+    assert table.is_sparse == isinstance(plain, dict) == (classes > DENSE_CLASSES)
+    assert (table.shape, int(table.sum())) == ((classes, classes), 300)
+    assert len(json.dumps(plain)) < 50_000
+    again = read_confusion(json.loads(json.dumps(plain)))
+    assert again.is_sparse == table.is_sparse
+    assert plain_confusion(again) == plain
+    figures = over_seeds([classification_metrics(logits, labels)] * 3, [0, 1, 2])
+    three = read_confusion(figures["confusion"])
+    assert torch.equal(three.to_sparse().coalesce().values(), 3 * table.to_sparse().coalesce().values())
+    if classes < 1000:
+        rows = torch.zeros(classes, classes, dtype=torch.int64)
+        rows.index_put_((labels, logits.argmax(1)), torch.tensor(1), accumulate=True)
+        assert torch.equal(table.to_dense(), rows)
+        assert plain_confusion(read_confusion(rows.tolist())) == plain  # as earlier versions wrote any number
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 import signal
+import sys
+import time
 
 import pytest
 
-from vit.training.process import SIGNALS, Stopped, StopRequests
+from vit.training.process import SIGNALS, Stopped, StopRequests, leave_signals_to_the_system
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 @pytest.fixture(autouse=True)
 def handlers_stay():
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before, hook = {number: signal.getsignal(number) for number in SIGNALS}, sys.unraisablehook
     yield
+    assert sys.unraisablehook == hook
     assert {number: signal.getsignal(number) for number in SIGNALS} == before
 
 
@@ -57,3 +60,40 @@ def test_second_signal_does_not_wait(first, second):
         with pytest.raises(Stopped) as caught:
             signal.raise_signal(second)
     assert caught.value.exit_code == CODES[second]
+
+
+class SignalledAsItGoes:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_signal_where_nothing_can_be_raised_comes_again(capfd, repeats):
+    for _ in range(repeats):
+        began = time.monotonic()
+        with pytest.raises(Stopped), StopRequests():  # noqa: PT012
+            SignalledAsItGoes()
+            time.sleep(60)
+        assert time.monotonic() - began < 30
+    assert capfd.readouterr().err == ""
+
+
+def test_what_else_cannot_be_raised_is_said_as_ever(capfd, monkeypatch):
+    class Falls:
+        def __del__(self):
+            raise ValueError("in a destructor")
+
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    with StopRequests():
+        Falls()
+    assert "in a destructor" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL, signal.default_int_handler, print])
+def test_a_program_leaves_ctrl_c_to_the_system_unless_somebody_has_taken_it(handler):
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        leave_signals_to_the_system()
+        assert signal.getsignal(signal.SIGINT) == (signal.SIG_DFL if handler is signal.default_int_handler else handler)
+    finally:
+        signal.signal(signal.SIGINT, before)

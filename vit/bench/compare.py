@@ -10,8 +10,9 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
@@ -125,7 +126,7 @@ class Worker:
 
     def __init__(self, job: Job):
         self.job = job
-        self._pool = ProcessPoolExecutor(1, get_context("spawn"), _silence)
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"), _begin)
 
     def __enter__(self) -> Worker:
         return self
@@ -151,10 +152,19 @@ class Worker:
 _contestant: Contestant
 
 
-def _silence() -> None:
+def _begin() -> None:
+    Thread(target=_end_with_parent, daemon=True).start()
     silence = os.open(os.devnull, os.O_WRONLY)  # what a library prints does not get between the tables
     os.dup2(silence, 1)
     os.dup2(silence, 2)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it has: killed, it could not say so."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _start(job: Job) -> dict[str, Any]:

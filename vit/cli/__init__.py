@@ -33,7 +33,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The console command `vit`."""
+    """Do what a command line asks for, and return the exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):  # lines also into a file or a pipe: work is watched while it goes on
         sys.stdout.reconfigure(line_buffering=True)

@@ -195,10 +195,9 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
     if options.out is not None:
         written = ["results.json"]
         if evaluation.logits is not None:
-            draw(evaluation, results, data, options.out)
-            written += PICTURES
-        elif (options.out / "results.json").exists():  # the pictures belong to the results that are replaced
-            for name in PICTURES:
+            written += draw(evaluation, results, data, options.out)
+        if (options.out / "results.json").exists():  # other pictures belong to the results that are replaced
+            for name in set(PICTURES) - set(written):
                 (options.out / name).unlink(missing_ok=True)
         write_json(options.out / "results.json", results)
         print(f"In {options.out}: {', '.join(written)}")
@@ -215,10 +214,10 @@ def knows_classes(model: Model, data: Dataset) -> bool:
     return taught == len(data.test.class_names) > 0
 
 
-def draw(evaluation: Evaluation, results: dict[str, Any], data: Dataset, out: Path) -> None:
-    """Write confusion.png and reliability.png; the logits of several seeds count together."""
+def draw(evaluation: Evaluation, results: dict[str, Any], data: Dataset, out: Path) -> list[str]:
+    """Write confusion.png and reliability.png, and return what was; the logits of several seeds count together."""
     from vit.evaluate.classification import confusion, reliability
-    from vit.figures import confusion_figure, reliability_figure, save_figure
+    from vit.figures import confusion_figure, reliability_figure, save_figure, why_not_drawn
 
     # What they show
     assert evaluation.logits is not None
@@ -232,5 +231,9 @@ def draw(evaluation: Evaluation, results: dict[str, Any], data: Dataset, out: Pa
     labels = data.test.labels.repeat(seeds)
     counts, bins = confusion(evaluation.logits, labels), reliability(evaluation.logits, labels)
     curve = (bins.confidence, bins.accuracy, bins.count, bins.error)
-    save_figure(confusion_figure(counts, data.test.class_names, "What is taken for what", about), out / PICTURES[0])
     save_figure(reliability_figure(*curve, "Can its confidence be believed?", about), out / PICTURES[1])
+    if sentence := why_not_drawn(len(counts)):
+        print(sentence)
+        return [PICTURES[1]]
+    save_figure(confusion_figure(counts, data.test.class_names, "What is taken for what", about), out / PICTURES[0])
+    return [*PICTURES]

@@ -13,12 +13,13 @@ import json
 import logging
 import os
 import re
+import sys
 import tempfile
 import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, cast
@@ -28,7 +29,7 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from vit.atomic import replacing
+from vit.atomic import PARTIAL, replacing
 from vit.data.images import DataError, ImageSet, Rows, content_hash, evenly_spaced
 from vit.errors import one_line
 from vit.progress import track
@@ -209,11 +210,35 @@ def _load(split: Split, on_bad_image: str, cache: Path) -> tuple[ImageSet, list[
         cached = _open_cache(path, split)
         if cached is not None and (on_bad_image == "skip" or not cached[0].skipped):
             return cached
-        # When anything fails, what was at `path` is still there.
-        with replacing(path) as partial, partial.open("wb+") as out:
-            return _decode(out, split, on_bad_image)
+        # When anything fails, what was at `path` is still there; what killed processes left takes room.
+        _remove_abandoned(cache)
+        with ExitStack() as held, replacing(path) as partial, partial.open("wb+") as out:
+            _lock(held.enter_context(partial.open("rb")))  # until it has its name
+            made = _decode(out, split, on_bad_image)
+        _remove_abandoned(cache)  # of one that made the same at the same time
+        return made
     except OSError as error:
         raise DataError(f"{cache}: cannot hold the cache ({error.strerror or error}); set data.cache") from error
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Lock a file until it is closed, or its process ends; a BlockingIOError if another has locked it."""
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _remove_abandoned(cache: Path) -> None:
+    """Remove the unfinished files of processes that were killed: nobody holds their locks any more."""
+    for left in cache.glob(f"{PARTIAL}*.npy") if sys.platform != "win32" else ():
+        with (
+            suppress(OSError),
+            left.open("rb") as file,
+        ):  # it is locked, or has its name by now, or is not ours to remove
+            _lock(file)
+            if os.fstat(file.fileno()).st_size:  # an empty one may be about to be locked
+                left.unlink()
 
 
 def _open_cache(path: Path, split: Split) -> tuple[ImageSet, list[list[int]]] | None:
@@ -263,6 +288,7 @@ def _decode(out: IO[bytes], split: Split, on_bad_image: str) -> tuple[ImageSet, 
     skipped: list[str] = []
     checksums: list[int] = []
     npy.write_array_header_1_0(out, header)
+    out.flush()  # no empty file any more: see _remove_abandoned
     with closing(split.decoded(size)) as decoded:
         for number, pixels in enumerate(track(decoded, f"decoding {split.name}", len(split), " images")):
             if isinstance(pixels, bytes):

@@ -15,6 +15,9 @@ from vit.encoder import VisionTransformer, eval_mode
 from vit.errors import UserError
 from vit.evaluate.features import Prepare, batches
 
+DENSE_CLASSES = 100
+"""Classes up to which a confusion matrix is a dense tensor: above, as 10,000 have 100 million cells, its cells with a count."""
+
 
 class EvaluationError(UserError):
     """A model and data that cannot be measured so; the message is one line."""
@@ -52,7 +55,7 @@ def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
         "accuracy": accuracy(logits, labels),
         "cross_entropy": float(F.cross_entropy(logits, labels)),
         "expected_calibration_error": reliability(logits, labels).error,
-        "confusion": confusion(logits, labels).tolist(),
+        "confusion": plain_confusion(confusion(logits, labels)),
     }
 
 
@@ -62,9 +65,31 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
 
 
 def confusion(logits: Tensor, labels: Tensor) -> Tensor:
-    """Count how often each class (row) was taken for each (column): int64 (classes, classes)."""
-    classes = logits.shape[1]
-    return torch.bincount(labels * classes + logits.argmax(1), minlength=classes**2).view(classes, classes)
+    """Count how often each class (row) was taken for each (column): int64 (classes, classes), sparse above DENSE_CLASSES."""
+    return _counts(torch.stack([labels, logits.argmax(1)]), torch.ones_like(labels), logits.shape[1])
+
+
+def plain_confusion(table: Tensor) -> list[list[int]] | dict[str, Any]:
+    """Return what `confusion` counted as plain values for JSON: its rows, or its cells as [label, prediction, count]."""
+    if not table.is_sparse:
+        return table.tolist()
+    cells = torch.cat([table.indices(), table.values()[None]])  # (3, cells)
+    return {"classes": len(table), "cells": cells.T.tolist()}
+
+
+def read_confusion(plain: Any) -> Tensor:
+    """Return what `plain_confusion` was made of; earlier versions wrote the rows of any number of classes."""
+    if isinstance(plain, dict):
+        cells = torch.tensor(plain["cells"], dtype=torch.int64).view(-1, 3)
+        return _counts(cells[:, :2].T, cells[:, 2], plain["classes"])
+    table = torch.tensor(plain)
+    return table if len(table) <= DENSE_CLASSES else table.to_sparse()
+
+
+def _counts(cells: Tensor, counts: Tensor, classes: int) -> Tensor:
+    """Sum `counts` (N,) of `cells` (2, N) in a table (classes, classes)."""
+    table = torch.sparse_coo_tensor(cells, counts, (classes, classes), check_invariants=True).coalesce()
+    return table.to_dense() if classes <= DENSE_CLASSES else table
 
 
 @dataclass(frozen=True)

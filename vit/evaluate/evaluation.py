@@ -15,7 +15,14 @@ from torch import Tensor
 from vit.data import Dataset
 from vit.data.images import evenly_spaced, spread_over_classes
 from vit.device import Compute
-from vit.evaluate.classification import accuracy, classification_metrics, head_logits, reliability
+from vit.evaluate.classification import (
+    accuracy,
+    classification_metrics,
+    head_logits,
+    plain_confusion,
+    read_confusion,
+    reliability,
+)
 from vit.evaluate.features import Prepare, encoder_features, pixel_features
 from vit.evaluate.knn import TEMPERATURE, K, knn_accuracy
 from vit.evaluate.probe import L2_GRID, linear_probe
@@ -211,7 +218,8 @@ def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, An
         if key in MEANS:
             combined[key] = statistics.mean(values)
         elif key == "confusion":
-            combined[key] = torch.tensor(values).sum(0).tolist()
+            first, *others = map(read_confusion, values)
+            combined[key] = plain_confusion(sum(others, first).coalesce() if first.is_sparse else sum(others, first))
         elif key == "converged":
             combined[key] = all(values)
         else:

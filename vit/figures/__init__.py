@@ -4,7 +4,7 @@ Every figure has a heading of `title` and `subtitle`; without a title there is n
 """
 
 from vit.figures.attention import attention_figure, masked_figure, strongest_figure
-from vit.figures.classification import confusion_figure, reliability_figure
+from vit.figures.classification import confusion_figure, reliability_figure, why_not_drawn
 from vit.figures.curves import STEERING, Curve, RunLine, compared_figure, curve_figure, curves_figure, scaling_figure
 from vit.figures.distance import distance_figure
 from vit.figures.dynamics import dynamics_figure
@@ -47,4 +47,5 @@ __all__ = [
     "scaling_figure",
     "sheet_figure",
     "strongest_figure",
+    "why_not_drawn",
 ]

@@ -15,8 +15,20 @@ from vit.figures.style import fitted, styled, theme, titled_figure
 MOST_WRITTEN = 20
 """Classes up to which each cell and class of a confusion matrix is written out."""
 
+MOST_DRAWN = 500
+"""Classes up to which a confusion matrix is drawn: with more, a cell is smaller than a point."""
+
 FEW = 10
 """Images below which the accuracy of a bin of confidence is drawn pale."""
+
+
+def why_not_drawn(classes: int) -> str:
+    """Return why `confusion_figure` cannot show so many classes, as a sentence; "" where it can."""
+    return (
+        ""
+        if classes <= MOST_DRAWN
+        else f"Which class is taken for which is not drawn: {classes:,} are too many to see."
+    )
 
 
 @styled
@@ -28,10 +40,10 @@ def confusion_figure(
     The numbers of a row are rounded so that they sum to 100; a cell without any image is empty.
 
     Args:
-        table: int64 (classes, classes), counts; row = label, column = prediction.
+        table: int64 (classes, classes), counts, dense or sparse; row = label, column = prediction; of at most MOST_DRAWN.
         class_names: one a class.
     """
-    counts = table.numpy()
+    counts = table.to_dense().numpy()
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     classes = len(share)
     small = classes <= MOST_WRITTEN

@@ -21,7 +21,8 @@ from vit import __version__
 from vit.atomic import write_text
 from vit.config import OBJECTIVES, PRESETS, Config, DataConfig
 from vit.errors import UserError, one_line
-from vit.figures import confusion_figure, reliability_figure
+from vit.evaluate.classification import read_confusion
+from vit.figures import confusion_figure, reliability_figure, why_not_drawn
 from vit.figures.document import data_uri, render_page
 from vit.interpret.inputs import short_name
 from vit.pretrained import shipped
@@ -180,28 +181,34 @@ def measured(record: RunRecord) -> dict[str, Any] | None:
 
 def mistakes(record: RunRecord, values: dict[str, float]) -> dict[str, Any]:
     """Return a classifier's accuracy beside a constant guess, the classes that it mixes up, and how right its confidence is."""
-    summary, counts = record.summary, torch.tensor(record.summary["test_confusion"])  # (classes, classes)
-    names = record.samples.class_names if record.samples else [f"class {i}" for i in range(len(counts))]
+    summary, table = record.summary, read_confusion(record.summary["test_confusion"])  # (classes, classes)
+    names = record.samples.class_names if record.samples else [f"class {i}" for i in range(len(table))]
+    cells = table.to_sparse().coalesce()  # of 100 million cells of 10,000 classes, those with a count
+    (labels, taken), counts = cells.indices(), cells.values()
+    images = torch.zeros(len(table), dtype=torch.int64).index_add(0, labels, counts)  # of each class
     models = {"accuracy": "the model", "accuracy_with_flip": "the model, with mirror images"}
     rows = [(name, values[key]) for key, name in models.items() if key in values]
-    rows.append(("always naming the commonest class", float(counts.sum(1).max() / counts.sum())))
+    rows.append(("always naming the commonest class", float(images.max() / images.sum())))
 
     # The pairs of classes with the most mistakes
-    shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
-    wrong = shares.clone().fill_diagonal_(0).flatten()
-    pairs = [divmod(place, len(counts)) for place in wrong.argsort(descending=True)[:MIXED_UP].tolist() if wrong[place]]
+    shares = counts / images[labels]
+    wrong = (labels != taken).nonzero()[:, 0]
+    most = wrong[shares[wrong].argsort(descending=True, stable=True)[:MIXED_UP]].tolist()
 
     # Pictures; a run of an earlier version has no bins of confidence
-    found = {
+    found: dict[str, Any] = {
         "bars": bars(rows, FIGURES["accuracy"]),
         **{key: FIGURES[key].write(values[key]) for key in ("cross_entropy", "calibration_error")},
-        "mixed_up": [(names[label], names[taken], f"{shares[label, taken]:.1%}") for label, taken in pairs],
-        "confusion": in_both_themes(
-            lambda dark: confusion_figure(counts, names, "", "", dark),
-            f"Which of {len(names)} classes is taken for which, in percent; the diagonal is right.",
-        ),
+        "mixed_up": [(names[labels[cell]], names[taken[cell]], f"{shares[cell]:.1%}") for cell in most],
+        "confusion": None,
+        "not_drawn": why_not_drawn(len(table)),
         "reliability": None,
     }
+    if not found["not_drawn"]:
+        found["confusion"] = in_both_themes(
+            lambda dark: confusion_figure(table, names, "", "", dark),
+            f"Which of {len(names)} classes is taken for which, in percent; the diagonal is right.",
+        )
     if bins := summary.get("test_reliability"):
         error, count = values["calibration_error"], torch.tensor(bins["count"])
         confidence, accuracy = (

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import signal
+import sys
 import threading
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vit.training.distributed import Distributed
@@ -19,12 +21,23 @@ class Stopped(KeyboardInterrupt):
     """The user or the system asked the process to end. Not an Exception, so that no handler of errors catches it.
 
     Attributes:
+        number: of the signal.
         exit_code: 128 + the signal's number, as in a shell.
     """
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
-        self.exit_code = 128 + number
+        self.number, self.exit_code = number, 128 + number
+
+
+def leave_signals_to_the_system() -> None:
+    """Let Ctrl-C end a program at once, as SIGTERM does, wherever `StopRequests` does not receive them.
+
+    Before the work and after it, nothing needs to be put away, and Python's own handler would print a traceback of whatever is
+    being imported. For programs alone: a library leaves the handlers of its host as they are.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if a shell lets it be ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class StopRequests:
@@ -32,7 +45,8 @@ class StopRequests:
 
     A context manager around a run. Within the training loop the signal is held, and the loop asks `agree` after each step;
     elsewhere it raises where it arrives, which is safe because all files are written whole. A second one always raises.
-    Python hands signals to the main thread only: in another, none is asked for.
+    Python hands signals to the main thread only: in another, none is asked for. Where it cannot raise, in a destructor or a
+    callback of the garbage collector, it would print and drop the `Stopped`: such a signal is sent once more.
     """
 
     def __init__(self) -> None:
@@ -42,9 +56,14 @@ class StopRequests:
     def __enter__(self) -> StopRequests:
         signals = SIGNALS if threading.current_thread() is threading.main_thread() else ()
         self._before = {number: signal.signal(number, self._receive) for number in signals}
+        self._hook_before = sys.unraisablehook
+        if self._before:
+            sys.unraisablehook = self._not_raised
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._before:
+            sys.unraisablehook = self._hook_before
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -64,6 +83,12 @@ class StopRequests:
         self.requested = number
         if again or not self._holding:
             raise Stopped(number)
+
+    def _not_raised(self, lost: Any) -> None:
+        if isinstance(lost.exc_value, Stopped):  # from another thread: in here it would be lost again
+            threading.Timer(0.01, os.kill, (os.getpid(), lost.exc_value.number)).start()
+        else:
+            self._hook_before(lost)
 
 
 def keep_freed_memory() -> bool:

@@ -13,9 +13,11 @@ from torch import Tensor
 from vit.config import Config, ViTConfig
 from vit.data import DataError, Dataset
 from vit.data.augment import mixed_labels
+from vit.data.cache import NAMED_CLASSES
 from vit.data.draws import Draws, steps_per_epoch
 from vit.encoder import VisionTransformer
 from vit.evaluate import Options
+from vit.evaluate.classification import read_confusion
 from vit.mae import Model
 from vit.masking import mask_from_noise, num_keep
 from vit.training.objectives import Objective
@@ -43,7 +45,10 @@ class Classify(Objective):
         longest = patches if settings.whole_epochs else self.keep
         self.lengths = {"encoder": longest + config.model.class_token + config.model.registers}
         if absent := {*names} - {names[number] for number in data.train.labels.tolist()}:
-            self.notes.append(f"no training image of {', '.join(sorted(absent))}")
+            few, more = sorted(absent)[:NAMED_CLASSES], len(absent) - NAMED_CLASSES
+            self.notes.append(
+                f"no training image of {', '.join(few)}{f' and {more:,} other classes' if more > 0 else ''}"
+            )
 
     @classmethod
     def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
@@ -101,19 +106,20 @@ class Classify(Objective):
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
         """Draw confusion (which classes are taken for which) and reliability (how sure it is, how often it is right)."""
-        from vit.figures import confusion_figure, reliability_figure
+        from vit.figures import confusion_figure, reliability_figure, why_not_drawn
 
         about = f"{run.caption} · accuracy {measured['test_accuracy']:.2%}"
-        table, bins = torch.tensor(measured["test_confusion"]), measured["test_reliability"]
+        table, bins = read_confusion(measured["test_confusion"]), measured["test_reliability"]
         confidence, accurate, count = (
             torch.tensor([math.nan if value is None else value for value in bins[key]])
             for key in ("confidence", "accuracy", "count")
         )
         error, question = measured["test_calibration_error"], "Can its confidence be believed?"
-        return {
-            "confusion": confusion_figure(table, run.data.test.class_names, "What is taken for what", about),
-            "reliability": reliability_figure(confidence, accurate, count, error, question, about),
-        }
+        figures = {"reliability": reliability_figure(confidence, accurate, count, error, question, about)}
+        if not why_not_drawn(len(table)):
+            title = "What is taken for what"
+            figures["confusion"] = confusion_figure(table, run.data.test.class_names, title, about)
+        return figures
 
     @staticmethod
     def learns(settings: Mapping[str, Any], init: str) -> str:
