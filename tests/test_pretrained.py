@@ -118,6 +118,7 @@ def test_a_name_that_is_nearly_one_is_one_line_with_those_that_are(place):
             load_model(name)
         assert str(error.value).startswith(f"no checkpoint at {name}: ")
         assert str(error.value).endswith("; with the package come small-classifier, small-mae")
+        assert "timm/NAME" in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "__pycache__", "../own/small-mae", "small-mae/../small-mae", "x\0y"])

@@ -52,7 +52,8 @@ def located(name: str) -> Path | None:
     if name in models:
         return models[name]
     known = f"; with the package come {', '.join(models)}" if models else ""
-    raise CheckpointError(f"no checkpoint at {name}: {reason}{known}")
+    elsewhere = "a model of timm is called timm/NAME, one of the hub hf/ORGANISATION/NAME"
+    raise CheckpointError(f"no checkpoint at {name}: {reason}; {elsewhere}{known}")
 
 
 def shipped(name: str) -> dict[str, Any]:
