@@ -138,28 +138,6 @@ THEMED = {
     "an exact curve": lambda **o: curve_figure(METRICS, STEERING[0], 1.9, **o),
     "dynamics": lambda **o: dynamics(MATRICES, **o),
     "dynamics of a frozen matrix": lambda **o: dynamics(("W_O",), **o),
-    "four panels of layers": lambda **o: layers_figure(
-        [Panel("gradient " * 9, series(*NAMED), "of its size", {"W_E": 0.1}, log=True)] * 4, *T, **o
-    ),
-    "five panels of layers": lambda **o: layers_figure(
-        [Panel("a long title, " * 5, series("a", f"b{n}"), "unit", {"even": 0.5}) for n in range(5)], *T, **o
-    ),
-    "arms": lambda **o: arms_figure(
-        ["all $x$", "none", "a long name of an arm"],
-        [Panel(name, [[0.5, 0.7], [], [0.9]], lines={"baseline": 1.1}, share=True) for name in ("loss", "probe")],
-        *T,
-        **o,
-    ),
-    "arms in two rows": lambda **o: arms_figure(
-        ["one", "other"], [Panel("a long title, " * 4, [[0.1, 0.2], [1.0]], "unit", log=True)] * 4, *T, **o
-    ),
-    "scatter": lambda **o: scatter_figure(
-        [Panel("r = 0.3, " * 8, {"a $": (rand(9).numpy(), rand(9).numpy() ** 9)}, "x")] * 5, "loss", *T, log=True, **o
-    ),
-    "shares": lambda **o: shares_figure([Panel("a long title of a panel " * 3, SHARES)] * 2, *T, **o),
-    "relations": lambda **o: relations_figure(
-        [f"a thing {i}" for i in range(6)], [Panel("a", rand(6, 6).numpy(), "cosine", limits=(-1, 1))] * 3, *T, **o
-    ),
 }
 ON_PAPER = {
     "reconstruction": lambda: reconstruction(8),
@@ -177,6 +155,27 @@ ON_PAPER = {
         hours=True,
     ),
     "scaling": lambda: scaling_figure(dict.fromkeys(["tokens", "images", "$depth$"], AXES), *T),
+    "four panels of layers": lambda: layers_figure(
+        [Panel("gradient " * 9, series(*NAMED), "of its size", {"W_E": 0.1})] * 4, *T
+    ),
+    "five panels of layers": lambda: layers_figure(
+        [Panel("a long title, " * 5, series("a", f"b{n}"), "unit", {"even": 0.5}) for n in range(5)], *T
+    ),
+    "arms": lambda: arms_figure(
+        ["all $x$", "none", "a long name of an arm"],
+        [Panel(name, [[0.5, 0.7], [], [0.9]], lines={"baseline": 1.1}, share=True) for name in ("loss", "probe")],
+        *T,
+    ),
+    "arms in two rows": lambda: arms_figure(
+        ["one", "other"], [Panel("a long title, " * 4, [[0.1, 0.2], [1.0]], "unit", log=True)] * 4, *T
+    ),
+    "scatter": lambda: scatter_figure(
+        [Panel("r = 0.3, " * 8, {"a $": (rand(9).numpy(), rand(9).numpy() ** 9)}, "x")] * 5, "loss", *T
+    ),
+    "shares": lambda: shares_figure([Panel("a long title of a panel " * 3, SHARES)] * 2, *T),
+    "relations": lambda: relations_figure(
+        [f"a thing {i}" for i in range(6)], [Panel("a", rand(6, 6).numpy(), "cosine", limits=(-1, 1))] * 3, *T
+    ),
     "pairs": lambda: pairs_figure(
         ["head $0$"], {"all": (rand(1, 2, 2, 3, 4, 4), [["12%", "3%"]])}, ("asks", "is found"), *T
     ),
