@@ -32,7 +32,6 @@ def film_frames(
     masses: Tensor | None = None,
     query: Patch | None = None,
     scale: str = "shared",
-    unit: str | None = None,
     overlay: bool = False,
     dark: bool = False,
 ) -> list[Figure]:
@@ -47,12 +46,12 @@ def film_frames(
         label: of the image.
         masses: (F, P).
         scale: "shared" by all frames, or "log".
-        panels, query, unit, overlay: as in `attention_figure`.
+        panels, query, overlay: as in `attention_figure`.
 
     Raises:
         ValueError: shapes, counts or the scale do not fit.
     """
-    drawn = ImageMaps.of(maps, maps, panels, [label] * len(moments), masses, query, scale, unit, overlay)
+    drawn = ImageMaps(maps, maps, panels, [label] * len(moments), masses, query, scale, overlay=overlay)
     notes = drawn.notes()
     notes[0] = notes[0].replace("for all maps", "for all maps and frames")
     frames = []
@@ -60,7 +59,7 @@ def film_frames(
         for frame, moment in enumerate(moments):
             sheet = drawn.sheet(1, image[None], title, subtitle, roof=34, keys=drawn.keys(), notes=notes)
             drawn.draw(sheet, 0, sheet.pixels(image[None])[0], frame)
-            sheet.bars(drawn.scales[:1], unit, False, overlay)
+            sheet.bars(drawn.scales[:1], None, False, overlay)
             _draw_progress(sheet, moment, frame, len(moments))
             frames.append(sheet.figure)
     return frames
