@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit.config import AugmentConfig, ClassifyConfig, Config, ModelConfig, OptimConfig, RunConfig, TrainConfig
 from vit.data import Dataset, ImageSet
 from vit.data.images import content_hash
 
+M = TypeVar("M", bound=nn.Module)
 TINY = ModelConfig(
     image_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2
 )
@@ -68,6 +70,15 @@ def dataset(train: int = 20, test: int = 4, seed: int = 0, class_names: tuple[st
     """Images of noise."""
     sets = (image_set(noise(count, part), class_names) for count, part in ((train, seed), (test, 1000 + seed)))
     return Dataset("Noise", "folder", *sets)
+
+
+def randomized(model: M, std: float = 0.3) -> M:
+    """The model with every number that learns drawn anew, so that none hides behind a 0 or a 1; in eval mode."""
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            nn.init.normal_(parameter, std=std)
+    return model.eval()
 
 
 def assert_same(one: object, other: object) -> None:
