@@ -111,10 +111,9 @@ def reliability_figure(
         label="at its mean confidence",
     )
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+    # A legend within would lie on bars.
     above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "ncols": 2, "fontsize": 7.5}
-    axes.legend(
-        title=f"expected calibration error {error:.1%}", alignment="left", **above
-    )  # within, it would lie on bars
+    axes.legend(title=f"expected calibration error {error:.1%}", alignment="left", **above)
     share = count.numpy() / max(int(count.sum()), 1)
     below.bar(middles, share, width=0.92 / bins, color=theme().quiet)
     for middle, part, number in zip(middles, share, count.tolist(), strict=True):

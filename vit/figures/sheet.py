@@ -275,9 +275,8 @@ class Sheet(Page):
             colours = matplotlib.colormaps[theme().colours]
             if overlay:
                 clear = 1.0 if unit is None else scale.low
-                rgba = laid_over(colours, float(scale(clear)))(np.arange(256))[
-                    :, None
-                ]  # over an image from black to white
+                rgba = laid_over(colours, float(scale(clear)))(np.arange(256))[:, None]
+                # over an image from black to white
                 mixed = rgba[..., 3:] * rgba[..., :3] + (1 - rgba[..., 3:]) * faded(np.linspace(0, 1, 256))
                 colours = colours.with_extremes(under=tuple(mixed[0, 128]), over=tuple(mixed[-1, 128]))
             bar = self.figure.colorbar(
