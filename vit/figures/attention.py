@@ -40,15 +40,14 @@ def attention_figure(
     overlay: bool = False,
     dark: bool = False,
 ) -> Figure:
-    """Image by image, where something looks: a map for each head, or layer, or method.
+    """Draw where a model looks, image by image: a map for each head, layer or method.
 
     Up to 13 panels stand in one line and more go on in the next; images with one or two panels stand beside each other where
     they share a scale; a sheet holds 480 pictures. The notes at its foot say what the colours, the percentage and the marks
     mean; layer, head, query, model and data are the caller's to say.
 
-    An overlay lays what is above even over the image in pale grey, the more opaque the higher its value: where there is little,
-    the image is seen. The bar beside it is then as wide as the image is bright: each colour in the picture stands in it, at the
-    height of its value and between black and white where its pixel lies.
+    An overlay lays values above even over the image in pale grey, the more opaque the higher: where there is little, the image
+    is seen. The bar beside it then has a width, from black pixels to white ones, so that each colour of the picture is in it.
 
     Args:
         images: (B, C, H, W) from 0 to 1, C 1 or 3.
@@ -62,7 +61,7 @@ def attention_figure(
             shared and logarithmic.
         unit: None for shares of a whole, as attention weights are: they are shown in multiples of an even share; else the
             name of what the maps hold, in a word or two, which is shown as it is.
-        what: it is that is shared out: "attention", "relevance".
+        what: the quantity that is shared out: "attention", "relevance".
         mark: what the outlined patch is.
         overlay: lay the maps over the images.
 
@@ -94,7 +93,7 @@ def strongest_figure(
     query: Patch | Sequence[Patch] | None = None,
     dark: bool = False,
 ) -> Figure:
-    """Image by image, the fewest patches that together hold a share of what a map gives to patches: DINO's picture, at 60%.
+    """Draw the fewest patches that together hold a share of what a map gives to patches: DINO's picture, at 60%.
 
     They are shown as they are, within a line; all others are dimmed to grey. Under each picture stands how many they are.
 
@@ -151,7 +150,7 @@ def masked_figure(
     scale: str = "shared",
     dark: bool = False,
 ) -> Figure:
-    """Image by image: the original, what the model sees, how it fills in, and where the decoder looks from one patch.
+    """Draw, image by image, the original, what the model sees, how it fills in, and where the decoder looks from one patch.
 
     In the maps, a stroke crosses each hidden patch, and each heading says how much of the attention is on visible ones.
 
@@ -270,12 +269,12 @@ class ImageMaps:
             sheet.outline(axes, self.queries[image])
 
     def keys(self, mark: str = "the patch that asks") -> list[tuple[str, str]]:
-        """Legend entries."""
+        """Return the entries of the legend: kind and words."""
         absent = (ABSENT, "a patch hidden from the model: no value, not zero")
         return [*([(QUERY, mark)] if self.queries else []), *([absent] if np.isnan(self.values).any() else [])]
 
     def notes(self, what: str = "attention") -> list[str]:
-        """Sentences that say what the colours and the percentage mean."""
+        """Return sentences that say what the colours and the percentage mean."""
         values, absent = self.values, np.isnan(self.values)
         which = {
             "shared": "one scale for all maps",
@@ -311,7 +310,7 @@ class ImageMaps:
 
 
 def percent(share: float) -> str:
-    """A share as whole percents, but for what would look like none or all and is not."""
+    """Return a share in whole percents; "<1%" and ">99%" are not none and all."""
     if 0 < share < 0.005:
         return "<1%"
     if 0.995 <= share < 0.9999:

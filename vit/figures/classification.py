@@ -23,13 +23,13 @@ FEW = 10
 def confusion_figure(
     table: Tensor, class_names: Sequence[str], title: str, subtitle: str, dark: bool = False
 ) -> Figure:
-    """How often each class was taken for each, in percent of its images: a row a class, right answers dark on the diagonal.
+    """Draw how often each class was taken for each, in percent of its images: a row per class, the diagonal is right.
 
     The numbers of a row are rounded so that they sum to 100; a cell without any image is empty.
 
     Args:
         table: int64 (classes, classes), counts; row = label, column = prediction.
-        class_names: one a class.
+        class_names: one per class.
     """
     counts = table.numpy()
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -79,7 +79,7 @@ def whole_percents(counts: np.ndarray) -> np.ndarray:
 def reliability_figure(
     confidence: Tensor, accuracy: Tensor, count: Tensor, error: float, title: str, subtitle: str, dark: bool = False
 ) -> Figure:
-    """Confidence against accuracy: on the diagonal, a classifier is right as often as it says; below, the images of each bin.
+    """Draw accuracy by confidence: on the diagonal, a classifier is right as often as it says; below, the images per bin.
 
     Bins of fewer than `FEW` images are pale: their accuracy says little.
 

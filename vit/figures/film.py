@@ -35,7 +35,7 @@ def film_frames(
     overlay: bool = False,
     dark: bool = False,
 ) -> list[Figure]:
-    """A figure for each of F moments of a run: the image, its maps then, and how far the run had come.
+    """Draw a figure for each of F moments of a run: the image, its maps then, and how far the run had come.
 
     Size, place and scale are the same in all frames, so that only what the model does moves.
 
@@ -66,7 +66,7 @@ def film_frames(
 
 
 def _draw_progress(sheet: Sheet, moment: str, frame: int, frames: int) -> None:
-    """The moment's name at the left, and a line as long as the run with a point where it is."""
+    """Draw the moment's name at the left, and a line for the run with a point where it is."""
     done, rest = theme().series[1], theme().quiet
     sheet.over(0, fitted(moment, sheet.inside - 150, 10, "bold"), 10)
     axes = sheet.place(sheet.right - 240, 10, 240, 20)
@@ -80,8 +80,8 @@ def _draw_progress(sheet: Sheet, moment: str, frame: int, frames: int) -> None:
 def save_film(frames: Sequence[Figure | np.ndarray], path: Path, seconds: float = 0.6) -> None:
     """Write frames, figures or uint8 (H, W, 3), all of one size, as a GIF that loops, whole or not at all.
 
-    Equal frames give equal files. All share one palette of 256 colours, so that a colour means the same in each. The last one
-    stands three times `seconds`; what is equal to the frame before becomes one with it.
+    Equal frames give equal files. All share one palette of 256 colours, so that a colour means the same in each. The last frame
+    stays for three times `seconds`; equal frames in a row become one.
     """
     pictures = [rendered(frame) if isinstance(frame, Figure) else frame for frame in frames]
     indexed = _indexed(np.stack(pictures))
@@ -100,14 +100,14 @@ def save_film(frames: Sequence[Figure | np.ndarray], path: Path, seconds: float 
 
 
 def rendered(figure: Figure) -> np.ndarray:
-    """A figure's pixels at its own resolution: uint8 (H, W, 3)."""
+    """Return a figure's pixels at its own resolution: uint8 (H, W, 3)."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 def _indexed(pictures: np.ndarray) -> list[Image.Image]:
-    """Frames (F, H, W, 3), uint8, in one palette: each colour becomes the nearest; Pillow's own search is only roughly right.
+    """Return frames uint8 (F, H, W, 3) in one palette, each colour as the nearest; Pillow's own search is only roughly right.
 
     A colour counts by the root of its area, and those of the maps as much as a quarter of all.
     """

@@ -56,7 +56,7 @@ class Panel:
 
 @styled
 def arms_figure(names: Sequence[str], panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
-    """What changes from arm to arm of an experiment: a row per arm, a dot at the mean of its seeds.
+    """Draw what changes from arm to arm of an experiment: a row per arm, a dot at the mean of its seeds.
 
     A bar reaches one standard deviation to both sides, as "±" does in the tables. The first arm is what the others are compared
     with: its mean is drawn as a line through all rows. The subtitle ends with what dot, bar and line are.
@@ -116,7 +116,7 @@ def layers_figure(
     places: Sequence[str] | None = None,
     axis: str = "layer, from 0",
 ) -> Figure:
-    """Measures from layer to layer: lines for the means over seeds, bands for their range.
+    """Draw measures from layer to layer: lines for the means over seeds, bands for their range.
 
     Panels that show the same series, or the same lines across, have one legend, below them.
 
@@ -174,7 +174,7 @@ def layers_figure(
 
 @styled
 def scatter_figure(panels: Sequence[Panel], up: str, title: str, subtitle: str) -> Figure:
-    """Points, up to four panels side by side; y is the same measure in all of them, on one scale.
+    """Draw points, up to four panels side by side; y is the same measure in all of them, on one scale.
 
     It is logarithmic, but for what lies around 0, which is drawn in equal steps.
 
@@ -215,7 +215,7 @@ def scatter_figure(panels: Sequence[Panel], up: str, title: str, subtitle: str) 
 
 @styled
 def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
-    """Bars from 0 to 100%, divided into parts; a part below 0, which works against the others, lies left of 0.
+    """Draw bars from 0 to 100%, divided into parts; a part below 0, which works against the others, lies left of 0.
 
     Args:
         panels: side by side. Values: for each bar, by its name, the share of each part, six at most; they sum to 1.
@@ -271,7 +271,7 @@ def relations_figure(
     subtitle: str,
     marked: Sequence[tuple[str, str]] = (),
 ) -> Figure:
-    """Square maps of relations, two side by side, all in one order, in which what is high in the first stands together.
+    """Draw relations as square maps, two side by side, all in the order that puts what is high in the first together.
 
     Args:
         names: K of them.
@@ -311,10 +311,10 @@ def relations_figure(
 
 
 def seriated(values: np.ndarray) -> list[int]:
-    """An order of K things in which those of high values (K, K) stand near each other.
+    """Return an order of K things in which those of high values (K, K) stand near each other.
 
-    Always the two groups that are nearest on average are joined (average linkage, Sokal and Michener 1958), laid end to end
-    so that their nearest ends meet.
+    It joins the two groups that are nearest on average, again and again (average linkage, Sokal and Michener 1958), their
+    nearest ends side by side.
     """
     groups = [[place] for place in range(len(values))]
     while len(groups) > 1:

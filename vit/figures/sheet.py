@@ -305,9 +305,9 @@ def faded(grey: np.ndarray) -> np.ndarray:
 
 
 def laid_over(colours: Colormap, clear: float) -> ListedColormap:
-    """The colours of a map over an image: nothing up to the place `clear`, 0 to 1, then more and more, to nearly opaque.
+    """Return the colours of a map over an image: transparent up to the place `clear`, 0 to 1, then more and more opaque.
 
-    None is so near the paper as to be a veil.
+    The palest colours are left out: over an image they would look like a veil.
     """
     much = np.clip((np.linspace(0, 1, 256) - clear) / max(1 - clear, 1 / 256), 0, 1)
     return ListedColormap(np.column_stack([colours(0.4 + 0.6 * much)[:, :3], 0.9 * much]))
