@@ -53,7 +53,7 @@ HEAD_MEASURES = ("sharpness", "on other tokens", "strongest weight", "what it wr
 
 @dataclass(frozen=True)
 class Asked:
-    """n hidden patches, and what each of the K visible patches of their images is to them."""
+    """n hidden patches, and how much they rest on each of the K visible patches of their images."""
 
     image: Tensor  # (n,) number of the image
     hidden: Tensor  # (n,) number of the patch
