@@ -6,14 +6,7 @@ import torch
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from vit.figures import (
-    attention_figure,
-    distance_figure,
-    film_frames,
-    masked_figure,
-    save_film,
-    strongest_figure,
-)
+from vit.figures import attention_figure, distance_figure, film_frames, masked_figure, save_film, strongest_figure
 from vit.figures.attention import dimmed
 from vit.figures.film import rendered
 from vit.figures.scale import DARK_PALETTE, PALETTE, Scale

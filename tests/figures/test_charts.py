@@ -62,17 +62,6 @@ def test_panels_of_the_same_series_have_one_legend():
     assert not other.legends
 
 
-def test_a_logarithmic_axis_says_its_values_in_plain_numbers():
-    panel = Panel("x", {"a": np.array([0.04, 0.06, 0.3]), "b": np.array([0.002, 0.002, 0.002])}, log=True)
-    figure = layers_figure([panel], "Title", "sub")
-    figure.canvas.draw()
-    (axes,) = figure.axes
-    low, high = axes.get_ylim()
-    shown = [label.get_text() for label in axes.get_yticklabels() if low <= float(label.get_text()) <= high]
-    assert shown == ["0.002", "0.005", "0.01", "0.02", "0.05", "0.1", "0.2"]
-    assert not [label for label in axes.get_yticklabels(minor=True) if label.get_text()]
-
-
 def test_shares_are_not_rounded_to_whole_percents():
     figure = arms_figure(["a", "b"], [Panel("accuracy", [[0.42], [0.498]], share=True)], "Title", "sub")
     figure.canvas.draw()
@@ -181,15 +170,14 @@ def test_each_panel_has_the_same_order_and_no_diagonal():
 Y = np.array([0.2, 0.001, -0.0005])
 
 
-@pytest.mark.parametrize("log", [False, True])
-def test_points_of_all_panels_share_one_scale(log):
+def test_points_of_all_panels_share_one_scale():
     panels = [
         Panel("first", {"a": (np.array([1.0, 2, 3]), Y), "b $": (np.array([2.0]), np.array([0.5]))}, "x"),
         Panel("second", {"a": (np.array([5.0, 6, 7]), Y)}, "z"),
     ]
-    figure = scatter_figure(panels, "loss", "Title", "sub", log)
+    figure = scatter_figure(panels, "loss", "Title", "sub")
     one, two = figure.axes
-    assert one.get_yscale() == two.get_yscale() == ("symlog" if log else "linear")
+    assert one.get_yscale() == two.get_yscale() == "symlog"
     assert one.get_ylim() == two.get_ylim()
     assert one.get_ylim()[1] > 0.5
     assert one.get_ylim()[0] < -0.0005

@@ -13,27 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from vit.figures import (
-    STEERING,
-    Curve,
-    Panel,
-    RunLine,
-    attention_figure,
-    compared_figure,
-    confusion_figure,
-    curve_figure,
-    curves_figure,
-    distance_figure,
-    dynamics_figure,
-    film_frames,
-    masked_figure,
-    reconstruction_figure,
-    reliability_figure,
-    save_figure,
-    scaling_figure,
-    sheet_figure,
-    strongest_figure,
-)
+from vit import figures as draw
+from vit.figures import STEERING, Curve, Panel, RunLine, save_figure
 from vit.figures.dynamics import QUANTITIES
 from vit.figures.images import pairs_figure, pasted_figure
 from vit.figures.measures import arms_figure, layers_figure, relations_figure, scatter_figure, shares_figure
@@ -54,7 +35,7 @@ def maps(count: int, panels: int, rows: int = 3, columns: int = 5) -> torch.Tens
 def attention(count: int, panels: int, grid: tuple[int, int] = (3, 5), labels: list[str] | None = None, **options):
     names = ["mean of heads", *(f"head {head}" for head in range(panels - 1))]
     images = rand(count, 3, 4 * grid[0], 4 * grid[1])
-    return attention_figure(images, maps(count, panels, *grid), names, labels or ["one"] * count, *T, **options)
+    return draw.attention_figure(images, maps(count, panels, *grid), names, labels or ["one"] * count, *T, **options)
 
 
 def masked(**options):
@@ -62,25 +43,25 @@ def masked(**options):
     hidden[:, 1:, 2:] = True
     images, names = rand(8, 3, 12, 20), ["layer 0, mean", "layer 1, mean"]
     patches = [(2, 3)] * 8
-    return masked_figure(images, hidden, 1 - images, maps(8, 2), patches, names, HOSTILE, *T, **options)
+    return draw.masked_figure(images, hidden, 1 - images, maps(8, 2), patches, names, HOSTILE, *T, **options)
 
 
 def strongest(**options):
     found = maps(8, 2)
     options |= dict(share=0.6, masses=torch.full((8, 2), 0.1), query=(0, 0))
-    return strongest_figure(rand(8, 3, 12, 20), found, found > 1 / 15, ["mean", "head 0"], HOSTILE, *T, **options)
+    return draw.strongest_figure(rand(8, 3, 12, 20), found, found > 1 / 15, ["mean", "head 0"], HOSTILE, *T, **options)
 
 
 def reconstruction(count: int):
     labels = list(itertools.islice(itertools.cycle(HOSTILE), count))
     images = rand(count, 3, 16, 16)
-    return reconstruction_figure(images, 1 - images, rand(count, 1, 16, 16) > 0.5, labels, *T)
+    return draw.reconstruction_figure(images, 1 - images, rand(count, 1, 16, 16) > 0.5, labels, *T)
 
 
 def sheet(parts: bool):
     images = (255 * rand(len(HOSTILE), 3, 16, 16)).to(torch.uint8)
     of_pixels = torch.ones(len(HOSTILE), 16, 16, dtype=torch.uint8) if parts else None
-    return sheet_figure(images, HOSTILE, *T, 3, of_pixels, ["sky", "road"] if parts else [])
+    return draw.sheet_figure(images, HOSTILE, *T, 3, of_pixels, ["sky", "road"] if parts else [])
 
 
 METRICS = [{"epoch": i / 10, "loss": 1 / (i + 1), "lr": 1e-3 * i, "grad_norm": 1.0} for i in range(30)]
@@ -93,7 +74,7 @@ def dynamics(names: tuple[str, ...], **options):
     steps = torch.tensor([1, 2, 4, 8, 16, 20, 40, 60])
     courses = {name: {quantity: rand(8, 3) + 0.01 for quantity in QUANTITIES} for name in names}
     courses[names[0]]["gradient_norm"][:] = 0  # frozen
-    return dynamics_figure(steps, courses, *T, **options)
+    return draw.dynamics_figure(steps, courses, *T, **options)
 
 
 def series(*names: str) -> dict[str, np.ndarray]:
@@ -118,48 +99,26 @@ THEMED = {
     "16 images, one map": lambda **o: attention(16, 1, masses=rand(16, 1), overlay=True, query=(0, 4), **o),
     "12 heads": lambda **o: attention(1, 13, (14, 14), masses=rand(1, 13), scale="log", **o),
     "wide": lambda **o: attention(2, 4, (2, 9), query=(1, 8), **o),
-    "hostile names": lambda **o: attention_figure(
+    "hostile names": lambda **o: draw.attention_figure(
         rand(8, 3, 12, 20), maps(8, 8), HOSTILE, HOSTILE, "$", "\n", unit=HOSTILE[-1], **o
     ),
     "strongest": strongest,
     "masked": masked,
-    "a frame": lambda **o: film_frames(
+    "a frame": lambda **o: draw.film_frames(
         rand(3, 12, 20), maps(3, 3), HOSTILE[-3:], ["mean", "head 0", "head 1"], "cat", *T, query=(2, 2), **o
     )[2],
-    "distances": lambda **o: distance_figure(rand(3, 4), rand(3, 4), *T, **BY_DEPTH, **o),
-    "distances of named layers": lambda **o: distance_figure(
+    "distances": lambda **o: draw.distance_figure(rand(3, 4), rand(3, 4), *T, **BY_DEPTH, **o),
+    "distances of named layers": lambda **o: draw.distance_figure(
         rand(40, 1), rand(40, 1), *T, names=[str(2 * i) for i in range(40)], **o
     ),
-    "confusion": lambda **o: confusion_figure(torch.eye(8, dtype=torch.int64) + 1, HOSTILE, *T, **o),
-    "confusion of many": lambda **o: confusion_figure(torch.eye(30, dtype=torch.int64), ["x"] * 30, "", "", **o),
-    "reliability": lambda **o: reliability_figure(*BINS, *T, **o),
-    "a curve": lambda **o: curve_figure(METRICS, LOSS, 3.0, **o),
-    "a curve of held-out images": lambda **o: curve_figure(METRICS, HELD, 3.0, **o),
-    "an exact curve": lambda **o: curve_figure(METRICS, STEERING[0], 1.9, **o),
+    "confusion": lambda **o: draw.confusion_figure(torch.eye(8, dtype=torch.int64) + 1, HOSTILE, *T, **o),
+    "confusion of many": lambda **o: draw.confusion_figure(torch.eye(30, dtype=torch.int64), ["x"] * 30, "", "", **o),
+    "reliability": lambda **o: draw.reliability_figure(*BINS, *T, **o),
+    "a curve": lambda **o: draw.curve_figure(METRICS, LOSS, 3.0, **o),
+    "a curve of held-out images": lambda **o: draw.curve_figure(METRICS, HELD, 3.0, **o),
+    "an exact curve": lambda **o: draw.curve_figure(METRICS, STEERING[0], 1.9, **o),
     "dynamics": lambda **o: dynamics(MATRICES, **o),
     "dynamics of a frozen matrix": lambda **o: dynamics(("W_O",), **o),
-    "four panels of layers": lambda **o: layers_figure(
-        [Panel("gradient " * 9, series(*NAMED), "of its size", {"W_E": 0.1}, log=True)] * 4, *T, **o
-    ),
-    "five panels of layers": lambda **o: layers_figure(
-        [Panel("a long title, " * 5, series("a", f"b{n}"), "unit", {"even": 0.5}) for n in range(5)], *T, **o
-    ),
-    "arms": lambda **o: arms_figure(
-        ["all $x$", "none", "a long name of an arm"],
-        [Panel(name, [[0.5, 0.7], [], [0.9]], lines={"baseline": 1.1}, share=True) for name in ("loss", "probe")],
-        *T,
-        **o,
-    ),
-    "arms in two rows": lambda **o: arms_figure(
-        ["one", "other"], [Panel("a long title, " * 4, [[0.1, 0.2], [1.0]], "unit", log=True)] * 4, *T, **o
-    ),
-    "scatter": lambda **o: scatter_figure(
-        [Panel("r = 0.3, " * 8, {"a $": (rand(9).numpy(), rand(9).numpy() ** 9)}, "x")] * 5, "loss", *T, log=True, **o
-    ),
-    "shares": lambda **o: shares_figure([Panel("a long title of a panel " * 3, SHARES)] * 2, *T, **o),
-    "relations": lambda **o: relations_figure(
-        [f"a thing {i}" for i in range(6)], [Panel("a", rand(6, 6).numpy(), "cosine", limits=(-1, 1))] * 3, *T, **o
-    ),
 }
 ON_PAPER = {
     "reconstruction": lambda: reconstruction(8),
@@ -167,16 +126,37 @@ ON_PAPER = {
     "reconstruction of one": lambda: reconstruction(1),
     "sheet": lambda: sheet(False),
     "sheet with parts": lambda: sheet(True),
-    "curves": lambda: curves_figure(METRICS, [LOSS], *T),
-    "two curves": lambda: curves_figure(METRICS, [LOSS, Curve("accuracy", "loss", "held", {})], *T),
-    "three curves": lambda: curves_figure(METRICS, [LOSS, Curve("accuracy", "loss", share=True), HELD], *T),
-    "runs": lambda: compared_figure(RUNS, *T),
-    "runs over hours": lambda: compared_figure(
+    "curves": lambda: draw.curves_figure(METRICS, [LOSS], *T),
+    "two curves": lambda: draw.curves_figure(METRICS, [LOSS, Curve("accuracy", "loss", "held", {})], *T),
+    "three curves": lambda: draw.curves_figure(METRICS, [LOSS, Curve("accuracy", "loss", share=True), HELD], *T),
+    "runs": lambda: draw.compared_figure(RUNS, *T),
+    "runs over hours": lambda: draw.compared_figure(
         [Panel("a", [RunLine(n, [1 + n], [0.5], (1.5 + n, 0.5), "a $", start=n) for n in range(5)], share=True)] * 2,
         *T,
         hours=True,
     ),
-    "scaling": lambda: scaling_figure(dict.fromkeys(["tokens", "images", "$depth$"], AXES), *T),
+    "scaling": lambda: draw.scaling_figure(dict.fromkeys(["tokens", "images", "$depth$"], AXES), *T),
+    "four panels of layers": lambda: layers_figure(
+        [Panel("gradient " * 9, series(*NAMED), "of its size", {"W_E": 0.1})] * 4, *T
+    ),
+    "five panels of layers": lambda: layers_figure(
+        [Panel("a long title, " * 5, series("a", f"b{n}"), "unit", {"even": 0.5}) for n in range(5)], *T
+    ),
+    "arms": lambda: arms_figure(
+        ["all $x$", "none", "a long name of an arm"],
+        [Panel(name, [[0.5, 0.7], [], [0.9]], lines={"baseline": 1.1}, share=True) for name in ("loss", "probe")],
+        *T,
+    ),
+    "arms in two rows": lambda: arms_figure(
+        ["one", "other"], [Panel("a long title, " * 4, [[0.1, 0.2], [1.0]], "unit", log=True)] * 4, *T
+    ),
+    "scatter": lambda: scatter_figure(
+        [Panel("r = 0.3, " * 8, {"a $": (rand(9).numpy(), rand(9).numpy() ** 9)}, "x")] * 5, "loss", *T
+    ),
+    "shares": lambda: shares_figure([Panel("a long title of a panel " * 3, SHARES)] * 2, *T),
+    "relations": lambda: relations_figure(
+        [f"a thing {i}" for i in range(6)], [Panel("a", rand(6, 6).numpy(), "cosine", limits=(-1, 1))] * 3, *T
+    ),
     "pairs": lambda: pairs_figure(
         ["head $0$"], {"all": (rand(1, 2, 2, 3, 4, 4), [["12%", "3%"]])}, ("asks", "is found"), *T
     ),
@@ -298,6 +278,6 @@ def test_text_is_cut_and_wrapped_by_its_width(text):
 def test_names_start_no_formula_and_no_line():
     assert printable("a$b\n\udcff") == "a$b��"
     with warnings.catch_warnings(action="error"):
-        figure = curve_figure(METRICS, Curve("$x^", "loss"), 3.0)
+        figure = draw.curve_figure(METRICS, Curve("$x^", "loss"), 3.0)
     assert figure.axes[0].get_title(loc="left") == "$x^"
     assert not figure.axes[0]._left_title.get_parse_math()

@@ -6,45 +6,26 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tiny import RECONSTRUCT, changed, dataset
 
-from vit.config import (
-    AugmentConfig,
-    ClassifyConfig,
-    Config,
-    ModelConfig,
-    OptimConfig,
-    ReconstructConfig,
-    RunConfig,
-    TrainConfig,
-)
-from vit.data import Dataset, ImageSet
+from vit.config import AugmentConfig, ClassifyConfig, RunConfig
 from vit.data.augment import to_float
-from vit.data.images import content_hash
 from vit.evaluate import evaluate
 from vit.report.summary import summarize
 from vit.training.loop import train_steps
 from vit.training.run import Run, setup
 
 
-def image_set(count: int, seed: int) -> ImageSet:
-    images = torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
-    labels = torch.arange(count) % 3
-    return ImageSet(images, labels, ("a", "b", "c"), content_hash(images, labels))
-
-
 def trained(task: str, ema: float = 0.0, views: int = 1) -> Run:
-    model = ModelConfig(
-        image_size=16, patch_size=4, embed_dim=16, depth=1, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2,
-        drop_path=0.0,
-    )  # fmt: skip
-    config = Config(
-        model=model, augment=AugmentConfig(views=views), reconstruct=ReconstructConfig(contrast=views - 1.0),
-        optim=OptimConfig(blr=0.05, ema=ema),
-        train=TrainConfig(objective=task, epochs=2, batch_size=8, precision="fp32"),
-    )  # fmt: skip
+    config = changed(
+        replace(RECONSTRUCT, augment=AugmentConfig(views=views)),
+        reconstruct={"contrast": views - 1.0},
+        optim={"blr": 0.05, "ema": ema},
+        train={"objective": task},
+    )
     if task == "classify":
         config = replace(config, classify=ClassifyConfig(drop_patches=0.5), run=RunConfig(test_flip=True))
-    run = setup(config, Dataset("Noise", "folder", image_set(16, 0), image_set(9, 1), held_out=True))
+    run = setup(config, replace(dataset(16, 9), held_out=True))
     for _ in train_steps(run):
         pass
     return run

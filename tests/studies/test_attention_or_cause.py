@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tiny import randomize
 from torch import nn
 
 from vit.config import DecoderConfig, ViTConfig
@@ -55,9 +56,8 @@ def test_hidden_patches_are_asked_about_visible_ones(trained):
     assert all(one.shape == (24, 16) for one in (*asked.guesses.values(), asked.left_out, asked.averaged, asked.error))
     assert asked.left_out.min() >= 0
     assert asked.guesses[NEARNESS].max() <= -1
-    assert torch.equal(
-        asked.hidden, ask(trained, trained.initial, 6).hidden
-    )  # the same are asked about before training
+    # the same are asked about before training
+    assert torch.equal(asked.hidden, ask(trained, trained.initial, 6).hidden)
 
 
 def test_a_head_that_is_silent_is_not_missed(trained):
@@ -81,13 +81,10 @@ GRID = (3, 4)
 
 
 def model_of(depth: int = 1) -> MaskedAutoencoder:
-    torch.manual_seed(0)
-    encoder = dict(image_size=(6, 8), patch_size=(2, 2), embed_dim=16, depth=2, num_heads=2)
-    model = build_autoencoder(ViTConfig(**encoder), DecoderConfig(dim=16, depth=depth, num_heads=2), norm_pix_loss=True)
-    for name, parameter in model.named_parameters():
-        if not name.endswith("pos_embed"):
-            nn.init.normal_(parameter, std=0.3)
-    return model.eval()
+    encoder = ViTConfig((6, 8), (2, 2), embed_dim=16, depth=2, num_heads=2, pos_embed="sincos")
+    return randomize(
+        build_autoencoder(encoder, DecoderConfig(dim=16, depth=depth, num_heads=2), norm_pix_loss=True), 0.3
+    ).eval()
 
 
 @pytest.fixture
@@ -159,11 +156,7 @@ def test_what_is_attended_to_is_read_at_the_right_tokens(mask, inputs, depth):
 
 
 def encoder_of() -> VisionTransformer:
-    torch.manual_seed(0)
-    model = VisionTransformer(ViTConfig((8, 8), (4, 4), embed_dim=16, depth=2, num_heads=2))
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.4)
-    return model.eval()
+    return randomize(VisionTransformer(ViTConfig((8, 8), (4, 4), embed_dim=16, depth=2, num_heads=2)), std=0.4).eval()
 
 
 def test_a_head_without_queries_is_even_and_one_without_output_writes_nothing():

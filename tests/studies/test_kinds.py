@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from tiny import randomize
 
 from vit.config import ModelConfig, ViTConfig
 from vit.data.scenes import MAY_TOUCH, PART_NAMES, draw_scenes, scene_indices
@@ -151,13 +151,8 @@ def test_labels_that_touch():
 
 @pytest.fixture(params=[{}, dict(class_token=False), dict(registers=2)], ids=str)
 def model(request) -> VisionTransformer:
-    torch.manual_seed(0)
-    model = VisionTransformer(
-        ViTConfig(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4, **request.param)
-    )
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.4)
-    return model
+    config = ViTConfig(image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=4, **request.param)
+    return randomize(VisionTransformer(config), std=0.4).eval()
 
 
 def test_it_begins_with_the_embedding_and_ends_with_what_the_model_gives(model):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from tiny import randomize
 
 from vit.config import ViTConfig
 from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
@@ -137,10 +137,8 @@ def test_only_the_place_changes():
 
 
 def test_a_patch_put_back_has_its_own_token():
-    torch.manual_seed(0)
-    model = VisionTransformer(ViTConfig(image_size=(8, 12), patch_size=SIZE, embed_dim=16, depth=2, num_heads=4))
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.4)
+    config = ViTConfig(image_size=(8, 12), patch_size=SIZE, embed_dim=16, depth=2, num_heads=4)
+    model = randomize(VisionTransformer(config), std=0.4).eval()
     inputs, places = images(300), torch.arange(300) % 12  # more than one batch
     rows = torch.arange(300)
     found = pasted_tokens(model, inputs, patchify(inputs, SIZE)[rows, places], places)

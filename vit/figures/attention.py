@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -41,15 +40,14 @@ def attention_figure(
     overlay: bool = False,
     dark: bool = False,
 ) -> Figure:
-    """Image by image, where something looks: a map for each head, or layer, or method.
+    """Draw where a model looks, image by image: a map for each head, layer or method.
 
     Up to 13 panels stand in one line and more go on in the next; images with one or two panels stand beside each other where
     they share a scale; a sheet holds 480 pictures. The notes at its foot say what the colours, the percentage and the marks
     mean; layer, head, query, model and data are the caller's to say.
 
-    An overlay lays what is above even over the image in pale grey, the more opaque the higher its value: where there is little,
-    the image is seen. The bar beside it is then as wide as the image is bright: each colour in the picture stands in it, at the
-    height of its value and between black and white where its pixel lies.
+    An overlay lays values above even over the image in pale grey, the more opaque the higher: where there is little, the image
+    is seen. The bar beside it then has a width, from black pixels to white ones, so that each colour of the picture is in it.
 
     Args:
         images: (B, C, H, W) from 0 to 1, C 1 or 3.
@@ -63,7 +61,7 @@ def attention_figure(
             shared and logarithmic.
         unit: None for shares of a whole, as attention weights are: they are shown in multiples of an even share; else the
             name of what the maps hold, in a word or two, which is shown as it is.
-        what: it is that is shared out: "attention", "relevance".
+        what: the quantity that is shared out: "attention", "relevance".
         mark: what the outlined patch is.
         overlay: lay the maps over the images.
 
@@ -71,7 +69,7 @@ def attention_figure(
         ValueError: shapes, counts or the scale do not fit, or there are more pictures than one sheet holds.
     """
     panels = [""] if list(panels) == [what] else panels  # the notes say it
-    drawn = ImageMaps.of(images, maps, panels, labels, masses, query, scale, unit, overlay)
+    drawn = ImageMaps(images, maps, panels, labels, masses, query, scale, unit, overlay)
     words = {"keys": drawn.keys(mark), "notes": drawn.notes(what)}
     sheet = drawn.sheet(1, images, title, subtitle, beside=scale != "row", **words)
     for block, picture in enumerate(sheet.pixels(images)):
@@ -95,7 +93,7 @@ def strongest_figure(
     query: Patch | Sequence[Patch] | None = None,
     dark: bool = False,
 ) -> Figure:
-    """Image by image, the fewest patches that together hold a share of what a map gives to patches: DINO's picture, at 60%.
+    """Draw the fewest patches that together hold a share of what a map gives to patches: DINO's picture, at 60%.
 
     They are shown as they are, within a line; all others are dimmed to grey. Under each picture stands how many they are.
 
@@ -107,7 +105,7 @@ def strongest_figure(
     Raises:
         ValueError: shapes or counts do not fit, or there are more pictures than one sheet holds.
     """
-    drawn = ImageMaps.of(images, maps, panels, labels, masses, query)
+    drawn = ImageMaps(images, maps, panels, labels, masses, query)
     chosen, absent = kept.detach().bool().cpu().numpy(), np.isnan(drawn.values)
     notes = [
         f"Not dimmed: the fewest patches that together hold {share:.0%} of the attention on patches; their number stands below."
@@ -152,7 +150,7 @@ def masked_figure(
     scale: str = "shared",
     dark: bool = False,
 ) -> Figure:
-    """Image by image: the original, what the model sees, how it fills in, and where the decoder looks from one patch.
+    """Draw, image by image, the original, what the model sees, how it fills in, and where the decoder looks from one patch.
 
     In the maps, a stroke crosses each hidden patch, and each heading says how much of the attention is on visible ones.
 
@@ -167,7 +165,7 @@ def masked_figure(
     Raises:
         ValueError: shapes or counts do not fit, or there are more pictures than one sheet holds.
     """
-    drawn = ImageMaps.of(images, maps, panels, labels, None, patch, scale)
+    drawn = ImageMaps(images, maps, panels, labels, None, patch, scale)
     gone = hidden.detach().bool().cpu().numpy()
     visible = percent(1 - gone.mean())
     note = f"%: the share of the attention that falls on patches visible to the model; they are {visible} of all."
@@ -203,33 +201,20 @@ def masked_figure(
     return sheet.figure
 
 
-@dataclass(frozen=True)
 class ImageMaps:
     """The maps of some images as they are drawn: values, their colours, and the words beside them.
 
+    Takes arguments of `attention_figure`, and raises ValueError where they do not fit each other.
+
     Attributes:
-        panels, labels: names of the maps and of the images.
         values: (B, P, rows, columns), in `unit`, None for multiples of even.
         shares: the text beside the name of each map, B x P.
         queries: the patch that asks in each image; none where it is not outlined.
-        scale: one of SCALES; scales: that of each image.
-        masses: whether some of the attention is on tokens that have no place.
+        scales: that of each image.
     """
 
-    panels: Sequence[str]
-    labels: Sequence[str]
-    values: np.ndarray
-    shares: list[list[str]]
-    queries: list[Patch]
-    scale: str
-    scales: list[Scale]
-    unit: str | None
-    overlay: bool
-    masses: bool
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         images: Tensor,
         maps: Tensor,
         panels: Sequence[str],
@@ -239,8 +224,7 @@ class ImageMaps:
         scale: str = "shared",
         unit: str | None = None,
         overlay: bool = False,
-    ) -> ImageMaps:
-        """Take the arguments of `attention_figure`; raise ValueError where they do not fit each other."""
+    ):
         if maps.ndim != 4 or len(maps) != len(images) or maps.shape[1] != len(panels) or len(labels) != len(images):
             raise FigureError(
                 f"maps of shape {tuple(maps.shape)} do not fit {len(images)} images with {len(labels)} labels"
@@ -248,28 +232,24 @@ class ImageMaps:
             )
         if scale not in SCALES:
             raise FigureError(f"scale is one of {', '.join(SCALES)}, got {scale!r}")
+        self.panels, self.labels, self.scale, self.unit, self.overlay = panels, labels, scale, unit, overlay
         values = maps.detach().double().cpu().numpy()
-        if not unit:
-            values = in_multiples_of_even(values)
-        shares = [[""] * len(panels) for _ in labels]
+        self.values = values if unit else in_multiples_of_even(values)
+        self.grid: tuple[int, int] = values.shape[2:]
+        self.shares = [[""] * len(panels) for _ in labels]
         if masses is not None:
             on_patches = 1 - masses.detach().double().cpu().numpy()
-            shares = [[percent(share) if share < MOST else "" for share in row] for row in on_patches]
-        queries: list[Any] = list(query or [])
-        if queries and isinstance(queries[0], Integral):  # one for all images
-            queries = [query] * len(images)
-        rows, columns = values.shape[2:]
-        for row, column in queries:
+            self.shares = [[percent(share) if share < MOST else "" for share in row] for row in on_patches]
+        self.some_elsewhere = masses is not None
+        self.queries: list[Any] = list(query or [])
+        if self.queries and isinstance(self.queries[0], Integral):  # one for all images
+            self.queries = [query] * len(images)
+        rows, columns = self.grid
+        for row, column in self.queries:
             if not (0 <= row < rows and 0 <= column < columns):
                 raise FigureError(f"there is no patch in row {row}, column {column} of a grid of {rows} x {columns}")
-        shared = Scale.of(values, scale == "log")
-        scales = [Scale.of(image) if scale == "row" else shared for image in values]
-        return cls(panels, labels, values, shares, queries, scale, scales, unit, overlay, masses is not None)
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """(rows, columns) of patches."""
-        return self.values.shape[2:]
+        shared = Scale.of(self.values, scale == "log")
+        self.scales = [Scale.of(image) if scale == "row" else shared for image in self.values]
 
     def sheet(self, lead: int, images: Tensor, title: str, subtitle: str, **options: Any) -> Sheet:
         """A sheet for images (B, C, H, W), each of them with `lead` pictures before its maps."""
@@ -289,43 +269,35 @@ class ImageMaps:
             sheet.outline(axes, self.queries[image])
 
     def keys(self, mark: str = "the patch that asks") -> list[tuple[str, str]]:
-        """Legend entries."""
+        """Return the entries of the legend: kind and words."""
         absent = (ABSENT, "a patch hidden from the model: no value, not zero")
         return [*([(QUERY, mark)] if self.queries else []), *([absent] if np.isnan(self.values).any() else [])]
 
     def notes(self, what: str = "attention") -> list[str]:
-        """Sentences that say what the colours and the percentage mean."""
-        values, which = (
-            self.values,
-            {
-                "shared": "one scale for all maps",
-                "row": "each image has a scale of its own, so compare within a row",
-                "log": "one logarithmic scale for all maps",
-            }[self.scale],
-        )
+        """Return sentences that say what the colours and the percentage mean."""
+        values, absent = self.values, np.isnan(self.values)
+        which = {
+            "shared": "one scale for all maps",
+            "row": "each image has a scale of its own, so compare within a row",
+            "log": "one logarithmic scale for all maps",
+        }[self.scale]
         notes = [f"Colour: {self.unit or f'{what} in multiples of even'}; {which}."]
         if self.unit is None:
-            there = " that the model sees" if np.isnan(values).any() else ""
+            there = " that the model sees" if absent.any() else ""
             notes[0] += f" 1 is what each patch would get of {what} spread evenly over all patches{there}."
         if self.overlay:
-            above = "Above even the map" if self.unit is None else "The map"
+            where = "Above even the map" if self.unit is None else "The map"
             notes.append(
-                f"{above} covers the grey image, the more the higher its value; the bar has dark pixels at the left."
+                f"{where} covers the grey image, the more the higher its value; the bar has dark pixels at the left."
             )
-        tops, lows = (
-            np.array([getattr(scale, end) for scale in self.scales])[:, None, None, None] for end in ("top", "low")
-        )
-        beyond = []
-        for far, where, name, end in (
-            (values > tops, "above", "highest", np.max),
-            (values < lows, "below", "lowest", np.min),
-        ):
-            if far.any():
-                share = percent(far.sum() / (~np.isnan(values)).sum())
-                beyond.append(f"{share} of the values lie {where} it, the {name} {short(end(values[far]))}")
+        drawn, count, beyond = list(zip(values, self.scales, strict=True)), (~absent).sum(), []
+        if (above := np.concatenate([image[image > scale.top] for image, scale in drawn])).size:
+            beyond.append(f"{percent(above.size / count)} of the values lie above it, the highest {short(above.max())}")
+        if (below := np.concatenate([image[image < scale.low] for image, scale in drawn])).size:
+            beyond.append(f"{percent(below.size / count)} of the values lie below it, the lowest {short(below.min())}")
         if beyond:
             notes.append(f"Pointed end of a bar: {'; '.join(beyond)}.")
-        if self.masses:
+        if self.some_elsewhere:
             notes.append(self.on_patches(what))
         return notes
 
@@ -338,7 +310,7 @@ class ImageMaps:
 
 
 def percent(share: float) -> str:
-    """A share as whole percents, but for what would look like none or all and is not."""
+    """Return a share in whole percents; "<1%" and ">99%" are not none and all."""
     if 0 < share < 0.005:
         return "<1%"
     if 0.995 <= share < 0.9999:

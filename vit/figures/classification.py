@@ -35,13 +35,13 @@ def why_not_drawn(classes: int) -> str:
 def confusion_figure(
     table: Tensor, class_names: Sequence[str], title: str, subtitle: str, dark: bool = False
 ) -> Figure:
-    """How often each class was taken for each, in percent of its images: a row a class, right answers dark on the diagonal.
+    """Draw how often each class was taken for each, in percent of its images: a row per class, the diagonal is right.
 
     The numbers of a row are rounded so that they sum to 100; a cell without any image is empty.
 
     Args:
         table: int64 (classes, classes), counts, dense or sparse; row = label, column = prediction; of at most MOST_DRAWN.
-        class_names: one a class.
+        class_names: one per class.
     """
     counts = table.to_dense().numpy()
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -91,7 +91,7 @@ def whole_percents(counts: np.ndarray) -> np.ndarray:
 def reliability_figure(
     confidence: Tensor, accuracy: Tensor, count: Tensor, error: float, title: str, subtitle: str, dark: bool = False
 ) -> Figure:
-    """Confidence against accuracy: on the diagonal, a classifier is right as often as it says; below, the images of each bin.
+    """Draw accuracy by confidence: on the diagonal, a classifier is right as often as it says; below, the images per bin.
 
     Bins of fewer than `FEW` images are pale: their accuracy says little.
 
@@ -123,10 +123,9 @@ def reliability_figure(
         label="at its mean confidence",
     )
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+    # A legend within would lie on bars.
     above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "ncols": 2, "fontsize": 7.5}
-    axes.legend(
-        title=f"expected calibration error {error:.1%}", alignment="left", **above
-    )  # within, it would lie on bars
+    axes.legend(title=f"expected calibration error {error:.1%}", alignment="left", **above)
     share = count.numpy() / max(int(count.sum()), 1)
     below.bar(middles, share, width=0.92 / bins, color=theme().quiet)
     for middle, part, number in zip(middles, share, count.tolist(), strict=True):

@@ -51,7 +51,7 @@ PANEL = 4.6
 
 @styled
 def curves_figure(metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
-    """What a run measured, and its learning rate and gradient norm, over the epochs.
+    """Draw what a run measured, and its learning rate and gradient norm, over the epochs.
 
     Args:
         metrics: lines of metrics.jsonl, in order: each has epoch, and either what a step measures, lr and grad_norm, or what
@@ -72,7 +72,7 @@ def curves_figure(metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve],
 
 @styled
 def curve_figure(metrics: Sequence[Mapping[str, Any]], curve: Curve, height: float, dark: bool = False) -> Figure:
-    """One panel by itself, without a heading and `height` inches high, its legend below it; the rest as in `curves_figure`."""
+    """Draw one panel of `curves_figure` by itself: no heading, `height` inches high, its legend below it."""
     figure = titled_figure(PANEL, height - 0.12, "", "")
     axes = figure.subplots()
     _draw(axes, metrics, curve, 1.2)
@@ -87,11 +87,11 @@ class RunLine:
     """A run in a panel of `compared_figure`.
 
     Attributes:
-        series: from 0, below the number of SERIES: its colour, line and mark. Runs that differ in the seed alone have one.
+        series: index into SERIES, for colour, line and mark; runs that differ only in the seed share one.
         x, values: what was measured while it trained, and when: at which epochs, or after how many hours.
         end: when it ended, and what was measured then; None where nothing was.
         label: for the legend; "" of a run whose series is there already.
-        rough: whether the values are those of single batches, to be drawn as a running mean.
+        rough: whether the values are of single batches, and drawn as a running mean.
         start: when it began, if not at 0: an upright line, once a series.
     """
 
@@ -106,7 +106,7 @@ class RunLine:
 
 @styled
 def compared_figure(panels: Sequence[Panel], title: str, subtitle: str, hours: bool = False) -> Figure:
-    """Several runs over their epochs: a line while a run trained, a mark for what was measured when it had ended.
+    """Draw several runs over their epochs: a line while a run trained, a mark for what was measured at its end.
 
     Args:
         panels: side by side, the legend of each below it; values: a `RunLine` for each run.
@@ -148,7 +148,7 @@ def compared_figure(panels: Sequence[Panel], title: str, subtitle: str, hours: b
 
 @styled
 def scaling_figure(axes: Mapping[str, Mapping[str, Any]], title: str, subtitle: str) -> Figure:
-    """A log-log panel for each of `axes`: what was measured, and what arithmetic alone would have.
+    """Draw a log-log panel for each of `axes`: the time that was measured, and what the count of operations predicts.
 
     Args:
         axes: name -> "x", "seconds", "flops" (sequences of one length), "slope" (None: not to be quoted) and "expected_slope".
@@ -174,7 +174,7 @@ def scaling_figure(axes: Mapping[str, Mapping[str, Any]], title: str, subtitle: 
 
 
 def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarged: float = 1.0) -> None:
-    """A curve and its axes; letters are `enlarged` so many times."""
+    """Draw a curve and its axes, with letters `enlarged` times as large."""
     epoch, values = _series(metrics, curve.key)
     blue, orange, green, purple, *_ = theme().series
     if curve.exact:
@@ -202,13 +202,13 @@ def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarg
 
 
 def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Epochs and values of the lines that have `key`."""
+    """Return the epochs and values of the lines that have `key`."""
     lines = [line for line in metrics if key in line]
     return np.array([line["epoch"] for line in lines]), np.array([line[key] for line in lines])
 
 
 def smoothed(values: np.ndarray) -> np.ndarray:
-    """A centred running mean over about a fiftieth of the values, cut off at both ends: (n,) -> (n,).
+    """Return a centred running mean over about a fiftieth of the values, cut off at both ends: (n,) -> (n,).
 
     Fewer than 20 values come back as they are: a mean over three would hide how they went.
     """

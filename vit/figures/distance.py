@@ -25,7 +25,7 @@ def distance_figure(
     uniform_entropy: float | None = None,
     dark: bool = False,
 ) -> Figure:
-    """By depth: a dot for each head's mean attention distance, and beside it for its entropy, with the mean of each layer.
+    """Draw each head's mean attention distance, and beside it its entropy, as dots by depth, with the mean of each layer.
 
     Args:
         distances: (layers, heads), pixels; nan where a layer has fewer heads.

@@ -47,9 +47,9 @@ def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
     return environment.get_template(template.name).render(own | values)
 
 
-def data_uri(content: bytes, kind: str = "image/png") -> str:
-    """Return a file as an address that holds it."""
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+def data_uri(png: bytes) -> str:
+    """Return a picture as an address that holds it."""
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def _hash(source: str) -> str:

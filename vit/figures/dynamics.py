@@ -16,13 +16,13 @@ from vit.figures.style import legend_columns, styled, theme, titled_figure
 Courses = Mapping[str, Mapping[str, Tensor]]
 """Name of a matrix -> name of a quantity -> (records, layers)."""
 QUANTITIES = {"gradient_norm": "gradient, before clipping", "drift": "distance from the start, of the start's size"}
-"""What is drawn, a panel each, and its title."""
+"""The quantities that are drawn, and the titles of their panels."""
 DECADES = 4  # that an axis spans at most
 
 
 @styled
 def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str, *, dark: bool = False) -> Figure:
-    """A panel for each of `QUANTITIES`: a line for each matrix, the mean over its layers.
+    """Draw a panel for each of `QUANTITIES`, with a line for each matrix: the mean over its layers.
 
     A matrix that never got a gradient is named as frozen in the legend: a logarithmic axis shows no 0.
 
@@ -49,7 +49,7 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str, 
 
 
 def _over_steps(axes: Axes, steps: np.ndarray) -> None:
-    """Steps are logarithmic: most happens in the first ones."""
+    """Make the axis of steps logarithmic: most happens in the first ones."""
     axes.set_xscale("log")
     axes.set_xlim(steps[0] / 1.12, steps[-1] * 1.2)
     axes.xaxis.set_major_locator(_powers_of_ten(steps[0], steps[-1]))
@@ -59,7 +59,7 @@ def _over_steps(axes: Axes, steps: np.ndarray) -> None:
 
 
 def _logarithmic(axes: Axes) -> None:
-    """A scale around what is drawn; it spans at most so many `DECADES`."""
+    """Make the axis of values logarithmic, around what is drawn; it spans at most `DECADES`."""
     values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
     positive = values[np.isfinite(values) & (values > 0)]
     low, high = (positive.min(), positive.max()) if positive.size else (1.0, 1.0)
@@ -74,5 +74,5 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _powers_of_ten(low: float, high: float) -> LogLocator:
-    """Up to six of them; where there are few, also twice and five times each."""
+    """Return a locator of up to six powers of ten; where there are few, also of twice and five times each."""
     return LogLocator(subs=(1.0,) if high > 30 * low else (1.0, 2.0, 5.0), numticks=6)

@@ -32,11 +32,10 @@ def film_frames(
     masses: Tensor | None = None,
     query: Patch | None = None,
     scale: str = "shared",
-    unit: str | None = None,
     overlay: bool = False,
     dark: bool = False,
 ) -> list[Figure]:
-    """A figure for each of F moments of a run: the image, its maps then, and how far the run had come.
+    """Draw a figure for each of F moments of a run: the image, its maps then, and how far the run had come.
 
     Size, place and scale are the same in all frames, so that only what the model does moves.
 
@@ -47,12 +46,12 @@ def film_frames(
         label: of the image.
         masses: (F, P).
         scale: "shared" by all frames, or "log".
-        panels, query, unit, overlay: as in `attention_figure`.
+        panels, query, overlay: as in `attention_figure`.
 
     Raises:
         ValueError: shapes, counts or the scale do not fit.
     """
-    drawn = ImageMaps.of(maps, maps, panels, [label] * len(moments), masses, query, scale, unit, overlay)
+    drawn = ImageMaps(maps, maps, panels, [label] * len(moments), masses, query, scale, overlay=overlay)
     notes = drawn.notes()
     notes[0] = notes[0].replace("for all maps", "for all maps and frames")
     frames = []
@@ -60,14 +59,14 @@ def film_frames(
         for frame, moment in enumerate(moments):
             sheet = drawn.sheet(1, image[None], title, subtitle, roof=34, keys=drawn.keys(), notes=notes)
             drawn.draw(sheet, 0, sheet.pixels(image[None])[0], frame)
-            sheet.bars(drawn.scales[:1], unit, False, overlay)
+            sheet.bars(drawn.scales[:1], None, False, overlay)
             _draw_progress(sheet, moment, frame, len(moments))
             frames.append(sheet.figure)
     return frames
 
 
 def _draw_progress(sheet: Sheet, moment: str, frame: int, frames: int) -> None:
-    """The moment's name at the left, and a line as long as the run with a point where it is."""
+    """Draw the moment's name at the left, and a line for the run with a point where it is."""
     done, rest = theme().series[1], theme().quiet
     sheet.over(0, fitted(moment, sheet.inside - 150, 10, "bold"), 10)
     axes = sheet.place(sheet.right - 240, 10, 240, 20)
@@ -81,8 +80,8 @@ def _draw_progress(sheet: Sheet, moment: str, frame: int, frames: int) -> None:
 def save_film(frames: Sequence[Figure | np.ndarray], path: Path, seconds: float = 0.6) -> None:
     """Write frames, figures or uint8 (H, W, 3), all of one size, as a GIF that loops, whole or not at all.
 
-    Equal frames give equal files. All share one palette of 256 colours, so that a colour means the same in each. The last one
-    stands three times `seconds`; what is equal to the frame before becomes one with it.
+    Equal frames give equal files. All share one palette of 256 colours, so that a colour means the same in each. The last frame
+    stays for three times `seconds`; equal frames in a row become one.
     """
     pictures = [rendered(frame) if isinstance(frame, Figure) else frame for frame in frames]
     indexed = _indexed(np.stack(pictures))
@@ -101,14 +100,14 @@ def save_film(frames: Sequence[Figure | np.ndarray], path: Path, seconds: float 
 
 
 def rendered(figure: Figure) -> np.ndarray:
-    """A figure's pixels at its own resolution: uint8 (H, W, 3)."""
+    """Return a figure's pixels at its own resolution: uint8 (H, W, 3)."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 def _indexed(pictures: np.ndarray) -> list[Image.Image]:
-    """Frames (F, H, W, 3), uint8, in one palette: each colour becomes the nearest; Pillow's own search is only roughly right.
+    """Return frames uint8 (F, H, W, 3) in one palette, each colour as the nearest; Pillow's own search is only roughly right.
 
     A colour counts by the root of its area, and those of the maps as much as a quarter of all.
     """

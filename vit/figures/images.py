@@ -20,7 +20,7 @@ from vit.figures.style import DPI, fitted, styled, text_width, theme
 def reconstruction_figure(
     original: Tensor, filled: Tensor, hidden: Tensor, labels: Sequence[str], title: str, subtitle: str
 ) -> Figure:
-    """Rows original, masked, filled in; a column per image.
+    """Draw the rows original, masked and filled in, with a column per image.
 
     Args:
         original: (B, C, H, W) from 0 to 1.
@@ -60,7 +60,7 @@ def sheet_figure(
     parts: Tensor | None = None,
     part_names: Sequence[str] = (),
 ) -> Figure:
-    """A sheet of images, beside it the part each pixel belongs to, where that is known.
+    """Draw a sheet of images, and beside it the part that each pixel belongs to, where that is known.
 
     Args:
         images: uint8 (N, C, H, W).
@@ -118,7 +118,7 @@ def pasted_figure(
     title: str,
     subtitle: str,
 ) -> Figure:
-    """Rows of images, in each of which the same place is outlined.
+    """Draw rows of images, with the same place outlined in each.
 
     Args:
         rows: (n, C, H, W) from 0 to 1 each.
@@ -150,7 +150,7 @@ def pairs_figure(
     title: str,
     subtitle: str,
 ) -> Figure:
-    """Pairs of patches as coloured tiles, in rows: 0 is grey, and one scale holds for all, to where 95% of the values lie.
+    """Draw pairs of patches as coloured tiles, in rows: 0 is grey, and one scale, up to the 95% quantile, holds for all.
 
     Args:
         names: of the rows.

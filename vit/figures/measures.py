@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from vit.figures.style import (
     LIGHT,
@@ -42,7 +42,7 @@ class Panel:
         lines: lines across the values: what they are called, and their value.
         share: whether the values are shares of one, written in percent.
         limits: of the axis of the values; None for what they need.
-        log: whether that axis is logarithmic.
+        log: whether that axis is logarithmic, in `arms_figure`.
     """
 
     title: str
@@ -55,19 +55,18 @@ class Panel:
 
 
 @styled
-def arms_figure(
-    names: Sequence[str], panels: Sequence[Panel], title: str, subtitle: str, *, dark: bool = False
-) -> Figure:
-    """What changes from arm to arm of an experiment: a row per arm, a dot at the mean of its seeds.
+def arms_figure(names: Sequence[str], panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
+    """Draw what changes from arm to arm of an experiment: a row per arm, a dot at the mean of its seeds.
 
     A bar reaches one standard deviation to both sides, as "±" does in the tables. The first arm is what the others are compared
-    with: its mean is drawn as a line through all rows.
+    with: its mean is drawn as a line through all rows. The subtitle ends with what dot, bar and line are.
 
     Args:
         names: of the arms, from the top.
         panels: up to three side by side, four in two rows; values: for each arm, those of its seeds, none where it was not
             measured.
     """
+    subtitle += f" · dot: mean over seeds, bar: ± one standard deviation; grey: {names[0]}"
     left = max(text_width(name, 8.5) for name in names) / 72
     legend = 0.2 * any(panel.lines for panel in panels)
     columns = 2 if len(panels) == 4 else len(panels)
@@ -116,10 +115,8 @@ def layers_figure(
     subtitle: str,
     places: Sequence[str] | None = None,
     axis: str = "layer, from 0",
-    *,
-    dark: bool = False,
 ) -> Figure:
-    """Measures from layer to layer: lines for the means over seeds, bands for their range.
+    """Draw measures from layer to layer: lines for the means over seeds, bands for their range.
 
     Panels that show the same series, or the same lines across, have one legend, below them.
 
@@ -162,11 +159,6 @@ def layers_figure(
                 axes.set_xticks(x, list(places)[: len(x)])
         for (name, value), dashes in zip(panel.lines.items(), ((2, 2), (7, 2), (1, 3)), strict=False):
             axes.axhline(value, color=theme().quiet, linewidth=1.2, linestyle=(0, dashes), label=name)
-        if panel.log:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter(lambda value, _: np.format_float_positional(float(f"{value:.3g}"), trim="-"))
-            axes.yaxis.set_minor_locator(NullLocator())
         if panel.limits:
             axes.set_ylim(*panel.limits)
         if panel.share:
@@ -181,15 +173,14 @@ def layers_figure(
 
 
 @styled
-def scatter_figure(
-    panels: Sequence[Panel], up: str, title: str, subtitle: str, log: bool = False, *, dark: bool = False
-) -> Figure:
-    """Points, up to four panels side by side; y is the same measure in all of them, on one scale.
+def scatter_figure(panels: Sequence[Panel], up: str, title: str, subtitle: str) -> Figure:
+    """Draw points, up to four panels side by side; y is the same measure in all of them, on one scale.
+
+    It is logarithmic, but for what lies around 0, which is drawn in equal steps.
 
     Args:
         panels: of the same kinds of points. Values: by name, x and y of the points, each (n,); the unit is that of x.
         up: what y is.
-        log: draw y logarithmically, but for what lies around 0, which is drawn in equal steps.
     """
     columns = min(len(panels), 4)
     width = max(2.6 * columns + 0.6, 6.2)
@@ -213,9 +204,8 @@ def scatter_figure(
                 label=name,
             )
         axes.axhline(0, color=theme().quiet, linewidth=0.8)
-        if log:
-            axes.set_yscale("symlog", linthresh=even)
-            axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_yscale("symlog", linthresh=even)
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.set_xlabel(panel.unit)
     for axes in grid[::columns]:
         axes.set_ylabel(up)
@@ -224,8 +214,8 @@ def scatter_figure(
 
 
 @styled
-def shares_figure(panels: Sequence[Panel], title: str, subtitle: str, *, dark: bool = False) -> Figure:
-    """Bars from 0 to 100%, divided into parts; a part below 0, which works against the others, lies left of 0.
+def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
+    """Draw bars from 0 to 100%, divided into parts; a part below 0, which works against the others, lies left of 0.
 
     Args:
         panels: side by side. Values: for each bar, by its name, the share of each part, six at most; they sum to 1.
@@ -280,10 +270,8 @@ def relations_figure(
     title: str,
     subtitle: str,
     marked: Sequence[tuple[str, str]] = (),
-    *,
-    dark: bool = False,
 ) -> Figure:
-    """Square maps of relations, two side by side, all in one order, in which what is high in the first stands together.
+    """Draw relations as square maps, two side by side, all in the order that puts what is high in the first together.
 
     Args:
         names: K of them.
@@ -323,10 +311,10 @@ def relations_figure(
 
 
 def seriated(values: np.ndarray) -> list[int]:
-    """An order of K things in which those of high values (K, K) stand near each other.
+    """Return an order of K things in which those of high values (K, K) stand near each other.
 
-    Always the two groups that are nearest on average are joined (average linkage, Sokal and Michener 1958), laid end to end
-    so that their nearest ends meet.
+    It joins the two groups that are nearest on average, again and again (average linkage, Sokal and Michener 1958), their
+    nearest ends side by side.
     """
     groups = [[place] for place in range(len(values))]
     while len(groups) > 1:

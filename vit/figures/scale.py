@@ -36,21 +36,21 @@ class Scale(Normalize):
         self.lowest, self.highest, self.log = lowest, highest, log
 
     def __call__(self, value: Any, clip: bool | None = None) -> Any:
-        """Where values lie between the first and the last colour, 0 to 1; nan is masked."""
+        """Return where values lie between the first and the last colour, 0 to 1; nan is masked."""
         inside = np.clip(np.ma.masked_invalid(value), self.low, self.top)
         if self.log:
             return np.ma.log(inside / self.low) / np.log(self.top / self.low)
         return (inside - self.low) / (self.top - self.low)
 
     def inverse(self, value: Any) -> Any:
-        """The values at places from 0 to 1."""
+        """Return the values at places from 0 to 1."""
         if self.log:
             return self.low * (self.top / self.low) ** np.asarray(value)
         return self.low + np.asarray(value) * (self.top - self.low)
 
     @classmethod
     def of(cls, values: np.ndarray, log: bool = False) -> Scale:
-        """The scale, linear or logarithmic, for all of `values`, of any shape; nan does not count.
+        """Return the scale, linear or logarithmic, for all of `values`, of any shape; nan does not count.
 
         It starts at 0, or at the lowest value where that is negative. A few outliers do not stretch it: where the
         highest is more than twice what 98% stay below, it ends there, and the bar says so. A logarithmic one starts likewise at
@@ -82,7 +82,7 @@ class Scale(Normalize):
         return self.lowest < self.low
 
     def ticks(self, most: int) -> list[float]:
-        """Round values within the scale, up to about `most` of them."""
+        """Return round values within the scale, up to about `most` of them."""
         if self.log:
             ways: list[Locator] = [LogLocator(subs=subs, numticks=99) for subs in ((1, 2, 5), (1, 3), (1,))]
         else:
@@ -127,10 +127,10 @@ def enlarged(grids: np.ndarray, size: Sequence[int]) -> np.ndarray:
 
 
 def in_multiples_of_even(maps: np.ndarray) -> np.ndarray:
-    """Attention (..., rows, columns) over what each patch that is there would get of a sum of 1 spread evenly over them."""
+    """Divide attention (..., rows, columns) by the share of each patch if 1 were spread evenly over those that are not nan."""
     return maps * (~np.isnan(maps)).sum((-2, -1), keepdims=True)
 
 
 def short(value: float) -> str:
-    """A number as one writes it beside a bar."""
+    """Return a number as it is written beside a bar."""
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"

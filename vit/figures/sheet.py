@@ -275,9 +275,8 @@ class Sheet(Page):
             colours = matplotlib.colormaps[theme().colours]
             if overlay:
                 clear = 1.0 if unit is None else scale.low
-                rgba = laid_over(colours, float(scale(clear)))(np.arange(256))[
-                    :, None
-                ]  # over an image from black to white
+                rgba = laid_over(colours, float(scale(clear)))(np.arange(256))[:, None]
+                # over an image from black to white
                 mixed = rgba[..., 3:] * rgba[..., :3] + (1 - rgba[..., 3:]) * faded(np.linspace(0, 1, 256))
                 colours = colours.with_extremes(under=tuple(mixed[0, 128]), over=tuple(mixed[-1, 128]))
             bar = self.figure.colorbar(
@@ -306,9 +305,9 @@ def faded(grey: np.ndarray) -> np.ndarray:
 
 
 def laid_over(colours: Colormap, clear: float) -> ListedColormap:
-    """The colours of a map over an image: nothing up to the place `clear`, 0 to 1, then more and more, to nearly opaque.
+    """Return the colours of a map over an image: transparent up to the place `clear`, 0 to 1, then more and more opaque.
 
-    None is so near the paper as to be a veil.
+    The palest colours are left out: over an image they would look like a veil.
     """
     much = np.clip((np.linspace(0, 1, 256) - clear) / max(1 - clear, 1 / 256), 0, 1)
     return ListedColormap(np.column_stack([colours(0.4 + 0.6 * much)[:, :3], 0.9 * much]))

@@ -68,7 +68,7 @@ def read_finished(folder: Path) -> FinishedRun:
 
 
 def _figures(record: RunRecord) -> dict[str, float]:
-    """What a run measured, by column: of the summary, and probes of its own images by all their labels."""
+    """Return what a run measured, by column: its summary, and probes of its own images with all their labels."""
     found = {figure.short: figure.of_summary(record.summary) for figure in FIGURES.values() if not figure.baseline_of}
     method, key = LINEAR.in_results
     for results in record.results.values():
@@ -131,7 +131,7 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
 
 
 def _target(record: RunRecord) -> str:
-    """What a pretraining's loss is about: two losses can be compared where it is the same; "" for a classifier."""
+    """Return what a pretraining's loss is about, "" for a classifier: losses of different targets are not comparable."""
     settings = record.settings
     if OBJECTIVES[settings["train.objective"]].labels:
         return ""
@@ -140,7 +140,7 @@ def _target(record: RunRecord) -> str:
 
 
 def _targets(runs: Sequence[FinishedRun]) -> list[str]:
-    """Return the targets of those that are pretrainings, each once."""
+    """Return the targets of all pretrainings, each once."""
     return list(dict.fromkeys(target for run in runs if (target := _target(run.record))))
 
 
@@ -210,7 +210,7 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path, hours: bool = False) -> N
 
 
 def _watched(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """Those of which there is accuracy over the hours; the others get a note.
+    """Return the runs that measured accuracy while they trained; the others get a note.
 
     Raises:
         ComparisonError: there are none.
@@ -227,7 +227,7 @@ def _watched(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
 
 
 def _over_epochs(run: RunRecord, series: int) -> tuple[dict[tuple[str, bool], RunLine], str]:
-    """What is drawn of a run, by the panel it belongs to, and on what its end was measured."""
+    """Return the line of a run in each panel, and the images that its end was measured on."""
     lines = {}
     for curve in curves_of(run.settings, run.tested_on, run.summary, run.metrics):
         key = curve.val_key if any(curve.val_key in line for line in run.metrics) else curve.key
@@ -239,7 +239,7 @@ def _over_epochs(run: RunRecord, series: int) -> tuple[dict[tuple[str, bool], Ru
 
 
 def _over_hours(run: RunRecord, series: int) -> tuple[dict[tuple[str, bool], RunLine], str]:
-    """The same over the hours; those behind its first weights come before its own.
+    """Return the same over the hours, which begin after those that its first weights took.
 
     Its end is what it measured itself, or what `vit evaluate RUN --out RUN/NAME` has measured on the test images since.
     """
@@ -261,11 +261,11 @@ def _over_hours(run: RunRecord, series: int) -> tuple[dict[tuple[str, bool], Run
 
 
 def _about(data: Mapping[str, Any]) -> str:
-    """The images that something was measured on: "10,000 test images of CIFAR-10"."""
+    """Return the images that something was measured on: "10,000 test images of CIFAR-10"."""
     return f"{data['test_images']:,} {data['tested_on']} of {one_line(data['name'])}"
 
 
 def _mean(values: Sequence[float], figure: Figure) -> str:
-    """The mean of several seeds and their standard deviation, or the one value."""
+    """Return the mean of several seeds and their standard deviation, or the one value."""
     spread = f" ± {figure.write(statistics.stdev(values))}" if len(values) > 1 else ""
     return figure.write(statistics.mean(values)) + spread

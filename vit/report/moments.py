@@ -102,7 +102,7 @@ def moments_of_run(record: RunRecord) -> tuple[list[Moment], list[str]]:
 
 
 def _weights(files: RunFiles) -> list[tuple[str, Path]]:
-    """The weights to show: a name for each, and where it is."""
+    """Return the weights to show: a name for each, and its path."""
     if kept := list(files.saved_snapshots().items()):
         last, most = len(kept) - 1, min(len(kept), MOST_MOMENTS) - 1
         return [kept[round(i * last / max(most, 1))] for i in range(most + 1)]

@@ -24,6 +24,7 @@ from vit.errors import UserError, one_line
 from vit.evaluate.classification import read_confusion
 from vit.figures import confusion_figure, reliability_figure, why_not_drawn
 from vit.figures.document import data_uri, render_page
+from vit.figures.sheet import PIXELATED
 from vit.interpret.inputs import short_name
 from vit.pretrained import shipped
 from vit.report.moments import moments_of_run
@@ -44,7 +45,6 @@ from vit.training.objectives import objective_class
 TEMPLATE = Path(__file__).with_name("report.html")
 SIGNATURE = '<meta name="generator" content="vit report">'
 """What tells such a page from other files; stands in the template."""
-PIXELATED = 64  # pixels a side up to which an image is enlarged with its pixels as squares
 MIXED_UP = 5  # pairs of classes that are named as those most mixed up
 EXPLORE = "explore.html"  # the page of `vit explore` in a run's folder, which is linked
 LOOK_AROUND = "A page to look around in its attention"

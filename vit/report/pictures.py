@@ -120,9 +120,8 @@ def curve_pictures(record: RunRecord) -> list[dict[str, str]]:
         values = [line[key] for line in record.metrics if key in line]
         ends = f": from {curve.write(values[0], '.3g')} to {curve.write(values[-1], '.3g')}" if values else ""
         lines = "".join(f"; {name} {curve.write(value)}" for name, value in curve.lines.items())
-        height = (
-            2.05 if curve in draw.STEERING else 4.2 if len(own) == 1 else 3.2
-        )  # inches; alone, it stands beside two
+        # inches; alone, it stands beside two
+        height = 2.05 if curve in draw.STEERING else 4.2 if len(own) == 1 else 3.2
         picture = in_both_themes(
             partial(draw.curve_figure, record.metrics, curve, height),
             f"{curve.title} over {record.epochs:.1f} epochs{ends}{lines}",

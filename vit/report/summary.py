@@ -18,7 +18,7 @@ SAMPLES = 10
 
 
 def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]) -> dict[str, Any]:
-    """All there is to know about a finished run.
+    """Return all there is to know about a finished run.
 
     Args:
         run: at its last step.

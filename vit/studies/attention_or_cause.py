@@ -53,7 +53,7 @@ HEAD_MEASURES = ("sharpness", "on other tokens", "strongest weight", "what it wr
 
 @dataclass(frozen=True)
 class Asked:
-    """n hidden patches, and what each of the K visible patches of their images is to them."""
+    """n hidden patches, and how much they rest on each of the K visible patches of their images."""
 
     image: Tensor  # (n,) number of the image
     hidden: Tensor  # (n,) number of the patch
@@ -344,10 +344,7 @@ def patches_figure(scores: dict[str, Tensor], data: str) -> Figure:
         Panel("rank correlation", values[0], lines={"chance": 0.0}),
         Panel("nearness held constant", values[1], lines={"chance": 0.0}),
     ]
-    about = (
-        f"{data} · against the change of a hidden patch when a visible one is left out"
-        " · dot: mean over seeds, bar: ± one standard deviation; grey: nearness"
-    )
+    about = f"{data} · against the change of a hidden patch when a visible one is left out"
     return arms_figure(list(scores), panels, "What tells which patches matter?", about)
 
 
@@ -368,4 +365,4 @@ def heads_figure(groups: dict[str, Tensor], correlations: Tensor, data: str) -> 
         for i, (name, unit, mean) in enumerate(zip(HEAD_MEASURES, units, correlations.mean(0).tolist(), strict=True))
     ]
     about = f"{data} · a point a head, of all seeds; r: rank correlation over all heads of a model, mean over seeds"
-    return scatter_figure(panels, "growth of the loss without it (log)", "Which heads matter?", about, log=True)
+    return scatter_figure(panels, "growth of the loss without it (log)", "Which heads matter?", about)

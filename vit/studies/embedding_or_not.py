@@ -69,7 +69,7 @@ def study(experiment: Experiment) -> Results:
     ]
     about = (
         f"{models[0].data.name} · mean angle between the directions that W_E writes and those that a head reads: 0 where they"
-        " are the same, 90 where they have nothing in common · dot: mean over seeds, bar: ± one standard deviation"
+        " are the same, 90 where they have nothing in common"
     )
     names = ["two random spaces", *MATRICES]
     figure = arms_figure(names, panels, "Do W_Q, W_K and W_V read what the embedding writes?", about)
@@ -102,11 +102,11 @@ def principal_angles(a: Tensor, b: Tensor) -> Tensor:
     return torch.from_numpy(np.degrees(angles[::-1]))
 
 
-def chance_angles(m: int, n: int, dim: int, draws: int = 20) -> Tensor:
+def chance_angles(m: int, n: int, dim: int) -> Tensor:
     """Return the mean principal angles of random subspaces of m and n of `dim` dimensions: (min(m, n),)."""
     generator = torch.Generator().manual_seed(0)
     found = [
         principal_angles(*(torch.randn(size, dim, generator=generator, dtype=torch.float64) for size in (m, n)))
-        for _ in range(draws)
+        for _ in range(20)
     ]
     return torch.stack(found).mean(0)

@@ -72,6 +72,6 @@ def study(experiment: Experiment) -> Results:
         Panel(title, [found[key].values for found in scores.values()], lines=lines[key], share=key != "loss")
         for key, title in SCORES.items()
     ]
-    about = f"{data.name}, {budget} · dot: mean over seeds, bar: ± one standard deviation; grey: all learn"
-    figure = arms_figure([*models], panels, "What is lost when a part does not learn, or is not there", about)
+    title = "What is lost when a part does not learn, or is not there"
+    figure = arms_figure([*models], panels, title, f"{data.name}, {budget}")
     return Results([Table(budget, columns, rows)], {"arms": figure})

@@ -49,9 +49,8 @@ CONTEXT = slice(3, None)  # of TERMS, those that the image has a part in
 WHEEL, BALL = "wheel", "ball"  # a ball is drawn by the wheel's code, see vit.data.scenes.LOOK_ALIKES
 HOME, STREET, ELSEWHERE = "home", "another street", ("meadow", "sea", "air")
 OTHERS = (STREET, *ELSEWHERE)
-GROUPS = {scene: slice(i, i + 1) for i, scene in enumerate(OTHERS)} | {
-    "meadow, sea or air": slice(1, None)
-}  # of OTHERS
+GROUPS = {scene: slice(i, i + 1) for i, scene in enumerate(OTHERS)} | {"meadow, sea or air": slice(1, None)}
+"""Of OTHERS."""
 CASES = 200  # wheels that are pasted elsewhere, at most
 
 
@@ -73,12 +72,8 @@ class Design(NamedTuple):
 class Cases:
     """n wheels in street images, and where else they and as many balls are put."""
 
-    scenes: dict[
-        str, Tensor
-    ]  # uint8 (n, C, H, W) each: the wheel's own image, another street, a meadow, a sea, the air
-    givers: dict[
-        str, tuple[Tensor, Tensor]
-    ]  # of wheels and balls: the images they are cut out of, and the places there
+    scenes: dict[str, Tensor]  # uint8 (n, C, H, W) each: the wheel's own image, another street, meadow, sea, air
+    givers: dict[str, tuple[Tensor, Tensor]]  # of wheels and balls: the images they are cut out of, the places there
     places: Tensor  # (n,) where they are put: the wheel's own place
 
     def pasted(self, trained: Trained, kind: str, scene: str) -> tuple[Tensor, Tensor, Tensor]:

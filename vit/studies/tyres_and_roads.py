@@ -47,21 +47,12 @@ class Company:
     kinds: Kinds
     looks: dict[str, Tensor]  # (K, K) by view: how alike their pixels are
     cosines: dict[tuple[str, str], Tensor]  # (seeds, S, K, K) by arm and view
-    follows: dict[
-        tuple[str, str, str], Tensor
-    ]  # (seeds, S, 3) by company, arm and view: the `Association` with cosines
-
+    follows: dict[tuple[str, str, str], Tensor]  # (seeds, S, 3) by company, arm, view: the `Association` with cosines
     asked: dict[tuple[str, str], Tensor]  # (seeds, layers, K, K) by arm and view: the logits, query by key
 
-    def logit(self, query: str, key: str, arm: str, view: str) -> Tensor:
-        """Return what one kind asks of another: (seeds, layers)."""
-        names = self.kinds.names
-        return self.asked[arm, view][:, :, names.index(query), names.index(key)]
-
-    def cosine(self, one: str, other: str, arm: str, view: str) -> Tensor:
-        """Return the cosine of two kinds: (seeds, S)."""
-        names = self.kinds.names
-        return self.cosines[arm, view][:, :, names.index(one), names.index(other)]
+    def between(self, relation: Tensor, one: str, other: str) -> Tensor:
+        """Return the relation (..., K, K) of two kinds: (...)."""
+        return relation[..., self.kinds.names.index(one), self.kinds.names.index(other)]
 
 
 def study(experiment: Experiment) -> Results:
@@ -78,11 +69,8 @@ def study(experiment: Experiment) -> Results:
     pictures = {"gain": gain_figure(found)}
     if known[0][0] == scenes:
         tables = [asking_table(found[0]), wheel_table(found[0]), *tables]
-        pictures = (
-            {"asking": asking_figure(found[0]), "wheel": wheel_figure(found[0])}
-            | pictures
-            | {"parts": parts_figure(found[0])}
-        )
+        first = {"asking": asking_figure(found[0]), "wheel": wheel_figure(found[0])}
+        pictures = first | pictures | {"parts": parts_figure(found[0])}
     return Results(tables, pictures)
 
 
@@ -92,16 +80,14 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Company:
     arms = {"trained": [one.model for one in trained], "random weights": [one.initial for one in trained]}
     arms |= {arm: [one.model for one in models] for arm in SHUFFLED if (models := experiment.models(arm, config))}
     looks = {view: kinds.looks(trained[0], view) for view in kinds.views}
-    cosines = {
-        (arm, view): torch.stack([kinds.cosines(trained[0], model.encoder, view) for model in models])
-        for arm, models in arms.items()
-        for view in kinds.views
-    }
-    asked = {
-        (arm, view): torch.stack([kinds.logits(trained[0], model.encoder, view) for model in models])
-        for arm, models in arms.items()
-        for view in kinds.views
-    }
+    cosines, asked = (
+        {
+            (arm, view): torch.stack([of(trained[0], model.encoder, view) for model in models])
+            for arm, models in arms.items()
+            for view in kinds.views
+        }
+        for of in (kinds.cosines, kinds.logits)
+    )
     follows = {
         (name, arm, view): torch.tensor([[association(stage, met, looks[view]) for stage in model] for model in models])
         for name, met in kinds.met.items()
@@ -134,14 +120,13 @@ def company_table(found: Company, met: str) -> Table:
 def wheel_table(scenes: Company) -> Table:
     """Return the cosines of wheels and their doubles with roads."""
     pairs = ((WHEEL, ROAD), (BALL, ROAD), (BUOY, ROAD), (WHEEL, GRASS), (BALL, GRASS), (WHEEL, BALL))
-    names = scenes.kinds.names
     rows: list[tuple[str | Seeds, ...]] = [
-        ("pixels", view, *(f"{likeness[names.index(one), names.index(other)]:.2f}" for one, other in pairs))
+        ("pixels", view, *(f"{scenes.between(likeness, *pair):.2f}" for pair in pairs))
         for view, likeness in scenes.looks.items()
     ]
-    for arm, view in scenes.cosines:
+    for (arm, view), cosines in scenes.cosines.items():
         for name, stage in {"static embedding": 0, "last block": -1}.items():
-            cells = (seeds(scenes.cosine(one, other, arm, view)[:, stage], digits=2) for one, other in pairs)
+            cells = (seeds(scenes.between(cosines[:, stage], *pair), digits=2) for pair in pairs)
             rows.append((f"{name}, {arm}", view, *cells))
     title = "Scenes: cosines of wheels, and of what is drawn by the wheel's code and never comes with a road"
     return Table(title, ("tokens", "patches", *(f"{one} and {other}" for one, other in pairs)), rows)
@@ -151,10 +136,12 @@ def asking_table(scenes: Company) -> Table:
     """Return what wheels and balls ask of roads and of grass, and by how much more of roads."""
     places = {"first layer": slice(1), "last layer": slice(-1, None), "all layers": slice(None)}
     rows = []
-    for arm, view in scenes.asked:
-        asked = [[scenes.logit(query, key, arm, view) for key in (ROAD, GRASS)] for query in (WHEEL, BALL)]
+    for (arm, view), logits in scenes.asked.items():
         for name, layers in places.items():
-            cells = (of[:, layers] for road, grass in asked for of in (road, grass, road - grass))
+            asked = [
+                [scenes.between(logits[:, layers], query, key) for key in (ROAD, GRASS)] for query in (WHEEL, BALL)
+            ]
+            cells = (of for road, grass in asked for of in (road, grass, road - grass))
             rows.append((f"{name}, {arm}", view, *(seeds(of, digits=2) for of in cells)))
     keys = (f"k({ROAD})", f"k({GRASS})", "difference")
     title = (
@@ -181,7 +168,6 @@ def gain_figure(found: list[Company]) -> Figure:
     panels = [Panel(title, list(arms.values()), "cosine gained", limits=limits) for title, arms in measured.items()]
     about = (
         "after the last block, with one standard deviation more of being in one image; looks and places held constant"
-        " · dot: mean over seeds, bar: ± one standard deviation; grey: trained"
     )
     names = list(next(iter(measured.values())))
     return arms_figure(names, panels, f"How much nearer are patches that are often {TOGETHER}?", about)
@@ -192,7 +178,7 @@ def wheel_figure(scenes: Company) -> Figure:
     panels = [
         Panel(
             f"{arm}, {view}",
-            {kind: scenes.cosine(kind, ROAD, arm, view).numpy() for kind in (WHEEL, BALL, BUOY)},
+            {kind: scenes.between(scenes.cosines[arm, view], kind, ROAD).numpy() for kind in (WHEEL, BALL, BUOY)},
             "cosine with roads",
             limits=(-1, 1),
         )
@@ -205,7 +191,10 @@ def wheel_figure(scenes: Company) -> Figure:
 def asking_figure(scenes: Company) -> Figure:
     """Draw what wheels and balls ask of roads and of grass, from layer to layer."""
     shown = ((WHEEL, "trained"), (BALL, "trained"), (WHEEL, "random weights"))
-    asked = {one: {key: scenes.logit(one[0], key, one[1], WHOLE).numpy() for key in (ROAD, GRASS)} for one in shown}
+    asked = {
+        (kind, arm): {key: scenes.between(scenes.asked[arm, WHOLE], kind, key).numpy() for key in (ROAD, GRASS)}
+        for kind, arm in shown
+    }
     ends = [end for series in asked.values() for values in series.values() for end in (values.min(), values.max())]
     room = 0.08 * (max(ends) - min(ends))
     panels = [

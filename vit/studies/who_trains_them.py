@@ -64,13 +64,9 @@ def study(experiment: Experiment) -> Results:
         [(arm, loss, "" if loss is whole else loss - whole) for arm, loss in losses.items()],
     )
     panel = Panel("loss over hidden patches", [loss.values for loss in losses.values()])
-    title, about = (
-        "What is lost when one of them stands still",
-        "dot: mean over seeds, bar: ± one standard deviation; grey: all learn",
-    )
     pictures = {
         "gradients": gradients_figure(pull, data.name),
-        "frozen": arms_figure(list(losses), [panel], title, f"{data.name} · {about}"),
+        "frozen": arms_figure(list(losses), [panel], "What is lost when one of them stands still", data.name),
     }
     return Results([*gradient_tables(pull, images), frozen], pictures)
 
@@ -140,8 +136,5 @@ def gradients_figure(pull: Pull, data: str) -> Figure:
         Panel(title, [of[name].flatten(1).mean(1).tolist() for name in MATRICES], "of the matrix's size", log=True)
         for title, of in shown.items()
     ]
-    about = (
-        f"{data} · mean over layers; dot: mean over seeds, bar: ± one standard deviation; grey: W_E;"
-        " positions: of models that learn them"
-    )
+    about = f"{data} · mean over layers; positions: of models that learn them"
     return arms_figure(MATRICES, panels, "One loss pulls at every matrix", about)

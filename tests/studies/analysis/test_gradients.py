@@ -2,22 +2,18 @@
 
 import pytest
 import torch
-from torch import nn
+from tiny import randomize
 
 from vit.config import DecoderConfig, ViTConfig
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
 from vit.studies.analysis.gradients import drift, masked_gradients, sizes
 
-ENCODER = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=24, depth=3, num_heads=3, pos_embed="sincos")
+ENCODER = ViTConfig((16, 16), (4, 4), embed_dim=24, depth=3, num_heads=3)
 
 
-def model_of(**settings):
-    torch.manual_seed(0)
-    model = build_autoencoder(ViTConfig(**ENCODER | settings), DecoderConfig(dim=16, depth=1, num_heads=2), True)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    return model
+def model_of():
+    return randomize(build_autoencoder(ENCODER, DecoderConfig(dim=16, depth=1, num_heads=2), True), 0.3).eval()
 
 
 def loss_of(model, images, mask):

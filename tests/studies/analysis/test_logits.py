@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tiny import randomize
 from torch import nn
 
 from vit.config import ViTConfig
@@ -32,13 +33,8 @@ KINDS = [
 
 
 def encoder_of(**settings) -> VisionTransformer:
-    torch.manual_seed(0)
     sizes = dict(image_size=(8, 12), patch_size=(2, 4), embed_dim=24, depth=3, num_heads=3, pos_embed="sincos")
-    model = VisionTransformer(ViTConfig(**sizes | settings))
-    for parameter in model.parameters():
-        if parameter.requires_grad:  # not the fixed positions
-            nn.init.normal_(parameter, std=0.3)
-    return model.eval()
+    return randomize(VisionTransformer(ViTConfig(**sizes | settings)), 0.3).eval()
 
 
 def images(count: int = 3, seed: int = 1) -> torch.Tensor:
@@ -174,16 +170,12 @@ def test_a_form_gives_the_logits_of_contents():
     pictures = torch.randn(2, 3, 8, 12)
     patches = patchify(pictures, (4, 4))
     block = encoder.blocks[0]
-    divisor = (encoder.embed(encoder.patchify(pictures)).var(-1, unbiased=False) + block.norm1.eps).sqrt()[
-        :, 1:
-    ]  # (B, L)
-    forms = pixel_forms(encoder)
-    expected = (
-        torch.einsum("bip,hpq,bjq->bhij", patches, forms, patches) / (divisor[:, :, None] * divisor[:, None])[:, None]
-    )
-    torch.testing.assert_close(
-        split_first_logits(encoder, pictures)[0, 0, :, :, 1:, 1:], expected, rtol=1e-4, atol=1e-5
-    )
+    tokens = encoder.embed(encoder.patchify(pictures))
+    divisor = (tokens.var(-1, unbiased=False) + block.norm1.eps).sqrt()[:, 1:]  # (B, L)
+    products = torch.einsum("bip,hpq,bjq->bhij", patches, pixel_forms(encoder), patches)
+    expected = products / (divisor[:, :, None] * divisor[:, None])[:, None]
+    contents = split_first_logits(encoder, pictures)[0, 0, :, :, 1:, 1:]
+    torch.testing.assert_close(contents, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_an_inner_product_is_symmetric_and_positive_and_its_negative_is_not():
