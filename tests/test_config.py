@@ -25,6 +25,7 @@ from vit.config import (
     RunConfig,
     TrainConfig,
     ViTConfig,
+    flat_settings,
 )
 from vit.errors import one_line
 from vit.settings import RENAMED, SECTIONS, TrainCommand, config_parser, parse_config, parse_train_command, to_yaml
@@ -476,3 +477,20 @@ def test_settings_that_somebody_named_are_known():
     given = train_command("--config", config_file("model: {depth: 3}"), "--model.patch_size=8").given
     assert {"model.depth", "model.patch_size"} <= given
     assert not {"model.preset", "model.image_size", "train.epochs"} & given
+
+
+RAW = ("NestedArg", "<class", "Union", "Literal", "Expected", "typing", "\n")
+
+
+def test_no_message_has_the_words_of_a_library():
+    """A part of a setting that has none, and a value of another kind, which a text may be."""
+    for key in flat_settings(Config().to_dict()):
+        with pytest.raises(ConfigError, match=f"{key}.part: there is no such setting") as refused:
+            parse_train_command([f"--{key}.part=1"])
+        messages = [str(refused.value)]
+        try:
+            parse_train_command([f"--{key}={{a: 1}}"])
+        except ConfigError as error:
+            assert str(error).startswith(f"{key}: ")
+            messages.append(str(error))
+        assert not [word for word in RAW for message in messages if word in message]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, set_parsing_settings
@@ -22,6 +23,9 @@ CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.par
 QUICKSTART = CONFIGS / "quickstart.yaml"
 RUN_CONFIG = "config.yaml"
 HELP = {"-h", "--help"}
+
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
+"""Types in words."""
 
 _MOVED = {
     "data": {"augment": "crop crop_scale crop_ratio crop_padding flip rand_augment rand_magnitude erasing"},
@@ -105,12 +109,40 @@ def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[s
         parsed = parser.parse_args([*(f"--config={path}" for path in files), *settings])
         return {name: section(**parsed[name].as_dict()) for name, section in sections.items()}
     except ArgumentError as error:
-        message = one_line(str(error.message)).replace("Parser key ", "").replace("typing.", "")
-        words = r"unrecognized arguments: --([\w.]+)|Group '(\w+)' does not accept option '(\w+)'"
-        if unknown := re.search(words, message):
-            keys = [f"{name}.{item.name}" for name, section in sections.items() for item in fields(section)]
-            message += did_you_mean(".".join(filter(None, unknown.groups())), keys)
-        raise ConfigError(f"{message.rstrip('.')}. All keys are listed by --help") from error
+        raise ConfigError(_reason(str(error.message), sections)) from error
+
+
+def _reason(message: str, sections: dict[str, type]) -> str:
+    """Return what is wrong with a setting that the parser refuses: its key, its value, and what it may be.
+
+    Args:
+        message: jsonargparse's, with the names of Python's types and of its own.
+        sections: by name.
+    """
+    if found := re.search(r'Parser key "(\w+)\.(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL):
+        section, name, value = found.groups()
+        if nested := re.match(r"NestedArg\(key='(.*?)',", value):
+            return one_line(
+                f"{section}.{name}.{nested[1]}: there is no such setting; {section}.{name} is one, without parts"
+            )
+        hint = get_type_hints(sections[section])[name]
+        types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        pair = {tuple: "a pair as [A,B]", list: "a list as [A,B]"}
+        allowed = in_words([kind for kind in types if kind is not NoneType], WORDS | pair)
+        return one_line(f"{section}.{name}: {value!r} cannot be used; {allowed}")
+    message = one_line(message).replace("Parser key ", "").replace("typing.", "")
+    words = r"unrecognized arguments: --([\w.]+)|Group '(\w+)' does not accept option '(\w+)'"
+    if unknown := re.search(words, message):
+        keys = [f"{name}.{item.name}" for name, section in sections.items() for item in fields(section)]
+        message += did_you_mean(".".join(filter(None, unknown.groups())), keys)
+    return f"{message.rstrip('.')}. All keys are listed by --help"
+
+
+def in_words(types: Iterable[Any], names: dict[Any, str], comma: str = ", ", last: str = " or ") -> str:
+    """Return types in words, the choices of a Literal one by one."""
+    kinds = (get_args(kind) if get_origin(kind) is Literal else (get_origin(kind) or kind,) for kind in types)
+    words = [names.get(kind, str(kind)) if isinstance(kind, type) else str(kind) for some in kinds for kind in some]
+    return last.join(filter(None, (comma.join(words[:-1]), words[-1])))
 
 
 def config_file(name: str) -> Path:

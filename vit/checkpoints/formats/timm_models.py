@@ -126,7 +126,11 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
         labels = [labels[key] for key in sorted(labels, key=lambda key: int(key) if str(key).isdecimal() else 0)]
     mean, std = (tuple(settings[key]) if settings.get(key) else None for key in ("mean", "std"))
     names = tuple(map(str, labels)) if isinstance(labels, list | tuple) else ()
-    return Hints(only_given(encoder), {}, None, mean, std, settings.get("interpolation"), names)
+    mode, notes = settings.get("crop_mode") or "center", []
+    if mode != "center":
+        notes.append(f"its settings fit images by {shorten(mode)!r}, which is not done here; taken as 'center'")
+    way = settings.get("interpolation"), names, tuple(notes), settings.get("crop_pct")
+    return Hints(only_given(encoder), {}, None, mean, std, *way)
 
 
 def fetch(name: str) -> Source:
