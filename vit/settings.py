@@ -103,6 +103,11 @@ def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[s
             key = option.removeprefix("--").partition("=")[0]
             if option.startswith("--") and key in RENAMED:
                 raise ConfigError(f"{key}: {RENAMED[key]}")
+            if option.startswith("--") and key.count(".") > 1:  # to the parser, a part of the setting before the dot
+                whole = ".".join(key.split(".")[:2])
+                raise ConfigError(
+                    f"{one_line(key)}: there is no such setting; {one_line(whole)} would be one, without parts"
+                )
         files = [str(config_file(name)) for name in files]
         for path in files:
             check_file(Path(path), sections)
@@ -121,10 +126,6 @@ def _reason(message: str, sections: dict[str, type]) -> str:
     """
     if found := re.search(r'Parser key "(\w+)\.(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL):
         section, name, value = found.groups()
-        if nested := re.match(r"NestedArg\(key='(.*?)',", value):
-            return one_line(
-                f"{section}.{name}.{nested[1]}: there is no such setting; {section}.{name} is one, without parts"
-            )
         hint = get_type_hints(sections[section])[name]
         types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         pair = {tuple: "a pair as [A,B]", list: "a list as [A,B]"}
