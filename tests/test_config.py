@@ -484,11 +484,11 @@ RAW = ("NestedArg", "<class", "Union", "Literal", "Expected", "typing", "\n")
 @pytest.mark.parametrize(
     ("key", "allowed"),
     [
-        ("train.epochs", "a whole number"),
-        ("data.source", "cifar10, cifar100, folder, scenes, hf or dataset"),
-        ("data.download", "true or false"),
-        ("model.image_size", "a whole number or a pair as [A,B]"),
-        ("augment.crop_scale", "a pair as [A,B]"),
+        ("train.epochs", "a whole number (int)"),
+        ("data.source", "'cifar10', 'cifar100', 'folder', 'scenes', 'hf' or 'dataset'"),
+        ("data.download", "true or false (bool)"),
+        ("model.image_size", "a whole number (int) or 2 elements as [A,B] (tuple)"),
+        ("augment.crop_scale", "2 elements as [A,B] (tuple)"),
         ("run.track", "a list as [A,B]"),
     ],
 )

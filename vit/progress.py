@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_LINES = 15.0
 
 T = TypeVar("T")
 

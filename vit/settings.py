@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -24,8 +24,11 @@ QUICKSTART = CONFIGS / "quickstart.yaml"
 RUN_CONFIG = "config.yaml"
 HELP = {"-h", "--help"}
 
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
-"""Types in words."""
+TYPES = {
+    int: "a whole number (int)", float: "a number (float)", bool: "true or false (bool)", str: "a text (str)",
+    tuple: "2 elements as [A,B] (tuple)", list: "a list as [A,B]",
+}  # fmt: skip
+"""What a value may be, in words and as the help has it."""
 
 _MOVED = {
     "data": {"augment": "crop crop_scale crop_ratio crop_padding flip rand_augment rand_magnitude erasing"},
@@ -128,8 +131,7 @@ def _reason(message: str, sections: dict[str, type]) -> str:
         section, name, value = found.groups()
         hint = get_type_hints(sections[section])[name]
         types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        pair = {tuple: "a pair as [A,B]", list: "a list as [A,B]"}
-        allowed = in_words([kind for kind in types if kind is not NoneType], WORDS | pair)
+        allowed = in_words([kind for kind in types if kind is not NoneType], TYPES, show=repr)
         return one_line(f"{section}.{name}: {value!r} cannot be used; {allowed}")
     message = one_line(message).replace("Parser key ", "").replace("typing.", "")
     words = r"unrecognized arguments: --([\w.]+)|Group '(\w+)' does not accept option '(\w+)'"
@@ -139,10 +141,16 @@ def _reason(message: str, sections: dict[str, type]) -> str:
     return f"{message.rstrip('.')}. All keys are listed by --help"
 
 
-def in_words(types: Iterable[Any], names: dict[Any, str], comma: str = ", ", last: str = " or ") -> str:
-    """Return types in words, the choices of a Literal one by one."""
+def in_words(
+    types: Iterable[Any],
+    names: Mapping[Any, str],
+    comma: str = ", ",
+    last: str = " or ",
+    show: Callable[[Any], str] = str,
+) -> str:
+    """Return types in words, the choices of a Literal one by one, as `show` has them."""
     kinds = (get_args(kind) if get_origin(kind) is Literal else (get_origin(kind) or kind,) for kind in types)
-    words = [names.get(kind, str(kind)) if isinstance(kind, type) else str(kind) for some in kinds for kind in some]
+    words = [names.get(kind, str(kind)) if isinstance(kind, type) else show(kind) for some in kinds for kind in some]
     return last.join(filter(None, (comma.join(words[:-1]), words[-1])))
 
 

@@ -18,7 +18,7 @@ from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, DefaultHelpFor
 
 from vit.config import BUILT_IN, ConfigError, NonNegative, Positive, Probability, Section
 from vit.errors import did_you_mean, one_line
-from vit.settings import HELP, WORDS, in_words
+from vit.settings import HELP, in_words
 
 POSITIONAL = {"positional": True}
 """Metadata of a field that is given by its place; as `--name` it may be given too."""
@@ -26,6 +26,9 @@ FOLDER, DATA = {"metavar": "FOLDER"}, {"metavar": "NAME|FOLDER"}
 """Metadata of a path that is a folder, all others being files, and of what names data."""
 PAGE, PICTURE = (".html", ".htm"), (".png", ".svg", ".pdf")
 """The endings of files that are written."""
+WORDS = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path", tuple: "a pair as 32,48",
+}  # fmt: skip
 METAVARS = {int: "N", float: "X", bool: "true|false", tuple: "N,N"}
 
 
@@ -238,7 +241,7 @@ def _reason(error: ArgumentError, options: dict[str, Option]) -> str:
     message, by_name = str(error.message), {option.field.name: option for option in options.values()}
     if found := re.match(r'Parser key "(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL):
         option = by_name[found[1]]
-        allowed = in_words(option.types, WORDS | {tuple: "a pair as 32,48"})
+        allowed = in_words(option.types, WORDS)
         return f"{option.spelled}: {found[2]!r} cannot be used; {allowed}"
     if found := re.match(r"the following arguments are required: (\w+)", message):
         return f"{by_name[found[1]].spelled}: is needed"
