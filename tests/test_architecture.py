@@ -33,7 +33,7 @@ FLOORS = [
     ["device", "runs", "settings"],
     ["config", "pretrained"],
     ["load_options"],
-    ["atomic", "errors", "openmp", "progress"],
+    ["atomic", "errors", "loading", "openmp", "progress"],
 ]
 CALLED_FROM_BELOW = {("vit.pretrained", "vit.checkpoints"), ("vit.pretrained", "vit.checkpoints.hub")}
 """Of a model's methods alone: `from_pretrained`, `save_pretrained`, `push_to_hub`."""

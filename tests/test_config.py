@@ -476,3 +476,29 @@ def test_settings_that_somebody_named_are_known():
     given = train_command("--config", config_file("model: {depth: 3}"), "--model.patch_size=8").given
     assert {"model.depth", "model.patch_size"} <= given
     assert not {"model.preset", "model.image_size", "train.epochs"} & given
+
+
+RAW = ("NestedArg", "<class", "Union", "Literal", "Expected", "typing", "\n")
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed"),
+    [
+        ("train.epochs", "a whole number (int)"),
+        ("data.source", "'cifar10', 'cifar100', 'folder', 'scenes', 'hf' or 'dataset'"),
+        ("data.download", "true or false (bool)"),
+        ("model.image_size", "a whole number (int) or 2 elements as [A,B] (tuple)"),
+        ("augment.crop_scale", "2 elements as [A,B] (tuple)"),
+        ("run.track", "a list as [A,B]"),
+    ],
+)
+def test_no_message_has_the_words_of_a_library(key, allowed):
+    """A part of a setting that has none, and a value of another kind."""
+    for wrong, said in (
+        (".part=1", f"{key}.part: there is no such"),
+        ("=x y", f"{key}: 'x y' cannot be used; {allowed}"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            parse_train_command([f"--{key}{wrong}"])
+        assert str(refused.value).startswith(said)
+        assert not [word for word in RAW if word in str(refused.value)]

@@ -15,6 +15,7 @@ from vit.progress import track
 def clock(monkeypatch) -> Iterator[list[float]]:
     """The seconds that the next looks at the clock show, one after the other."""
     seconds: list[float] = []
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 20.0)
     monkeypatch.setattr(progress.time, "monotonic", lambda: seconds.pop(0))
     yield seconds
     assert seconds == []
@@ -44,3 +45,16 @@ def test_a_terminal_has_a_bar_that_goes(monkeypatch, capsys):
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
     assert list(track([1, 2], "layers")) == [1, 2]
     assert re.search(r"layers: .*0/2 \[", capsys.readouterr().err)
+
+
+def test_within_a_long_item_lines_go_on(clock, capsys):
+    clock += [0, 10, 21, 30, 45]
+    fits = track(range(2), "linear probe", unit=" fits")
+    assert next(fits) == 0
+    for _ in range(3):
+        fits.pulse()
+    assert next(fits) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "linear probe  0/2 fits  00:21 gone",
+        "linear probe  1/2 fits  00:45 gone  00:45 left",
+    ]

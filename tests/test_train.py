@@ -468,7 +468,7 @@ def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path):
     assert (summary["data"]["source"], summary["data"]["name"]) == ("scenes", "Scenes")
     assert (summary["data"]["train_images"], summary["data"]["test_images"]) == (64, 64)
     warning = " ".join(done.err.split())
-    assert warning.count("WARNING: ") == 2  # at the beginning, and again at the end, where it is read
+    assert warning.count("WARNING: ") == 1
     assert summary["data"]["warning"] in warning
     assert "CIFAR-10" in summary["data"]["warning"]
     assert "Scenes" in done.out

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-SECONDS_BETWEEN_LINES = 20.0
+SECONDS_BETWEEN_LINES = 15.0
 
 T = TypeVar("T")
 
 
-def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "") -> Iterator[T]:
+def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "") -> Tracked[T]:
     """Yield `items`, with a bar on stderr that goes when they end; into a file or a pipe, with a line now and then.
 
     Both say how long it has gone on and, where the number of items is known, how long it still will.
@@ -25,19 +25,47 @@ def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "
         total: number of items, where `items` has no length.
         unit: of the items, " images" say; by default steps.
     """
-    unit = unit or " steps"
-    if sys.stderr.isatty():
-        return iter(tqdm(items, what, total, leave=False, unit=unit, dynamic_ncols=True))
-    return _lines(items, what, len(items) if total is None and isinstance(items, Sized) else total, unit)
+    return Tracked(items, what, len(items) if total is None and isinstance(items, Sized) else total, unit or " steps")
 
 
-def _lines(items: Iterable[T], what: str, total: int | None, unit: str) -> Iterator[T]:
-    began = shown = time.monotonic()
-    for count, item in enumerate(items, 1):
-        yield item
+class Tracked(Iterator[T]):
+    """The items of `track`, each done when the next one is asked for."""
+
+    def __init__(self, items: Iterable[T], what: str, total: int | None, unit: str):
+        self._items, self._what, self._total, self._unit = iter(items), what, total, unit
+        self._bar = None
+        if sys.stderr.isatty():
+            self._bar = tqdm(desc=what, total=total, leave=False, unit=unit, dynamic_ncols=True)
+        self._count = -1  # of the items that are done; the first is not asked for yet
+        self._began = self._shown = 0.0
+
+    def __next__(self) -> T:
+        """Return the next item, or end the bar with the items."""
+        self._count += 1
+        if self._count == 0:
+            self._began = self._shown = time.monotonic()
+        elif self._bar is not None:
+            self._bar.update()
+        else:
+            self.pulse()
+        try:
+            return next(self._items)
+        except BaseException:
+            if self._bar is not None:
+                self._bar.close()
+            raise
+
+    def pulse(self) -> None:
+        """Say that the work goes on, if it is time to: within an item that may take long."""
+        if self._bar is not None:
+            self._bar.update(0)
+            return
         now = time.monotonic()
-        if now - shown >= SECONDS_BETWEEN_LINES:
-            shown = now
-            text = f"{what}  {count:,}{f'/{total:,}' if total else ''}{unit}  {tqdm.format_interval(now - began)} gone"
-            left = f"  {tqdm.format_interval((now - began) / count * (total - count))} left" if total else ""
-            print(text + left, file=sys.stderr, flush=True)
+        if now - self._shown < SECONDS_BETWEEN_LINES:
+            return
+        self._shown, gone = now, now - self._began
+        text = f"{self._what}  {self._count:,}{f'/{self._total:,}' if self._total else ''}{self._unit}"
+        text += f"  {tqdm.format_interval(gone)} gone"
+        if self._total and self._count:
+            text += f"  {tqdm.format_interval(gone / self._count * (self._total - self._count))} left"
+        print(text, file=sys.stderr, flush=True)

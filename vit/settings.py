@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, set_parsing_settings
@@ -22,6 +23,12 @@ CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.par
 QUICKSTART = CONFIGS / "quickstart.yaml"
 RUN_CONFIG = "config.yaml"
 HELP = {"-h", "--help"}
+
+TYPES = {
+    int: "a whole number (int)", float: "a number (float)", bool: "true or false (bool)", str: "a text (str)",
+    tuple: "2 elements as [A,B] (tuple)", list: "a list as [A,B]",
+}  # fmt: skip
+"""What a value may be, in words and as the help has it."""
 
 _MOVED = {
     "data": {"augment": "crop crop_scale crop_ratio crop_padding flip rand_augment rand_magnitude erasing"},
@@ -99,18 +106,52 @@ def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[s
             key = option.removeprefix("--").partition("=")[0]
             if option.startswith("--") and key in RENAMED:
                 raise ConfigError(f"{key}: {RENAMED[key]}")
+            if option.startswith("--") and key.count(".") > 1:  # to the parser, a part of the setting before the dot
+                whole = ".".join(key.split(".")[:2])
+                raise ConfigError(
+                    f"{one_line(key)}: there is no such setting; {one_line(whole)} would be one, without parts"
+                )
         files = [str(config_file(name)) for name in files]
         for path in files:
             check_file(Path(path), sections)
         parsed = parser.parse_args([*(f"--config={path}" for path in files), *settings])
         return {name: section(**parsed[name].as_dict()) for name, section in sections.items()}
     except ArgumentError as error:
-        message = one_line(str(error.message)).replace("Parser key ", "").replace("typing.", "")
-        words = r"unrecognized arguments: --([\w.]+)|Group '(\w+)' does not accept option '(\w+)'"
-        if unknown := re.search(words, message):
-            keys = [f"{name}.{item.name}" for name, section in sections.items() for item in fields(section)]
-            message += did_you_mean(".".join(filter(None, unknown.groups())), keys)
-        raise ConfigError(f"{message.rstrip('.')}. All keys are listed by --help") from error
+        raise ConfigError(_reason(str(error.message), sections)) from error
+
+
+def _reason(message: str, sections: dict[str, type]) -> str:
+    """Return what is wrong with a setting that the parser refuses: its key, its value, and what it may be.
+
+    Args:
+        message: jsonargparse's, with the names of Python's types and of its own.
+        sections: by name.
+    """
+    if found := re.search(r'Parser key "(\w+)\.(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL):
+        section, name, value = found.groups()
+        hint = get_type_hints(sections[section])[name]
+        types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        allowed = in_words([kind for kind in types if kind is not NoneType], TYPES, show=repr)
+        return one_line(f"{section}.{name}: {value!r} cannot be used; {allowed}")
+    message = one_line(message).replace("Parser key ", "").replace("typing.", "")
+    words = r"unrecognized arguments: --([\w.]+)|Group '(\w+)' does not accept option '(\w+)'"
+    if unknown := re.search(words, message):
+        keys = [f"{name}.{item.name}" for name, section in sections.items() for item in fields(section)]
+        message += did_you_mean(".".join(filter(None, unknown.groups())), keys)
+    return f"{message.rstrip('.')}. All keys are listed by --help"
+
+
+def in_words(
+    types: Iterable[Any],
+    names: Mapping[Any, str],
+    comma: str = ", ",
+    last: str = " or ",
+    show: Callable[[Any], str] = str,
+) -> str:
+    """Return types in words, the choices of a Literal one by one, as `show` has them."""
+    kinds = (get_args(kind) if get_origin(kind) is Literal else (get_origin(kind) or kind,) for kind in types)
+    words = [names.get(kind, str(kind)) if isinstance(kind, type) else show(kind) for some in kinds for kind in some]
+    return last.join(filter(None, (comma.join(words[:-1]), words[-1])))
 
 
 def config_file(name: str) -> Path:

@@ -18,6 +18,7 @@ from vit.checkpoints.formats.timm import timm_config
 from vit.checkpoints.reading import read_checkpoint
 from vit.config import ViTConfig
 from vit.data.augment import Normalization
+from vit.data.decode import Preparation
 from vit.pretrained import WEIGHTS, entry_points
 
 default_cfgs: dict[str, dict[str, Any]] = {}
@@ -28,7 +29,8 @@ def _register(name: str, folder: Path) -> None:
     """Register a model with timm; its SHA-256 is compared here, because timm compares none."""
     hints = native_hints(read_checkpoint(folder))
     normalize = Normalization(list(hints.mean or ()), list(hints.std or ()))
-    config = timm_config(ViTConfig(**hints.encoder), normalize, hints.interpolation or "bicubic", hints.class_names)
+    prepared = Preparation(hints.interpolation or "bicubic", hints.crop_share or 1.0)
+    config = timm_config(ViTConfig(**hints.encoder), normalize, prepared, hints.class_names)
     labels = {"label_names": config["label_names"]} if "label_names" in config else {}
     default_cfgs[name] = config["pretrained_cfg"] | labels | {"file": str(folder / WEIGHTS)}
 

@@ -175,7 +175,6 @@ def finish(run: Run, folder: RunFolder) -> None:
     write_report(folder.path, folder.report)
     write_manifest(folder)
 
-    warn(run.data)
     speed = f"{run.step:,} steps in {run.seconds:,.0f} s, {summary['images_per_second']:,.0f} images/s"
     print(f"\n{one_line(run.data.name)}: {speed}")
     print(f"measured on {len(run.data.test):,} {run.data.tested_on}:")

@@ -1,21 +1,29 @@
 """`origin.transform`: to the bit what the commands show a model, as torchvision's pipelines hand images on."""
 
+import json
 import pickle
 
 import numpy as np
 import pytest
+import timm
 import torch
+import torchvision
 from PIL import Image
+from timm.data import create_transform, resolve_data_config
 from torch.utils.data import DataLoader
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
+from torchvision.transforms._presets import ImageClassification
+from transformers import AutoImageProcessor, BitImageProcessorPil, Dinov2Config, Dinov2Model
 
-from vit.checkpoints import load_model, save_model
+from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
+from vit.checkpoints.reading import CONFIG_HASH, config_hash
 from vit.cli import main
 from vit.config import DataConfig, ViTConfig
 from vit.data import load_data
 from vit.data.augment import Normalization
+from vit.data.folder import list_splits
 from vit.data.images import DataError
 from vit.encoder import VisionTransformer
 
@@ -25,13 +33,15 @@ NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A classifier of each interpolation, a grey one, and images of all kinds in two classes."""
+    """A classifier of each interpolation, one that takes the middle, a grey one, and images of all kinds in two classes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))  # the folder cache
     torch.manual_seed(0)
     config = dict(image_size=SIZE, patch_size=(4, 4), embed_dim=16, depth=1, num_heads=2, num_classes=2)
     for name in ("bicubic", "bilinear"):
         save_model(tmp_path / name, VisionTransformer(ViTConfig(**config)), NORMALIZE, ("a", "b"), interpolation=name)
+    cut = dict(interpolation="bilinear", crop_share=0.8)
+    save_model(tmp_path / "cut", VisionTransformer(ViTConfig(**config)), NORMALIZE, ("a", "b"), **cut)
     grey = VisionTransformer(ViTConfig(**config, channels=1))
     save_model(tmp_path / "grey", grey, Normalization([0.5], [0.2]), ("a", "b"))
     pixels = np.random.default_rng(0).integers(0, 256, (40, 64, 4), dtype=np.uint8)
@@ -66,7 +76,7 @@ def seen(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("name", ["bicubic", "bilinear", "grey"])
+@pytest.mark.parametrize("name", ["bicubic", "bilinear", "cut", "grey"])
 def test_files_are_what_vit_attention_shows_the_model(name, place, seen):
     files = sorted((place / "images").rglob("*.*"))
     assert main(["attention", name, *map(str, files), "--out", "look"]) == 0
@@ -76,7 +86,7 @@ def test_files_are_what_vit_attention_shows_the_model(name, place, seen):
     assert (mine.dtype, mine.shape[1:]) == (torch.float32, (1 if name == "grey" else 3, *SIZE))
 
 
-@pytest.mark.parametrize("name", ["bicubic", "bilinear", "grey"])
+@pytest.mark.parametrize("name", ["bicubic", "bilinear", "cut", "grey"])
 def test_tensors_are_what_vit_evaluate_shows_the_model(name, place, seen):
     """Scenes are 32 x 32, so they are cut and resized."""
     assert main(["evaluate", name, "--data", "scenes", "--limit", "10", "--method", "knn"]) == 0
@@ -87,6 +97,38 @@ def test_tensors_are_what_vit_evaluate_shows_the_model(name, place, seen):
     assert torch.equal(transform(tv_tensors.Image(data.test.images[0])), one)
     grey = data.test.images[:, :1]
     torch.testing.assert_close(transform(grey), transform(grey.expand(-1, 3, -1, -1)), rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize("name", ["bicubic", "bilinear", "cut", "grey"])
+def test_a_folder_is_what_vit_embed_shows_the_model(name, place, seen):
+    assert main(["embed", name, "--data", "images", "--out", "features.npz"]) == 0
+    origin, found = load_model(name).origin, np.load("features.npz")
+    mine = torch.stack([origin.transform(Image.open(place / "images" / file)) for file in found["files"]])
+    assert torch.equal(mine, torch.cat(seen))
+    tokens = load_model(name, part="encoder")(mine)
+    torch.testing.assert_close(torch.from_numpy(found["patches"]), tokens[:, -12:], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "most"), [("bilinear", 0), ("cut", 0), ("bicubic", 0.05), ("grey", 0.05)])
+def test_a_folder_is_what_vit_evaluate_shows_the_model(name, most, place, seen):
+    """A model that takes its images as this package trains shares the cache of training: they are resized twice."""
+    y, x = np.mgrid[:90, :120] / 20
+    for i, way in enumerate("xy" * 4):
+        smooth = np.stack([np.sin(x + i), np.cos(y - i), np.sin(x * y / 3)], -1) * 120 + 128
+        file = place / "photos" / "ab"[i % 2] / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(smooth.astype(np.uint8)).rotate(90 * (way == "y"), expand=True).save(file)
+    assert main(["evaluate", "bilinear", "photos", "--method", "knn"]) == 0  # its cache is not that of another
+    seen.clear()
+    assert main(["evaluate", name, "photos", "--method", "knn"]) == 0
+    files = [place / "photos" / file.name for part in list_splits(place / "photos") for file in part]
+    transform = load_model(name).origin.transform
+    mine = torch.stack([transform(Image.open(file)) for file in files])
+    assert (mine - torch.cat(seen)).abs().max() <= most
+    if name == "cut":
+        assert (
+            mine - torch.stack([load_model("bilinear").origin.transform(Image.open(file)) for file in files])
+        ).abs().max() > 0.5
 
 
 def test_it_is_a_torchvision_transform(place):
@@ -125,3 +167,63 @@ def test_a_picture_that_cannot_be_read_is_refused(place):
     for picture in (Image.open(file), Image.new("F", (20, 20))):
         with pytest.raises(DataError):
             load_model("bicubic").origin.transform(picture)
+
+
+# --- oracles: what the makers of a checkpoint would show it -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def photo():
+    y, x = np.mgrid[:200, :300] / 9
+    smooth = np.stack([np.sin(x), np.cos(y), np.sin(x * y / 9)], -1) * 120 + 128
+    return Image.fromarray(smooth.astype(np.uint8))
+
+
+@pytest.mark.parametrize(("crop_pct", "interpolation"), [(0.9, "bicubic"), (0.9, "bilinear"), (1.0, "bicubic")])
+def test_timm_prepares_the_same_pixels(crop_pct, interpolation, photo, tmp_path):
+    settings = dict(img_size=144, patch_size=48, depth=1, num_classes=3)
+    theirs = timm.create_model("vit_tiny_patch16_224", pretrained=False, **settings)
+    theirs.pretrained_cfg |= {"crop_pct": crop_pct, "interpolation": interpolation, "input_size": (3, 144, 144)}
+    timm.models.save_for_hf(theirs, tmp_path / "timm", model_args=settings, safe_serialization="both")
+    expected = create_transform(**resolve_data_config({}, model=theirs))(photo)
+    ours = load_model(tmp_path / "timm")
+    assert torch.equal(ours.origin.transform(photo), expected)
+
+    # and it goes with the model into other formats
+    for to in ("timm", "safetensors"):
+        convert_model(ours, to, tmp_path / f"as {to}")
+        again = load_model(tmp_path / f"as {to}").origin
+        assert torch.equal(again.transform(photo), expected)
+        assert ("the middle 90.0%" in repr(again.transform)) == (crop_pct < 1)
+
+
+def test_torchvision_prepares_the_same_pixels(photo):
+    """What its presets of vit_b_16 say."""
+    theirs = torchvision.models.VisionTransformer(56, 8, 1, 2, 16, 16, num_classes=3)
+    expected = ImageClassification(crop_size=56, resize_size=64)(photo)
+    ours = load_model(theirs.state_dict(), num_heads=2).origin.transform(photo)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("size", [{"shortest_edge": 256}, {"height": 256, "width": 256}])
+def test_transformers_prepares_the_same_pixels(size, photo, tmp_path):
+    square, shape = photo.crop((0, 0, 200, 200)), {"height": 224, "width": 224}
+    settings = dict(image_size=224, patch_size=112, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    Dinov2Model(Dinov2Config(**settings)).save_pretrained(tmp_path / "hf")
+    theirs = BitImageProcessorPil(size=size, crop_size=shape, do_center_crop=True, resample=3)
+    theirs.save_pretrained(tmp_path / "hf")
+    ours = load_model(tmp_path / "hf")
+    expected = torch.as_tensor(np.asarray(theirs(square)["pixel_values"]))[0]
+    torch.testing.assert_close(ours.origin.transform(square), expected, rtol=0, atol=1e-5)
+    convert_model(ours, "huggingface", tmp_path / "again")
+    again = AutoImageProcessor.from_pretrained(tmp_path / "again")(square)["pixel_values"]
+    torch.testing.assert_close(ours.origin.transform(square), torch.as_tensor(np.asarray(again))[0], rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("share", [0, 1.5, True, "most", float("nan")])
+def test_a_share_that_is_none_is_refused(share, place):
+    config = json.loads((place / "bicubic" / "config.json").read_text())
+    config["crop_share"] = share
+    (place / "bicubic" / "config.json").write_text(json.dumps({**config, CONFIG_HASH: config_hash(config)}))
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        load_model("bicubic")

@@ -90,10 +90,32 @@ def test_what_is_not_there_is_said_before_torch_is_loaded(argv, vit_command):
 
 def test_training_says_where_it_goes_before_torch_is_loaded(tmp_path):
     main_end, end = os.openpty()
-    code = "import sys; from vit.cli import main; sys.modules['torch'] = None; main(['train', '--out', 'new'])"
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch')")  # -c looks here first
+    code = "from vit.cli import main; main(['train', '--out', 'new'])"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, stderr=end, env=os.environ | {"PYTHONPATH": str(ROOT)})
     os.close(end)
     assert os.read(main_end, 10_000).startswith(b"run      new: torch is being loaded")
+    os.close(main_end)
+
+
+@pytest.mark.parametrize("json", [[], ["--json"]], ids=["", "--json"])
+def test_every_command_says_a_word_before_torch_is_loaded(json, tmp_path):
+    """On a terminal's stderr, once; what stdout is for stays alone there, and errors that need no torch come without it."""
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch')")
+    main_end, end = os.openpty()
+    for what in ("vit-tiny-p4-cifar10", "gone"):
+        code = f"from vit.cli import main; main(['evaluate', {what!r}, '--data', 'scenes', *{json!r}])"
+        words = {
+            "cwd": tmp_path,
+            "stdout": subprocess.PIPE,
+            "stderr": end,
+            "env": os.environ | {"PYTHONPATH": str(ROOT)},
+        }
+        assert subprocess.run([sys.executable, "-c", code], **words).stdout == b""
+        said = os.read(main_end, 10_000)
+        assert said.count(b"torch is being loaded") == (what != "gone")
+        assert said.startswith(b"vit evaluate: torch is being loaded ..." if what != "gone" else b"vit: error: ")
+    os.close(end)
     os.close(main_end)
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import pytest
 
+from vit.cli import main
 from vit.cli.options import POSITIONAL, ShownImages, choose_command, read_options
 from vit.config import ConfigError, Probability, Section
 from vit.load_options import LoadOptions
@@ -108,3 +109,21 @@ def test_choose_command(capsys):
     for argv, said in ((["swim"], "there is no command 'swim'"), ([], "a command is missing")):
         with pytest.raises(ConfigError, match=said):
             choose_command("vit", "Vision.", {"fly": "to fly"}, argv)
+
+
+@pytest.mark.parametrize(
+    "command", ["attention", "explore", "predict", "embed", "evaluate", "report", "compare", "verify"]
+)
+def test_a_part_of_an_option_is_answered_in_words(command, capsys):
+    """`--data folder --data.root X` is how train.py is told; jsonargparse would read a part of --data."""
+    for words in (
+        ["--data.root", "X"],
+        ["--data", "folder", "--data.root", "X"],
+        ["--out.name=x"],
+        ["--nosuch.part=1"],
+    ):
+        assert main([command, "vit-tiny-p4-cifar10", *words]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert f"unrecognized arguments: {words[-2] if words[-1] == 'X' else words[0].partition('=')[0]}" in error
+        assert "NestedArg" not in error

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -270,9 +271,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paths: list[str] = []
     original = decode.decode
 
-    def recorded(path: str, image_size: tuple[int, int]) -> bytes | str:
+    def recorded(path: str, *how: Any) -> bytes | str:
         paths.append(path)
-        return original(path, image_size)
+        return original(path, *how)
 
     monkeypatch.setattr(decode, "decode", recorded)
     return paths
@@ -430,10 +431,10 @@ def test_what_fails_leaves_the_old_cache(root):
 def test_threads_give_the_same_in_the_same_order(root, monkeypatch, small_file):
     original, names = decode.decode, set()
 
-    def delayed(path: str, image_size: tuple[int, int]) -> bytes | str:
+    def delayed(path: str, *how: Any) -> bytes | str:
         names.add(threading.current_thread().name)
         time.sleep(0.005 * random.random())
-        return original(path, image_size)
+        return original(path, *how)
 
     monkeypatch.setattr(decode, "decode", delayed)
     monkeypatch.setattr(folder, "SMALL_FILE", small_file)

@@ -100,6 +100,7 @@ def _write_native(model: Model, origin: Origin, out: Path, half: bool, run: RunR
         origin.class_names,
         origin.data,
         interpolation=origin.interpolation,
+        crop_share=origin.crop_share,
         data_content_hash=origin.data_content_hash,
         dtype=torch.float16 if half else torch.float32,
         figures=figures,

@@ -46,6 +46,7 @@ def facts(network: Network) -> dict[str, Any]:
         "mean": origin.normalize.mean,
         "std": origin.normalize.std,
         "interpolation": origin.interpolation,
+        "crop_share": origin.crop_share,
         "class_names": list(origin.class_names),
         "used": report.used,
         "converted": {target: {"from": list(names), "how": how} for target, (names, how) in report.converted.items()},
@@ -61,6 +62,7 @@ def describe(network: Network, known: dict[str, Any], every: bool = False) -> st
     """Return the `facts` of a network as a table for people; with `every`, list each tensor of the model too."""
     decoder, names, count = network.decoder, known["class_names"], known["parameters"]
     mean, std = (", ".join(f"{value:.3f}" for value in known[key]) for key in ("mean", "std"))
+    cropped = f", the middle {known['crop_share']:.1%}" if known["crop_share"] < 1 else ""
     table = {
         "file": ", ".join(known["files"]) or known["path"],
         "checksum": known["checksum"],
@@ -69,7 +71,7 @@ def describe(network: Network, known: dict[str, Any], every: bool = False) -> st
         "grid": f"{size_text(known['grid_size'])} patches",
         "decoder": "none",
         "parameters": f"{sum(count.values()):,}" + (f", {count['decoder']:,} of them the decoder's" if decoder else ""),
-        "normalised by": f"mean {mean}, std {std}, {known['interpolation']} resizing",
+        "normalised by": f"mean {mean}, std {std}, {known['interpolation']} resizing{cropped}",
     }
     if decoder:
         target = "normalised pixels" if network.norm_pix_loss else "pixels"

@@ -21,6 +21,7 @@ from vit.checkpoints.formats.timm import same_in_timm, timm_config
 from vit.checkpoints.reading import CONFIG_HASH, config_hash
 from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization
+from vit.data.decode import Preparation
 from vit.encoder import VisionTransformer
 from vit.mae import Model, build_autoencoder
 from vit.pretrained import CONFIG, WEIGHTS
@@ -41,6 +42,7 @@ def save_model(
     data: str = "",
     *,
     interpolation: str = "bicubic",
+    crop_share: float = 1.0,
     data_content_hash: str = "",
     dtype: torch.dtype = torch.float32,
     figures: dict[str, Any] | None = None,
@@ -54,6 +56,7 @@ def save_model(
         class_names: of the head, or of the training data.
         data: name of the training data.
         interpolation: of resizing images to the model's size.
+        crop_share: of an image's centred part that is kept.
         data_content_hash: of the training data's images (`vit.data.Dataset.content_hash`).
         dtype: of the weights on disk; they are loaded as float32 whatever it is.
         figures: that were measured (see `vit.runs.RunRecord.figures`), for config.json.
@@ -66,6 +69,7 @@ def save_model(
         "mean": normalize.mean,
         "std": normalize.std,
         "interpolation": interpolation,
+        "crop_share": crop_share,
         "class_names": class_names,
         "data": data,
         "data_content_hash": data_content_hash,
@@ -73,7 +77,7 @@ def save_model(
         **({"figures": figures} if figures else {}),
     }
     if same_in_timm(model.encoder.config):
-        config |= timm_config(model.encoder.config, normalize, interpolation, class_names)
+        config |= timm_config(model.encoder.config, normalize, Preparation(interpolation, crop_share), class_names)
         if model.decoder is not None:
             config["model_args"]["pretrained_strict"] = False  # timm has no place for the decoder
     write_weights(Path(folder), tensors, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from vit.checkpoints.names import Shape
 from vit.checkpoints.reading import Source
 from vit.config import ViTConfig
 from vit.data.augment import Normalization, cut_to_shape, to_float
-from vit.data.decode import decode
+from vit.data.decode import Preparation, decode
 from vit.data.images import DataError
 from vit.errors import one_line
 
@@ -75,6 +76,8 @@ class Origin:
         format: of the file.
         normalize: of the input: uint8 images from 0 to 255, or floats from 0 to 1.
         interpolation: of resizing images to the model's size: "bicubic" or "bilinear".
+        crop_share: of each side of an image's centred part that the model takes: the part is resized to so many pixels that the
+            model's size is this share of them, rounded down to whole pixels as timm does.
         image_size: (H, W) that the model takes.
         channels: C that it takes.
         class_names: of the head, or of the training data; empty if nothing names them.
@@ -88,6 +91,7 @@ class Origin:
     format: str
     normalize: Normalization
     interpolation: str
+    crop_share: float
     image_size: tuple[int, int]
     channels: int
     class_names: tuple[str, ...]
@@ -120,6 +124,7 @@ class Origin:
             format=format.name,
             normalize=Normalization(_per_channel(mean, encoder.channels), _per_channel(std, encoder.channels)),
             interpolation=interpolation,
+            crop_share=hints.crop_share or format.crop_share,
             image_size=encoder.image_size,
             channels=encoder.channels,
             class_names=hints.class_names if encoder.num_classes in (0, len(hints.class_names)) else (),
@@ -133,8 +138,14 @@ class Origin:
         """Return whether images with this hash (of `vit.data.ImageSet`) are those that its training set aside."""
         return self.data_content_hash.rpartition("-")[2] == content_hash
 
+    @property
+    def prepared(self) -> Preparation:
+        """How pictures become the model's pixels."""
+        height = self.image_size[0]
+        return Preparation(self.interpolation, height / math.floor(height / self.crop_share + 1e-6))
+
     def read_images(self, paths: Sequence[str | Path]) -> Tensor:
-        """Read image files as the model takes them, up to `normalize`: cut to its shape, resized, in its channels.
+        """Read image files as the model takes them, up to `normalize`: cut and resized its way, in its channels.
 
         Args:
             paths: of JPEG, PNG and other usual formats; see `vit.data.decode`.
@@ -147,11 +158,11 @@ class Origin:
         """
         pictures = []
         for path in paths:
-            content = decode(str(path), self.image_size, self.interpolation)
+            content = decode(str(path), self.image_size, self.prepared)
             if isinstance(content, str):
                 raise DataError(f"{path}: {content}")
             pictures.append(torch.frombuffer(bytearray(content), dtype=torch.uint8).view(3, *self.image_size))
-        return self.fit(torch.stack(pictures))
+        return self._in_channels(torch.stack(pictures))
 
     def fit(self, images: Tensor) -> Tensor:
         """Cut and resize images of a data set to what the model takes.
@@ -166,18 +177,19 @@ class Origin:
             DataError: the model takes no pictures in colour or grey.
         """
         images = cut_to_shape(self._in_channels(images), self.image_size)
-        if images.shape[-2:] == self.image_size:
-            return images
-        from torchvision.transforms import InterpolationMode  # takes seconds to import
-        from torchvision.transforms.v2.functional import resize
+        if images.shape[-2:] != self._size_before_crop:
+            from torchvision.transforms import InterpolationMode  # takes seconds to import
+            from torchvision.transforms.v2.functional import resize
 
-        return resize(images, list(self.image_size), InterpolationMode(self.interpolation), antialias=True)
+            images = resize(images, list(self._size_before_crop), InterpolationMode(self.interpolation), antialias=True)
+        return self._crop(images)
 
-    def inputs(self, images: Tensor) -> Tensor:
+    def inputs(self, images: Tensor, whole: bool = False) -> Tensor:
         """Prepare images of a data set as in training: the model's input; `fit` would round them once more.
 
         Args:
             images: uint8 (B, 3, h, w).
+            whole: keep all of their centred part, as of images that are cut already.
 
         Returns:
             float32 (B, C, H, W).
@@ -185,7 +197,11 @@ class Origin:
         Raises:
             DataError: as for `fit`.
         """
-        return self.normalize(to_float(self._in_channels(images), self.image_size, self.interpolation))
+        images = self._in_channels(images)
+        if whole:
+            return self.normalize(to_float(images, self.image_size, self.interpolation))
+        images = cut_to_shape(images, self.image_size)
+        return self.normalize(self._crop(to_float(images, self._size_before_crop, self.interpolation)))
 
     @property
     def transform(self) -> Transform:
@@ -201,6 +217,17 @@ class Origin:
         from vit.checkpoints.transform import ModelTransform  # torchvision's transforms take seconds to import
 
         return ModelTransform(self)
+
+    @property
+    def _size_before_crop(self) -> tuple[int, int]:
+        height, width = (round(size / self.prepared.crop_share) for size in self.image_size)
+        return height, width
+
+    def _crop(self, images: Tensor) -> Tensor:
+        """Cut the middle of the model's size out of images (B, C, h, w)."""
+        (height, width), (h, w) = self.image_size, images.shape[-2:]
+        top, left = round((h - height) / 2), round((w - width) / 2)
+        return images[..., top : top + height, left : left + width]
 
     def _in_channels(self, images: Tensor) -> Tensor:
         if self.channels not in (1, 3):

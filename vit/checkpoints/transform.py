@@ -23,14 +23,15 @@ class ModelTransform(Transform):
 
     def transform(self, inpt: Image.Image | Tensor, params: dict[str, Any]) -> Tensor:
         """Return the input (..., C, H, W) that a picture, or uint8 images (..., 3, h, w), are for the model."""
-        images = self._pixels(inpt) if isinstance(inpt, Image.Image) else inpt
-        inputs = self.origin.inputs(images.reshape(-1, *images.shape[-3:]))
-        return inputs.reshape(*images.shape[:-3], *inputs.shape[1:])
+        if isinstance(inpt, Image.Image):
+            return self.origin.inputs(self._pixels(inpt)[None], whole=True)[0]
+        inputs = self.origin.inputs(inpt.reshape(-1, *inpt.shape[-3:]))
+        return inputs.reshape(*inpt.shape[:-3], *inputs.shape[1:])
 
     def _pixels(self, picture: Image.Image) -> Tensor:
         """Return a picture at the model's size: uint8 (3, H, W)."""
         try:
-            return pil_to_tensor(fit_picture(picture, self.origin.image_size, self.origin.interpolation))
+            return pil_to_tensor(fit_picture(picture, self.origin.image_size, self.origin.prepared))
         except (ValueError, OSError) as error:
             raise DataError(str(error)) from error
 
@@ -38,4 +39,5 @@ class ModelTransform(Transform):
         """Say what is done, for a printed pipeline."""
         origin = self.origin
         shape = (origin.channels, *origin.image_size)
-        return f"to {shape}, {origin.interpolation}, mean {origin.normalize.mean}, std {origin.normalize.std}"
+        kept = f", the middle {origin.crop_share:.1%}" if origin.crop_share < 1 else ""
+        return f"to {shape}, {origin.interpolation}{kept}, mean {origin.normalize.mean}, std {origin.normalize.std}"

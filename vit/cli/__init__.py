@@ -11,6 +11,7 @@ from importlib import import_module
 from vit import __version__
 from vit.cli.options import choose_command
 from vit.errors import exit_code_of, one_line
+from vit.loading import announce_torch
 from vit.openmp import limit_spinning
 
 COMMANDS = {
@@ -55,6 +56,7 @@ def _run(argv: Sequence[str]) -> int:
     what = "Train small vision transformers, and look at what they learned. Each command has a --help; "
     what += 'eval "$(vit --print-completion bash)" lets TAB complete them, in zsh likewise.'
     name, rest = choose_command("vit", what, COMMANDS, argv)
+    announce_torch(f"vit {name}")
 
     from vit.training.process import Stopped, StopRequests
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -131,7 +132,7 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
     origin = model.origin
     compute = choose_compute(RunConfig(device=options.device, threads=options.threads), "fp32")
     try:
-        data = load_data(config, origin.image_size)
+        data = load_data(config, origin.image_size, prepared=origin.prepared)
     except ConfigError as error:
         raise EvaluationError(str(error).replace("data.val_size", "--tuning")) from error
     taught = knows_classes(model, data)
@@ -154,7 +155,8 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
             raise EvaluationError(f"--{name.replace('_', '-')}: is about {' and '.join(users)}, not measured here{why}")
 
     # Measure
-    evaluation = evaluate(model.to(compute.device), data, methods, origin.inputs, compute, Options(**asked))
+    prepare = partial(origin.inputs, whole=data.prepared)
+    evaluation = evaluate(model.to(compute.device), data, methods, prepare, compute, Options(**asked))
     if "head" in evaluation.figures:
         evaluation.figures["head"]["classes_named"] = bool(origin.class_names)
 

@@ -115,9 +115,10 @@ def photo_of(path: str | Path, origin: Origin) -> bytes:
 
     width, height = size_of(str(path)) or (0, 0)
     rows, columns = origin.image_size
-    more = min(PHOTO / max(rows, columns), width / columns, height / rows)
+    share = origin.prepared.crop_share
+    more = min(PHOTO / max(rows, columns), share * width / columns, share * height / rows)
     size = (round(more * rows), round(more * columns))
-    if more <= 1 or isinstance(content := decode(str(path), size, origin.interpolation), str):
+    if more <= 1 or isinstance(content := decode(str(path), size, origin.prepared), str):
         return b""
     channels = [
         Image.frombytes("L", size[::-1], content[at * len(content) // 3 :][: len(content) // 3]) for at in range(3)

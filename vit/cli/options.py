@@ -11,14 +11,14 @@ from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from docstring_parser import parse_from_object  # jsonargparse's own, for the docstrings of attributes
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, DefaultHelpFormatter
 
 from vit.config import BUILT_IN, ConfigError, NonNegative, Positive, Probability, Section
 from vit.errors import did_you_mean, one_line
-from vit.settings import HELP
+from vit.settings import HELP, in_words
 
 POSITIONAL = {"positional": True}
 """Metadata of a field that is given by its place; as `--name` it may be given too."""
@@ -62,12 +62,6 @@ class Option:
         """Whether it takes no value."""
         return self.types == (bool,) and self.field.default is False
 
-    def described(self, names: dict[Any, str], comma: str, last: str) -> str:
-        """Its types in words, the choices of a Literal one by one."""
-        kinds = (get_args(kind) if get_origin(kind) is Literal else (get_origin(kind) or kind,) for kind in self.types)
-        words = [names.get(kind, str(kind)) if isinstance(kind, type) else str(kind) for some in kinds for kind in some]
-        return last.join(filter(None, (comma.join(words[:-1]), words[-1])))
-
     def add_to(self, parser: Any) -> None:
         """Add it to a parser, or to a group of its options."""
         if self.flag:
@@ -77,7 +71,7 @@ class Option:
         default = self.field.default if made is MISSING else made()
         name = self.field.metadata.get("metavar", self.field.name.upper())
         texts = {str: name, Path: name if self.positional or self.field.metadata else "FILE"}
-        how: dict[str, Any] = {"metavar": self.described(METAVARS | texts, "|", "|")}
+        how: dict[str, Any] = {"metavar": in_words(self.types, METAVARS | texts, "|", "|")}
         if self.many:
             how["nargs"] = "+" if default else "*"
         if default is not MISSING:
@@ -213,6 +207,10 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
         name, equals, value = word.partition("=")
         name = name.replace("_", "-")
         option = options.get(name) or options.get(name[2:]) if word.startswith("--") else None
+        if (
+            option is None and word.startswith("--") and "." in name
+        ):  # to the parser, a part of the option before the dot
+            raise ConfigError(f"{_unknown(name, options)}; --help says more")
         if option is None:  # given by its place; or unknown, which the parser says
             places.append(word)
             continue
@@ -243,12 +241,23 @@ def _reason(error: ArgumentError, options: dict[str, Option]) -> str:
     message, by_name = str(error.message), {option.field.name: option for option in options.values()}
     if found := re.match(r'Parser key "(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL):
         option = by_name[found[1]]
-        return f"{option.spelled}: {found[2]!r} cannot be used; {option.described(WORDS, ', ', ' or ')}"
+        allowed = in_words(option.types, WORDS)
+        return f"{option.spelled}: {found[2]!r} cannot be used; {allowed}"
     if found := re.match(r"the following arguments are required: (\w+)", message):
         return f"{by_name[found[1]].spelled}: is needed"
     if found := re.match(r"unrecognized arguments: (--[\w-]+)", message):
-        message += did_you_mean(found[1].replace("_", "-"), options)
+        message = _unknown(found[1].replace("_", "-"), options)
     return one_line(message.removeprefix("argument "))
+
+
+def _unknown(name: str, options: dict[str, Option]) -> str:
+    """Say that there is no option of this name, and which may be meant."""
+    whole = name.partition(".")[0]
+    option = options.get(whole) or options.get(whole[2:])
+    if option is None:
+        return f"unrecognized arguments: {name}{did_you_mean(name, options)}"
+    value = option.field.metadata.get("metavar", "a value")
+    return f"unrecognized arguments: {name}; {whole} is one option here, without parts: {whole} {value}"
 
 
 class _HelpFormatter(DefaultHelpFormatter):

@@ -7,7 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from vit.errors import exit_code_of
+from vit.errors import exit_code_of, one_line
+from vit.loading import announce_torch
 from vit.openmp import limit_spinning
 from vit.pretrained import located
 from vit.settings import parse_train_command, train_parser
@@ -31,8 +32,7 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
         RunFolder(command.out).refuse_if_taken()
     if command.config.model.init:
         located(command.config.model.init)
-    if sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
-        print(f"run      {command.out}: torch is being loaded ...", file=sys.stderr, flush=True)
+    announce_torch(f"run      {one_line(str(command.out))}")
 
     from vit.train import fit  # torch and all that needs it: wrong settings are refused without
     from vit.training.process import Stopped

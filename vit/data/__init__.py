@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit.config import ConfigError, DataConfig, Source
+from vit.data.decode import OWN, Preparation
 from vit.data.folder import load_folder
 from vit.data.images import CifarUnavailable, DataError, ImageSet, evenly_spaced, spread_over_classes
 from vit.data.scenes import load_scenes
@@ -27,6 +28,7 @@ class Dataset:
     test: ImageSet
     warning: str | None = None  # for the user, where the data is not what was asked for
     held_out: bool = False  # whether `test` is a part of the training images, set aside to choose settings by
+    prepared: bool = False  # whether the images are a model's own input already, by its `Preparation`
     whole_content_hash: str = ""  # of both splits before images were held out and labels left aside; "" where none were
 
     @property
@@ -67,40 +69,41 @@ class Dataset:
         }
 
 
-# --- the sources: (data section, (H, W)) -> training and test images, whole -----------------------------------------------
+# --- the sources: (data section, (H, W), preparation) -> training and test images, whole -----------------------------------
 
 
 class DataSource(NamedTuple):
-    """A source of images. Only a folder's depend on the (H, W) asked for, see `load_folder`; the others have 32 x 32."""
+    """A source of images. CIFAR and Scenes are what they are, 32 x 32; the pictures of the others become what is asked for."""
 
     title: str  # what outputs call the data; "" for the name of its folder
-    load: Callable[[DataConfig, tuple[int, int]], tuple[ImageSet, ImageSet]]
+    load: Callable[[DataConfig, tuple[int, int], Preparation], tuple[ImageSet, ImageSet]]
+    pictures: bool = False  # of any size, which are decoded
 
 
-def _cifar(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
+def _cifar(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
     from vit.data.cifar import load_cifar  # with torchvision, which takes seconds to import
 
     return load_cifar(config.source, Path(config.root).expanduser(), config.download)
 
 
-def _folder(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
+def _folder(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
     root, cache = Path(config.root).expanduser(), Path(config.cache).expanduser()
-    return load_folder(root, image_size, config.on_bad_image, cache)
+    return load_folder(root, image_size, config.on_bad_image, cache, prepared)
 
 
-def _hf(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
+def _hf(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
     from vit.data.map_style import load_hf  # with torch's DataLoader
 
-    return load_hf(config, image_size)
+    return load_hf(config, image_size, prepared)
 
 
-def _dataset(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
+def _dataset(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
     raise DataError(
         "data.source dataset: only vit.fit(..., dataset=...) can hand over these images; do so, with resume=True"
     )
 
 
-def _scenes(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
+def _scenes(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
     train, test = (min(most, config.limit or most) for most in (50_000, 10_000))  # more would be drawn in vain
     return load_scenes(train, SCENES_SEED, "train"), load_scenes(test, SCENES_SEED, "test")
 
@@ -108,15 +111,19 @@ def _scenes(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, 
 SOURCES: dict[str, DataSource] = {
     "cifar10": DataSource("CIFAR-10", _cifar),
     "cifar100": DataSource("CIFAR-100", _cifar),
-    "folder": DataSource("", _folder),
+    "folder": DataSource("", _folder, pictures=True),
     "scenes": DataSource("Scenes", _scenes),
-    "hf": DataSource("", _hf),
+    "hf": DataSource("", _hf, pictures=True),
     "dataset": DataSource("", _dataset),
 }
 
 
 def load_data(
-    config: DataConfig, image_size: tuple[int, int], dataset: Any = None, test_dataset: Any = None
+    config: DataConfig,
+    image_size: tuple[int, int],
+    dataset: Any = None,
+    test_dataset: Any = None,
+    prepared: Preparation = OWN,
 ) -> Dataset:
     """Load what `config.source` names, then take what `limit`, `val_size` and `labels` leave of it.
 
@@ -124,6 +131,8 @@ def load_data(
         config: the data section.
         image_size: (H, W) of the model's input, which decides the size that a folder's images are kept at.
         dataset, test_dataset: map-style data sets in place of the source, see `vit.data.map_style.load_datasets`.
+        prepared: how pictures of any size are cut and resized; another way than this package trains by gives no images to train
+            on, but the input of a model that expects it.
 
     Raises:
         DataError: the data is not there or cannot be read; one line with the ways out.
@@ -134,19 +143,19 @@ def load_data(
     name = config.name or SOURCES[source].title or Path(config.root).resolve().name
     try:
         if dataset is None:
-            train, test = SOURCES[source].load(config, image_size)
+            train, test = SOURCES[source].load(config, image_size, prepared)
         else:
             from vit.data.map_style import load_datasets  # with torch's DataLoader
 
             source, name = "dataset", config.name or type(dataset).__name__
-            train, test = load_datasets(dataset, test_dataset, config, image_size, name)
+            train, test = load_datasets(dataset, test_dataset, config, image_size, name, prepared=prepared)
     except CifarUnavailable as error:
         if config.fallback != "scenes":
             ways = "Or train on --data.source scenes (built in) or --data.source folder --data.root YOUR_IMAGES."
             raise DataError(f"{error} {ways}") from error
         source, wanted, name = "scenes", name, SOURCES["scenes"].title
         warning = f"{wanted} could not be had, so this run uses the built-in {name} images instead. {error}"
-        train, test = SOURCES[source].load(config, image_size)
+        train, test = SOURCES[source].load(config, image_size, prepared)
 
     # Fewer of both splits
     if 0 < config.limit < len(train):
@@ -167,4 +176,5 @@ def load_data(
     if config.labels < 1:
         count = max(1, round(config.labels * len(train)))
         train = train.subset(spread_over_classes(train.labels, count, config.subset_seed, "labels"))
-    return Dataset(name, source, train, test, warning, config.val_size > 0, whole_content_hash)
+    pictures = SOURCES[source].pictures and prepared != OWN
+    return Dataset(name, source, train, test, warning, config.val_size > 0, pictures, whole_content_hash)

@@ -30,6 +30,7 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from vit.atomic import PARTIAL, replacing
+from vit.data.decode import OWN, Preparation
 from vit.data.images import DataError, ImageSet, Rows, content_hash, evenly_spaced
 from vit.errors import one_line
 from vit.progress import track
@@ -63,6 +64,8 @@ class Split(ABC):
         class_names: of the labels; empty for pictures without labels.
         image_size: (H, W) of the model's input.
         kept: (h, w) that the images are kept at; None: chosen by their own sizes.
+        prepared: how they are cut and resized. In another way than this package trains by, they are no images to train on but
+            a loaded model's input, and kept at its size: another resizing would blur them.
     """
 
     origin: str
@@ -70,6 +73,7 @@ class Split(ABC):
     class_names: tuple[str, ...]
     image_size: tuple[int, int]
     kept: tuple[int, int] | None
+    prepared: Preparation
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -101,9 +105,10 @@ class Split(ABC):
 
     @property
     def cache_name(self) -> str:
-        """One name for each origin, split and size, that tells a reader which."""
+        """One name for each origin, split, size and preparation, that tells a reader which."""
         place = os.path.realpath(self.origin) if os.path.exists(self.origin) else self.origin
-        key = hashlib.sha256(repr((place, self.name, self.image_size)).encode()).hexdigest()[:12]
+        own = (place, self.name, self.image_size)
+        key = hashlib.sha256(repr(own if self.prepared == OWN else (*own, self.prepared)).encode()).hexdigest()[:12]
         stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(place).name)[:40]
         return f"{stem}-{self.name}-{self.image_size[0]}x{self.image_size[1]}-{key}.npy"
 
@@ -120,6 +125,8 @@ class Split(ABC):
 
     def choose_size(self, median: Sequence[int]) -> tuple[int, int]:
         """Return the (h, w) to keep images at, where the median one has this (width, height)."""
+        if self.prepared != OWN:
+            return self.image_size
         detail = max(1.0, min(DETAIL, self.detail(median)))
         return round(self.image_size[0] * detail), round(self.image_size[1] * detail)
 

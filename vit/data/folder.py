@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from vit.data import decode
 from vit.data.cache import CACHE_LAYOUT, Split, load_splits
+from vit.data.decode import OWN, Preparation
 from vit.data.images import DataError, ImageSet, hold_out
 from vit.errors import one_line
 
@@ -28,7 +29,9 @@ SMALL_FILE = 4096
 logger = logging.getLogger(__name__)
 
 
-def load_folder(root: Path, image_size: tuple[int, int], on_bad_image: str, cache: Path) -> tuple[ImageSet, ImageSet]:
+def load_folder(
+    root: Path, image_size: tuple[int, int], on_bad_image: str, cache: Path, prepared: Preparation = OWN
+) -> tuple[ImageSet, ImageSet]:
     """Return the training and test images of a folder, resized, mapped from a cache that is made if missing or old.
 
     Layouts:
@@ -45,6 +48,7 @@ def load_folder(root: Path, image_size: tuple[int, int], on_bad_image: str, cach
         image_size: (H, W) of the model's input in pixels.
         on_bad_image: at a file that cannot be read, `stop` with its path, or `skip` it and list it in `skipped`.
         cache: folder for the cache files.
+        prepared: as a model expects its images.
 
     Returns:
         train, test: uint8 images (N, 3, h, w), int64 labels, both with the class names of the training images; the notes of
@@ -58,7 +62,7 @@ def load_folder(root: Path, image_size: tuple[int, int], on_bad_image: str, cach
     files = list_splits(root, notes)
     class_names = tuple(sorted({file.class_name for split in files for file in split} - {""}))
     train, test = (
-        FolderSplit(str(root), name, class_names, image_size, None, some)
+        FolderSplit(str(root), name, class_names, image_size, None, prepared, some)
         for name, some in zip(("train", "test"), files, strict=True)
     )
     return load_splits(train, test, on_bad_image, cache, notes)
@@ -200,7 +204,7 @@ class FolderSplit(Split):
     def key(self) -> str:
         """Changes with every file added, removed, renamed or written to, and with whatever else shapes the images."""
         # The class names count, as a new class in train renumbers those in test, whose files are as they were.
-        shaping = [(CACHE_LAYOUT, self.image_size, self.class_names, self.kept), *self.files]
+        shaping = [(CACHE_LAYOUT, self.image_size, self.class_names, self.kept, self.prepared), *self.files]
         return hashlib.sha256("".join(map(repr, shaping)).encode()).hexdigest()
 
     def name_of(self, number: int) -> str:
@@ -229,6 +233,8 @@ class FolderSplit(Split):
         try:
             with warnings.catch_warnings(action="ignore"):  # what Pillow warns of names no file
                 for start in range(0, len(paths), 256):  # the next images wait in memory, but not all of them
-                    yield from pool.map(lambda path: decode.decode(path, size), paths[start : start + 256])
+                    yield from pool.map(
+                        lambda path: decode.decode(path, size, self.prepared), paths[start : start + 256]
+                    )
         finally:
             pool.shutdown(cancel_futures=True)

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from vit.config import ConfigError, DataConfig
 from vit.data import decode
 from vit.data.cache import CACHE_LAYOUT, Split, load_splits
+from vit.data.decode import OWN, Preparation
 from vit.data.images import DataError, ImageSet, hold_out
 from vit.errors import one_line
 
@@ -32,7 +33,13 @@ HELD_OUT = ("test", "validation", "val")
 
 
 def load_datasets(
-    train: Any, test: Any, config: DataConfig, image_size: tuple[int, int], name: str = "", cached: bool = False
+    train: Any,
+    test: Any,
+    config: DataConfig,
+    image_size: tuple[int, int],
+    name: str = "",
+    cached: bool = False,
+    prepared: Preparation = OWN,
 ) -> tuple[ImageSet, ImageSet]:
     """Return map-style data sets as images, decoded in their order into a file that is mapped into memory.
 
@@ -46,6 +53,7 @@ def load_datasets(
         image_size: (H, W) of the model's input.
         name: what messages call the data; "": the class of `train`.
         cached: whether the file is kept for the next run; only where the data have a fingerprint.
+        prepared: as a model expects its images.
 
     Returns:
         train, test: as of `load_splits`. Class names are the data's (`classes`, or a ClassLabel's), else "0", "1", ...
@@ -70,8 +78,8 @@ def load_datasets(
         notes.append(f"there is no test set: {aside}")
     splits = [
         DatasetSplit(
-            name or type(train).__name__, which, class_names_of(train), image_size, None, part, columns_of(part), some,
-            cached,
+            name or type(train).__name__, which, class_names_of(train), image_size, None, prepared, part,
+            columns_of(part), some, cached,
         )
         for which, part, some in zip(("train", "test"), (train, train if test is None else test), rows, strict=True)
     ]  # fmt: skip
@@ -81,7 +89,7 @@ def load_datasets(
     return load_splits(splits[0], splits[1], config.on_bad_image, Path(config.cache).expanduser(), notes)
 
 
-def load_hf(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, ImageSet]:
+def load_hf(config: DataConfig, image_size: tuple[int, int], prepared: Preparation = OWN) -> tuple[ImageSet, ImageSet]:
     """Return the images of a Hugging Face data set: `config.root` is a folder of `save_to_disk`, else a name of the hub.
 
     Raises:
@@ -108,14 +116,15 @@ def load_hf(config: DataConfig, image_size: tuple[int, int]) -> tuple[ImageSet, 
         )
         raise DataError(f"{one_line(root)}: cannot be loaded ({reason}); {ways}") from error
     if not isinstance(found, Mapping):
-        return load_datasets(found, None, config, image_size, root, cached=True)
+        return load_datasets(found, None, config, image_size, root, cached=True, prepared=prepared)
     others = [found[name] for name in HELD_OUT if name in found]
     if "train" not in found and len(found) > 1:
         raise DataError(f"{one_line(root)}: has no split train, only {', '.join(map(str, found))}; rename one")
     train = found["train"] if "train" in found else next(iter(found.values()))
     others = [part for part in others if part is not train]
     labelled = [part for part in others if max(_labels(part, columns_of(part)[1]), default=-1) >= 0]
-    return load_datasets(train, next(iter(labelled + others), None), config, image_size, root, cached=True)
+    test = next(iter(labelled + others), None)
+    return load_datasets(train, test, config, image_size, root, cached=True, prepared=prepared)
 
 
 def columns_of(dataset: Any) -> tuple[str, str]:
@@ -170,7 +179,8 @@ class DatasetSplit(Split):
     def key(self) -> str:
         if not self.cached:
             return ""
-        shaping = (CACHE_LAYOUT, self.image_size, self.kept, self.columns, self.dataset._fingerprint, *self.rows)
+        known = (self.columns, self.dataset._fingerprint, *self.rows)
+        shaping = (CACHE_LAYOUT, self.image_size, self.kept, self.prepared, *known)
         return hashlib.sha256(repr(shaping).encode()).hexdigest()
 
     def name_of(self, number: int) -> str:
@@ -207,7 +217,7 @@ class DatasetSplit(Split):
         """Return the pixels of a picture, uint8 (3, h, w) for `size` = (h, w), or why it has none; and its label."""
         try:
             picture, label = _picture(self.dataset[self.rows[number]], self.columns)
-            return decode.planes(picture, size), label
+            return decode.planes(picture, size, self.prepared), label
         except Exception as error:  # a data set of somebody else's may raise anything
             return f"{type(error).__name__}: {error}", -1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,14 @@ class ProbeResult:
     converged: bool
 
 
-def fit_probe(features: Tensor, labels: Tensor, classes: int, strength: float, start: Probe | None = None) -> Probe:
+def fit_probe(
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    strength: float,
+    start: Probe | None = None,
+    pulse: Callable[[], None] | None = None,
+) -> Probe:
     """Multinomial logistic regression with L2 on the weights, to convergence, by L-BFGS over all images at once.
 
     Features of a trained model are nearly collinear, and in their own coordinates a fit takes very many steps. So the weights
@@ -68,6 +76,7 @@ def fit_probe(features: Tensor, labels: Tensor, classes: int, strength: float, s
         labels: below `classes`.
         strength: factor of half the squared length of the weights, beside the mean cross-entropy.
         start: where to begin; None for zeros.
+        pulse: called many times while it is fitted.
     """
     features = features.double()  # in float32, rounding hides the slope near the optimum of a weak regularisation
     identity = torch.eye(features.shape[1], dtype=torch.double)
@@ -86,6 +95,8 @@ def fit_probe(features: Tensor, labels: Tensor, classes: int, strength: float, s
     optimizer = torch.optim.LBFGS(parameters, max_iter=steps, max_eval=2 * steps, **settings)
 
     def loss() -> Tensor:
+        if pulse is not None:
+            pulse()
         optimizer.zero_grad()
         with torch.enable_grad():
             weight = scaled @ back
@@ -140,7 +151,7 @@ def linear_probe(
         probe, found = None, []
         for strength in strengths:
             next(fits)
-            probe = fit_probe(fitting, labels[~held_out], classes, strength, probe)
+            probe = fit_probe(fitting, labels[~held_out], classes, strength, probe, fits.pulse)
             found.append((accuracy(probe(choosing), labels[held_out]), strength))
         best.append(max(found))
 
@@ -149,6 +160,6 @@ def linear_probe(
     strength = best[layer][1]
     fitting, testing = standardised(train[layer], test[layer])
     next(fits)
-    probe = fit_probe(fitting, labels, classes, strength)
+    probe = fit_probe(fitting, labels, classes, strength, pulse=fits.pulse)
     next(fits, None)  # the bar goes
     return ProbeResult(layer, strength, best, probe(testing), probe.converged)

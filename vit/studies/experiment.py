@@ -127,8 +127,11 @@ class Trained:
     folder: Path
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Return the model's input for images: uint8 (B, C, h, w) -> (B, C, H, W), on its device."""
-        return self.model.origin.inputs(images.to(self.compute.device))
+        """Return the model's input for images: uint8 (B, C, h, w) -> (B, C, H, W), on its device.
+
+        All of an image, whatever share of it the model is used to: patches are compared with what is known of their pixels.
+        """
+        return self.model.origin.inputs(images.to(self.compute.device), whole=True)
 
     def sample(self, count: int, split: Literal["test", "train"] = "test") -> Tensor:
         """Return up to `count` images of a split: uint8 (n, C, h, w).

@@ -27,6 +27,7 @@ class Hints:
         mean, std: of the input; None if nothing says so.
         interpolation: of the resizing of the input, as the settings call it; None if nothing says so.
         class_names: of the head.
+        crop_share: of the centred part of an image that is kept; None if nothing says so.
         notes: for the user, on what the settings ask for and is not done here.
 
     Raises:
@@ -41,6 +42,7 @@ class Hints:
     interpolation: str | None = None
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    crop_share: float | None = None
 
     def __post_init__(self) -> None:
         for key, value in (*self.encoder.items(), *self.decoder.items()):
@@ -51,6 +53,8 @@ class Hints:
                 raise ValueError(f"{key} is {values!r}")
         if len(self.mean or ()) != len(self.std or ()):
             raise ValueError(f"mean is {self.mean!r}, std {self.std!r}")
+        if self.crop_share is not None and not (_number(self.crop_share) and 0 < self.crop_share <= 1):
+            raise ValueError(f"the share of an image that is kept is {self.crop_share!r}")
         if not isinstance(self.norm_pix_loss, bool | None):
             raise ValueError(f"norm_pix_loss is {self.norm_pix_loss!r}")
 
@@ -100,7 +104,7 @@ class Format:
         dropped: regular expressions of keys that are left out, each with the reason.
         hints: reads the settings.
         global_pool: what the head reads in every model of this format; "" if it may be either.
-        norm_eps, mean, std, interpolation: what holds if the settings do not say.
+        norm_eps, mean, std, interpolation, crop_share: what holds if the settings do not say.
     """
 
     name: str
@@ -114,6 +118,7 @@ class Format:
     mean: tuple[float, ...] = IMAGENET[0]
     std: tuple[float, ...] = IMAGENET[1]
     interpolation: str = "bicubic"
+    crop_share: float = 1.0
 
     def marked(self, source: Source, prefix: str) -> bool:
         """Whether what stands under `prefix` bears a mark of this format."""

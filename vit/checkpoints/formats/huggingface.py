@@ -129,6 +129,8 @@ def huggingface_hints(source: Source) -> Hints:
     resample, factor, notes = processor.get("resample"), processor.get("rescale_factor", 1 / 255), []
     if processor.get("do_rescale") is False or not math.isclose(factor, 1 / 255):
         notes.append("its preprocessor does not bring pixels from 0-255 to 0-1, as is done here before normalising")
+    size, crop = (processor.get(key) for key in ("size", "crop_size"))
+    larger, kept = (_height(size), _height(crop)) if processor.get("do_center_crop") else (0, 0)
     return Hints(
         only_given(encoder),
         only_given(decoder) if "decoder_hidden_size" in config else {},
@@ -138,7 +140,14 @@ def huggingface_hints(source: Source) -> Hints:
         interpolation=None if resample is None else FILTERS.get(resample, f"filter {resample}"),
         class_names=tuple(names),
         notes=tuple(notes),
+        crop_share=kept / larger if 0 < kept < larger else None if not processor else 1.0,
     )
+
+
+def _height(size: Any) -> int:
+    """Return the height that a preprocessor resizes or cuts to, 0 where it names none: the shorter side, or both."""
+    value = size.get("shortest_edge", size.get("height")) if isinstance(size, dict) else size
+    return value if type(value) is int else 0
 
 
 # ---- Formats ---------------------------------------------------------------------------------------------------------
@@ -215,10 +224,12 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
     config |= {"hidden_act": "gelu", "qkv_bias": settings.qkv_bias, "torch_dtype": "float32"}
     out.config = config | write(out, origin, round(settings.embed_dim * settings.mlp_ratio))
     height, width = settings.image_size
+    larger = round(height / origin.prepared.crop_share)
+    cut = {"crop_size": {"height": height, "width": width}, "do_center_crop": True, "size": {"shortest_edge": larger}}
     out.preprocessor = {
-        "image_processor_type": "ViTImageProcessor",
+        "image_processor_type": "ViTImageProcessor" if larger == height else "BitImageProcessor",
         "do_resize": True,
-        "size": {"height": height, "width": width},
+        **({"size": {"height": height, "width": width}} if larger == height else cut),
         "resample": {name: number for number, name in FILTERS.items()}[origin.interpolation],
         "do_rescale": True,
         "rescale_factor": 1 / 255,

@@ -63,6 +63,7 @@ def native_hints(source: Source) -> Hints:
             tuple(map(float, config["std"])),
             config.get("interpolation"),
             tuple(map(str, config["class_names"])),
+            crop_share=config.get("crop_share"),
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise source.error(f"{where} is damaged: {type(error).__name__}: {error}") from error

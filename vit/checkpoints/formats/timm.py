@@ -13,6 +13,7 @@ from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import Source
 from vit.config import ViTConfig
 from vit.data.augment import Normalization
+from vit.data.decode import Preparation
 from vit.mae import Model
 
 BLOCK = shared(
@@ -70,13 +71,13 @@ def same_in_timm(settings: ViTConfig) -> bool:
 
 
 def timm_config(
-    settings: ViTConfig, normalize: Normalization, interpolation: str, class_names: Sequence[str]
+    settings: ViTConfig, normalize: Normalization, prepared: Preparation, class_names: Sequence[str]
 ) -> dict[str, Any]:
     """Return timm's config.json for an encoder, which transformers' TimmWrapper reads too.
 
     Args:
         settings: of the encoder.
-        normalize, interpolation: of its input.
+        normalize, prepared: of its input.
         class_names: of the head, or of the training data.
     """
     model_args = {theirs: getattr(settings, ours) for theirs, ours in MODEL_ARGS.items()}
@@ -96,8 +97,8 @@ def timm_config(
         "pretrained_cfg": {
             "input_size": [settings.channels, *settings.image_size],
             "fixed_input_size": True,
-            "interpolation": interpolation,
-            "crop_pct": 1.0,
+            "interpolation": prepared.interpolation,
+            "crop_pct": prepared.crop_share,
             "crop_mode": "center",
             "mean": normalize.mean,
             "std": normalize.std,
@@ -116,5 +117,5 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
     out.require(qkv="linear")
     out.compare_eps(TIMM_EPS)
     out.rename(ENCODER, {"decoder.": "timm's vision transformer has no decoder"})
-    out.config = timm_config(model.encoder.config, origin.normalize, origin.interpolation, origin.class_names)
+    out.config = timm_config(model.encoder.config, origin.normalize, origin.prepared, origin.class_names)
     return out

@@ -125,8 +125,21 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
         labels = [labels[key] for key in sorted(labels, key=lambda key: int(key) if str(key).isdecimal() else 0)]
     mean, std = (tuple(settings[key]) if settings.get(key) else None for key in ("mean", "std"))
     names = tuple(map(str, labels)) if isinstance(labels, list | tuple) else ()
-    how = settings.get("interpolation")
-    return Hints(only_given(encoder), mean=mean, std=std, interpolation=how, class_names=names)
+    mode = settings.get("crop_mode") or "center"
+    notes = (
+        []
+        if mode == "center"
+        else [f"its settings fit images by {shorten(mode)!r}, which is not done here; taken as 'center'"]
+    )
+    return Hints(
+        only_given(encoder),
+        mean=mean,
+        std=std,
+        interpolation=settings.get("interpolation"),
+        class_names=names,
+        notes=() if mode == "center" else (fitted,),
+        crop_share=settings.get("crop_pct"),
+    )
 
 
 def fetch(name: str) -> Source:

@@ -31,4 +31,5 @@ TORCHVISION = Format(
     rules=(*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "encoder.layers.encoder_layer_#.")),
     global_pool="token",
     interpolation="bilinear",
+    crop_share=0.875,  # resized to 256, of which 224 are kept
 )
