@@ -126,11 +126,7 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
     mean, std = (tuple(settings[key]) if settings.get(key) else None for key in ("mean", "std"))
     names = tuple(map(str, labels)) if isinstance(labels, list | tuple) else ()
     mode = settings.get("crop_mode") or "center"
-    notes = (
-        []
-        if mode == "center"
-        else [f"its settings fit images by {shorten(mode)!r}, which is not done here; taken as 'center'"]
-    )
+    fitted = f"its settings fit images by {shorten(mode)!r}, which is not done here; taken as 'center'"
     return Hints(
         only_given(encoder),
         mean=mean,
