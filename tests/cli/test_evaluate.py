@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -306,3 +307,15 @@ def test_images_without_labels_have_no_probe(place, vit, tmp_path):
     assert "has no labels" in vit("mae", "--data", tmp_path / "bare", "--method", "knn")[2]
     assert "nothing can be measured" in vit("classifier", "--data", tmp_path / "bare")[2]
     assert vit("mae", "--data", tmp_path / "bare", "--method", "all")[0] == 0
+
+
+def test_an_image_that_cannot_be_read_stops_or_is_left_out_and_listed(place, vit, refused, tmp_path):
+    folder = tmp_path / "photos"
+    shutil.copytree("images", folder)
+    bad = next(folder.glob("test/*/*.png"))
+    bad.write_bytes(bad.read_bytes()[:60])
+    line = ("evaluate", "mae", folder, "--method", "knn")
+    assert "--on-bad-image skip" in refused(*line)
+    code, said, _ = vit(*line[1:], "--on-bad-image", "skip")
+    assert code == 0
+    assert f"note: unreadable, left out: {bad}" in said

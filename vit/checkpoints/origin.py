@@ -160,7 +160,7 @@ class Origin:
         for path in paths:
             content = decode(str(path), self.image_size, self.prepared)
             if isinstance(content, str):
-                raise DataError(f"{path}: {content}")
+                raise DataError(f"{path}: {content}; remove it, or save it anew as JPEG or PNG")
             pictures.append(torch.frombuffer(bytearray(content), dtype=torch.uint8).view(3, *self.image_size))
         return self._in_channels(torch.stack(pictures))
 

@@ -23,7 +23,7 @@ from vit.cli.options import (
     talk,
 )
 from vit.config import ConfigError, DataConfig, NonNegative, Positive, RunConfig, Share, named_data
-from vit.errors import one_line
+from vit.errors import UserError, one_line
 from vit.load_options import LoadOptions
 from vit.pretrained import located
 from vit.runs import RunFiles, aligned, results_lines
@@ -60,6 +60,8 @@ class EvaluateOptions(PrintsFigures, WritesFiles):
     """what the data is called in outputs"""
     limit: NonNegative = 0
     """only so many images of each split; 0: all"""
+    on_bad_image: Literal["stop", "skip"] = "stop"
+    """an image of a folder that cannot be read: stop with its name, or leave it out and list it"""
     method: Literal["all", "knn", "linear", "reconstruction", "head"] = "all"
     """nearest neighbours, a linear probe, filling in hidden patches, the model's own head; all: those that apply"""
     every_layer: bool = False
@@ -98,7 +100,7 @@ class EvaluateOptions(PrintsFigures, WritesFiles):
     def data_config(self) -> DataConfig:
         """Return the data section of a run on these images."""
         few: dict[str, Any] = {"limit": self.limit, "val_size": self.tuning, "subset_seed": self.seeds[0]}
-        return DataConfig(**named_data(self.data, self.root), name=self.name, **few)
+        return DataConfig(**named_data(self.data, self.root), name=self.name, on_bad_image=self.on_bad_image, **few)
 
 
 OPTIONS = (EvaluateOptions, LoadOptions)
@@ -133,8 +135,9 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
     compute = choose_compute(RunConfig(device=options.device, threads=options.threads), "fp32")
     try:
         data = load_data(config, origin.image_size, prepared=origin.prepared)
-    except ConfigError as error:
-        raise EvaluationError(str(error).replace("data.val_size", "--tuning")) from error
+    except UserError as error:  # by the names of this command's options
+        text = str(error).replace("data.val_size", "--tuning").replace("data.on_bad_image:", "--on-bad-image")
+        raise EvaluationError(text) from error
     taught = knows_classes(model, data)
     if data.held_out and taught and not origin.was_tested_on(data.test.content_hash):
         ways = "train it with data.val_size, as many and with the same data.subset_seed"
