@@ -207,9 +207,7 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
         name, equals, value = word.partition("=")
         name = name.replace("_", "-")
         option = options.get(name) or options.get(name[2:]) if word.startswith("--") else None
-        if (
-            option is None and word.startswith("--") and "." in name
-        ):  # to the parser, a part of the option before the dot
+        if option is None and word.startswith("--") and "." in name:  # to the parser, a part of what is before the dot
             raise ConfigError(f"{_unknown(name, options)}; --help says more")
         if option is None:  # given by its place; or unknown, which the parser says
             places.append(word)

@@ -239,10 +239,8 @@ def _lock(file: IO[bytes]) -> None:
 def _remove_abandoned(cache: Path) -> None:
     """Remove the unfinished files of processes that were killed: nobody holds their locks any more."""
     for left in cache.glob(f"{PARTIAL}*.npy") if sys.platform != "win32" else ():
-        with (
-            suppress(OSError),
-            left.open("rb") as file,
-        ):  # it is locked, or has its name by now, or is not ours to remove
+        # An OSError: it is locked, or has its name by now, or is not ours to remove.
+        with suppress(OSError), left.open("rb") as file:
             _lock(file)
             if os.fstat(file.fileno()).st_size:  # an empty one may be about to be locked
                 left.unlink()

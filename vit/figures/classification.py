@@ -24,11 +24,9 @@ FEW = 10
 
 def why_not_drawn(classes: int) -> str:
     """Return why `confusion_figure` cannot show so many classes, as a sentence; "" where it can."""
-    return (
-        ""
-        if classes <= MOST_DRAWN
-        else f"Which class is taken for which is not drawn: {classes:,} are too many to see."
-    )
+    if classes <= MOST_DRAWN:
+        return ""
+    return f"Which class is taken for which is not drawn: {classes:,} are too many to see."
 
 
 @styled
