@@ -31,8 +31,9 @@ FLOORS = [
     ["data"],
     ["attention", "masking", "patches"],
     ["device", "runs", "settings"],
-    ["config", "pretrained"],
+    ["pretrained"],
     ["load_options"],
+    ["config"],
     ["atomic", "errors", "loading", "openmp", "progress"],
 ]
 CALLED_FROM_BELOW = {("vit.pretrained", "vit.checkpoints"), ("vit.pretrained", "vit.checkpoints.hub")}

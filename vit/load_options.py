@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from vit.config import MOST_PIXELS
 from vit.errors import UserError, one_line
 
-MOST_PIXELS = 1 << 16
 _NUMBERS = {"channels": (1, 4096), "num_classes": (0, 10_000_000), "num_heads": (1, 4096), "decoder_heads": (1, 4096)}
 
 

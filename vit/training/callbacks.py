@@ -14,13 +14,13 @@ import torch
 from tqdm import tqdm
 
 from vit.atomic import write_text
+from vit.progress import SECONDS_BETWEEN_LINES
 from vit.runs import read_metrics
 from vit.training.loop import Step
 
 if TYPE_CHECKING:
     from vit.training.run import Run
 
-SECONDS_BETWEEN_LINES = 15.0
 SECONDS_BETWEEN_LOSSES = 0.5
 
 
