@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tiny import full_disk
 
 from vit.atomic import replacing, write_json, write_text
 
@@ -131,3 +132,10 @@ def test_kill_at_any_moment_leaves_the_old_file_or_the_new(tmp_path):
         assert content == content[:1] * SIZE
         seen.add(content[0])
     assert len(seen) > 1  # the kills came at different moments
+
+
+def test_a_full_disk_is_about_the_file_that_was_asked_for(tmp_path):
+    with full_disk(10), pytest.raises(OSError, match="File too large") as error:
+        write_text(tmp_path / "long.txt", "x" * 100)
+    assert error.value.filename == str(tmp_path / "long.txt")
+    assert names(tmp_path) == []

@@ -23,24 +23,25 @@ def replacing(path: Path) -> Iterator[Path]:
     file is removed and `path` is as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = None
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL, suffix=path.suffix)
-    except OSError as error:  # about the file that was asked for, not one that nobody knows
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
+        os.close(handle)
+        temporary = Path(name)
         yield temporary
         temporary.chmod(0o666 & ~_umask())  # mkstemp makes it private
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        try:
-            temporary.replace(path)
-        except OSError as error:  # a folder stands there, say
-            raise OSError(error.errno, error.strerror, str(path)) from error
+        temporary.replace(path)
         sync_folder(path.parent)
+    except OSError as error:
+        if error.errno is None or (error.filename and not os.path.basename(str(error.filename)).startswith(PARTIAL)):
+            raise
+        # about the file that was asked for: a full disk names none, all else one that nobody knows
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
