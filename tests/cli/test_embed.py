@@ -102,6 +102,20 @@ def test_an_image_that_cannot_be_read_leaves_nothing(suffix, models, tmp_path, m
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_an_image_that_cannot_be_read_is_left_out_on_request(suffix, embedded, models, tmp_path, caplog):
+    whole = embedded(suffix, "mae", "data")
+    shutil.copytree(models / "data", tmp_path / "data")
+    (tmp_path / "data" / "cat" / "3.png").write_text("no image")
+    found = embedded(suffix, "mae", tmp_path / "data", "--on-bad-image", "skip", "--overwrite")
+    kept = [n for n, name in enumerate(whole["files"]) if name != "cat/3.png"]
+    assert len(kept) == 23
+    for key in ("files", "labels"):
+        assert list(found[key]) == [whole[key][n] for n in kept]
+    np.testing.assert_allclose(found["pooled"], whole["pooled"][kept], atol=1e-6)
+    assert "cat/3.png: not a readable image (its content is no image), left out" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -109,6 +123,7 @@ def test_an_image_that_cannot_be_read_leaves_nothing(suffix, models, tmp_path, m
         ("mae data --out f.csv", "--out: 'f.csv' cannot be used; name a file that ends in .npz or .parquet"),
         ("mae data --out there.npz", "--out: there.npz is there already; name another file, or remove it first"),
         ("mae data --root elsewhere --out f.npz", "--root: is about CIFAR; leave it out"),
+        ("mae scenes --on-bad-image skip --out f.npz", "--on-bad-image: is about a folder of images; leave it out"),
         ("mae data", "--out: is needed"),
         ("none data --out f.npz", "no checkpoint at none"),
     ],

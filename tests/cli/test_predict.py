@@ -62,6 +62,17 @@ def test_classes_without_names_have_numbers(vit_predict, tmp_path):
     assert set(re.findall(r"class \d", said)) == {"class 0", "class 1", "class 2"}
 
 
+def test_an_image_that_cannot_be_read_is_left_out_on_request(vit_predict, refused, caplog):
+    line = ["encoder", "one.png", "mae/config.json", "--json"]
+    assert json.loads(vit_predict(*line[:2], "--json")[1]) == json.loads(
+        vit_predict(*line, "--on-bad-image", "skip")[1]
+    )
+    assert "mae/config.json: not a readable image (its content is no image), left out" in caplog.text
+    assert "none of the images can be read" in refused(
+        "predict", "encoder", "mae/config.json", "--on-bad-image", "skip"
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,13 +45,17 @@ class EmbedOptions(WritesFiles):
     """where CIFAR's archive lies"""
     limit: NonNegative = 0
     """only so many images of each split, spread evenly; 0: all"""
+    on_bad_image: Literal["stop", "skip"] = "stop"
+    """an image of a folder that cannot be read: stop with its name, or leave it out and say so"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """where"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         output_file(self.out, (".npz", ".parquet"), overwrite=self.overwrite)
-        if self.data not in BUILT_IN:
+        if self.data in BUILT_IN:
+            refuse_given(self, ("on_bad_image",), "is about a folder of images; leave it out")
+        else:
             refuse_given(self, ("root",), "is about CIFAR; leave it out")
         if self.out.suffix == ".parquet":
             try:
@@ -132,7 +137,7 @@ def list_data(options: EmbedOptions, image_size: tuple[int, int]) -> Listed:
 
 def list_images(options: EmbedOptions, image_size: tuple[int, int]) -> Listed:
     """Return the images of a folder."""
-    from vit.data.folder import list_folder
+    from vit.data.folder import list_folder, readable
     from vit.data.images import evenly_spaced
 
     folder = Path(options.data).expanduser()
@@ -142,6 +147,8 @@ def list_images(options: EmbedOptions, image_size: tuple[int, int]) -> Listed:
     chosen = [
         (split, files[i]) for split, files in parts.items() for i in evenly_spaced(len(files), options.limit).tolist()
     ]
+    if options.on_bad_image == "skip":
+        chosen = [*compress(chosen, readable([folder / file.name for _, file in chosen]))]
     labels = [number.get(file.class_name, -1) for _, file in chosen]
     splits, names = [split for split, _ in chosen], [file.name for _, file in chosen]
     return Listed(names, splits, labels, class_names, lambda some: [folder / name for name in names[some]])

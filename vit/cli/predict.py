@@ -6,6 +6,7 @@ import csv
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +33,8 @@ class PredictOptions(PrintsFigures, WritesFiles):
     """how many classes per image, the likeliest first"""
     csv: Path | None = None
     """also write them to this file, a row per image and class"""
+    on_bad_image: Literal["stop", "skip"] = "stop"
+    """an image that cannot be read: stop with its name, or leave it out and say so"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """where"""
 
@@ -54,7 +57,7 @@ def run(argv: Sequence[str]) -> int:
             raise ConfigError(f"images: {name!r} is neither a file nor a folder")
 
     from vit.checkpoints import load_trained
-    from vit.data.folder import list_files
+    from vit.data.folder import list_files, readable
     from vit.device import choose_compute
     from vit.inference import predict, require_head
 
@@ -62,6 +65,8 @@ def run(argv: Sequence[str]) -> int:
     files = [
         str(file) for name in options.images for file in (list_files(Path(name)) if os.path.isdir(name) else [name])
     ]
+    if options.on_bad_image == "skip":
+        files = [*compress(files, readable(files))]
     model = load_trained(options.checkpoint, **vars(load))
     require_head(model)
     model = model.to(choose_compute(RunConfig(device=options.device), "fp32").device)

@@ -7,7 +7,7 @@ import logging
 import os
 import warnings
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +19,7 @@ from vit.data.cache import CACHE_LAYOUT, Split, load_splits
 from vit.data.decode import OWN, Preparation
 from vit.data.images import DataError, ImageSet, hold_out
 from vit.errors import one_line
+from vit.progress import track
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 """Which files are images: torchvision's IMG_EXTENSIONS and GIF, in upper or lower case."""
@@ -130,6 +131,21 @@ def list_files(folder: Path) -> list[Path]:
     """
     images, _ = _find_images(folder)
     return sorted(path for path, _ in images)
+
+
+def readable(paths: Sequence[str | Path]) -> list[bool]:
+    """Whether each file can be decoded; a warning names each that cannot, and why.
+
+    Raises:
+        DataError: none can.
+    """
+    found = [decode.decode(str(path), (8, 8)) for path in track(paths, "checking", unit=" images")]
+    for path, content in zip(paths, found, strict=True):
+        if isinstance(content, str):
+            logger.warning("%s, left out", one_line(f"{path}: not a readable image ({content})"))
+    if all(isinstance(content, str) for content in found):
+        raise DataError("none of the images can be read")
+    return [isinstance(content, bytes) for content in found]
 
 
 def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
