@@ -87,9 +87,7 @@ def options_of(group: type, with_help: bool = True) -> list[Option]:
     entries = [entry for kind in kinds for entry in parse_from_object(kind).params]
     helps = {entry.arg_name: " ".join((entry.description or "").split()) for entry in entries}
     options = []
-    for item in sorted(
-        fields(group), key=lambda item: bool(item.kw_only)
-    ):  # options that several commands share come last
+    for item in sorted(fields(group), key=lambda item: bool(item.kw_only)):  # options of several commands come last
         hint = hints[item.name]
         types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         types = tuple(kind for kind in types if kind is not NoneType)
