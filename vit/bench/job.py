@@ -32,7 +32,7 @@ class JobOptions(Section):
     objective: Literal[*OBJECTIVES] = next(iter(OBJECTIVES))  # type: ignore[valid-type]
     """pretraining, or fine-tuning on whole images with every augmentation"""
     preset: Literal[*PRESETS] = "tiny"  # type: ignore[valid-type]
-    """encoder"""
+    """size of the encoder"""
     image_size: Positive = 32
     """pixels"""
     mask_ratio: BelowOne = 0.75

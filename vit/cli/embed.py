@@ -41,7 +41,7 @@ class EmbedOptions(WritesFiles):
     pooled: bool = False
     """leave out the patch tokens, which are most of the file"""
     root: str = field(default="data", metadata=FOLDER)
-    """where CIFAR's archive lies"""
+    """where CIFAR's archive is"""
     limit: NonNegative = 0
     """use only this many images per split, evenly spaced; 0: all"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"

@@ -55,7 +55,7 @@ class EvaluateOptions(PrintsFigures, WritesFiles):
     data: str = field(metadata=POSITIONAL | DATA)
     """cifar10, cifar100, scenes, or a folder of images; --data is the same"""
     root: str = field(default="data", metadata=FOLDER)
-    """where CIFAR's archive lies"""
+    """where CIFAR's archive is"""
     name: str = ""
     """name of the data in outputs"""
     limit: NonNegative = 0

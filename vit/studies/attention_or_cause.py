@@ -1,6 +1,6 @@
 """Are strongly attended patches and heads the ones that matter? Attention against what changes when they are taken away.
 
-A hidden patch rests on a visible one as far as its prediction changes when that one is left out, or replaced by the mean of the
+A hidden patch rests on a visible one if its prediction changes when that one is left out, or replaced by the mean of the
 visible patches. The first table shows how well attention, rollout, gradients and nearness rank the visible patches by this
 change: a rank correlation of 1 is the same order, 0 is chance. Near patches are both attended to and alike, so the correlation
 with nearness held constant shows what attention knows beyond nearness; random weights show what the architecture gives
@@ -65,7 +65,7 @@ class Asked:
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     rows, columns = experiment.config.model.grid_size
     visible = num_keep(rows * columns, experiment.config.mask.ratio)
     if visible < 2 * TOP:

@@ -25,7 +25,7 @@ MATRICES = ("W_Q", "W_K", "W_V")
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     models = experiment.models()
     encoder = models[0].model.encoder
     values, width = encoder.patch_embed.W_E.shape

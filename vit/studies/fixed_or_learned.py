@@ -6,9 +6,9 @@ features (higher is better). Differences from the first row are taken seed by se
 if it exceeds twice its spread over the seeds.
 
 *Limits.* Matrices are frozen in encoder and decoder alike; but positions are the encoder's, and the decoder always has the
-fixed ones, except in the arm without any. A frozen matrix is random, not absent: the layers around it learn to use it.
-Q = K = V = X keeps W_O and the learned scale of the norm before it. The budget is short, and its learning rate was chosen for
-models that learn as a whole.
+fixed ones, except in the arm without any. A frozen matrix is random, not absent: the layers around it learn to use it. Q = K =
+V = X keeps W_O and the learned scale of the norm before it. The budget is short, and its learning rate was chosen for models
+that learn as a whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COMPARED = (
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     data = experiment.require_labels()
     models = {arm: experiment.models(arm) for arm in COMPARED}
     usual = models[USUAL]

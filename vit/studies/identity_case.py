@@ -32,7 +32,7 @@ OWN_SHARE, CORRELATION, SYMMETRY, ENTROPY = range(4)
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     data = experiment.require_labels()
     plain, learned = experiment.models(IDENTITY), experiment.models()
     arms = {IDENTITY: plain, "learned matrices": learned}

@@ -52,7 +52,7 @@ BATCH = 32  # images at a time
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     models, images = experiment.models(), experiment.study.images
     found = {
         "forms": trained_and_random(models, lambda one, model: form_shares(model.encoder, covariance_root(one))),

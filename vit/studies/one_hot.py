@@ -6,8 +6,8 @@ first vectors, as a share of their length: at 0 the table would be as good as W_
 patches grows, seed by seed.
 
 *Limits.* An exact table would need a row for every possible patch. The typical patches are clusters (k-means) of training
-patches; a trained table might do better. Words are few, and alike only by the company they keep; patches are many, and alike
-by their pixels, which a linear map uses and a table cannot.
+patches; a trained table might do better. Words are few, and alike only by the company they keep; patches are many, and alike by
+their pixels, which a linear map uses and a table cannot.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZES = (1, 4, 16, 64, 256, 1024)
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     models = experiment.models()
     found = torch.stack([table_errors(one, experiment.study.images) for one in models])  # (seeds, sizes, 3)
     sizes = found[0, :, 0].int().tolist()  # the same for all: they begin with the same patches

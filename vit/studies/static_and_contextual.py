@@ -1,12 +1,12 @@
 """How much of a token is its own patch, its position, its context? Patches at all places of all images, layer by layer.
 
-Each of some patches is put at each of some places of each of some images, and the variance of their tokens is split exactly:
-the share of the patch, the position or the image alone is the variance of the mean over all else; the other terms arise only
-from several together. Shares sum to 100%; the last column sums all terms that involve the image, which is the context. The
-second table follows one patch of Scenes, a wheel: how far its token moves (1 - cosine, beyond what is typical of the place)
-from its own image into another street, and into scenes where no wheel belongs, compared with a ball, which is drawn by the same
-code and belongs elsewhere. 0 is no move; 1 means nothing in common. A difference counts if it exceeds twice its spread over the
-seeds, and 0.05.
+Patches are pasted at places of images, in all combinations, and the variance of their tokens is split exactly: the share of the
+patch, the position or the image alone is the variance of the mean over all else; the other terms arise only from several
+together. Shares sum to 100%; the last column sums all terms that involve the image, which is the context. The second table
+follows one patch of Scenes, a wheel: how far its token moves (1 - cosine, beyond what is typical of the place) from its own
+image into another street, and into scenes where no wheel belongs, compared with a ball, which is drawn by the same code and
+belongs elsewhere. 0 is no move; 1 means nothing in common. A difference counts if it exceeds twice its spread over the seeds,
+and 0.05.
 
 *Limits.* The shares hold for these patches, places and images, and for the residual stream as it is: other images give other
 shares, and later layers need not read a direction that varies much. A pasted patch is often one that would not occur there.
@@ -94,7 +94,7 @@ class Cases:
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     scenes = experiment.on_scenes
     require_parts(scenes.model, (WHEEL, BALL))
     count = len(experiment.data().test)

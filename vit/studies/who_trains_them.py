@@ -48,7 +48,7 @@ class Pull(NamedTuple):
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     models = {arm: experiment.models(arm) for arm in (USUAL, *FROZEN)}
     data = experiment.data()
     images = min(experiment.study.images, MOST_IMAGES, len(data.test))
