@@ -54,7 +54,7 @@ class AttentionOptions(WritesFiles):
     layer: int | Literal["all"] | None = None
     """from 0, -1 is the last; all: one map per layer (default: -1; all for distance)"""
     head: int | Literal["mean", "all"] = "all"
-    """from 0"""
+    """from 0; all: the mean and every head"""
     query: tuple[int, int] | str = "auto"
     """whose attention: cls, a patch as ROW,COLUMN, mean (over all patches) or 'register N'; auto: the class token, or without
     one the middle patch"""
@@ -115,11 +115,11 @@ def run(argv: Sequence[str]) -> int:
     pictures: list[Picture] = getattr(drawing, options.method)()
     if options.film:
         pictures.append(drawing.film(snapshots, load))
-    endings = ["gif" if isinstance(picture.figure, list) else options.format for picture in pictures]
-    paths = [options.out / f"{picture.name}.{ending}" for picture, ending in zip(pictures, endings, strict=True)]
+    formats = ["gif" if isinstance(picture.figure, list) else options.format for picture in pictures]
+    paths = [options.out / f"{picture.name}.{kind}" for picture, kind in zip(pictures, formats, strict=True)]
     require_free([file for path in paths for file in (path, path.with_suffix(".npz"))], options.overwrite)
     for picture, path in zip(pictures, paths, strict=True):
-        film = isinstance(picture.figure, list)
+        film = path.suffix == ".gif"
         (save_film if film else save_figure)(picture.figure, path)
         write_npz(path.with_suffix(".npz"), picture.numbers)
         print(f"{'film' if film else 'picture'}: {one_line(str(path))}, numbers beside it in {picture.name}.npz")

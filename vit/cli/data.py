@@ -72,7 +72,7 @@ def parse(argv: Sequence[str]) -> Asked:
     for option, values in (("--format", kinds), ("--quality", qualities)):
         if values and not exports:
             raise ConfigError(f"{option}: is of --export; add it, or leave {option} out")
-    kind, quality = (kinds or KINDS)[-1 if kinds else 0], (qualities or ["75"])[-1]
+    kind, quality = (kinds or ["jpeg"])[-1], (qualities or ["75"])[-1]
     if kind not in KINDS:
         raise ConfigError(f"--format: {kind!r} cannot be used; {' or '.join(KINDS)}")
     if kind == "png" and qualities:

@@ -66,8 +66,7 @@ class Option:
         if self.flag:
             parser.add_argument(self.spelled, action="store_true", help=self.help)
             return
-        made = self.field.default_factory
-        default = self.field.default if made is MISSING else made()
+        default = default_of(self.field)
         name = self.field.metadata.get("metavar", self.field.name.upper())
         texts = {str: name, Path: name if self.positional or self.field.metadata else "FILE"}
         how: dict[str, Any] = {"metavar": in_words(self.types, METAVARS | texts, "|", "|")}
@@ -119,15 +118,8 @@ def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any,
         parsed = parser.parse_args(["--help"] if asked else _arranged(argv, options))
     except ArgumentError as error:
         raise ConfigError(f"{program}: {_reason(error, options)}; --help says more") from error
-    return tuple(
-        group(
-            **{
-                item.name: tuple(value) if isinstance(value := parsed[item.name], list) else value
-                for item in fields(group)
-            }
-        )
-        for group in groups
-    )
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()}
+    return tuple(group(**{item.name: values[item.name] for item in fields(group)}) for group in groups)
 
 
 def options_parser(program: str, *groups: type, with_help: bool = True) -> tuple[ArgumentParser, dict[str, Option]]:
@@ -277,7 +269,7 @@ class ShownImages(Section):
     data: str | None = field(default=None, metadata=DATA)
     """instead of files: cifar10, cifar100, scenes, or a folder of images"""
     root: Path = field(default=Path("data"), metadata=FOLDER)
-    """where CIFAR's archive lies"""
+    """where CIFAR's archive is"""
     count: Positive = 8
     """number of test images from --data"""
     mask: Probability | None = None

@@ -132,7 +132,7 @@ class ModelWithImages:
         return [divmod(number, columns) for number in nearest.tolist()]
 
 
-def with_files(model: Model, paths: Sequence[str]) -> ModelWithImages:
+def with_files(model: Model, paths: Sequence[str | Path]) -> ModelWithImages:
     """Show a model image files."""
     names = [Path(path).stem for path in paths]
     return ModelWithImages(
@@ -167,11 +167,8 @@ def with_data(model: Model, data: str, root: str, count: int) -> ModelWithImages
         raise AttentionError(f"{data!r} is neither {', '.join(BUILT_IN)} nor a folder of images")
     _, files = list_splits(folder)
     files = [files[i] for i in evenly_spaced(len(files), min(count, len(files))).tolist()]
-    names, paths = [file.class_name or Path(file.name).stem for file in files], [folder / file.name for file in files]
-    title = f"{folder.resolve().name}, test images"
-    return ModelWithImages(
-        model, names, title, lambda numbers: origin.read_images([paths[i] for i in numbers]), paths=paths
-    )
+    names, title = [file.class_name or Path(file.name).stem for file in files], f"{folder.resolve().name}, test images"
+    return replace(with_files(model, [folder / file.name for file in files]), names=names, data=title)
 
 
 def model_caption(model: Model) -> str:
