@@ -45,7 +45,7 @@ def top_overlap(a: Tensor, b: Tensor, count: int) -> Tensor:
 
 
 class Association(NamedTuple):
-    """How two relations are related."""
+    """The association of two relations."""
 
     correlation: float  # of ranks
     p: float  # how often permutations give a correlation as far from 0
@@ -59,7 +59,7 @@ def association(
 
     The correlation is Spearman's, partial with `given`. Pairs are not independent, as each thing is in K - 1 of them; so p
     is that of a Mantel test, which permutes the things (Mantel 1967; of residuals, Legendre 2000). The correlation of ranks
-    says how surely two relations are related; the gain, the slope of a linear fit to the values, says how much.
+    says how surely they are related; the gain, the slope of a linear fit to the values, says how much.
     """
     count = len(one)
     upper = torch.triu_indices(count, count, 1)
