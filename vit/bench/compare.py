@@ -1,4 +1,4 @@
-"""Contestants in processes of their own, in alternating rounds, and what may be quoted of the result."""
+"""Time contestants, each in its own process, in alternating rounds, and tell which medians may be quoted."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from vit.errors import UserError
 from vit.progress import track
 
 WIDEST = 0.15
-"""A median is quoted when half of the values lie within this share of it."""
+"""A median is quoted if the quartiles differ by at most this share of it."""
 
-# Where the time goes, by what the profiler calls an operator. The first match counts.
+# Where the time goes, by the profiler's names of operators. The first match counts.
 GROUPS = {
     "attention": ("bmm", "softmax", "scaled_dot_product", "flash", "efficient_attention"),
     "products": ("mm", "linear"),
@@ -53,7 +53,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of one value or more."""
+        """Return the spread of one value or more."""
         if len(values) == 1:
             return cls(values[0], values[0], values[0])
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -65,7 +65,7 @@ class Spread:
         return self.high - self.low <= WIDEST * self.median
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; the median is null where it may not be quoted."""
+        """Return plain values for JSON; the median is null if it may not be quoted."""
         return {"median": self.median if self.quotable else None, "quartiles": [self.low, self.high]}
 
     def __str__(self) -> str:
@@ -76,14 +76,14 @@ class Spread:
 
 @dataclass
 class Result:
-    """What was measured of one contestant.
+    """The measurements of one contestant.
 
     Attributes:
         job: what it did.
         about: how it computes: "about", "precision", "parameters", "products", "threads", "first_seconds".
         images_per_second: one per round.
         peak_mb: of its process, in 10^6 bytes; on a GPU, of the GPU's memory.
-        profile: share of the time of each of GROUPS, where asked for.
+        profile: share of the time of each of GROUPS, if asked for.
     """
 
     job: Job
@@ -93,7 +93,7 @@ class Result:
     profile: dict[str, float] = field(default_factory=dict)
 
     def ratio_to(self, other: Result, factor: float = 1.0) -> Spread:
-        """This one's rate / the other's, round by round: what the machine does to a round, it does to both."""
+        """Return this one's rate / the other's, round by round: what slows a round slows both."""
         pairs = zip(self.images_per_second, other.images_per_second, strict=True)
         return Spread.of([factor * a / b for a, b in pairs])
 
@@ -102,7 +102,7 @@ def compare(jobs: Sequence[Job], rounds: int, profiled: bool = False) -> list[Re
     """Time all of `jobs` in turn, round after round (A B C A B C ...), only one computing at any time.
 
     Args:
-        rounds: how often each has its turn, a step.
+        rounds: the steps of each.
         profiled: profile the first one afterwards.
 
     Raises:
@@ -132,7 +132,7 @@ class Worker:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for process in self._pool._processes.values():  # a step that nobody waits for any more may take minutes
+        for process in self._pool._processes.values():  # an abandoned step may take minutes
             process.kill()
         self._pool.shutdown()
 
@@ -154,13 +154,13 @@ _contestant: Contestant
 
 def _begin() -> None:
     Thread(target=_end_with_parent, daemon=True).start()
-    silence = os.open(os.devnull, os.O_WRONLY)  # what a library prints does not get between the tables
+    silence = os.open(os.devnull, os.O_WRONLY)  # keeps what libraries print out of the tables
     os.dup2(silence, 1)
     os.dup2(silence, 2)
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it has: killed, it could not say so."""
+    """End this process when its parent has ended: a killed parent cannot say so."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -196,8 +196,8 @@ def _profile() -> dict[str, float]:
     averages = profiler.key_averages()
     if not on_gpu:
         return shares({event.key: event.self_cpu_time_total for event in averages})
-    # A kernel's time stands twice: with the operator that started it, and with the kernel itself. The operators tell
-    # more; of a recorded CUDA graph there are only kernels.
+    # A kernel's time counts twice: for the operator that started it, and for the kernel itself. The operators tell more; a
+    # recorded CUDA graph has only kernels.
     host = torch.autograd.DeviceType.CPU
     operators = {event.key: event.self_device_time_total for event in averages if event.device_type == host}
     kernels = {event.key: event.self_device_time_total for event in averages if event.device_type != host}
@@ -205,7 +205,7 @@ def _profile() -> dict[str, float]:
 
 
 def shares(events: dict[str, float]) -> dict[str, float]:
-    """Return the share of each of GROUPS, and of "other", in times by operator."""
+    """Return the share of the time of each of GROUPS, and of "other", from times by operator."""
     total = sum(events.values())
     found = dict.fromkeys([*GROUPS, "other"], 0.0)
     for name, seconds in events.items():
@@ -215,9 +215,9 @@ def shares(events: dict[str, float]) -> dict[str, float]:
 
 
 def peak_megabytes() -> float:
-    """Return the most memory that this process has had so far, in 10^6 bytes; 0 where the system does not say."""
+    """Return the peak memory of this process so far, in 10^6 bytes; 0 if the system does not say."""
     status = Path("/proc/self/status")
-    if status.exists():  # Linux, where getrusage begins with the peak of the process that started this one
+    if status.exists():  # Linux, where getrusage begins with the parent's peak
         found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE)
         return int(found[1]) * 1024 / 1e6 if found else 0.0
     try:

@@ -1,4 +1,4 @@
-"""Who is timed: our step, its matrix products alone, and the peers' steps exactly as they come, on the same job."""
+"""The steps to time, on the same job: ours, its matrix products alone, and the peers' exactly as they come."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Contestant:
     """A step to be timed.
 
     Attributes:
-        step: makes one.
+        step: runs one.
         compute: device and precision.
         about: how it computes, in a few words.
-        parameters: that it trains.
-        products: FLOPs of the ceiling's step; of the others 0.
+        parameters: how many it trains.
+        products: FLOPs of the ceiling's step; 0 for the others.
     """
 
     step: Callable[[], object]
@@ -45,7 +45,7 @@ class Contestant:
     products: int = 0
 
     def seconds_of_step(self) -> float:
-        """Time a step. (torch.utils.benchmark.Timer makes two more each time, to warm up.)"""
+        """Time a step. (torch.utils.benchmark.Timer runs two more each time, to warm up.)"""
         begin = time.perf_counter()
         self.step()
         if self.compute.device.type != "cpu":
@@ -76,7 +76,7 @@ def flops_per_image(job: Job) -> float:
 
 
 def _ours(job: Job) -> Contestant:
-    """The run that train.py would set up for this job, on random images, as it is or with a technique left out."""
+    """Return the step of the run that train.py would set up for this job, on random images."""
     if job.allocator:
         keep_freed_memory()
     shape = (max(job.images, job.batch), 3, job.image_size, job.image_size)
@@ -93,7 +93,7 @@ def _ours(job: Job) -> Contestant:
         steps = train_steps(run)
         return Contestant(lambda: next(steps), compute, about, parameters)
 
-    # the step alone: the same batch again and again
+    # The step alone: the same batch every time
     objective, device = run.objective.train(), compute.device
     draws = draw_step(run.config, 0, len(run.data.train), objective.mask_ratio(0) > 0)
     images = torch.randn(job.batch, 3, job.image_size, job.image_size).to(device)
@@ -116,7 +116,7 @@ def _ours(job: Job) -> Contestant:
 
 
 class RecordedProducts(TorchDispatchMode):
-    """Counts the products of two matrices within a block, by size, strides and type of both; not the batched ones of attention.
+    """Counts the matrix products in a block by size, strides and type of both operands; not the batched ones of attention.
 
     Attributes:
         found: how often each occurs.
@@ -133,9 +133,9 @@ class RecordedProducts(TorchDispatchMode):
 
 
 def _ceiling(job: Job) -> Contestant:
-    """Our step's own products with weights, forward and backward, and nothing between them.
+    """Return our step's own products with weights, forward and backward, and nothing between them.
 
-    A model cannot be faster than this unless it computes less.
+    No model can be faster unless it computes less.
     """
     ours = _ours(replace(job, compile="off"))
     with RecordedProducts() as products:
@@ -157,7 +157,7 @@ def _ceiling(job: Job) -> Contestant:
 
 
 def _peer(job: Job) -> Contestant:
-    """Another library's step, as it comes: model, loss and AdamW, with our precision."""
+    """Return another library's step as it comes: model, loss and AdamW, with our precision."""
     config = job.config()
     compute = choose_compute(config.run, config.train.precision)
     try:

@@ -1,4 +1,4 @@
-"""The job that is timed: one training step, the same for every contestant. Light: nothing here imports torch."""
+"""The job to time: one training step, the same for every contestant. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class JobOptions(Section):
     objective: Literal[*OBJECTIVES] = next(iter(OBJECTIVES))  # type: ignore[valid-type]
     """pretraining, or fine-tuning on whole images with every augmentation"""
     preset: Literal[*PRESETS] = "tiny"  # type: ignore[valid-type]
-    """encoder"""
+    """size of the encoder"""
     image_size: Positive = 32
     """pixels"""
     mask_ratio: BelowOne = 0.75
-    """share of the patches that is hidden"""
+    """share of the patches to hide"""
     decoder_dim: Positive = 192
     """width of the decoder"""
     decoder_depth: Positive = 4
@@ -44,11 +44,11 @@ class JobOptions(Section):
     decoder_heads: Positive = 3
     """heads of the decoder"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """where"""
+    """where to run"""
     compile: Literal["auto", "on", "off"] = "off"
-    """torch.compile, of ours"""
+    """torch.compile for ours"""
     threads: NonNegative = 0
-    """on the CPU; 0: torch's choice"""
+    """CPU threads; 0: torch's choice"""
 
     @property
     def labels(self) -> bool:
@@ -58,19 +58,19 @@ class JobOptions(Section):
 
 @dataclass(frozen=True)
 class Job(JobOptions):
-    """A contestant and the step it makes.
+    """A contestant and its step.
 
     Attributes:
         contestant: "ours", a Peer, or "ceiling": the matrix products of our step alone.
         patch: patch size in pixels.
         precision: "auto", "bf16" or "fp32".
         batch: images per step.
-        embed_dim, depth: of the encoder, instead of the preset's.
+        embed_dim, depth: of the encoder; None for the preset's.
         with_data: ours only: uint8 images are drawn, augmented and masked anew at each step, as in a run.
         images: number of images in that data set.
         allocator: ours only: whether freed memory is kept.
         fused_adamw: ours only: whether AdamW is one kernel.
-        run: ours only: more of `RunConfig`, attention and grad_accum_steps.
+        run: ours only: settings of `RunConfig`, attention and grad_accum_steps.
     """
 
     contestant: str = "ours"

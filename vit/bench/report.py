@@ -1,4 +1,4 @@
-"""`vit bench` from jobs to tables and plain values."""
+"""`vit bench`, from jobs to tables and plain values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vit.bench.job import Job
 from vit.bench.scaling import AXES, scaling, variants
 from vit.device import choose_compute, device_name, versions
 
-# One choice changed, all else as it is: what the choice gives is what is lost so.
+# One choice changed, all else equal: the speed lost is what the choice gives.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "freed memory given back to the system": {"allocator": False},
     "the batch in one part": {"run": {"grad_accum_steps": 1}},
@@ -33,22 +33,21 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 def bench(
     jobs: Sequence[Job], rounds: int, peers: Sequence[str], ablation: bool, scaled: bool, plot: Path | None
 ) -> dict[str, Any]:
-    """Measure, print it as it comes, and return it for JSON.
+    """Measure, print the results as they come, and return them for JSON.
 
     Args:
-        jobs: our step, each time.
-        rounds: how often each contestant has its turn, a step each.
+        jobs: our step, in each setting.
+        rounds: with one step of each contestant.
         peers: on the same jobs.
         ablation: also our step with each of ABLATIONS.
-        scaled: how the cost of the first job grows along AXES.
-        plot: a picture of that.
+        scaled: also how the cost of the first job grows along AXES.
+        plot: picture of the scaling.
 
     Raises:
         BenchError: a contestant cannot be timed.
         ConfigError: a job cannot be done.
     """
-    # Refuse impossible jobs before spending minutes on the others. "auto" is settled here, as processes might choose
-    # differently.
+    # Refuse impossible jobs before spending minutes on the others. "auto" is settled here: processes might choose differently.
     settled = []
     for job in jobs:
         compute = choose_compute(job.config().run, job.precision)  # sets the threads too
@@ -79,7 +78,7 @@ def bench(
 
 def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> dict[str, Any]:
     """Time our step, with and without its data, beside the ceiling, the peers and the ablations."""
-    # Who takes part
+    # The contestants
     flops = flops_per_image(job)
     print(f"\n{job}, {flops / 1e9:.3f} GFLOP per image")
     jobs = {
@@ -94,7 +93,7 @@ def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> d
         if ablation and change.get("precision") != job.precision
     }
 
-    # Their rounds. The ceiling has the products with weights alone, so it is compared FLOP for FLOP.
+    # Their rounds. The ceiling has only the products with weights, so it is compared FLOP for FLOP.
     results = dict(
         zip(jobs | changed, compare([*jobs.values(), *changed.values()], rounds, profiled=True), strict=True)
     )

@@ -30,7 +30,7 @@ def slope(x: list[float], y: list[float]) -> float:
 
 
 def variants(job: Job, axis: str) -> list[tuple[float, Job]]:
-    """Return the points along `axis`: what it is there, and the job."""
+    """Return the points along `axis`: its value, and the job."""
     key, values = AXES[axis]
     to_x = {"tokens": lambda patch: (job.image_size / patch) ** 2, "visible share": lambda ratio: 1 - ratio}
     jobs = [replace(job, with_data=axis == "images", **{key: value}) for value in values]
@@ -38,21 +38,21 @@ def variants(job: Job, axis: str) -> list[tuple[float, Job]]:
 
 
 def images_timed(job: Job) -> int:
-    """Return the number of images in what is timed: a step, or an epoch where the data set is part of the job."""
+    """Return the number of images timed: those of a step, or of an epoch if the data set is part of the job."""
     return job.images if job.with_data else job.batch
 
 
 def seconds_of(job: Job, rounds: int) -> Spread:
-    """Return the seconds of a step; of an epoch, by such steps, where the data set is part of the job."""
+    """Return the seconds of a step, or of an epoch of such steps if the data set is part of the job."""
     contestant, steps = build(job), images_timed(job) / job.batch
     return Spread.of([steps * contestant.seconds_of_step() for _ in range(rounds + 1)][1:])  # the first warms up
 
 
 def scaling(job: Job, rounds: int, plot: Path | None) -> dict[str, Any]:
-    """Measure along every axis, print a table, and draw it where `plot` is given.
+    """Measure along every axis, print a table, and draw it to `plot`, if given.
 
-    The batch is at most 32, so that all of it takes minutes; a step's time is proportional to it. A slope through a point whose
-    steps differ too much is not quoted.
+    The batch is at most 32, so that all of it takes minutes; a step's time is proportional to the batch. A slope is not quoted
+    if the steps of any point differ too much.
     """
     job = replace(job, batch=min(job.batch, 32))
     report: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The command `vit`. Light: a command's module is imported when it is called, and what is heavy where it is used."""
+"""The command `vit`. Imports stay light: a command's module loads when called, heavy libraries where they are used."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ COMMANDS = {
     "study": "answer a learner's question by measuring",
     "compare": "finished runs side by side, with the mean over seeds",
 }
-"""What each command is for. Each is a module here, of the same name, with a function `run`."""
+"""What each command is for. Each has a module of the same name here, with a function `run`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what a command line asks for, and return the exit code."""
+    """Run a command line and return the exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # lines also into a file or a pipe: work is watched while it goes on
+    if isinstance(sys.stdout, io.TextIOWrapper):  # into a file or a pipe too: people watch the progress
         sys.stdout.reconfigure(line_buffering=True)
     warnings.formatwarning = lambda message, *_, **__: f"vit: warning: {one_line(str(message))}\n"
     limit_spinning()

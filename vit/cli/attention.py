@@ -1,4 +1,4 @@
-"""`vit attention`: pictures of what a model's attention looks at, and the numbers beside each."""
+"""`vit attention`: pictures of what a model's attention looks at, each with its numbers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ USED_BY = {
     "relevance": {"label", "query", "mask", "overlay", "scale"},
     "distance": {"layer"},
 }
-"""The options that each method uses, of those that not all use."""
+"""The options that only some methods use, by method."""
 
 
 @dataclass(frozen=True)
@@ -52,26 +52,26 @@ class AttentionOptions(WritesFiles):
     method: Literal["weights", "rollout", "relevance", "distance"] = "weights"
     """the weights, what comes through all layers, what a class depends on, or how far each head looks"""
     layer: int | Literal["all"] | None = None
-    """from 0, -1 is the last; all: one map per layer (default: -1, for distance all)"""
+    """from 0, -1 is the last; all: one map per layer (default: -1; all for distance)"""
     head: int | Literal["mean", "all"] = "all"
-    """from 0"""
+    """from 0; all: the mean and every head"""
     query: tuple[int, int] | str = "auto"
-    """whose attention: cls, a patch as ROW,COLUMN, mean (of all patches) or 'register N'; auto: the class token, without
-    one the patch in the middle"""
+    """whose attention: cls, a patch as ROW,COLUMN, mean (over all patches) or 'register N'; auto: the class token, or without
+    one the middle patch"""
     keep: Share | None = None
-    """also the fewest patches that hold this share: 0.6, as DINO draws"""
+    """also draw the fewest patches that hold this share, e.g. 0.6 as in DINO"""
     label: str | None = None
-    """relevance for this class, a number or a name (default: the predicted one)"""
+    """relevance: the class, a number or a name (default: the predicted one)"""
     discard: BelowOne = 0.0
-    """rollout without this share of the weights, the smallest"""
+    """rollout: share of the weights to leave out, the smallest"""
     film: bool = False
-    """also the first image over a run's snapshots, as a GIF"""
+    """also draw the first image over a run's snapshots, as a GIF"""
     scale: Literal["shared", "row", "log"] = "shared"
-    """of the colours"""
+    """colour scale"""
     overlay: bool = False
     """lay the maps over the images"""
     format: Literal["png", "svg", "pdf"] = "png"
-    """of the pictures"""
+    """picture format"""
     dark: bool = False
     """for a dark page or slide"""
 
@@ -93,13 +93,13 @@ OPTIONS = (AttentionOptions, ShownImages, LoadOptions)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Draw the pictures, and write them when nothing can be wrong with any of them."""
+    """Draw all pictures before writing any, so that an error leaves none."""
     options, shown, load = read_options("vit attention", argv, *OPTIONS)
 
-    # Options that mean nothing here are refused
+    # Refuse options that mean nothing here
     unused = set().union(*USED_BY.values()) - USED_BY[options.method]
     if options.method == "relevance" and shown.mask is None:
-        unused |= {"query"}  # of the hidden patch that is filled in
+        unused |= {"query"}  # it names the hidden patch to fill in
     for group in (options, shown):
         refuse_given(group, unused, f"means nothing for --method {options.method}; leave it out")
     if options.film and (shown.mask is not None or options.scale == "row"):
@@ -115,11 +115,11 @@ def run(argv: Sequence[str]) -> int:
     pictures: list[Picture] = getattr(drawing, options.method)()
     if options.film:
         pictures.append(drawing.film(snapshots, load))
-    endings = ["gif" if isinstance(picture.figure, list) else options.format for picture in pictures]
-    paths = [options.out / f"{picture.name}.{ending}" for picture, ending in zip(pictures, endings, strict=True)]
+    formats = ["gif" if isinstance(picture.figure, list) else options.format for picture in pictures]
+    paths = [options.out / f"{picture.name}.{kind}" for picture, kind in zip(pictures, formats, strict=True)]
     require_free([file for path in paths for file in (path, path.with_suffix(".npz"))], options.overwrite)
     for picture, path in zip(pictures, paths, strict=True):
-        film = isinstance(picture.figure, list)
+        film = path.suffix == ".gif"
         (save_film if film else save_figure)(picture.figure, path)
         write_npz(path.with_suffix(".npz"), picture.numbers)
         print(f"{'film' if film else 'picture'}: {one_line(str(path))}, numbers beside it in {picture.name}.npz")
@@ -127,11 +127,11 @@ def run(argv: Sequence[str]) -> int:
 
 
 def load_with_images(checkpoint: str, shown: ShownImages, load: LoadOptions) -> ModelWithImages:
-    """Load a model with the images that it is shown.
+    """Load a model, and the images to show it.
 
     Raises:
-        ConfigError: neither files nor data are named, or both; a file is not there.
-        CheckpointError: the model is not there, or cannot be loaded.
+        ConfigError: neither files nor data are named, or both are; a file is missing.
+        CheckpointError: the model is missing or cannot be loaded.
     """
     if bool(shown.images) == (shown.data is not None):
         raise ConfigError("name image files, or a data set by --data" + (", not both" if shown.images else ""))
@@ -164,7 +164,7 @@ def snapshots_of(checkpoint: str) -> dict[str, Path]:
 
 
 class Picture(NamedTuple):
-    """A figure, or the frames of a film; the name of its file, without the ending; and the arrays beside it."""
+    """A file name without its suffix, the figure or a film's frames, and the arrays written beside it."""
 
     name: str
     figure: Any
@@ -172,11 +172,11 @@ class Picture(NamedTuple):
 
 
 class Drawing:
-    """The pictures of each method.
+    """Draws the pictures of each method.
 
     Attributes:
-        subject: the model and the images, with the mask and the query of the encoder.
-        hidden: the hidden patch per image that the decoder is asked to fill in; None if none is asked.
+        subject: the model and the images, with the encoder's mask and query.
+        hidden: the hidden patch per image that the decoder fills in; None if it is not asked.
     """
 
     def __init__(self, options: AttentionOptions, shown: ShownImages, subject: ModelWithImages):
@@ -184,7 +184,7 @@ class Drawing:
         self.hidden: list[Patch] | None = None
         query: Query = options.query
 
-        # A patch that is asked for is hidden if the decoder is to fill it in, else visible: the encoder sees no other
+        # A requested patch is hidden if the decoder is to fill it in, else visible: the encoder sees no hidden ones
         if shown.mask is not None:
             patch = query if isinstance(query, tuple) else None
             if subject.model.decoder is None or options.method == "rollout":
@@ -194,7 +194,7 @@ class Drawing:
                 self.hidden = [patch] * len(subject.names) if patch else subject.middle_patches(subject.hidden)
                 query = "auto" if patch else query
 
-        # By default the class token; without one, the visible patch nearest to the middle
+        # The default is the class token, or without one the visible patch nearest the middle
         if query == "auto":
             middle = subject.geometry.middle if subject.mask is None else subject.middle_patches(~subject.hidden)
             query = "cls" if subject.geometry.class_token else middle
@@ -203,7 +203,7 @@ class Drawing:
         self.style: dict[str, Any] = {"query": outlined, "scale": options.scale, "overlay": options.overlay}
 
     def weights(self) -> list[Picture]:
-        """Draw the heads of a layer, or all layers; and under a mask, how the decoder fills in."""
+        """Draw the heads of a layer, or all layers, and under a mask how the decoder fills in."""
         from vit.figures import attention_figure, strongest_figure
         from vit.interpret import head_panels, top_mass_mask
 
@@ -239,7 +239,7 @@ class Drawing:
         return self.picture("masked", masked_figure, panels, title, how, **words)
 
     def rollout(self) -> list[Picture]:
-        """Draw how much of each patch has come to the query through the layers up to one, or up to each."""
+        """Draw how much of each patch reaches the query through the layers, up to one or up to each."""
         from vit.figures import attention_figure
         from vit.interpret import rollout_panels
 
@@ -250,7 +250,7 @@ class Drawing:
         return [self.picture("rollout", attention_figure, panels, title, how, **words)]
 
     def relevance(self) -> list[Picture]:
-        """Draw what a class depends on, or the filling in of a hidden patch."""
+        """Draw what a class, or the filling in of a hidden patch, depends on."""
         from vit.figures import attention_figure
         from vit.interpret import class_relevance, reconstruction_relevance
 
@@ -328,7 +328,7 @@ class Drawing:
     def picture(
         self, name: str, draw: Callable[..., Any], panels: Panels, title: str, how: str = "", **words: Any
     ) -> Picture:
-        """Draw panels beside each image; `words` are further arguments of `draw`, and among the numbers where they are any."""
+        """Draw panels beside each image; `words` are further arguments of `draw`, some of them numbers to keep."""
         subject = self.subject
         caption = f"{subject.caption} · {how}" if how else subject.caption
         words = {"labels": subject.names} | words
@@ -357,7 +357,7 @@ def in_words(query: Query) -> str:
 
 
 def class_number(label: str, class_names: Sequence[str], count: int) -> int:
-    """Return the number of a class, of which `label` is the number or the name."""
+    """Return the number of a class, given its number or name."""
     if label in class_names:
         return class_names.index(label)
     if label.isdecimal() and len(label) < 9 and int(label) < count:

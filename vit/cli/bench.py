@@ -1,4 +1,4 @@
-"""`vit bench`: time the training step, beside peers and the machine's limit."""
+"""`vit bench`: time the training step against peers and the machine's limit."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from vit.config import ConfigError, Positive
 
 @dataclass(frozen=True)
 class BenchOptions(PrintsFigures, WritesFiles):
-    """Time the training step, in alternating rounds, beside the machine's own matrix products, with --peers beside other
-    libraries on the same job, and with --ablation beside itself without each technique."""
+    """Time the training step in alternating rounds against the machine's own matrix products; with --peers against other
+    libraries on the same job, with --ablation against itself without each technique."""
 
     patch: list[Positive] = field(default_factory=lambda: [4])
     """patch sizes in pixels"""
     precision: list[Literal["auto", "bf16", "fp32"]] = field(default_factory=lambda: ["auto"])
-    """of the products"""
+    """of the matrix products"""
     batch: list[Positive] = field(default_factory=lambda: [256])
     """images per step"""
     rounds: Positive = 7
-    """how often each contestant has its turn, a step each"""
+    """rounds, with one step of each contestant"""
     peers: list[Peer] | None = None
-    """other libraries on the same job, all or some: pip install -e '.[bench]'"""
+    """time other libraries on the same job, all or some: pip install -e '.[bench]'"""
     ablation: bool = False
-    """ours without each technique"""
+    """time ours without each technique"""
     scaling: bool = False
-    """how cost grows with tokens, depth, width, batch, images"""
+    """measure how cost grows with tokens, depth, width, batch, images"""
     plot: Path | None = None
     """draw the scaling: .png, .svg or .pdf"""
 
@@ -47,7 +47,7 @@ OPTIONS = (BenchOptions, JobOptions)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Time what the options ask for."""
+    """Run the benchmark."""
     options, job = read_options("vit bench", argv, *OPTIONS)
     if job.labels and (options.peers is not None or options.scaling):
         raise ConfigError(f"--objective: {job.objective} is timed alone; leave --peers and --scaling out")

@@ -45,15 +45,15 @@ class Convert(Section):
     to: Literal["timm", "mae", "huggingface", "safetensors"]
     """format; safetensors is the project's own"""
     out: Path = field(metadata={"metavar": "FILE|FOLDER"})
-    """for mae a file, .pth, for the others a folder; a new one, or one that is empty"""
+    """a new .pth file for mae, else a new or empty folder"""
     half: bool = False
     """--to safetensors: weights in half precision; they load as float32"""
     card: bool = False
-    """--to safetensors, of a finished run: a model card too, with its figures"""
+    """--to safetensors, from a finished run: also write a model card with its figures"""
     results: list[Path] = field(default_factory=list, metadata=FOLDER)
-    """for the card: folders of `vit evaluate --out`"""
+    """for the card: folders that `vit evaluate --out` wrote"""
     note: str = ""
-    """for the card: a sentence on the data"""
+    """for the card: a sentence about the data"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,7 +72,7 @@ class Export(WritesFiles):
     to: Literal["onnx", "torch-export"]
     """format"""
     out: Path
-    """file to write: .onnx, or .pt2 of torch-export"""
+    """file to write: .onnx, or .pt2 for torch-export"""
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ class Push(Section):
     repository: str = field(metadata=POSITIONAL)
     """ORGANISATION/NAME; made if it does not exist"""
     private: bool = False
-    """not for everybody to see"""
+    """visible only to you and your organisation"""
 
 
 def inspect(options: Inspect, load: LoadOptions) -> int:
-    """Print what a checkpoint is; the exit code is 2 if it cannot be loaded so."""
+    """Print what a checkpoint is; return 2 if it cannot be loaded with these options."""
     located(options.checkpoint)
 
     from vit.checkpoints.inspection import describe, facts
@@ -119,7 +119,7 @@ def convert(options: Convert, load: LoadOptions) -> int:
 
 
 def export(options: Export, load: LoadOptions) -> int:
-    """Load a checkpoint, write it as a program, and print how far that is from the model."""
+    """Load a checkpoint, write it as a program, and print how far the program differs from the model."""
     located(options.checkpoint)
     require_free([options.out], options.overwrite)
 
@@ -143,7 +143,7 @@ def push(options: Push) -> int:
 
 
 class Command(NamedTuple):
-    """A command within `vit checkpoint`: what does the work, and the dataclasses of options that it takes."""
+    """A command of `vit checkpoint`: its function, and the dataclasses of its options."""
 
     work: Callable[..., int]
     OPTIONS: tuple[type, ...]
@@ -158,11 +158,11 @@ COMMANDS = {
 
 
 def run(argv: Sequence[str]) -> int:
-    """Do what `inspect`, `convert`, `export` or `push` is asked for."""
+    """Run `inspect`, `convert`, `export` or `push`."""
     what = "Pretrained models: ours, timm's, MAE's, DINO's, Hugging Face's, torchvision's."
     purposes = {name: str(command.OPTIONS[0].__doc__) for name, command in COMMANDS.items()}
     name, rest = choose_command("vit checkpoint", what, purposes, argv)
     work, groups = COMMANDS[name]
     options = read_options(f"vit checkpoint {name}", rest, *groups)
-    with warnings.catch_warnings(action="ignore"):  # what stays untrained, the commands say themselves
+    with warnings.catch_warnings(action="ignore"):  # the commands report untrained tensors themselves
         return work(*options)

@@ -15,18 +15,18 @@ from vit.runs import read_run
 
 @dataclass(frozen=True)
 class Compare(PrintsFigures, WritesFiles):
-    """Print finished runs side by side: the settings in which they differ, and what they measured. Runs that differ in the seed
-    alone share a row, with the mean and the standard deviation. A linear probe is shown of a run in whose folder
-    `vit evaluate RUN --out RUN/NAME` has left its results."""
+    """Print finished runs side by side: the settings that differ, and what the runs measured. Runs that differ only in the seed
+    share a row, with mean and standard deviation. A linear probe is shown if `vit evaluate RUN --out RUN/NAME` has left its
+    results in the run's folder."""
 
     runs: list[Path] = field(default_factory=list, metadata=POSITIONAL)
     """run folders"""
     markdown: bool = False
     """as a Markdown table"""
     plot: Path | None = None
-    """also draw how they went: .png, .svg or .pdf"""
+    """also draw their curves: .png, .svg or .pdf"""
     hours: bool = False
-    """draw accuracy over the hours of training instead, of runs that measured it while they trained (run.val_every)"""
+    """draw accuracy over hours of training instead, for runs that measured it while training (run.val_every)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,10 +40,10 @@ OPTIONS = (Compare,)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Read the runs, draw them where that is asked for, and print the table."""
+    """Read the runs, draw them if asked, and print the table."""
     (options,) = read_options("vit compare", argv, *OPTIONS)
     plot = options.plot and output_file(options.plot, option="--plot", overwrite=options.overwrite)
-    for folder in options.runs:  # what is no run is said before torch is imported
+    for folder in options.runs:  # refuse what is no run before importing torch
         read_run(folder)
 
     from vit.report.comparison import as_table, compare_runs, draw_runs, read_finished

@@ -17,10 +17,10 @@ SHELLS = ("bash", "zsh")
 
 
 def print_completion(shell: str, commands: Mapping[str, str]) -> None:
-    """Print the script for a shell, one of SHELLS; `commands` are those of `vit`, with what each is for.
+    """Print the script for a shell, one of SHELLS; `commands` maps each command of `vit` to its purpose.
 
     Raises:
-        ConfigError: another shell, or shtab is missing.
+        ConfigError: the shell is unknown, or shtab is missing.
     """
     if shell not in SHELLS:
         raise ConfigError(f"--print-completion: {shell!r} cannot be used; {' or '.join(SHELLS)}")
@@ -30,12 +30,12 @@ def print_completion(shell: str, commands: Mapping[str, str]) -> None:
 
 
 def whole_parser(commands: Mapping[str, str]) -> ArgumentParser:
-    """Return one parser with all commands, each with the parser that reads its options."""
+    """Return one parser of all commands, each with the parser of its own options."""
     parser = ArgumentParser(prog="vit")
     parser.add_argument("--version", action="store_true", help="print the version")
     parser.add_argument("--print-completion", choices=SHELLS, help="print a script that completes commands and options")
     subcommands = parser.add_subcommands()
-    words = {"data": BUILT_IN, "checkpoint": shipped_models(), "NAME": ("all", *STUDIES)}  # where a file will do too
+    words = {"data": BUILT_IN, "checkpoint": shipped_models(), "NAME": ("all", *STUDIES)}  # a file will do too
     for name, purpose in commands.items():
         module = import_module(f"vit.cli.{name}")
         if hasattr(module, "command_parser"):

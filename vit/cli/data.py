@@ -1,4 +1,4 @@
-"""`vit data`: the images that a configuration would train on, drawn as a sheet, or written as a folder."""
+"""`vit data`: show the images that a configuration would train on, as a sheet or as a folder."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ KINDS = ("jpeg", "png")
 
 
 class Asked(NamedTuple):
-    """What to load, and what to make of it.
+    """What to load, and what to do with it.
 
     Attributes:
         config: the settings.
         out: the picture to write, if any.
-        export: the folder to write, if any, its files of one of KINDS, JPEG with this `quality`.
-        json: whether JSON is printed.
+        export: the folder to write, if any; its files are of a `kind` of KINDS, JPEG of this `quality`.
+        json: whether to print JSON.
     """
 
     config: Config
@@ -39,24 +39,24 @@ class Asked(NamedTuple):
 
 
 def command_parser(with_help: bool = False) -> ArgumentParser:
-    """Return the parser of the settings; for its help, of what to make of the data too."""
-    what = "Load data, by its place or by a configuration, say what it is, draw a sheet of it, write it as a folder."
+    """Return the parser of the settings; its help lists this command's own options too."""
+    what = "Load data by name, folder or configuration; describe it, draw a sheet of it, write it as a folder."
     own = {
         "--out FILE": "picture to write: .png, .svg or .pdf",
-        "--overwrite": "replace a picture that is there already",
+        "--overwrite": "replace an existing picture",
         "--export FOLDER": "write the images as train/CLASS/0000.jpg and test/CLASS/0000.jpg, which --data FOLDER reads back",
-        "--format jpeg|png": "of --export; png keeps every pixel as it is (default: jpeg)",
-        "--quality N": "of --export as jpeg, 1 to 100 (default: 75)",
-        "--json": "print what the data is as JSON, alone on stdout; what else there is to say goes to stderr",
+        "--format jpeg|png": "file format for --export; png is lossless (default: jpeg)",
+        "--quality N": "JPEG quality for --export, 1 to 100 (default: 75)",
+        "--json": "describe the data as JSON, alone on stdout; everything else goes to stderr",
     }
     return config_parser("vit data", what, own, with_help=with_help)
 
 
 def parse(argv: Sequence[str]) -> Asked:
-    """Return what the command line asks for.
+    """Read the command line.
 
     Raises:
-        ConfigError: in one line.
+        ConfigError: an option cannot be used.
     """
     (overwrite, as_json), rest = take_flags(argv, "--overwrite", "--json")
     (outs, exports, kinds, qualities), rest = take_options(rest, "--out", "--export", "--format", "--quality")
@@ -68,11 +68,11 @@ def parse(argv: Sequence[str]) -> Asked:
         raise ConfigError(f"--out: {ways}")
     out = output_file(Path(outs[-1]), overwrite=overwrite) if outs else None
 
-    # The folder, and of what its files are
+    # The folder to write, and the format of its files
     for option, values in (("--format", kinds), ("--quality", qualities)):
         if values and not exports:
             raise ConfigError(f"{option}: is of --export; add it, or leave {option} out")
-    kind, quality = (kinds or KINDS)[-1 if kinds else 0], (qualities or ["75"])[-1]
+    kind, quality = (kinds or ["jpeg"])[-1], (qualities or ["75"])[-1]
     if kind not in KINDS:
         raise ConfigError(f"--format: {kind!r} cannot be used; {' or '.join(KINDS)}")
     if kind == "png" and qualities:
@@ -90,7 +90,7 @@ def parse(argv: Sequence[str]) -> Asked:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Load the data, say what it is, and write the sheet and the folder."""
+    """Load the data, describe it, and write the sheet and the folder."""
     asked = parse(argv)
 
     from vit.data import load_data
@@ -117,13 +117,13 @@ def run(argv: Sequence[str]) -> int:
 
 
 def draw_sheet(data: Dataset, out: Path) -> None:
-    """Draw some of the training images, as many of each class; of Scenes, their parts too."""
+    """Draw some training images, equally many of each class; for Scenes, their parts too."""
     from vit.data import SCENES_SEED
     from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
     from vit.figures import save_figure, sheet_figure
 
     columns = 5 if data.source == "scenes" else 10
-    chosen = data.train.showcase(10 * columns)  # ten rows; with ten classes, a row a class
+    chosen = data.train.showcase(10 * columns)  # ten rows: one per class, if there are ten
     some = data.train.subset(chosen)
     subtitle, parts = data.description, None
     if data.source == "scenes":

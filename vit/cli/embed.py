@@ -30,8 +30,8 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class EmbedOptions(WritesFiles):
-    """Write the features of images by a model's last layer, pooled as its head reads them and the token of each patch, with the
-    names of files, and labels where there are any. The images of a folder are read as `vit attention` reads them."""
+    """Write the features of images from a model's last layer: pooled as its head reads them, and the token of each patch, with
+    file names and any labels. Images of a folder are read as `vit attention` reads them."""
 
     checkpoint: str = field(metadata=POSITIONAL)
     """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
@@ -40,15 +40,15 @@ class EmbedOptions(WritesFiles):
     out: Path
     """file to write: .npz, or .parquet (pip install 'vit-patch-trainer[parquet]')"""
     pooled: bool = False
-    """without the tokens of the patches, which are most of the file"""
+    """leave out the patch tokens, which are most of the file"""
     root: str = field(default="data", metadata=FOLDER)
-    """where CIFAR's archive lies"""
+    """where CIFAR's archive is"""
     limit: NonNegative = 0
-    """only so many images of each split, spread evenly; 0: all"""
+    """use only this many images per split, evenly spaced; 0: all"""
     on_bad_image: Literal["stop", "skip"] = "stop"
-    """an image of a folder that cannot be read: stop with its name, or leave it out and say so"""
+    """unreadable images in a folder: stop and name the first, or leave them out and warn"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """where"""
+    """where to run"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,14 +69,13 @@ OPTIONS = (EmbedOptions, LoadOptions)
 
 @dataclass(frozen=True)
 class Listed:
-    """Images that are known by name, and read when their turn comes.
+    """Images known by name, and read batch by batch.
 
     Attributes:
-        names: of the files, below the folder; of a data set, split and number.
-        splits: "train", "test", "val", or "" where nothing splits them; of each image.
-        labels: of each image, a number of `class_names`; -1 where there is none.
-        class_names: of the data.
-        read: a slice of them -> what `vit.inference.embed` takes.
+        names: files, relative to the folder; for a data set, split and number.
+        splits: per image, "train", "test", "val", or "" without a split.
+        labels: per image, an index of `class_names`; -1 without a label.
+        read: a slice of the images -> what `vit.inference.embed` takes.
     """
 
     names: list[str]
@@ -87,7 +86,7 @@ class Listed:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Embed all images, batch by batch, into the file."""
+    """Embed all images into the file, batch by batch."""
     options, load = read_options("vit embed", argv, *OPTIONS)
     named_data(options.data)
 
@@ -99,7 +98,7 @@ def run(argv: Sequence[str]) -> int:
     listed = (list_data if options.data in BUILT_IN else list_images)(options, model.origin.image_size)
     model = model.to(choose_compute(RunConfig(device=options.device), "fp32").device)
 
-    # What every image gives; then a batch at a time, none of which is kept
+    # The shapes per image; then a batch at a time, none of which is kept
     encoder = model.encoder
     grid = encoder.patch_embed.grid_size
     shapes = {"pooled": (encoder.config.embed_dim,), "patches": (math.prod(grid), encoder.config.embed_dim)}
@@ -154,7 +153,7 @@ def list_images(options: EmbedOptions, image_size: tuple[int, int]) -> Listed:
     return Listed(names, splits, labels, class_names, lambda some: [folder / name for name in names[some]])
 
 
-# ---- The files: both are written as the batches come --------------------------------------------------------------------
+# ---- The files, both written batch by batch ------------------------------------------------------------------------------
 
 Write = Callable[[slice, Mapping[str, "Tensor"]], None]
 
@@ -165,8 +164,7 @@ def npz_writer(
 ) -> Iterator[Write]:
     """Write float32 arrays (N, *shape) by name, row after row, with names, labels and facts beside them.
 
-    An .npz is a zip, of which one member is written at a time: the largest array goes straight into it, the others wait in
-    temporary files.
+    A zip is written one member at a time: the largest array goes straight into it, the others wait in temporary files.
     """
     import numpy as np
     from numpy.lib import format as npy
@@ -208,12 +206,12 @@ def npz_writer(
 def parquet_writer(
     path: Path, listed: Listed, shapes: Mapping[str, tuple[int, ...]], facts: Mapping[str, Any]
 ) -> Iterator[Write]:
-    """Write a table with a row per image: file, split, label, class, and a list of float32, of lists for (L, D), per array."""
+    """Write a table with a row per image: file, split, label, class, and per array a list of float32, nested for (L, D)."""
     import pyarrow as pa
     from pyarrow import parquet
 
     def column(values: Any, shape: Sequence[int]) -> Any:
-        """Values of any shape as lists of lists, of fixed sizes."""
+        """Return values of any shape as nested lists of fixed sizes."""
         array = pa.array(values.reshape(-1))
         for size in reversed(shape):
             array = pa.FixedSizeListArray.from_arrays(array, size)

@@ -1,4 +1,4 @@
-"""`vit evaluate`: measure a pretrained model in minutes, without a training run of its own."""
+"""`vit evaluate`: measure a pretrained model in minutes, without a training run."""
 
 from __future__ import annotations
 
@@ -41,47 +41,47 @@ USED_BY = {
     "seeds": ("knn", "linear"),
     "flip": ("head",),
 }
-"""The methods that each option is about."""
+"""The methods that each option affects."""
 PICTURES = ("confusion.png", "reliability.png")
 
 
 @dataclass(frozen=True)
 class EvaluateOptions(PrintsFigures, WritesFiles):
-    """Measure a pretrained model without training it any further. The test images are looked at once; what is chosen is chosen
-    on training images."""
+    """Measure a pretrained model without training it further. The test images are used once; every choice is made on training
+    images."""
 
     checkpoint: str = field(metadata=POSITIONAL)
     """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
     data: str = field(metadata=POSITIONAL | DATA)
     """cifar10, cifar100, scenes, or a folder of images; --data is the same"""
     root: str = field(default="data", metadata=FOLDER)
-    """where CIFAR's archive lies"""
+    """where CIFAR's archive is"""
     name: str = ""
-    """what the data is called in outputs"""
+    """name of the data in outputs"""
     limit: NonNegative = 0
-    """only so many images of each split; 0: all"""
+    """use only this many images per split; 0: all"""
     on_bad_image: Literal["stop", "skip"] = "stop"
-    """an image of a folder that cannot be read: stop with its name, or leave it out and list it"""
+    """an unreadable image in a folder: stop and name it, or skip and list it"""
     method: Literal["all", "knn", "linear", "reconstruction", "head"] = "all"
     """nearest neighbours, a linear probe, filling in hidden patches, the model's own head; all: those that apply"""
     every_layer: bool = False
     """probe each layer, choose on held-out training images"""
     labels: Share = 1.0
-    """share of the training labels that may be used"""
+    """share of the training labels to use"""
     holdout: Positive = 5000
-    """training images that choose the probe's layer and regularisation"""
+    """training images held out to choose the probe's layer and regularisation"""
     tuning: NonNegative = 0
-    """to choose settings: measure on so many training images, held out as data.val_size does, not on the test images"""
+    """for choosing settings: measure on this many held-out training images, as data.val_size does, not on the test images"""
     flip: bool = False
-    """its head also on images and mirror images together"""
+    """also measure its head on images and mirror images together"""
     bank: NonNegative = 0
-    """training images that nearest neighbours search; 0: all"""
+    """training images searched for nearest neighbours; 0: all"""
     seeds: list[NonNegative] = field(default_factory=lambda: [0])
-    """of the label subset and the held-out images (of --tuning, the first alone); of several, the mean and the spread"""
+    """of the label subset and the held-out images (--tuning: only the first); several give the mean and the spread"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """where"""
+    """where to run"""
     threads: NonNegative = 0
-    """on the CPU; 0: torch's choice"""
+    """CPU threads; 0: torch's choice"""
     out: Path | None = field(default=None, metadata=FOLDER)
     """folder for results.json, confusion.png and reliability.png"""
 
@@ -107,7 +107,7 @@ OPTIONS = (EvaluateOptions, LoadOptions)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Measure, and write what came out: on the terminal, and with `--out` into files."""
+    """Measure, print the results, and with `--out` write them to files."""
     options, load = read_options("vit evaluate", argv, *OPTIONS)
     with talk(options.json):
         results = measure(options, load, f"vit evaluate {shlex.join(argv)}")
@@ -117,7 +117,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[str, Any]:
-    """Measure, print and write what came out, and return it as it stands in results.json."""
+    """Measure, print and write the results, and return them as results.json holds them."""
     config = options.data_config()
     located(options.checkpoint)
 
@@ -135,7 +135,7 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
     compute = choose_compute(RunConfig(device=options.device, threads=options.threads), "fp32")
     try:
         data = load_data(config, origin.image_size, prepared=origin.prepared)
-    except UserError as error:  # by the names of this command's options
+    except UserError as error:  # in the names of this command's options
         text = str(error).replace("data.val_size", "--tuning").replace("data.on_bad_image:", "--on-bad-image")
         raise EvaluationError(text) from error
     taught = knows_classes(model, data)
@@ -163,7 +163,7 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
     if "head" in evaluation.figures:
         evaluation.figures["head"]["classes_named"] = bool(origin.class_names)
 
-    # The figures, and what they come from
+    # The figures, and what they depend on
     facts = ("name", "source", "train_images", "test_images", "tested_on", "content_hash", "warning")
     note = "this model has been taught classes, perhaps by more labels: it does not show what these few give"
     results: dict[str, Any] = {
@@ -201,7 +201,7 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
         written = ["results.json"]
         if evaluation.logits is not None:
             written += draw(evaluation, results, data, options.out)
-        if (options.out / "results.json").exists():  # other pictures belong to the results that are replaced
+        if (options.out / "results.json").exists():  # other pictures belong to the replaced results
             for name in set(PICTURES) - set(written):
                 (options.out / name).unlink(missing_ok=True)
         write_json(options.out / "results.json", results)
@@ -210,9 +210,9 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
 
 
 def knows_classes(model: Model, data: Dataset) -> bool:
-    """Whether a model was taught as many classes as this data has, perhaps those of its training images.
+    """Return whether a model was taught as many classes as this data has, perhaps with the very labels of its training images.
 
-    The head of its checkpoint counts, also if it was left out in loading.
+    The head of its checkpoint counts even if loading left it out.
     """
     own = model.origin.details.get("encoder")
     taught = own.get("num_classes") if isinstance(own, dict) else model.encoder.config.num_classes
@@ -220,7 +220,7 @@ def knows_classes(model: Model, data: Dataset) -> bool:
 
 
 def draw(evaluation: Evaluation, results: dict[str, Any], data: Dataset, out: Path) -> list[str]:
-    """Write confusion.png and reliability.png, and return what was; the logits of several seeds count together."""
+    """Write confusion.png and reliability.png, and return which; the logits of several seeds are pooled."""
     from vit.evaluate.classification import confusion, reliability
     from vit.figures import confusion_figure, reliability_figure, save_figure, why_not_drawn
 

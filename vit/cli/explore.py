@@ -1,4 +1,4 @@
-"""`vit explore`: a page to look around in a model's attention with."""
+"""`vit explore`: a page for exploring a model's attention."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from vit.figures import ExploredImage
     from vit.interpret import ModelWithImages
 
-PHOTO = 512  # pixels of the longer side of a photograph: what a screen shows of it
-MAX_WEIGHTS = 100_000_000  # ten times what the largest page holds, however well they pack
+PHOTO = 512  # pixels of a photograph's longer side: all that a screen shows
+MAX_WEIGHTS = 100_000_000  # ten times what the largest page holds, however well they compress
 WAYS = "--layers and --count choose, --part encoder leaves a decoder out, without --snapshots there is one checkpoint"
 
 
 @dataclass(frozen=True)
 class ExploreOptions(WritesFiles):
-    """Write one page to look around in a model's attention: it opens from disk, without a server or a network."""
+    """Write one page for exploring a model's attention; it opens from disk, without a server or a network."""
 
     checkpoint: str = field(metadata=POSITIONAL)
     """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
@@ -107,7 +107,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def photo_of(path: str | Path, origin: Origin) -> bytes:
-    """Return the part of an image file that the model takes as a JPEG of up to 512 pixels a side; empty where it has no more
+    """Return the crop of an image file that the model takes, as a JPEG of up to 512 pixels a side; empty if it has no more
     pixels than the model's input."""
     from PIL import Image
 

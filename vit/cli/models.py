@@ -18,7 +18,7 @@ BEST = ("accuracy", "masked_loss", "linear_probe", "knn_accuracy")
 
 @dataclass(frozen=True)
 class Models(PrintsFigures):
-    """List the models that come with the package: their names will do as CHECKPOINT, and in load_model."""
+    """List the models that come with the package; their names work as CHECKPOINT, and in load_model."""
 
 
 OPTIONS = (Models,)
@@ -43,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def row(model: dict[str, Any]) -> tuple[str, ...]:
-    """Return a model of `vit.pretrained.shipped` in the order of COLUMNS."""
+    """Return the cells, in the order of COLUMNS, of a model from `vit.pretrained.shipped`."""
     encoder, decoder = model["encoder"], model["decoder"]
     what = [
         f"width {encoder['embed_dim']} x {encoder['depth']} blocks",

@@ -21,11 +21,11 @@ from vit.errors import did_you_mean, one_line
 from vit.settings import HELP, in_words
 
 POSITIONAL = {"positional": True}
-"""Metadata of a field that is given by its place; as `--name` it may be given too."""
+"""Metadata of a positional field; it may also be given as `--name`."""
 FOLDER, DATA = {"metavar": "FOLDER"}, {"metavar": "NAME|FOLDER"}
-"""Metadata of a path that is a folder, all others being files, and of what names data."""
+"""Metadata of a path to a folder (any other is a file), and of a name of data."""
 PAGE, PICTURE = (".html", ".htm"), (".png", ".svg", ".pdf")
-"""The endings of files that are written."""
+"""The suffixes of files to write."""
 WORDS = {
     int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path", tuple: "a pair as 32,48",
 }  # fmt: skip
@@ -37,8 +37,7 @@ class Option:
     """A field of a dataclass as an option of a command.
 
     Attributes:
-        field: of the dataclass.
-        types: that its value may have, or each of its values if it is a list; None apart.
+        types: of its value, or of each value in a list; None is left out.
         many: whether it is a list.
         help: the docstring of the field.
     """
@@ -54,7 +53,7 @@ class Option:
 
     @property
     def spelled(self) -> str:
-        """As it is written on the command line."""
+        """The option as written on the command line."""
         return self.field.name if self.positional else f"--{self.field.name.replace('_', '-')}"
 
     @property
@@ -63,12 +62,11 @@ class Option:
         return self.types == (bool,) and self.field.default is False
 
     def add_to(self, parser: Any) -> None:
-        """Add it to a parser, or to a group of its options."""
+        """Add it to a parser or an option group."""
         if self.flag:
             parser.add_argument(self.spelled, action="store_true", help=self.help)
             return
-        made = self.field.default_factory
-        default = self.field.default if made is MISSING else made()
+        default = default_of(self.field)
         name = self.field.metadata.get("metavar", self.field.name.upper())
         texts = {str: name, Path: name if self.positional or self.field.metadata else "FILE"}
         how: dict[str, Any] = {"metavar": in_words(self.types, METAVARS | texts, "|", "|")}
@@ -82,13 +80,13 @@ class Option:
 
 
 def options_of(group: type, with_help: bool = True) -> list[Option]:
-    """Return the options that the fields of a dataclass are; to read their help texts takes as long as all else."""
+    """Return the fields of a dataclass as options; reading their help texts takes as long as everything else."""
     hints = get_type_hints(group)
     kinds = [kind for kind in reversed(group.__mro__) if is_dataclass(kind)] if with_help else []
     entries = [entry for kind in kinds for entry in parse_from_object(kind).params]
     helps = {entry.arg_name: " ".join((entry.description or "").split()) for entry in entries}
     options = []
-    for item in sorted(fields(group), key=lambda item: bool(item.kw_only)):  # what several commands have comes last
+    for item in sorted(fields(group), key=lambda item: bool(item.kw_only)):  # options of several commands come last
         hint = hints[item.name]
         types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         types = tuple(kind for kind in types if kind is not NoneType)
@@ -100,15 +98,14 @@ def options_of(group: type, with_help: bool = True) -> list[Option]:
 def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any, ...]:
     """Read a command line into one instance of each dataclass of `groups`.
 
-    A field is the option of its name, with dashes or underscores. Without a default it is required; False by default, it is a
-    flag. A list takes several values, `--seeds 0 1 2` or `--seeds 0,1,2`, and may be repeated; it is read as a tuple. A pair is
-    written `32,48`. Fields with the metadata POSITIONAL are given by their place, wherever that is between the options, or by
-    their name.
+    A field is an option of the same name, with dashes or underscores: required if it has no default, a flag if its default is
+    False. A list takes several values, `--seeds 0 1 2` or `--seeds 0,1,2`, may be repeated, and becomes a tuple. A pair is
+    written `32,48`. POSITIONAL fields are given in their order, anywhere between the options, or by name.
 
     Args:
         program: as the user calls it, "vit attention".
-        argv: without it.
-        groups: the first one's docstring describes the command; the others are groups of options. The docstrings of the fields
+        argv: the words after it.
+        groups: the first one's docstring describes the command, the others' title a group of options; the fields' docstrings
             are the help texts.
 
     Raises:
@@ -121,19 +118,12 @@ def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any,
         parsed = parser.parse_args(["--help"] if asked else _arranged(argv, options))
     except ArgumentError as error:
         raise ConfigError(f"{program}: {_reason(error, options)}; --help says more") from error
-    return tuple(
-        group(
-            **{
-                item.name: tuple(value) if isinstance(value := parsed[item.name], list) else value
-                for item in fields(group)
-            }
-        )
-        for group in groups
-    )
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()}
+    return tuple(group(**{item.name: values[item.name] for item in fields(group)}) for group in groups)
 
 
 def options_parser(program: str, *groups: type, with_help: bool = True) -> tuple[ArgumentParser, dict[str, Option]]:
-    """Return the parser of `read_options`, and its options as they are spelled."""
+    """Return the parser of `read_options`, and its options by spelling."""
     parser = ArgumentParser(
         prog=program,
         description=groups[0].__doc__ if groups else None,
@@ -156,12 +146,12 @@ def options_parser(program: str, *groups: type, with_help: bool = True) -> tuple
 
 
 def default_of(item: Field) -> Any:
-    """Return the default of a field, that of a list as a tuple; MISSING if it has none."""
+    """Return the default of a field, a list as a tuple; MISSING if it has none."""
     return item.default if item.default_factory is MISSING else tuple(item.default_factory())
 
 
 def refuse_given(options: Any, names: Collection[str], why: str) -> None:
-    """Refuse the options `names` of a dataclass where they are given, i.e. differ from their defaults.
+    """Refuse each option of `names` that was given, i.e. differs from its default.
 
     Raises:
         ConfigError: with the reason `why`.
@@ -172,13 +162,13 @@ def refuse_given(options: Any, names: Collection[str], why: str) -> None:
 
 
 def choose_command(program: str, what: str, commands: Mapping[str, str], argv: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the command that stands first on a command line, and what follows it.
+    """Return the command at the start of a command line, and the words after it.
 
     Args:
-        program: that has the commands.
-        what: it is for.
-        commands: what each is for.
-        argv: without the program.
+        program: as the user calls it, "vit checkpoint".
+        what: the program is for.
+        commands: the purpose of each.
+        argv: the words after the program.
 
     Raises:
         ConfigError: there is no such command, or none is named.
@@ -198,7 +188,7 @@ def choose_command(program: str, what: str, commands: Mapping[str, str], argv: S
 
 
 def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
-    """Return a command line as jsonargparse reads it: what has a place there first, then each option once."""
+    """Return a command line as jsonargparse reads it: positional values first, then each option once."""
     places: list[str] = []
     given: dict[str, list[str]] = {}
     rest = list(argv)
@@ -207,9 +197,9 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
         name, equals, value = word.partition("=")
         name = name.replace("_", "-")
         option = options.get(name) or options.get(name[2:]) if word.startswith("--") else None
-        if option is None and word.startswith("--") and "." in name:  # to the parser, a part of what is before the dot
+        if option is None and word.startswith("--") and "." in name:  # the parser would take it for a part of an option
             raise ConfigError(f"{_unknown(name, options)}; --help says more")
-        if option is None:  # given by its place; or unknown, which the parser says
+        if option is None:  # positional; or unknown, which the parser reports
             places.append(word)
             continue
         values = [value] if equals else []
@@ -224,7 +214,7 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
             raise ConfigError(f"{name}: is needed; --help says more")
         taken = len(places) if options[name].many else 1
         arranged += given.pop(name) if name in given else [places.pop(0) for _ in range(taken)]
-    arranged += places  # one too many, which the parser says
+    arranged += places  # too many, which the parser reports
     for name, values in given.items():
         if Path in options[name].types and "" in values:
             raise ConfigError(f"{name}: '' cannot be used; name a file or a folder")
@@ -235,7 +225,7 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
 
 
 def _reason(error: ArgumentError, options: dict[str, Option]) -> str:
-    """What is wrong with a command line: the option, the value, and what it may be."""
+    """Return what is wrong with a command line: the option, the value, and what it may be."""
     message, by_name = str(error.message), {option.field.name: option for option in options.values()}
     if found := re.match(r'Parser key "(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL):
         option = by_name[found[1]]
@@ -249,7 +239,7 @@ def _reason(error: ArgumentError, options: dict[str, Option]) -> str:
 
 
 def _unknown(name: str, options: dict[str, Option]) -> str:
-    """Say that there is no option of this name, and which may be meant."""
+    """Return that there is no option of this name, and which may be meant."""
     whole = name.partition(".")[0]
     option = options.get(whole) or options.get(whole[2:])
     if option is None:
@@ -259,7 +249,7 @@ def _unknown(name: str, options: dict[str, Option]) -> str:
 
 
 class _HelpFormatter(DefaultHelpFormatter):
-    """Leaves out the types, which the metavars say, and defaults that say nothing."""
+    """Leaves out types, which the metavars show, and defaults that say nothing."""
 
     def _expand_help(self, action: Any) -> str:
         default = ", ".join(map(str, action.default)) if isinstance(action.default, list) else action.default
@@ -275,13 +265,13 @@ class ShownImages(Section):
     """What the model is shown."""
 
     images: list[str] = field(default_factory=list, metadata=POSITIONAL)
-    """image files, prepared as the model was trained; or what --data takes"""
+    """image files, prepared as in training; or what --data takes"""
     data: str | None = field(default=None, metadata=DATA)
     """instead of files: cifar10, cifar100, scenes, or a folder of images"""
     root: Path = field(default=Path("data"), metadata=FOLDER)
-    """where CIFAR's archive lies"""
+    """where CIFAR's archive is"""
     count: Positive = 8
-    """how many test images of --data"""
+    """number of test images from --data"""
     mask: Probability | None = None
     """for masked models: hide this share of the patches, e.g. 0.75"""
     seed: NonNegative = 0
@@ -299,7 +289,7 @@ class ShownImages(Section):
 
 
 def _is_data(name: str) -> bool:
-    """Whether this names data, and no image file."""
+    """Return whether this names data rather than an image file."""
     return os.path.isdir(name) or (name in BUILT_IN and not os.path.exists(name))
 
 
@@ -311,16 +301,16 @@ class PrintsFigures(Section):
     """A command that prints figures."""
 
     json: bool = False
-    """print all of it as JSON, alone on stdout; what else there is to say goes to stderr"""
+    """print the figures as JSON, alone on stdout; everything else goes to stderr"""
 
 
 def talk(as_json: bool) -> AbstractContextManager[object]:
-    """Send what is printed to stderr where stdout is for JSON alone."""
+    """Send prints to stderr if stdout is for JSON alone."""
     return redirect_stdout(sys.stderr if as_json else sys.stdout)
 
 
 def print_json(value: Any) -> None:
-    """Print plain values as JSON; nan and infinity, which JSON has not, are refused with a ValueError."""
+    """Print plain values as JSON; nan and infinity, which JSON lacks, raise a ValueError."""
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
@@ -329,11 +319,11 @@ class WritesFiles(Section):
     """A command that writes files."""
 
     overwrite: bool = False
-    """replace files that are there already"""
+    """replace existing files"""
 
 
 def require_free(paths: Iterable[Path], overwrite: bool, option: str = "--out") -> None:
-    """Refuse to replace files that are there, unless `overwrite`; `option` names them, or their folder."""
+    """Refuse to replace existing files unless `overwrite`; `option` names them or their folder."""
     for path in paths:
         if os.path.lexists(path) and not overwrite:
             way = "name another file, or remove it first, or add --overwrite"
@@ -341,7 +331,7 @@ def require_free(paths: Iterable[Path], overwrite: bool, option: str = "--out") 
 
 
 def require_folder(folder: Path, option: str = "--out") -> None:
-    """Refuse a folder, named by `option`, that cannot be written to, before anything is computed."""
+    """Refuse a folder, given by `option`, that cannot be written to, before anything is computed."""
     try:
         there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     except OSError as error:  # a name that is too long
@@ -353,14 +343,14 @@ def require_folder(folder: Path, option: str = "--out") -> None:
 
 
 def output_file(path: Path, suffixes: Sequence[str] = PICTURE, option: str = "--out", overwrite: bool = False) -> Path:
-    """Return the file, named by `option`, that is to be written; its name ends in one of `suffixes`.
+    """Return the file to write, given by `option`; its name ends in one of `suffixes`.
 
     Raises:
-        ConfigError: it cannot be one, cannot be written, or is there already and not to be replaced (`overwrite`).
+        ConfigError: it has another suffix, cannot be written, or exists without `overwrite`.
     """
     if path.suffix not in suffixes or os.path.isdir(path):
         raise ConfigError(f"{option}: {str(path)!r} cannot be used; name a file that ends in {' or '.join(suffixes)}")
-    if len(os.fsencode(path.name)) > 240:  # beside it, a temporary file needs a name too
+    if len(os.fsencode(path.name)) > 240:  # the temporary file beside it has a longer name
         raise ConfigError(f"{option}: {path.name[:40]}...: File name too long")
     require_folder(path.parent, option)
     require_free([path], overwrite, option)

@@ -28,15 +28,15 @@ class PredictOptions(PrintsFigures, WritesFiles):
     checkpoint: str = field(metadata=POSITIONAL)
     """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
     images: list[str] = field(default_factory=list, metadata=POSITIONAL)
-    """image files, or folders, of which all images are taken; prepared as the model was trained"""
+    """image files, or folders of images; prepared as in training"""
     top: Positive = 3
-    """how many classes per image, the likeliest first"""
+    """classes per image, the likeliest first"""
     csv: Path | None = None
-    """also write them to this file, a row per image and class"""
+    """also write them to this file, one row per image and class"""
     on_bad_image: Literal["stop", "skip"] = "stop"
-    """an image that cannot be read: stop with its name, or leave it out and say so"""
+    """unreadable images: stop and name the first, or leave them out and warn"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """where"""
+    """where to run"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,7 +50,7 @@ OPTIONS = (PredictOptions, LoadOptions)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Predict, and print a table or JSON when all images are read."""
+    """Predict all images, then print a table or JSON."""
     options, load = read_options("vit predict", argv, *OPTIONS)
     for name in options.images:
         if not os.path.exists(name):
@@ -97,7 +97,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def table(predictions: list[dict[str, Any]]) -> list[str]:
-    """Return a line per image: its file, and the classes with their probabilities, in columns."""
+    """Return a line per image with aligned columns: its file, and the classes with their probabilities."""
     files = [one_line(row["file"]) for row in predictions]
     cells = [[(one_line(one["class"]), one["probability"]) for one in row["classes"]] for row in predictions]
     wide, widths = max(map(len, files)), [max(len(name) for name, _ in column) for column in zip(*cells, strict=True)]

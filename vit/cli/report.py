@@ -13,14 +13,14 @@ from vit.runs import RunFiles, read_run, summary_values
 
 @dataclass(frozen=True)
 class ReportOptions(PrintsFigures):
-    """Write one self-contained page about a run, finished or not: what came out, how it went, how it fills in and where it
-    looks, its data and settings, and how to repeat it. It opens from disk, without a network or scripts. What `vit evaluate RUN
-    --out RUN/NAME` has measured is taken in."""
+    """Write one self-contained page about a run, finished or not: results and curves, how it fills in and where it looks, data
+    and settings, and how to repeat it. It opens from disk, without a network or scripts, and includes what
+    `vit evaluate RUN --out RUN/NAME` has measured."""
 
     run: Path = field(metadata=POSITIONAL)
     """run folder"""
     out: Path | None = None
-    """page to write, .html, also over an earlier page of a run (default: RUN/report.html)"""
+    """page to write, .html; replaces an earlier report (default: RUN/report.html)"""
 
 
 OPTIONS = (ReportOptions,)

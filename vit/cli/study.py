@@ -20,27 +20,27 @@ from vit.studies import OF_TRAININGS, STUDIES, StudyConfig
 STUDY_SECTIONS = SECTIONS | {"study": StudyConfig}
 
 
-@cache  # to make one takes longer than all else before a study begins
+@cache  # building one takes longer than all else before a study begins
 def command_parser(with_help: bool = False) -> ArgumentParser:
-    """Return the options of `vit study`: the study's own, and every setting of the trainings it makes."""
+    """Return the parser of `vit study`: its own options, and every setting of its trainings."""
     listed = "; ".join(f"{name}: {question}" for name, question in STUDIES.items())
     what = f"Answer a question by measuring: train the models that it takes, look into them. NAME is all, or one of {listed}"
     own = {
         "NAME": "of a study, or all",
         "--out FOLDER": "for tables and pictures, a folder each; models are kept in its folder runs",
         "--quick": "on Scenes, with small models of one seed: a look in less than two minutes, not an answer",
-        "--json": "print the results as JSON, alone on stdout; what else there is to say goes to stderr",
+        "--json": "print the results as JSON, alone on stdout; everything else goes to stderr",
     }
     return config_parser("vit study", what, own, STUDY_SECTIONS, with_help)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run the studies, and write the results of each as soon as they are there."""
+    """Run the studies, and write the results of each as soon as it ends."""
     if not HELP.isdisjoint(argv):
         command_parser(with_help=True).print_help()
         return 0
 
-    # the options
+    # The options
     (outs,), rest = take_options(argv, "--out")
     (quick, as_json), rest = take_flags(rest, "--quick", "--json")
     known = ", ".join(STUDIES)
@@ -58,7 +58,7 @@ def run(argv: Sequence[str]) -> int:
         if looked_at.checkpoint:
             located(looked_at.checkpoint)
 
-    # one study after another
+    # One study after another
     from vit.studies.experiment import Experiment
     from vit.studies.results import run_study
 
@@ -76,7 +76,8 @@ def run(argv: Sequence[str]) -> int:
 def study_settings(name: str, quick: bool = False, settings: Sequence[str] = ()) -> tuple[Config, StudyConfig]:
     """Return the settings of `vit study NAME`: base.yaml, NAME.yaml, quick.yaml where asked, and `settings`; the last wins.
 
-    A ConfigError says which setting cannot be used.
+    Raises:
+        ConfigError: a setting cannot be used.
     """
     names = ["base", name, *(["quick"] if quick else [])]
     files = [path for name in names if (path := CONFIGS / "studies" / f"{name}.yaml").exists()]

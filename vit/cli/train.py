@@ -1,4 +1,4 @@
-"""`train.py` and `vit train`: the options, and how a run ends for the shell. The run itself is `vit/train.py`."""
+"""`train.py` and `vit train`: the options and the exit code. The run itself is `vit/train.py`."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def main() -> int:
 
 def run(argv: Sequence[str], program: str = "vit train") -> int:
     """Read the settings, and train."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # lines also into a file or a pipe: a run is watched while it runs
+    if isinstance(sys.stdout, io.TextIOWrapper):  # into a file or a pipe too: people watch a run
         sys.stdout.reconfigure(line_buffering=True)
     command = parse_train_command(argv, program=program)
-    if not command.resume and "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun's processes come one after another
+    if not command.resume and "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun's processes start one after another
         RunFolder(command.out).refuse_if_taken()
     if command.config.model.init:
         located(command.config.model.init)
     announce_torch(f"run      {one_line(str(command.out))}")
 
-    from vit.train import fit  # torch and all that needs it: wrong settings are refused without
+    from vit.train import fit  # imports torch; wrong settings are refused before
     from vit.training.process import Stopped
 
     try:

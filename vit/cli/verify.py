@@ -1,4 +1,4 @@
-"""`vit verify`: whether the files of a finished run are as it left them."""
+"""`vit verify`: check that the files of a finished run are as it left them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vit.runs import RunError, RunFiles, check_manifest
 @dataclass(frozen=True)
 class VerifyOptions(Section):
     """Compare the files of a finished run with manifest.json, which holds the SHA-256 of each: settings, metrics, figures,
-    weights and snapshots. Pictures and the page can be drawn again, and are not in it."""
+    weights and snapshots. Pictures and the page are not in it: they can be drawn again."""
 
     run: Path = field(metadata=POSITIONAL)
     """run folder"""
@@ -25,7 +25,7 @@ OPTIONS = (VerifyOptions,)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Print a line for each file that is not as it was; the exit code is 1 if there is one."""
+    """Print a line for each file that is not as it was; return 1 if there is one."""
     (options,) = read_options("vit verify", argv, *OPTIONS)
     files = RunFiles(options.run)
     if not files.manifest.is_file():

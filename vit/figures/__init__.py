@@ -1,6 +1,6 @@
-"""Tensors in, matplotlib figures and pages out. The only room with matplotlib; it never sees a model.
+"""Tensors in, matplotlib figures and pages out. Only this package uses matplotlib; it never sees a model.
 
-Every figure has a heading of `title` and `subtitle`; without a title there is none. `dark` draws it for a dark page.
+Every figure has a heading of `title` and `subtitle`, unless the title is empty. `dark` draws it for a dark page.
 """
 
 from vit.figures.attention import attention_figure, masked_figure, strongest_figure

@@ -1,4 +1,4 @@
-"""Attention maps beside the images they belong to, or over them; what they hold most of; what a masked model looks at."""
+"""Attention maps beside or over their images; the patches with most attention; what a masked model looks at."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vit.figures.style import fitted, styled, text_width, theme
 Patch = tuple[int, int]
 NO_PLACE = "tokens without a place in the image (class token, registers)"
 ON_PATCHES = " on patches"
-MOST = 0.9  # share of the attention: where less is on patches, the name of a map says so
+MOST = 0.9  # share of the attention: a map with less on patches says so beside its name
 LEAD = ("original", "what the model sees", "filled in")  # of a masked model's images
 
 
@@ -42,26 +42,25 @@ def attention_figure(
 ) -> Figure:
     """Draw where a model looks, image by image: a map for each head, layer or method.
 
-    Up to 13 panels stand in one line and more go on in the next; images with one or two panels stand beside each other where
-    they share a scale; a sheet holds 480 pictures. The notes at its foot say what the colours, the percentage and the marks
-    mean; layer, head, query, model and data are the caller's to say.
+    A line holds up to 13 panels, a sheet 480 pictures; images with one or two panels stand side by side if they share a scale.
+    Notes at the foot explain the colours, the percentage and the marks; the caller names layer, head, query, model and data.
 
-    An overlay lays values above even over the image in pale grey, the more opaque the higher: where there is little, the image
-    is seen. The bar beside it then has a width, from black pixels to white ones, so that each colour of the picture is in it.
+    An overlay lays values above even over the image in pale grey, higher ones more opaque, so that the image shows where
+    attention is low. Its bar has a width, from black pixels to white ones, to hold every colour of the picture.
 
     Args:
         images: (B, C, H, W) from 0 to 1, C 1 or 3.
         maps: (B, P, rows, columns), never below 0 unless `unit` is given; nan where a patch was hidden from the model.
         panels: P names: "mean of heads", "head 0", "layer 3".
         labels: B names; may be empty strings.
-        masses: (B, P), what fell on tokens that have no place in the picture; where the rest of 1 is below 90% it stands
-            beside the name, as "69% on patches", or "69%" where pictures are small.
-        query: (row, column) of the patch that asks, outlined: one for all images, or one for each.
-        scale: "shared" by all maps, so that a strong head looks strong beside a weak one; "row", each image its own; "log",
-            shared and logarithmic.
-        unit: None for shares of a whole, as attention weights are: they are shown in multiples of an even share; else the
-            name of what the maps hold, in a word or two, which is shown as it is.
-        what: the quantity that is shared out: "attention", "relevance".
+        masses: (B, P), the share on tokens without a place in the image; if less than 90% is left for patches, that stands
+            beside the name: "69% on patches", or "69%" on small pictures.
+        query: (row, column) of the query patch, outlined: one for all images, or one per image.
+        scale: "shared" by all maps, so that a strong head looks strong beside a weak one; "row", one per image; "log", shared
+            and logarithmic.
+        unit: None for shares of a whole, such as attention weights, drawn in multiples of an even share; else a word or two
+            for the values, drawn as they are.
+        what: the quantity shared out: "attention", "relevance".
         mark: what the outlined patch is.
         overlay: lay the maps over the images.
 
@@ -93,13 +92,13 @@ def strongest_figure(
     query: Patch | Sequence[Patch] | None = None,
     dark: bool = False,
 ) -> Figure:
-    """Draw the fewest patches that together hold a share of what a map gives to patches: DINO's picture, at 60%.
+    """Draw the fewest patches that together hold a share of a map's attention to patches, as DINO does at 60%.
 
-    They are shown as they are, within a line; all others are dimmed to grey. Under each picture stands how many they are.
+    They keep their colours inside an outline; all others are dimmed to grey. Their number stands below each picture.
 
     Args:
         kept: bool (B, P, rows, columns), True for the strongest.
-        share: of the attention that falls on patches, 0 to 1, which `kept` holds.
+        share: of the attention on patches, 0 to 1, that `kept` holds.
         images, maps, panels, labels, masses, query: as in `attention_figure`.
 
     Raises:
@@ -150,16 +149,16 @@ def masked_figure(
     scale: str = "shared",
     dark: bool = False,
 ) -> Figure:
-    """Draw, image by image, the original, what the model sees, how it fills in, and where the decoder looks from one patch.
+    """Draw, image by image, the original, what the model sees, what it fills in, and where the decoder looks from one patch.
 
     In the maps, a stroke crosses each hidden patch, and each heading says how much of the attention is on visible ones.
 
     Args:
-        hidden: bool (B, rows, columns), True where the model did not see.
+        hidden: bool (B, rows, columns), True for patches hidden from the model.
         filled: (B, C, H, W), as images.
         maps: (B, P, rows, columns), the decoder's attention weights from the patch to all patches.
-        patch: (row, column) of the patch that asks, one for each image; outlined.
-        masses: (B, P), what fell on tokens without a place in the picture; None where all fell on patches.
+        patch: (row, column) of the query patch, one per image; outlined.
+        masses: (B, P), the share on tokens without a place in the image; None if all is on patches.
         images, panels, labels, scale: as in `attention_figure`.
 
     Raises:
@@ -177,7 +176,7 @@ def masked_figure(
         (HIDDEN, "stroke over a map: this patch is hidden from the model, the decoder has only its place"),
     ]
     sheet = drawn.sheet(len(LEAD), images, title, subtitle, roof=32, keys=keys, notes=[*drawn.notes(), note])
-    # Over each map its name and the share of the attention on visible patches.
+    # Above each map, its name and the share of attention on visible patches.
     there = np.nan_to_num(maps.detach().double().cpu().numpy())
     whole = there.sum((-2, -1)) + (0 if masses is None else masses.detach().double().cpu().numpy())
     seen = (there * ~gone[:, None]).sum((-2, -1)) / np.where(whole > 0, whole, 1)
@@ -202,15 +201,15 @@ def masked_figure(
 
 
 class ImageMaps:
-    """The maps of some images as they are drawn: values, their colours, and the words beside them.
+    """The maps of images as they are drawn: values, their colours, and the words beside them.
 
-    Takes arguments of `attention_figure`, and raises ValueError where they do not fit each other.
+    Takes arguments of `attention_figure`, and raises ValueError if they do not fit together.
 
     Attributes:
-        values: (B, P, rows, columns), in `unit`, None for multiples of even.
+        values: (B, P, rows, columns), in `unit`, or in multiples of even if that is None.
         shares: the text beside the name of each map, B x P.
-        queries: the patch that asks in each image; none where it is not outlined.
-        scales: that of each image.
+        queries: the query patch of each image; empty if not outlined.
+        scales: one per image.
     """
 
     def __init__(
@@ -252,7 +251,7 @@ class ImageMaps:
         self.scales = [Scale.of(image) if scale == "row" else shared for image in self.values]
 
     def sheet(self, lead: int, images: Tensor, title: str, subtitle: str, **options: Any) -> Sheet:
-        """A sheet for images (B, C, H, W), each of them with `lead` pictures before its maps."""
+        """Return a sheet for images (B, C, H, W), each with `lead` pictures before its maps."""
         size = (images.shape[-2], images.shape[-1])
         return Sheet(len(images), lead, len(self.panels), self.grid, size, title, subtitle, **options)
 
@@ -302,7 +301,7 @@ class ImageMaps:
         return notes
 
     def on_patches(self, what: str = "attention") -> str:
-        """Say how much of the attention the maps show."""
+        """Return a sentence on how much of the attention the maps show."""
         if any(map(any, self.shares)):
             below = f"where that is below {MOST:.0%}; the rest stays on {NO_PLACE}."
             return f"%: the share of the {what} that falls on patches, {below}"
@@ -319,6 +318,6 @@ def percent(share: float) -> str:
 
 
 def dimmed(picture: np.ndarray, dark: bool = False) -> np.ndarray:
-    """(H, W, 3) from 0 to 1 -> grey, of little contrast, near the colour of the page: likewise (H, W, 3)."""
+    """Return a picture (H, W, 3) from 0 to 1 in grey of low contrast, near the colour of the page."""
     grey = brightness(picture)[..., None].repeat(3, -1)
     return 0.10 + 0.22 * grey if dark else 0.66 + 0.26 * grey

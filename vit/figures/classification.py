@@ -13,17 +13,17 @@ from vit.figures.measures import percent
 from vit.figures.style import fitted, styled, theme, titled_figure
 
 MOST_WRITTEN = 20
-"""Classes up to which each cell and class of a confusion matrix is written out."""
+"""Most classes for which a confusion matrix names its classes and writes out its cells."""
 
 MOST_DRAWN = 500
-"""Classes up to which a confusion matrix is drawn: with more, a cell is smaller than a point."""
+"""Most classes for which a confusion matrix is drawn: with more, a cell is smaller than a point."""
 
 FEW = 10
-"""Images below which the accuracy of a bin of confidence is drawn pale."""
+"""Confidence bins with fewer images are drawn pale."""
 
 
 def why_not_drawn(classes: int) -> str:
-    """Return why `confusion_figure` cannot show so many classes, as a sentence; "" where it can."""
+    """Return why `confusion_figure` cannot show so many classes, as a sentence; "" if it can."""
     if classes <= MOST_DRAWN:
         return ""
     return f"Which class is taken for which is not drawn: {classes:,} are too many to see."
@@ -33,12 +33,12 @@ def why_not_drawn(classes: int) -> str:
 def confusion_figure(
     table: Tensor, class_names: Sequence[str], title: str, subtitle: str, dark: bool = False
 ) -> Figure:
-    """Draw how often each class was taken for each, in percent of its images: a row per class, the diagonal is right.
+    """Draw how often each class was taken for each, in percent of its images: a row per class, correct on the diagonal.
 
-    The numbers of a row are rounded so that they sum to 100; a cell without any image is empty.
+    Each row is rounded so that it sums to 100; a cell without images is empty.
 
     Args:
-        table: int64 (classes, classes), counts, dense or sparse; row = label, column = prediction; of at most MOST_DRAWN.
+        table: int64 (classes, classes), counts, dense or sparse; row = label, column = prediction; at most MOST_DRAWN.
         class_names: one per class.
     """
     counts = table.to_dense().numpy()
@@ -50,7 +50,7 @@ def confusion_figure(
     side = min(max(0.46 * classes, 3.2), 7.0)
     figure = titled_figure(side + (2.15 if small else 1.5), side + (1.0 if small else 0.5), title, subtitle)
     axes = figure.subplots()
-    # Colours by the root of the share: mistakes, a tenth of the right answers, keep a colour that can be seen.
+    # Colours follow the root of the share, so that mistakes, a tenth of the right answers, stay visible.
     paper, blue, ink = theme().paper, theme().series[0], theme().ink
     drawn = axes.imshow(share, LinearSegmentedColormap.from_list("share", [paper, blue, ink]), PowerNorm(0.5, 0, 1))
     axes.grid(False)
@@ -81,7 +81,7 @@ def whole_percents(counts: np.ndarray) -> np.ndarray:
     exact = 100 * counts / max(counts.sum(), 1)
     whole = np.floor(exact).astype(np.int64)
     missing = round(exact.sum()) - whole.sum()
-    whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1  # those that lost most
+    whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1  # those that rounding cut most
     return whole
 
 
@@ -94,7 +94,7 @@ def reliability_figure(
     Bins of fewer than `FEW` images are pale: their accuracy says little.
 
     Args:
-        confidence, accuracy: (bins,), nan where there is no image.
+        confidence, accuracy: (bins,), nan for empty bins.
         count: (bins,), images.
         error: the expected calibration error.
     """
@@ -116,12 +116,12 @@ def reliability_figure(
         accuracy.numpy(),
         color=orange,
         marker="o",
-        linestyle="none",  # a line would leap through bins of one image
+        linestyle="none",  # a line would jump through bins of one image
         markersize=4.5,
         label="at its mean confidence",
     )
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
-    # A legend within would lie on bars.
+    # A legend inside would cover bars.
     above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "ncols": 2, "fontsize": 7.5}
     axes.legend(title=f"expected calibration error {error:.1%}", alignment="left", **above)
     share = count.numpy() / max(int(count.sum()), 1)

@@ -1,4 +1,4 @@
-"""How a run went, how several did, and how the cost of a step grows."""
+"""The curves of one run, of several runs, and of how the cost of a step grows."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Curve:
         title: what is shown.
         key: of metrics.jsonl, measured in training; "" for none.
         val_key: of metrics.jsonl, measured on held-out images; "" for none.
-        lines: horizontal lines: what they are called, and their value; the first is what the run itself measured at its end.
-        exact: drawn as it is, from 0; else pale, with a running mean over it.
-        share: whether the values are shares of one, written in percent.
+        lines: horizontal lines, name -> value; the first is the run's own measurement at its end.
+        exact: whether values are drawn as they are, from 0; else pale, with a running mean on top.
+        share: whether values are shares, written in percent.
     """
 
     title: str
@@ -36,7 +36,7 @@ class Curve:
     share: bool = False
 
     def write(self, value: float, form: str = ".3f") -> str:
-        """Return a value as text, in this form if it is no share."""
+        """Return a value as text, in this format unless it is a share."""
         return format(value, ".1%" if self.share else form)
 
 
@@ -44,9 +44,9 @@ STEERING = (
     Curve("learning rate", "lr", exact=True),
     Curve("gradient norm before clipping", "grad_norm", exact=True),
 )
-"""What every run has beside its own curves."""
+"""The curves that every run has besides its own."""
 PANEL = 4.6
-"""Width in inches of a panel by itself: its text can be read on a phone, and two stand beside each other on a page."""
+"""Width in inches of a single panel: legible on a phone, and two fit side by side on a page."""
 
 
 @styled
@@ -54,8 +54,8 @@ def curves_figure(metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve],
     """Draw what a run measured, and its learning rate and gradient norm, over the epochs.
 
     Args:
-        metrics: lines of metrics.jsonl, in order: each has epoch, and either what a step measures, lr and grad_norm, or what
-            was measured on held-out images.
+        metrics: lines of metrics.jsonl, in order: each has epoch, and either a step's measurements, lr and grad_norm, or
+            measurements on held-out images.
         curves: one large panel each.
     """
     wide = 2.1 if len(curves) == 1 else 1.6
@@ -72,12 +72,12 @@ def curves_figure(metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve],
 
 @styled
 def curve_figure(metrics: Sequence[Mapping[str, Any]], curve: Curve, height: float, dark: bool = False) -> Figure:
-    """Draw one panel of `curves_figure` by itself: no heading, `height` inches high, its legend below it."""
+    """Draw one panel of `curves_figure` by itself: without a heading, `height` inches high, its legend below."""
     figure = titled_figure(PANEL, height - 0.12, "", "")
     axes = figure.subplots()
     _draw(axes, metrics, curve, 1.2)
     lines, names = axes.get_legend_handles_labels()
-    if lines:  # a legend within would lie on the lines
+    if lines:  # a legend inside would cover the lines
         figure.legend(lines, names, loc="outside lower left", fontsize=9)
     return figure
 
@@ -88,11 +88,11 @@ class RunLine:
 
     Attributes:
         series: index into SERIES, for colour, line and mark; runs that differ only in the seed share one.
-        x, values: what was measured while it trained, and when: at which epochs, or after how many hours.
-        end: when it ended, and what was measured then; None where nothing was.
-        label: for the legend; "" of a run whose series is there already.
-        rough: whether the values are of single batches, and drawn as a running mean.
-        start: when it began, if not at 0: an upright line, once a series.
+        x, values: epochs or hours, and what was measured then, during training.
+        end: when it ended, and what was measured then; None if nothing was.
+        label: for the legend; "" if its series is there already.
+        rough: whether values are of single batches, and drawn as a running mean.
+        start: when it began, if not at 0: a vertical line, once per series.
     """
 
     series: int
@@ -106,11 +106,11 @@ class RunLine:
 
 @styled
 def compared_figure(panels: Sequence[Panel], title: str, subtitle: str, hours: bool = False) -> Figure:
-    """Draw several runs over their epochs: a line while a run trained, a mark for what was measured at its end.
+    """Draw several runs over their epochs: a line for the training, a mark for the measurement at its end.
 
     Args:
-        panels: side by side, the legend of each below it; values: a `RunLine` for each run.
-        hours: over the hours instead, from 0 and on one scale in all panels.
+        panels: side by side, each with its legend below; values: a `RunLine` per run.
+        hours: over hours instead, from 0 and on one scale in all panels.
     """
     rows = max(sum(bool(line.label) for line in panel.values) for panel in panels)
     room = max(PANEL, 6.4 / len(panels))
@@ -148,10 +148,10 @@ def compared_figure(panels: Sequence[Panel], title: str, subtitle: str, hours: b
 
 @styled
 def scaling_figure(axes: Mapping[str, Mapping[str, Any]], title: str, subtitle: str) -> Figure:
-    """Draw a log-log panel for each of `axes`: the time that was measured, and what the count of operations predicts.
+    """Draw a log-log panel for each of `axes`: the measured time, and what the operation count predicts.
 
     Args:
-        axes: name -> "x", "seconds", "flops" (sequences of one length), "slope" (None: not to be quoted) and "expected_slope".
+        axes: name -> "x", "seconds", "flops" (equally long), "slope" (None: too noisy to quote) and "expected_slope".
     """
     subtitle += " · dashed: what arithmetic alone would have, through the cheapest point"
     figure = titled_figure(9.0, 2.6 * -(-len(axes) // 3), title, subtitle)
@@ -167,14 +167,14 @@ def scaling_figure(axes: Mapping[str, Mapping[str, Any]], title: str, subtitle: 
         panel.xaxis.set_minor_formatter(NullFormatter())
         panel.yaxis.set_major_formatter("{x:g}")
         panel.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-        panel.yaxis.set_minor_formatter("{x:g}")  # within a decade, there may be one major tick alone
+        panel.yaxis.set_minor_formatter("{x:g}")  # a decade may hold only one major tick
         panel.set_ylabel("seconds an epoch" if name == "images" else "seconds a step")
         panel.tick_params(labelsize=7.5, which="both")
     return figure
 
 
 def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarged: float = 1.0) -> None:
-    """Draw a curve and its axes, with letters `enlarged` times as large."""
+    """Draw a curve and its axes, with text larger by the factor `enlarged`."""
     epoch, values = _series(metrics, curve.key)
     blue, orange, green, purple, *_ = theme().series
     if curve.exact:
@@ -208,9 +208,9 @@ def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray,
 
 
 def smoothed(values: np.ndarray) -> np.ndarray:
-    """Return a centred running mean over about a fiftieth of the values, cut off at both ends: (n,) -> (n,).
+    """Return a centred running mean over about a fiftieth of the values, shorter at both ends: (n,) -> (n,).
 
-    Fewer than 20 values come back as they are: a mean over three would hide how they went.
+    Fewer than 20 values are returned as they are: a mean over three would hide their course.
     """
     if len(values) < 20:
         return values

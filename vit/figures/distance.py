@@ -1,4 +1,4 @@
-"""How far heads look, and how spread, layer by layer."""
+"""How far and how evenly heads look, layer by layer."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def distance_figure(
     uniform_entropy: float | None = None,
     dark: bool = False,
 ) -> Figure:
-    """Draw each head's mean attention distance, and beside it its entropy, as dots by depth, with the mean of each layer.
+    """Draw each head's mean attention distance, and beside it its entropy, as dots by depth, with each layer's mean.
 
     Args:
         distances: (layers, heads), pixels; nan where a layer has fewer heads.
         entropies: (layers, heads), bits; nan likewise.
-        names: short ones of the layers; None for their numbers from 0.
-        uniform_distance, uniform_entropy: what even attention would have, as a line.
+        names: short names of the layers; None for their numbers from 0.
+        uniform_distance, uniform_entropy: of even attention, drawn as a line.
     """
     panels = (
         (distances, uniform_distance, "pixels", "how far: mean distance of what it looks at"),
@@ -45,7 +45,7 @@ def distance_figure(
         axes.set(xlabel="layer, from 0" if names is None else "layer", ylabel=unit)
         if names is None:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=13, integer=True, min_n_ticks=1))
-        else:  # at most 13
+        else:  # at most 13 ticks
             places = range(0, len(distances), -(-len(distances) // 13))
             axes.set_xticks(places, [names[place] for place in places])
         axes.set_xlim(-0.5, len(distances) - 0.5)
@@ -55,7 +55,7 @@ def distance_figure(
 
 
 def _by_depth(axes: Axes, values: np.ndarray, even: float | None) -> None:
-    """Draw a dot for each head, nan for none, and a line through the means of the layers: values (layers, heads)."""
+    """Draw values (layers, heads): a dot per head, except for nan, and a line through the means of the layers."""
     layers, heads = values.shape
     x = np.arange(layers)
     there = ~np.isnan(values)

@@ -1,4 +1,4 @@
-"""Pages that open from disk and ask for nothing: a jinja2 template, its style and perhaps its script, in one file."""
+"""Pages that open from disk and load nothing else: a jinja2 template, its style and perhaps its script, in one file."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from vit.figures.style import printable
 
 
 def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
-    """Render a template under a policy that lets in its own style and script, by their hashes, and nothing from elsewhere.
+    """Render a template under a content security policy that allows its own style and script, by hash, and nothing else.
 
-    All values are text, whatever they hold: tags are escaped, and what controls lines or direction becomes U+FFFD.
+    All values are text, whatever they hold: tags are escaped, and characters that control lines or direction become U+FFFD.
 
     Args:
-        template: of jinja2, with places for `policy`, `style` and `script`; the style lies beside it as .css, a script as .js.
+        template: of jinja2, with places for `policy`, `style` and `script`; beside it lies the style as .css, a script as .js.
         pictures: whether `data_uri`s may be shown.
-        values: what else the template names. `markupsafe.Markup` is taken as it is.
+        values: of the other names in the template. `markupsafe.Markup` is not escaped.
 
     Raises:
-        jinja2.UndefinedError: the template names what is not there.
+        jinja2.UndefinedError: the template names a value that is missing.
     """
     style, script = (
         path.read_text(encoding="utf-8") if (path := template.with_suffix(suffix)).exists() else ""
@@ -48,7 +48,7 @@ def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
 
 
 def data_uri(png: bytes) -> str:
-    """Return a picture as an address that holds it."""
+    """Return a picture as a data URI."""
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 

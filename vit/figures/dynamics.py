@@ -1,4 +1,4 @@
-"""What a training did to a model's matrices: how strongly the loss pulled at each, and how far it moved."""
+"""What training did to a model's matrices: how strongly the loss pulled at each, and how far it moved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vit.figures.style import legend_columns, styled, theme, titled_figure
 Courses = Mapping[str, Mapping[str, Tensor]]
 """Name of a matrix -> name of a quantity -> (records, layers)."""
 QUANTITIES = {"gradient_norm": "gradient, before clipping", "drift": "distance from the start, of the start's size"}
-"""The quantities that are drawn, and the titles of their panels."""
+"""The quantities to draw, and the titles of their panels."""
 DECADES = 4  # that an axis spans at most
 
 
@@ -24,11 +24,11 @@ DECADES = 4  # that an axis spans at most
 def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str, *, dark: bool = False) -> Figure:
     """Draw a panel for each of `QUANTITIES`, with a line for each matrix: the mean over its layers.
 
-    A matrix that never got a gradient is named as frozen in the legend: a logarithmic axis shows no 0.
+    The legend marks a matrix that never got a gradient as frozen: a logarithmic axis shows no 0.
 
     Args:
         steps: (records,), from 1.
-        courses: of up to ten matrices, the `QUANTITIES`.
+        courses: the `QUANTITIES` of up to ten matrices.
     """
     names = {name: name if of["gradient_norm"].any() else f"{name} (frozen)" for name, of in courses.items()}
     width = 7.0
@@ -49,7 +49,7 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str, 
 
 
 def _over_steps(axes: Axes, steps: np.ndarray) -> None:
-    """Make the axis of steps logarithmic: most happens in the first ones."""
+    """Make the axis of steps logarithmic: most happens early."""
     axes.set_xscale("log")
     axes.set_xlim(steps[0] / 1.12, steps[-1] * 1.2)
     axes.xaxis.set_major_locator(_powers_of_ten(steps[0], steps[-1]))
@@ -59,13 +59,13 @@ def _over_steps(axes: Axes, steps: np.ndarray) -> None:
 
 
 def _logarithmic(axes: Axes) -> None:
-    """Make the axis of values logarithmic, around what is drawn; it spans at most `DECADES`."""
+    """Make the axis of values logarithmic, to fit what is drawn; it spans at most `DECADES`."""
     values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
     positive = values[np.isfinite(values) & (values > 0)]
     low, high = (positive.min(), positive.max()) if positive.size else (1.0, 1.0)
     low = min(max(low, high / 10.0**DECADES), high / 1.5)
     margin = (high / low) ** 0.06
-    # First: where all is 0 (frozen), there is no logarithm of what is drawn.
+    # The limits come first: if all values are 0 (frozen), a logarithmic scale has nothing to fit.
     axes.set_ylim(low / margin, high * margin)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(_powers_of_ten(low, high))
@@ -74,5 +74,5 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _powers_of_ten(low: float, high: float) -> LogLocator:
-    """Return a locator of up to six powers of ten; where there are few, also of twice and five times each."""
+    """Return a locator of up to six powers of ten; over a short range, also of two and five times each."""
     return LogLocator(subs=(1.0,) if high > 30 * low else (1.0, 2.0, 5.0), numticks=6)

@@ -1,5 +1,5 @@
 "use strict";
-// Draws attention maps out of the two data blocks of this page. Names are only ever written as text.
+// Draws attention maps from the two data blocks of this page. Names are only ever written as text.
 (async () => {
   const $ = (id) => document.getElementById(id);
   const MODES = ["row", "column", "rollout"], SCALES = ["row", "shared", "log"], MEAN = -1, LOWEST = 1e-4;
@@ -7,7 +7,7 @@
   const [rows, columns] = page.grid, patches = rows * columns;
   const rowOf = (patch) => Math.floor(patch / columns), columnOf = (patch) => patch % columns;
   const dark = matchMedia("(prefers-color-scheme: dark)"), phone = matchMedia("(max-width: 36rem)");
-  let colours; // 256 times three bytes, from near the page's ground to what stands out from it
+  let colours; // 256 times three bytes, from near the page's background to what stands out from it
 
   if (!("DecompressionStream" in window)) return; // the notice stays, and says what to do
   const packed = Uint8Array.from(atob($("data").textContent), (c) => c.charCodeAt(0));
@@ -26,9 +26,9 @@
   let lastPatch = state.query;
   const part = () => page[state.part], image = () => page.images[state.image];
   const isHidden = (patch) => image().hidden !== null && image().hidden[patch] === "1";
-  const canRoll = () => state.part === "encoder" && part().layers[state.layer] === state.layer; // none missing before
+  const canRoll = () => state.part === "encoder" && part().layers[state.layer] === state.layer; // no earlier layer is missing
 
-  /** The patches that are tokens of this part, in their order: a masked encoder has the visible ones only. */
+  /** The patches that are tokens of this part, in order: a masked encoder has only the visible ones. */
   function tokenPatches() {
     const all = Array.from({ length: patches }, (_, patch) => patch);
     return state.part === "encoder" ? all.filter((patch) => !isHidden(patch)) : all;
@@ -38,7 +38,7 @@
 
   let cache = new Map(), cacheKey = "";
 
-  /** `make()` once for each key, for as long as image, moment and part stay. */
+  /** Call `make()` once per key, for as long as image, moment and part stay the same. */
   function kept(key, make) {
     const now = [state.image, state.moment, state.part].join();
     if (now !== cacheKey) [cache, cacheKey] = [new Map(), now];
@@ -48,8 +48,8 @@
 
   const size = () => part().prefix + kept("patches", tokenPatches).length;
 
-  /** The weights of one head, size x size. A code is 255 times the square root; one shift for all codes of a row that are
-   *  not zero makes their squares sum to 255 x 255 again, so that the row sums to 1. */
+  /** The weights of one head, size x size. A code is 255 times the square root; one shift of all nonzero codes of a
+   *  row makes their squares sum to 255 x 255 again, so that the row sums to 1. */
   function headWeights(layer, head) {
     return kept(`head ${layer} ${head}`, () => {
       const n = size(), from = image()[state.part][state.moment] + (layer * part().heads + head) * n * n;
@@ -79,8 +79,8 @@
     });
   }
 
-  /** A row of Abnar and Zuidema's rollout: 0.5 (A + I) of all layers up to this one, multiplied in their order. One row is
-   *  a vector that goes down through the layers: no product of whole matrices is needed. */
+  /** A row of Abnar and Zuidema's rollout: the product of 0.5 (A + I) over all layers up to this one. One row is a vector
+   *  that goes down through the layers: no product of whole matrices is needed. */
   function rollout(layer, token) {
     return kept(`rollout ${layer} ${token}`, () => {
       const n = size();
@@ -98,7 +98,7 @@
     });
   }
 
-  /** What the query sees in one map: {grid, prefix}, nan where a patch is no token; null if the query is none itself. */
+  /** What the query sees in one map: {grid, prefix}, nan where a patch is no token; null if the query is none. */
   function look(layer, head) {
     const places = kept("patches", tokenPatches), { prefix } = part(), n = size();
     const place = places.indexOf(state.query), token = state.query < 0 ? -1 - state.query : prefix + place;
@@ -115,10 +115,10 @@
 
   // ---- Colours -----------------------------------------------------------------------------------------------------
 
-  const largest = (values) => values.reduce((top, value) => (value > top ? value : top), 0); // passes over nan
+  const largest = (values) => values.reduce((top, value) => (value > top ? value : top), 0); // skips nan
 
-  /** What all but 0.5% of some shares stay below: few extreme ones would leave all others dark. `counts[code]` is how often
-   *  a code comes. */
+  /** The 99.5% quantile of some shares: a few extreme ones would leave all others dark. `counts[code]` is how often a code
+   *  occurs. */
   function quantile(counts) {
     let above = counts.reduce((sum, count) => sum + count, 0) * 0.005, code = 255;
     while (code > 0 && (above -= counts[code]) >= 0) code--;
@@ -142,7 +142,7 @@
     return sharedTops.get(name);
   }
 
-  /** The same for the rollout up to one layer, from at most about 64 patches that ask. */
+  /** The same for the rollout up to one layer, from at most about 64 query patches. */
   function rolloutTop(layer) {
     return kept(`top ${layer}`, () => {
       const n = size(), { prefix } = part(), counts = new Uint32Array(256), step = Math.ceil((n - prefix) / 64);
@@ -167,8 +167,8 @@
     return Math.min(state.scale === "log" ? 1 + Math.log10(Math.max(share, LOWEST)) / 4 : share / top, 1);
   }
 
-  /** One canvas pixel a patch; an absent one stays transparent, and the hatching behind shows. Over an image (`opacity` is
-   *  given) the opacity rises with the share, and no colour is so near the page's ground as to be a veil. */
+  /** One canvas pixel per patch; an absent one stays transparent and shows the hatching behind. Over an image (`opacity` is
+   *  given) the opacity rises with the share, and the palest colours are left out: they would look like a veil. */
   function paint(canvas, seen, top, opacity) {
     const pixels = new ImageData(columns, rows);
     if (seen) {
@@ -205,7 +205,7 @@
       return `${where}, ${queryName()}: hidden from the encoder, so it asks nothing and nobody sees it`
         + (page.decoder ? "; the decoder asks from it" : "");
     }
-    const registers = seen.prefix.slice(page.classToken ? 1 : 0); // one by one they stand in the list beside
+    const registers = seen.prefix.slice(page.classToken ? 1 : 0); // the list beside has them one by one
     const mass = (page.classToken && seen.prefix.length ? `; class token ${percent(seen.prefix[0])}` : "")
       + (registers.length ? `; registers ${percent(registers.reduce((sum, share) => sum + share))}` : "");
     const most = `${patchName(ranked[0])}, ${percent(seen.grid[ranked[0]])}${mass}`;
@@ -223,7 +223,7 @@
     return element;
   }
 
-  /** An SVG over a stage, one unit a patch: outlines stay sharp whatever the size, and the pixels below untouched. */
+  /** An SVG over a stage, one unit per patch: outlines stay sharp at any size, and the pixels below untouched. */
   function makeOverlay(stage) {
     const make = (name, parent) => parent.appendChild(document.createElementNS("http://www.w3.org/2000/svg", name));
     const svg = make("svg", stage);
@@ -250,7 +250,7 @@
 
   let pictureKey = "";
 
-  /** An image of the stream, its own pixels in the canvas; where `hidden` is 1, nothing. */
+  /** Paint an image of the stream, pixel by pixel; nothing where `hidden` is 1. */
   function paintImage(canvas, { channels, height, width }, from, hidden) {
     [canvas.width, canvas.height] = [width, height];
     const drawn = new ImageData(width, height);
@@ -265,7 +265,7 @@
 
   function drawPicture() {
     const now = [state.image, state.moment, state.shown].join();
-    if (now === pictureKey) return; // a pointer that moves changes none of it
+    if (now === pictureKey) return; // a moving pointer changes none of it
     pictureKey = now;
     const { name, height, width, pixels, hidden, filled } = image(), photo = photos[state.image];
     const from = state.shown === "filled" && filled ? filled[state.moment] : pixels, canvas = $("picture-pixels");
@@ -355,8 +355,8 @@
 
   let tiles = [], gridKey = "";
 
-  /** The small maps: a row for each layer, a column for each head and their mean; of rollouts there is one a layer. Made
-   *  once for each part, drawn with every change. */
+  /** The small maps: a row per layer, a column per head and one for their mean; a single column of rollouts. Made once per
+   *  part, drawn at every change. */
   function drawGrid() {
     const rolled = state.mode === "rollout", heads = rolled ? [MEAN] : [MEAN, ...Array(part().heads).keys()];
     const layers = [...part().layers.keys()].filter((layer) => !rolled || part().layers[layer] === layer);
@@ -406,7 +406,7 @@
     $("picture-pixels").classList.toggle("faded", state.over && seen !== null);
     paint($("picture-map"), seen, top, state.opacity / 100);
     drawBar(top);
-    document.querySelector(".bar").hidden = !seen; // a hidden patch asks nothing: no map, no scale
+    document.querySelector(".bar").hidden = !seen; // a hidden patch has no query: no map, no scale
     drawNumbers(seen, ranked);
     shownNow = [seen, ranked];
     const hiddenTokens = state.part === "decoder" ? [...Array(patches).keys()].filter(isHidden) : [];
@@ -419,12 +419,12 @@
 
   let telling = 0, told = null;
 
-  /** Half a second after the last change: a screen reader is not flooded while the pointer moves, nor the history. */
+  /** Wait half a second after the last change: a moving pointer must flood neither a screen reader nor the history. */
   function tell() {
     clearTimeout(telling);
     telling = setTimeout(() => {
       const chosen = { image: $("image"), moment: $("moment-name"), scale: $("scale") }, words = [];
-      for (const [key, control] of Object.entries(chosen)) { // what the sentence does not say, where it has changed
+      for (const [key, control] of Object.entries(chosen)) { // changes that the sentence does not tell
         const text = control.selectedOptions ? control.selectedOptions[0].textContent : control.textContent;
         if (told && state[key] !== told[key]) words.push(key === "scale" ? `colours ${text}` : text);
       }
@@ -434,7 +434,7 @@
     }, 500);
   }
 
-  /** The address's end that brings back what is shown. */
+  /** The URL fragment that brings back what is shown. */
   function link() {
     const { query, head } = state;
     return `#${new URLSearchParams({
@@ -445,11 +445,11 @@
     })}`;
   }
 
-  // ---- To take away ------------------------------------------------------------------------------------------------
+  // ---- Saving ------------------------------------------------------------------------------------------------------
 
   const MARGIN = 24, SIDE = 512, FOOT = 96; // of a saved picture, in pixels; SIDE is about the longer side of a pane
 
-  /** Image and map beside each other, with the bar and the sentence below, as a canvas: each patch whole pixels. */
+  /** Return a canvas with image and map side by side, bar and sentence below; each patch is whole pixels. */
   function composed() {
     const { width, height } = image(), longer = Math.max(width, height), style = getComputedStyle(document.body);
     const across = columns * Math.round((SIDE * width) / longer / columns), down = rows * Math.round((SIDE * height) / longer / rows);
@@ -521,7 +521,7 @@
 
   let playing = "", timer = 0;
 
-  /** Go through the layers or the moments from here, or from the first if here is the last; a second time stops. */
+  /** Go through the layers or the moments from here, or from the first if this is the last; a second call stops. */
   function play(key) {
     const last = () => (key === "layer" ? part().layers : page.moments).length - 1, before = playing;
     stop();
@@ -550,7 +550,7 @@
     for (const head of [MEAN, ...Array(part().heads).keys()]) make("option", select, headName(head)).value = head;
   }
 
-  /** The only way to change what is shown: whatever does not fit the rest is brought to what does. */
+  /** The only way to change what is shown; what no longer fits is adjusted. */
   function set(change) {
     const before = state.part;
     Object.assign(state, change);
@@ -597,7 +597,7 @@
     set({ query: Math.min(Math.max(row, 0), rows - 1) * columns + Math.min(Math.max(column, 0), columns - 1) });
   }
 
-  /** From one small map to the next. */
+  /** Go from one small map to the next. */
   function step(button, down, right) {
     const at = tiles.findIndex((tile) => tile.button === button), across = state.mode === "rollout" ? 1 : part().heads + 1;
     const column = (at % across) + right, next = tiles[(Math.floor(at / across) + down) * across + column];
@@ -627,7 +627,7 @@
   const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
   document.addEventListener("keydown", (event) => {
-    // A list jumps to a typed letter by itself, and a system's shortcuts are its own.
+    // A list handles typed letters itself, and the system its shortcuts.
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "SELECT") return;
     const onMap = event.target === $("map");
     const pointed = event.target === document.body && document.querySelector(".stage:hover");
@@ -642,7 +642,7 @@
   });
 
   function follow(stage) {
-    let last = null; // the patch under the pointer: a tremble within it does not undo what keys did
+    let last = null; // the patch under the pointer: a jitter within it does not undo what keys did
     const patchAt = (event) => {
       const box = stage.getBoundingClientRect();
       const cell = (at, length, count) => Math.min(Math.max(Math.floor((at / length) * count), 0), count - 1);
@@ -661,7 +661,7 @@
     });
   }
 
-  /** What a link asks for, as far as it is there. */
+  /** Show what a link asks for, as far as this page has it. */
   function fromLink() {
     const link = new URLSearchParams(location.hash.slice(1)), change = {};
     const number = (key, count, from = 0) => {
@@ -692,7 +692,7 @@
 
   page.images.forEach((one, i) => {
     make("option", $("image"), one.name || `image ${i}`).value = i;
-    const thumb = make("canvas", $("thumbs")); // for the pointer only: the list above does the same for all others
+    const thumb = make("canvas", $("thumbs")); // for the pointer only: the list above serves everybody else
     paintImage(thumb, one, one.pixels, null);
     thumb.addEventListener("click", () => set({ image: i }));
   });
@@ -714,7 +714,7 @@
     make("div", make("span", button, undefined, "meter"));
     button.addEventListener("click", () => set({ query: -1 - i, pinned: true }));
   }
-  if (isHidden(state.query)) { // begin where there is something to see: at the visible patch nearest to the centre
+  if (isHidden(state.query)) { // begin at the visible patch nearest to the centre: a hidden one shows nothing
     const away = (patch) => Math.hypot(rowOf(patch) - (rows - 1) / 2, columnOf(patch) - (columns - 1) / 2);
     state.query = lastPatch = tokenPatches().sort((a, b) => away(a) - away(b))[0];
   }

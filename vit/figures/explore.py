@@ -1,11 +1,11 @@
-"""Attention to point at: one HTML file that opens from disk and shows where every patch looks.
+"""An interactive page: one HTML file that opens from disk and shows where every patch looks.
 
-The weights travel as 8-bit codes, `round(255 sqrt(w))`: half of a typical map lies below 1 / 255, which linear codes would
-make zero. A row's sum is kept without being stored: in reading, one shift is added to all codes of the row that are not
-zero, so that their squares sum to 255^2 again (see `weights_of`). The page does the same.
+Weights are stored as 8-bit codes, `round(255 sqrt(w))`: half of a typical map lies below 1 / 255, which linear codes would
+make zero. Row sums survive without being stored: the reader adds one shift to all nonzero codes of a row, so that their
+squares sum to 255^2 again (see `weights_of`, which the page repeats).
 
-The file holds its parts as they are served: style and script (allowed by their hashes, and nothing else is), a description
-in JSON, and one gzip stream in base64 with all codes and pixels.
+The file holds style and script (allowed by their hashes; nothing else is), a description in JSON, and one gzip stream in
+base64 with all codes and pixels.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SLACK = 0.01  # how far a row's sum may be from 1: weights in bfloat16 are not e
 
 
 class PageError(UserError):
-    """A page cannot be made of this: weights are no shares, or it would be too large."""
+    """A page that cannot be made: its weights are not shares, or it would be too large."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class ExploredImage:
     """An image and what a model's attention does on it.
 
     Attributes:
-        name: what it is called; any text.
+        name: any text.
         image: uint8 (C, H, W), C 1 or 3, as the model takes it.
         weights: encoder layer -> (h, N, N), rows sum to 1; N = prefix + visible patches, the visible ones in grid order.
-        hidden: bool (rows, columns), True where the model did not see; None where it saw everything.
+        hidden: bool (rows, columns), True for patches hidden from the model; None if it saw all.
         decoder: decoder layer -> (h, M, M), M = decoder prefix + all patches in grid order; empty without a decoder.
         filled: uint8 (C, H, W), the image as the model fills it in.
-        photo: a JPEG of the same part of the image with more pixels than the model takes, to be looked at; may be empty.
+        photo: a JPEG of the same crop with more pixels than the model takes, for display; may be empty.
     """
 
     name: str
@@ -65,8 +65,8 @@ class Moment:
     """One state of a model: a checkpoint.
 
     Attributes:
-        name: such as "epoch 3"; may be empty where there is one only.
-        images: the same ones, in the same order, in every moment; weights and `filled` may differ.
+        name: e.g. "epoch 3"; may be empty if there is only one.
+        images: the same in every moment, in the same order; weights and `filled` may differ.
     """
 
     name: str
@@ -84,20 +84,20 @@ def explore_page(
     facts: Sequence[tuple[str, str]],
     limit: int = 10_000_000,
 ) -> str:
-    """Return a self-contained page to explore attention with, HTML to be written as UTF-8; equal input gives equal text.
+    """Return a self-contained page for exploring attention, HTML to be written as UTF-8; equal input gives equal text.
 
     Args:
         moments: the states of the model, in the order of training; a slider goes through them.
         grid_size: (rows, columns) of patches.
         class_token: whether the first token is one.
-        registers: how many follow it. Both stand before the patches.
-        decoder_prefix: how many of them the decoder has.
+        registers: how many follow it; both come before the patches.
+        decoder_prefix: how many of these tokens the decoder has.
         title: the heading.
         facts: (what, text) pairs, such as ("model", "ViT-Tiny, patch 4").
-        limit: bytes that the page may have.
+        limit: of the page, in bytes.
 
     Raises:
-        PageError: weights are no shares or of other tokens; or the page would be larger than `limit`, and then it says what
+        PageError: weights are not shares or are of other tokens; or the page would exceed `limit`, and the message says what
             to leave out.
     """
     prefix = int(class_token) + registers
@@ -106,7 +106,7 @@ def explore_page(
         _check_shares(image.name, image.weights, prefix + visible)
         _check_shares(image.name, image.decoder, decoder_prefix + math.prod(grid_size))
 
-    # A description of what is where in one stream of codes and pixels
+    # One stream of codes and pixels, and a description of what is where in it
     first = moments[0].images
     stream = bytearray()
     encoder, decoder = (
@@ -125,9 +125,9 @@ def explore_page(
         "images": [_described(stream, [moment.images[i] for moment in moments]) for i in range(len(first))],
     }
     described = json.dumps(description, separators=(",", ":"))  # ASCII, so line separators are escaped too
-    for sign in "<>&":  # within a script element only these could end it
+    for sign in "<>&":  # only these could end a script element
         described = described.replace(sign, f"\\u{ord(sign):04x}")
-    # mtime 0: a page does not tell when it was made, and the same one twice is the same to the byte
+    # mtime 0: a page does not tell when it was made, and equal input gives equal bytes
     data = base64.b64encode(gzip.compress(stream, 9, mtime=0)).decode()
     template = Path(__file__).with_name("explore.html")
     page = render_page(template, title=title, facts=facts, description=Markup(described), data=data)
@@ -151,9 +151,9 @@ def codes_of(weights: Tensor) -> Tensor:
 def weights_of(codes: Tensor) -> Tensor:
     """Codes (..., N) -> float64 weights (..., N) whose rows sum to 1, as the page reads them.
 
-    A zero stays zero; to all other codes c of a row one shift t is added, the root of sum((c + t)^2) = 255^2. Rounding moved
-    each code by at most 1/2, and t is a mean of these moves, so no code is off by more than 1 (and by less than that
-    where rounding went one way, as in an even row, which comes back exact).
+    A zero stays zero; all other codes c of a row get one shift t, the root of sum((c + t)^2) = 255^2. Rounding moved each code
+    by at most 1/2, and t is a mean of these moves, so no code is off by more than 1 (and by less if rounding went one way, as
+    in an even row, which comes back exact).
     """
     exact = codes.to(torch.float64)
     seen = exact > 0
@@ -163,12 +163,12 @@ def weights_of(codes: Tensor) -> Tensor:
 
 
 def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int]) -> tuple[int, int]:
-    """Return the head that the page opens on, as (place of the layer, head): one that looks at something, and at little else.
+    """Return the head that the page opens on, as (index of the layer, head): one that looks at something in particular.
 
-    It is the head with the lowest entropy (of its attention from patch to patch, the mean over patches and images) among those
-    that give at least half of the attention to patches, at most half of that to the patch that asks and the eight around it,
-    and at most half of it whatever the image: two images have no more in common (where there are several, and none is
-    masked). Where no head is left, it is the mean of the last layer's heads, (last, -1).
+    It is the head with the lowest entropy of patch-to-patch attention (mean over patches and images) among those that give at
+    least half of their attention to patches, at most half of that to the query patch and its eight neighbours, and of which
+    two images share at most half (if there are several, and none is masked). If no head qualifies, it is the mean of the last
+    layer's heads, (last, -1).
     """
     row, column = (axis.flatten() for axis in torch.meshgrid(*map(torch.arange, grid), indexing="ij"))
     near = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)  # (L, L)
@@ -194,7 +194,7 @@ def opening(images: Sequence[ExploredImage], prefix: int, grid: tuple[int, int])
 
 
 def _check_shares(name: str, layers: Mapping[int, Tensor], tokens: int) -> None:
-    """Raise PageError where weights are not (h, tokens, tokens), or their rows do not sum to 1."""
+    """Raise PageError if weights are not (h, tokens, tokens), or their rows do not sum to 1."""
     for layer, weights in layers.items():
         off = (weights.detach().double().sum(-1) - 1).abs().max()
         if weights.shape[1:] != (tokens, tokens) or not bool(off <= SLACK):  # nan is not below anything
@@ -205,7 +205,7 @@ def _check_shares(name: str, layers: Mapping[int, Tensor], tokens: int) -> None:
 
 
 def _described(stream: bytearray, states: Sequence[ExploredImage]) -> dict[str, Any]:
-    """Describe one image in all moments; numbers are places in the stream, where its bytes are added."""
+    """Describe one image in all moments; numbers are offsets in the stream, to which its bytes are added."""
 
     def add(part: bytes) -> int:
         start = len(stream)

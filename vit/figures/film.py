@@ -17,7 +17,7 @@ from vit.figures.scale import DARK_PALETTE, PALETTE
 from vit.figures.sheet import Sheet
 from vit.figures.style import fitted, style, theme
 
-MARKED = 24  # frames up to which the line of progress has a point for each
+MARKED = 24  # most frames for which the progress line has a point each
 
 
 def film_frames(
@@ -35,9 +35,9 @@ def film_frames(
     overlay: bool = False,
     dark: bool = False,
 ) -> list[Figure]:
-    """Draw a figure for each of F moments of a run: the image, its maps then, and how far the run had come.
+    """Draw a figure for each of F moments of a run: the image, its maps at that moment, and the run's progress.
 
-    Size, place and scale are the same in all frames, so that only what the model does moves.
+    Size, place and scale are the same in all frames, so that only the attention moves.
 
     Args:
         image: (C, H, W) from 0 to 1, C 1 or 3.
@@ -66,7 +66,7 @@ def film_frames(
 
 
 def _draw_progress(sheet: Sheet, moment: str, frame: int, frames: int) -> None:
-    """Draw the moment's name at the left, and a line for the run with a point where it is."""
+    """Draw the moment's name on the left, and a line for the run with a point at the moment."""
     done, rest = theme().series[1], theme().quiet
     sheet.over(0, fitted(moment, sheet.inside - 150, 10, "bold"), 10)
     axes = sheet.place(sheet.right - 240, 10, 240, 20)
@@ -78,10 +78,10 @@ def _draw_progress(sheet: Sheet, moment: str, frame: int, frames: int) -> None:
 
 
 def save_film(frames: Sequence[Figure | np.ndarray], path: Path, seconds: float = 0.6) -> None:
-    """Write frames, figures or uint8 (H, W, 3), all of one size, as a GIF that loops, whole or not at all.
+    """Write frames, figures or uint8 (H, W, 3), all of one size, as a looping GIF, whole or not at all.
 
     Equal frames give equal files. All share one palette of 256 colours, so that a colour means the same in each. The last frame
-    stays for three times `seconds`; equal frames in a row become one.
+    lasts three times `seconds`; consecutive equal frames become one.
     """
     pictures = [rendered(frame) if isinstance(frame, Figure) else frame for frame in frames]
     indexed = _indexed(np.stack(pictures))
@@ -107,9 +107,9 @@ def rendered(figure: Figure) -> np.ndarray:
 
 
 def _indexed(pictures: np.ndarray) -> list[Image.Image]:
-    """Return frames uint8 (F, H, W, 3) in one palette, each colour as the nearest; Pillow's own search is only roughly right.
+    """Return frames uint8 (F, H, W, 3) in one palette, each colour as the nearest; Pillow's own search is approximate.
 
-    A colour counts by the root of its area, and those of the maps as much as a quarter of all.
+    A colour counts by the root of its area; those of the maps get a quarter of that total besides.
     """
     packed = pictures.astype(np.uint32) @ np.array([65536, 256, 1], dtype=np.uint32)
     codes, index, counts = np.unique(packed, return_inverse=True, return_counts=True)
@@ -117,7 +117,7 @@ def _indexed(pictures: np.ndarray) -> list[Image.Image]:
     palette = colours
     if len(colours) > 256:
         weighted = colours.repeat(np.sqrt(counts).round().astype(int), 0)
-        maps = PALETTE if pictures[0, 0, 0].mean() > 127 else DARK_PALETTE  # by the paper
+        maps = PALETTE if pictures[0, 0, 0].mean() > 127 else DARK_PALETTE  # by the background
         weighted = np.concatenate([weighted, maps.repeat(len(weighted) // 1024 + 1, 0)])
         found = Image.fromarray(weighted[None]).quantize(256, kmeans=1).getpalette() or []
         palette = np.array(found, dtype=np.uint8).reshape(-1, 3)

@@ -1,4 +1,4 @@
-"""Pictures of pictures: reconstructions, sheets of a data set, patches in other surroundings, pairs of patches."""
+"""Figures made of images: reconstructions, sheets of a data set, patches in other surroundings, pairs of patches."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ def reconstruction_figure(
     Args:
         original: (B, C, H, W) from 0 to 1.
         filled: likewise.
-        hidden: bool (B, 1, H, W), True where the model did not see.
+        hidden: bool (B, 1, H, W), True where hidden from the model.
         labels: B names for the columns; may be empty strings.
-        title: says what it is.
         subtitle: model, data, mask, and how hidden patches got their brightness.
     """
     seen = np.where(hidden.permute(0, 2, 3, 1).numpy(), to_rgb(theme().absent), _pixels(original))
@@ -60,12 +59,12 @@ def sheet_figure(
     parts: Tensor | None = None,
     part_names: Sequence[str] = (),
 ) -> Figure:
-    """Draw a sheet of images, and beside it the part that each pixel belongs to, where that is known.
+    """Draw a sheet of images, and beside it the part that each pixel belongs to, if known.
 
     Args:
         images: uint8 (N, C, H, W).
         labels: N names; may be empty strings.
-        columns: images in a row.
+        columns: images per row.
         parts: uint8 (N, H, W), an index into `part_names`.
         part_names: names of the parts, for the legend.
     """
@@ -103,7 +102,7 @@ def _pixels(images: Tensor) -> np.ndarray:
 
 
 def _distinct_colours(count: int) -> list[tuple[float, float, float]]:
-    golden = 0.618034  # steps of the golden section: neighbours in the list are far apart on the wheel
+    golden = 0.618034  # golden-section steps: neighbours in the list are far apart on the colour wheel
     return [tuple(hsv_to_rgb((i * golden % 1, 0.45 + 0.35 * (i % 2), 0.95 - 0.3 * (i % 3) / 2))) for i in range(count)]
 
 
@@ -126,7 +125,7 @@ def pasted_figure(
         grid: (rows, columns) of patches.
         names: of the rows.
         columns: names of the n images.
-        words: for each row, what stands under each image.
+        words: for each row, the text under each image.
     """
     size = (rows[0].shape[-2], rows[0].shape[-1])
     keys = [(QUERY, "the patch that is the same in all images of a row")]
@@ -150,12 +149,12 @@ def pairs_figure(
     title: str,
     subtitle: str,
 ) -> Figure:
-    """Draw pairs of patches as coloured tiles, in rows: 0 is grey, and one scale, up to the 95% quantile, holds for all.
+    """Draw rows of pairs of patches as coloured tiles: 0 is grey, and all share one scale, up to the 95% quantile.
 
     Args:
         names: of the rows.
-        panels: side by side: by title, the pairs (rows, n, 2, C, p, q) around 0, C 1 or 3, and what stands under each.
-        sides: what the left and the right tile of a pair are, in a word.
+        panels: side by side, title -> the pairs (rows, n, 2, C, p, q) around 0, C 1 or 3, and the text under each.
+        sides: a word for the left and for the right tile of a pair.
     """
     most = float(np.quantile(np.concatenate([pairs.abs().flatten() for pairs, _ in panels.values()]), 0.95)) or 1.0
     tile = whole(0.46 * DPI, next(iter(panels.values()))[0].shape[-1])

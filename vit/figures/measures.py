@@ -1,4 +1,4 @@
-"""Measures with their seeds: by arm, by layer, one against another, as parts of a whole, as relations."""
+"""Measures over seeds: by arm, by layer, one against another, as parts of a whole, as relations."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from vit.figures.style import (
 )
 
 SERIES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"), ((0, (6, 1)), "v"))
-"""Line and mark of the first series, the second ...: told apart in black and white too. The colours are the style's."""
-DIVERGING = "PuOr_r"  # below 0 purple, above 0 orange: told apart in the common kinds of colour blindness
+"""Line and mark of each series: distinct in black and white too. The colours are the style's."""
+DIVERGING = "PuOr_r"  # purple below 0, orange above: distinct in the common kinds of colour blindness
 HATCHES = ("", "///", "...", "xxx", "", "\\\\\\")
 
 
@@ -38,10 +38,10 @@ class Panel:
     Attributes:
         title: what is measured.
         values: what is drawn; see the function that draws it.
-        unit: of the axis of the values.
-        lines: lines across the values: what they are called, and their value.
-        share: whether the values are shares of one, written in percent.
-        limits: of the axis of the values; None for what they need.
+        unit: of the value axis.
+        lines: reference lines, name -> value.
+        share: whether values are shares, written in percent.
+        limits: of the value axis; None to fit the values.
         log: whether that axis is logarithmic, in `arms_figure`.
     """
 
@@ -58,12 +58,12 @@ class Panel:
 def arms_figure(names: Sequence[str], panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
     """Draw what changes from arm to arm of an experiment: a row per arm, a dot at the mean of its seeds.
 
-    A bar reaches one standard deviation to both sides, as "±" does in the tables. The first arm is what the others are compared
-    with: its mean is drawn as a line through all rows. The subtitle ends with what dot, bar and line are.
+    A bar reaches one standard deviation to both sides, as "±" does in the tables. The first arm is the baseline: its mean is a
+    line through all rows. The end of the subtitle explains dot, bar and line.
 
     Args:
         names: of the arms, from the top.
-        panels: up to three side by side, four in two rows; values: for each arm, those of its seeds, none where it was not
+        panels: up to three side by side, four in two rows; values: for each arm, those of its seeds, none if it was not
             measured.
     """
     subtitle += f" · dot: mean over seeds, bar: ± one standard deviation; grey: {names[0]}"
@@ -118,19 +118,19 @@ def layers_figure(
 ) -> Figure:
     """Draw measures from layer to layer: lines for the means over seeds, bands for their range.
 
-    Panels that show the same series, or the same lines across, have one legend, below them.
+    Panels with the same series, or the same reference lines, share one legend below them.
 
     Args:
-        panels: up to three side by side, then the next row; four in two rows of two. Values: by name, (seeds, layers).
-        places: names of what stands along the horizontal axis; None for 0, 1, ....
-        axis: what it is.
+        panels: up to three per row; four in two rows of two. Values: by name, (seeds, layers).
+        places: names along the horizontal axis; None for 0, 1, ....
+        axis: its label.
     """
     columns = 2 if len(panels) == 4 else min(len(panels), 3)
     rows = -(-len(panels) // columns)
     width = max(3.4 * columns, 6.2) + 0.2
     room = (width - 0.4) / columns - 0.6  # inches for a title
     most = max(len(wrapped(panel.title, room * 72, 9)) for panel in panels)
-    # A legend of what all panels have stands below them, where it hides nothing.
+    # One legend, below all panels, for what they share.
     first = panels[0]
     names: list[str] = []
     if len(panels) > 1 and all(list(panel.values) == list(first.values) for panel in panels):
@@ -174,19 +174,19 @@ def layers_figure(
 
 @styled
 def scatter_figure(panels: Sequence[Panel], up: str, title: str, subtitle: str) -> Figure:
-    """Draw points, up to four panels side by side; y is the same measure in all of them, on one scale.
+    """Draw points in up to four panels side by side; y is the same measure in all, on one scale.
 
-    It is logarithmic, but for what lies around 0, which is drawn in equal steps.
+    The scale is logarithmic, and linear around 0.
 
     Args:
-        panels: of the same kinds of points. Values: by name, x and y of the points, each (n,); the unit is that of x.
-        up: what y is.
+        panels: of the same kinds of points. Values: by name, x and y of the points, each (n,); unit: of x.
+        up: the label of y.
     """
     columns = min(len(panels), 4)
     width = max(2.6 * columns + 0.6, 6.2)
     figure = titled_figure(width, 3.4 * -(-len(panels) // columns) + 0.25, title, subtitle)
     every = np.concatenate([y for panel in panels for _, y in panel.values.values()])
-    even = 10.0 ** np.ceil(np.log10(max(float(np.quantile(np.abs(every), 0.2)), 1e-12)))  # up to it, in equal steps
+    even = 10.0 ** np.ceil(np.log10(max(float(np.quantile(np.abs(every), 0.2)), 1e-12)))  # linear up to here
     grid = panel_axes(figure, len(panels), columns, sharey=True)
     for axes, panel in zip(grid, panels, strict=True):
         titled(axes, panel.title, (width - 0.87) / columns - 0.3)
@@ -215,14 +215,14 @@ def scatter_figure(panels: Sequence[Panel], up: str, title: str, subtitle: str) 
 
 @styled
 def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
-    """Draw bars from 0 to 100%, divided into parts; a part below 0, which works against the others, lies left of 0.
+    """Draw bars from 0 to 100%, divided into parts; a negative part, which works against the others, lies left of 0.
 
     Args:
-        panels: side by side. Values: for each bar, by its name, the share of each part, six at most; they sum to 1.
+        panels: side by side. Values: by name of the bar, the share of each of up to six parts; they sum to 1.
     """
     most = max(len(panel.values) for panel in panels)
     parts = [list(next(iter(panel.values.values()))) for panel in panels]
-    alike = len(panels) > 1 and all(of == parts[0] for of in parts)  # one legend, in three columns, does for all
+    alike = len(panels) > 1 and all(of == parts[0] for of in parts)  # one legend, in three columns, serves all
     keys = 0.17 * max(-(-len(of) // (3 if alike else 2)) for of in parts) + 0.3
     lefts = [max(text_width(name, 8) for name in panel.values) / 72 for panel in panels]
     wide = 2.4 if alike else 3.2  # inches
@@ -271,11 +271,11 @@ def relations_figure(
     subtitle: str,
     marked: Sequence[tuple[str, str]] = (),
 ) -> Figure:
-    """Draw relations as square maps, two side by side, all in the order that puts what is high in the first together.
+    """Draw relations as square maps, two per row, all in the order that groups high values of the first.
 
     Args:
         names: K of them.
-        relations: over the same things. Values: (K, K), without the diagonal; limits: at which colours end.
+        relations: of the same things. Values: (K, K), the diagonal unused; limits: of the colours.
         marked: pairs of names whose cells are outlined.
     """
     order = seriated(relations[0].values)
@@ -311,10 +311,10 @@ def relations_figure(
 
 
 def seriated(values: np.ndarray) -> list[int]:
-    """Return an order of K things in which those of high values (K, K) stand near each other.
+    """Return an order of K things that puts those with high values (K, K) near each other.
 
-    It joins the two groups that are nearest on average, again and again (average linkage, Sokal and Michener 1958), their
-    nearest ends side by side.
+    It repeatedly joins the two groups that are nearest on average (average linkage, Sokal and Michener 1958) at their nearest
+    ends.
     """
     groups = [[place] for place in range(len(values))]
     while len(groups) > 1:
@@ -333,5 +333,5 @@ def titled(axes: Axes, title: str, room: float) -> None:
 
 
 def percent(share: float, _: float = 0) -> str:
-    """A tick of an axis of shares, with no more digits than it has: "5%", "42.5%"."""
+    """Return a share as the label of a tick, with only the digits it needs: "5%", "42.5%"."""
     return f"{round(100 * share, 6):g}%"

@@ -1,4 +1,4 @@
-"""From values to colours: one rule for maps, for overlays and for the bar beside them."""
+"""From values to colours: one rule for maps, overlays and the bar beside them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SCALES = ("shared", "row", "log")
 PALETTE, DARK_PALETTE = (
     matplotlib.colormaps[theme.colours](np.arange(256), bytes=True)[:, :3] for theme in (LIGHT, DARK)
 )
-"""The colours of maps on a light and on a dark page, from little to much: uint8 (256, 3)."""
+"""The colours of maps on a light and on a dark page, from low to high: uint8 (256, 3)."""
 
 
 class Scale(Normalize):
-    """A range of values and the colours it is drawn in, linear or logarithmic; what lies beyond has the first or last colour.
+    """A linear or logarithmic range of values and their colours; values beyond it get the first or last colour.
 
     Attributes:
-        low, top: drawn in the first and the last colour.
+        low, top: the values of the first and the last colour.
         lowest, highest: of all values.
         log: whether equal factors, not equal steps, are equally far apart in colour.
     """
@@ -50,11 +50,11 @@ class Scale(Normalize):
 
     @classmethod
     def of(cls, values: np.ndarray, log: bool = False) -> Scale:
-        """Return the scale, linear or logarithmic, for all of `values`, of any shape; nan does not count.
+        """Return the scale for `values` of any shape; nan does not count.
 
-        It starts at 0, or at the lowest value where that is negative. A few outliers do not stretch it: where the
-        highest is more than twice what 98% stay below, it ends there, and the bar says so. A logarithmic one starts likewise at
-        the lowest positive value, or above the lowest 0.5%, and at most four decades below its end.
+        It starts at 0, or at the lowest value if negative. A few outliers do not stretch it: if the highest is more than twice
+        the 98% quantile, it ends there, and the bar says so. Likewise, a logarithmic scale starts at the lowest positive value
+        or at the 0.5% quantile, and at most four decades below its end.
         """
         present = values[~np.isnan(values)]
         lowest, highest = (float(present.min()), float(present.max())) if present.size else (0.0, 0.0)
@@ -100,7 +100,7 @@ class Scale(Normalize):
 
 
 def brightness(picture: np.ndarray) -> np.ndarray:
-    """(..., 3) from 0 to 1 -> (...): how bright it looks, by the weights of Rec. 709."""
+    """(..., 3) from 0 to 1 -> (...): its brightness, by the weights of Rec. 709."""
     return picture @ np.array([0.2126, 0.7152, 0.0722])
 
 
@@ -121,13 +121,13 @@ def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def enlarged(grids: np.ndarray, size: Sequence[int]) -> np.ndarray:
-    """(..., rows, columns) -> (..., H, W), each pixel that of its patch."""
+    """(..., rows, columns) -> (..., H, W), each pixel with the value of its patch."""
     rows, columns = (np.arange(new) * old // new for new, old in zip(size, grids.shape[-2:], strict=False))
     return grids[..., rows[:, None], columns]
 
 
 def in_multiples_of_even(maps: np.ndarray) -> np.ndarray:
-    """Divide attention (..., rows, columns) by the share of each patch if 1 were spread evenly over those that are not nan."""
+    """Divide attention (..., rows, columns) by an even share: 1 spread over all patches that are not nan."""
     return maps * (~np.isnan(maps)).sum((-2, -1), keepdims=True)
 
 

@@ -1,8 +1,8 @@
 """A sheet of small pictures: images, and maps of their patches beside them.
 
-Constrained layout gives axes any size, and the patches of a map then differ by a dot in theirs. Here each picture has axes of
-its own whose size in dots is a multiple of the grid's, so that all patches are equally large and have sharp edges. All axes are
-in patches: the first one's middle is (0, 0).
+Under constrained layout axes get any size, so that the patches of a map may differ by a dot. Here the size of each picture in
+dots is a multiple of the grid's: all patches are equally large and have sharp edges. All axes count in patches; the centre of
+the first is (0, 0).
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from vit.errors import UserError
 from vit.figures.scale import Scale, brightness, image_bytes, resized, short
 from vit.figures.style import DPI, bare, fitted, legend_columns, text_width, theme, titled_figure, wrapped
 
-MOST_PICTURES = 480  # on one sheet: beyond it nobody reads
-MOST_A_LINE = 13  # panels beside each other: the mean and twelve heads
+MOST_PICTURES = 480  # on one legible sheet
+MOST_A_LINE = 13  # panels side by side: the mean and twelve heads
 SMALLEST, LARGEST = 0.9 * DPI, 2.4 * DPI  # side of a square picture, in dots
 WIDEST = 13.8 * DPI  # a line of pictures, so that 13 panels fit
-FILLED, HIGHEST = 6.0 * DPI, 10.0 * DPI  # what pictures may grow to fill: wider, their words are not legible on a phone
-MARGIN, GAP, BETWEEN = 22, 10, 34  # dots at the left, between pictures, between images beside each other
-HEAD, BAR = 27, 152  # dots over a picture, and for a bar with its numbers
-PIXELATED = 64  # pixels a side, up to which an image is shown with its pixels as squares
+FILLED, HIGHEST = 6.0 * DPI, 10.0 * DPI  # what pictures may grow to fill: any wider, their text is illegible on a phone
+MARGIN, GAP, BETWEEN = 22, 10, 34  # dots on the left, between pictures, between images side by side
+HEAD, BAR = 27, 152  # dots above a picture, and for a bar with its numbers
+PIXELATED = 64  # pixels a side up to which an image is drawn with square pixels
 SMALL = 7.5  # points
 MARK, MARK_EDGE = "#00e5ff", "#06262b"  # the outline of a query: a colour that no map has, and its dark rim
 RIM = [Stroke(linewidth=2.6, foreground=MARK_EDGE), Normal()]
-FADED = 0.6  # how much is left of an image under a map
+FADED = 0.6  # opacity of an image under a map
 ON_MAPS = ("#9b9b9b", 0.5)  # a stroke lighter than the dark half of the colours and darker than the bright half
-QUERY, ABSENT, HIDDEN = "query", "absent", "hidden"  # what a key explains
+QUERY, ABSENT, HIDDEN = "query", "absent", "hidden"  # kinds of legend entries
 
 
 def whole(dots: float, parts: int) -> int:
-    """The multiple of `parts` nearest to so many dots."""
+    """Return the multiple of `parts` nearest to `dots`, at least one."""
     return max(round(dots / parts), 1) * parts
 
 
 class FigureError(UserError, ValueError):
-    """A figure that cannot be drawn so; the message is one line."""
+    """A figure that cannot be drawn; the message is one line."""
 
 
 class Page:
-    """A figure whose parts are placed in dots, from the upper left of its width x height dots of content below the heading."""
+    """A figure with width x height dots of content below the heading; parts are placed in dots from its upper left."""
 
     def __init__(self, width: float, height: float, title: str, subtitle: str):
         self.width, self.height = max(width, 5.6 * DPI), height
@@ -64,45 +64,45 @@ class Page:
         return x / self.width, (self.height - y) / self._total
 
     def place(self, x: float, y: float, width: float, height: float) -> Axes:
-        """New axes for a picture."""
+        """Add axes for a picture."""
         axes = self.figure.add_axes((*self.share(x, y + height), width / self.width, height / self._total))
         bare(axes)
         return axes
 
     def canvas(self) -> Axes:
-        """New axes over all the content, in its dots: for many pictures that need no axes of their own, which take long."""
+        """Add axes over all the content, in dots: for many pictures, faster than axes for each."""
         axes = self.place(0, 0, self.width, self.height)
         axes.set(xlim=(0, self.width), ylim=(self.height, 0))
         return axes
 
     def text(self, x: float, y: float, words: str, size: float, **options: Any) -> None:
-        """Write printable text, in ink and around the height `y` unless `options` say otherwise."""
+        """Write printable text, in ink and vertically centred on `y` unless `options` say otherwise."""
         look: dict[str, Any] = {"color": theme().ink, "va": "center"} | options
         self.figure.text(*self.share(x, y), words, fontsize=size, **look)
 
 
 class Sheet(Page):
-    """A figure of blocks, one per image: pictures that lead, and beside them the panels, in one or more lines.
+    """A figure of blocks, one per image: leading pictures, and beside them the panels, in one or more lines.
 
-    Up to 13 panels stand in one line (fewer when images are wide), more go on in lines of equal length. Images with but one
-    or two panels may stand beside each other, up to six pictures in a row. Pictures grow until they are about 6 inches
-    wide or 10 high together, from 0.9 to 2.4 inches a side; with many images it becomes higher.
+    A line holds up to 13 panels (fewer if images are wide); more take several lines of equal length. Images with one or two
+    panels may stand side by side, up to six pictures in a row. Pictures grow, from 0.9 to 2.4 inches a side, until together
+    they are about 6 inches wide or 10 high; many images make it higher.
 
     Args:
-        blocks, lead, panels: how many images, pictures before the panels, and panels.
+        blocks, lead, panels: number of images, of pictures before the panels, and of panels.
         grid: (rows, columns) of patches.
         image: (H, W) of the images, for the shape of a picture.
-        roof, foot: dots over a block, and under each picture.
-        beside: whether images with few panels may stand beside each other.
+        roof, foot: dots above a block, and below each picture.
+        beside: whether images with few panels may stand side by side.
         bar: whether to leave room for bars at the right.
         keys: the legend: (QUERY | ABSENT | HIDDEN, words).
         notes: sentences for the foot of the sheet.
 
     Attributes:
-        axes: of each block, the leading pictures and then the panels.
+        axes: per block, those of the leading pictures and then of the panels.
         size: (width, height) of a picture, in dots; room: its width in points.
-        right: where the last picture of a row ends, in dots; inside: points from the first one to there.
-        top: whether a block stands in the first row.
+        right: where the last picture of a row ends, in dots; inside: width from the first one to there, in points.
+        top: per block, whether it is in the first row.
 
     Raises:
         FigureError: there are more pictures than fit one legible sheet.
@@ -130,7 +130,7 @@ class Sheet(Page):
                 f"{count} pictures do not fit one legible figure, which holds {MOST_PICTURES}: leave out images or panels"
             )
         self.grid = grid
-        # How many panels in a line, lines in a block, blocks beside each other.
+        # The number of panels in a line, lines in a block, blocks side by side.
         stretch = math.sqrt(image[0] / image[1])
         fit = int((WIDEST + GAP) // (SMALLEST / stretch + GAP)) - lead
         lines = math.ceil(panels / min(MOST_A_LINE, max(fit, 1)))
@@ -138,7 +138,7 @@ class Sheet(Page):
         few = beside and lines == 1 and lead + a_line <= 3
         rows = math.ceil(blocks / max(int(FILLED // (SMALLEST + GAP)) // (lead + a_line), 1)) if few else blocks
         across = math.ceil(blocks / rows)
-        # The size of a picture: the largest that fits, in whole dots a patch, and a pixel where these show.
+        # The size of a picture: the largest that fits, in whole dots per patch, and per pixel where these show.
         fill_width = (FILLED / (across * (lead + a_line)) - GAP) * stretch
         fill_height = (HIGHEST / (rows * lines) - HEAD - foot - roof / lines) / stretch
         side = min(max(min(fill_width, fill_height), SMALLEST), LARGEST)
@@ -210,9 +210,9 @@ class Sheet(Page):
         over: np.ndarray | None = None,
         clear: float = 0.0,
     ) -> None:
-        """Draw (rows, columns), nan for what is absent and crossed by a stroke; it may lie `over` an image (H, W, 3).
+        """Draw (rows, columns), perhaps `over` an image (H, W, 3); a patch is nan if absent, and crossed by a stroke.
 
-        The image is seen wherever the value is not above `clear`.
+        The image shows wherever the value is not above `clear`.
         """
         absent = np.isnan(values)
         colours = matplotlib.colormaps[theme().colours]
@@ -232,7 +232,7 @@ class Sheet(Page):
         axes.set_title(name, fontsize=size, loc="center", pad=3.4, color=theme().quiet if quiet else theme().ink)
 
     def over(self, row: int, words: str, size: float) -> None:
-        """Write in the roof over a row of pictures."""
+        """Write above a row of pictures, in its roof."""
         y = self._tops[row] - HEAD - 4
         self.text(MARGIN, y, fitted(words, self.inside, size, "bold"), size, weight="bold", va="baseline")
 
@@ -257,15 +257,15 @@ class Sheet(Page):
         axes.add_collection(edge)
 
     def bars(self, scales: Sequence[Scale], unit: str | None, each: bool, overlay: bool = False) -> None:
-        """Draw the bar of the first scale beside the first rows, or `each` of them beside its own.
+        """Draw the bar of the first scale beside the first rows, or that of `each` row beside it.
 
         Args:
             scales: one per image.
             unit: of the values; None for multiples of even.
             each: whether images have scales of their own.
-            overlay: the bar is as wide as the image is bright, so that each colour of the picture stands in it.
+            overlay: the bar goes from dark to bright pixels across, to hold each colour of the picture.
         """
-        # Of all rows, a bar reaches over those within about 5 inches: a longer one is not easier to read.
+        # A bar spans the rows within about 5 inches: a longer one is no easier to read.
         further = min(len(self._tops) - 1, max(round(5 * DPI / self._row_height) - 1, 0))
         high = self._reach + self._row_height * (0 if each else further)
         for top, scale in zip(self._tops if each else self._tops[:1], scales, strict=False):
@@ -305,7 +305,7 @@ def faded(grey: np.ndarray) -> np.ndarray:
 
 
 def laid_over(colours: Colormap, clear: float) -> ListedColormap:
-    """Return the colours of a map over an image: transparent up to the place `clear`, 0 to 1, then more and more opaque.
+    """Return the colours of a map over an image: transparent up to the place `clear`, 0 to 1, then increasingly opaque.
 
     The palest colours are left out: over an image they would look like a veil.
     """
@@ -314,7 +314,7 @@ def laid_over(colours: Colormap, clear: float) -> ListedColormap:
 
 
 def _swatches() -> dict[str, Swatch]:
-    """What stands in the legend for each kind of mark."""
+    """Return the legend's swatch for each kind of mark."""
     shade = (*matplotlib.colors.to_rgb(theme().quiet), 0.35)
     return {
         QUERY: Swatch(facecolor=shade, edgecolor=MARK, linewidth=1.3, path_effects=RIM),
@@ -328,10 +328,10 @@ def _swatches() -> dict[str, Swatch]:
 def headings(
     names: Sequence[str], shares: Iterable[Sequence[str]], of: str, room: float
 ) -> tuple[list[list[str]], float]:
-    """Write "name · share of ..." for P names and, of each block, P shares, so that all fit `room` points.
+    """Return headings "name · share of ..." that fit `room` points, P names and P shares per block, and their font size.
 
-    From 7.5 down to 6.5 points; where that is too large without `of`, which the notes of a sheet say too, down to 5.5; and
-    where that is too large names end in an ellipsis, shares never. Returns the headings of each block, and their size.
+    The size goes from 7.5 down to 6.5 points; then, without `of`, which the notes of a sheet say too, from 7.5 down to 5.5. If
+    that is still too large, names end in an ellipsis, shares never.
     """
     rows = list(shares)
 

@@ -1,7 +1,7 @@
-"""Rows of small pictures for a page: one image file a row, cells side by side, all rows of equal measure.
+"""Rows of small pictures for a page: one image file per row, cells side by side, all rows of one size.
 
-A page enlarges them without smoothing and writes what they are in its own letters. Between cells it shows through, and a
-little where something is hidden: so one file does for light and dark, and a row of ten images is a few kilobytes.
+A page enlarges them without smoothing and labels them in its own font. It shows through between cells, and a little where
+something is hidden, so that one file serves light and dark; a row of ten images is a few kilobytes.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import Tensor
 from vit.figures.scale import PALETTE, Scale, enlarged, image_bytes, resized
 
 LARGEST = 96
-"""Pixels a side beyond which an image is made smaller: a page of many rows stays light."""
+"""Most pixels a side: larger images are scaled down, so that a page of many rows stays small."""
 GAP = 1
 """Transparent pixels between cells."""
 VEIL = (128, 136, 148, 80)
-"""What stands for a hidden pixel: an even grey, through which the page shows."""
+"""The colour of a hidden pixel: an even grey, through which the page shows."""
 
 
 def image_strip(images: Tensor, hidden: Tensor | None = None) -> bytes:
-    """Return images (B, C, H, W) from 0 to 1 beside each other, as a PNG; `hidden` bool (B, 1, H, W) is an even grey."""
+    """Return images (B, C, H, W) from 0 to 1 side by side, as a PNG; `hidden` bool (B, 1, H, W) is an even grey."""
     height, width = cell_of((images.shape[-2], images.shape[-1]))
     cells = _opaque(resized(image_bytes(images), (width, height)))
     if hidden is not None:
@@ -32,7 +32,7 @@ def image_strip(images: Tensor, hidden: Tensor | None = None) -> bytes:
 
 
 def map_strip(maps: Tensor, image: tuple[int, int], scale: Scale) -> bytes:
-    """Return maps (B, rows, columns) beside each other, as a PNG, each as large as a cell of their (H, W) images."""
+    """Return maps (B, rows, columns) side by side, as a PNG, each as large as a cell of their (H, W) images."""
     places = np.asarray(scale(maps.detach().double().cpu().numpy()))
     return _strip(_opaque(PALETTE[(enlarged(places, cell_of(image)) * 255).round().astype(np.uint8)]))
 
@@ -43,7 +43,7 @@ def bar_strip() -> bytes:
 
 
 def cell_of(image: tuple[int, int]) -> tuple[int, int]:
-    """Return (height, width) of a cell, in pixels: the image's own, or the largest of its shape with LARGEST a side."""
+    """Return (height, width) of a cell, in pixels: the image's own, scaled down to at most LARGEST a side."""
     smaller = min(LARGEST / max(image), 1)
     return max(round(image[0] * smaller), 1), max(round(image[1] * smaller), 1)
 
@@ -54,7 +54,7 @@ def _opaque(cells: np.ndarray) -> np.ndarray:
 
 
 def _strip(cells: np.ndarray) -> bytes:
-    """Cells (B, height, width, 4) beside each other."""
+    """Return cells (B, height, width, 4) side by side, as a PNG."""
     apart = np.pad(cells, ((0, 0), (0, 0), (0, GAP), (0, 0)))
     return _png(np.concatenate(list(apart), axis=1)[:, :-GAP])
 

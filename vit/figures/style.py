@@ -45,9 +45,9 @@ class Theme:
 
     Attributes:
         paper, ink, quiet: background, main and secondary text.
-        absent, stroke: of a patch that the model does not see, and the stroke across it.
-        series: of the first thing that is drawn, the second ...
-        colours: name of the colour map, which begins near the paper.
+        absent, stroke: a patch hidden from the model, and the stroke across it.
+        series: the first series, the second ...
+        colours: name of the colour map, which starts near the paper.
     """
 
     paper: str
@@ -60,7 +60,7 @@ class Theme:
 
 
 def theme() -> Theme:
-    """The colours of the style that is in use."""
+    """Return the colours of the style in use."""
     settings: Any = matplotlib.rcParams
     return Theme(
         paper=settings["figure.facecolor"],
@@ -74,7 +74,7 @@ def theme() -> Theme:
 
 
 def style(dark: bool = False) -> AbstractContextManager[None]:
-    """A context in which artists get our style, whatever the user's matplotlibrc says: they take it when they are made."""
+    """Return a context in which new artists take our style, whatever the user's matplotlibrc says."""
     return context(["default", *SHEETS[: 1 + dark]])
 
 
@@ -87,7 +87,7 @@ LIGHT, DARK = _theme_of(False), _theme_of(True)
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Let a function draw its figure in our style, dark where it is called with `dark`, and lay it out there, once."""
+    """Make a function draw its figure in our style, dark if called with `dark`, and lay it out there, once."""
     signature = inspect.signature(draw)
 
     @wraps(draw)
@@ -95,7 +95,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         with style(bool(signature.bind(*args, **options).arguments.get("dark", False))):
             figure = draw(*args, **options)
             if layout := figure.get_layout_engine():
-                layout.execute(figure)  # makes the first ticks too, whose look all later ones take
+                layout.execute(figure)  # makes the first ticks too, whose look later ones copy
                 figure.set_layout_engine(None)
         return figure
 
@@ -107,7 +107,7 @@ _captioned: ContextVar[str] = ContextVar("captioned", default="")
 
 @contextmanager
 def captioned(about: str) -> Iterator[None]:
-    """Begin the subtitles of all figures that are drawn within the block with `about`: what they all show."""
+    """Begin the subtitle of every figure drawn in the block with `about`."""
     before = _captioned.set(about)
     try:
         yield
@@ -116,10 +116,10 @@ def captioned(about: str) -> Iterator[None]:
 
 
 def titled_figure(width: float, height: float, title: str, subtitle: str, placed: bool = False) -> Figure:
-    """A figure of width x height inches of content under a heading, both to be drawn within `styled`.
+    """Return a figure with width x height inches of content under a heading, to be drawn within `styled`.
 
-    The title takes up to two lines and then ends in an ellipsis; the subtitle takes what it needs. Without a title there is no
-    heading: a page says beside the figure what it is. Constrained layout places axes, or, if `placed`, the caller.
+    The title takes up to two lines, then ends in an ellipsis; the subtitle takes what it needs. Without a title there is no
+    heading: a page labels the figure itself. Constrained layout places axes, or, if `placed`, the caller does.
     """
     titles, lines, head = [], [], 0.12
     subtitle = " · ".join(filter(None, (_captioned.get(), subtitle)))
@@ -129,7 +129,7 @@ def titled_figure(width: float, height: float, title: str, subtitle: str, placed
         if len(titles) > 2:
             titles = [titles[0], fitted(" ".join(titles[1:]), room, 13, "bold")]
         head = 0.22 + 0.24 * len(titles) + 0.17 * len(lines)
-    total = math.ceil((height + head) * DPI - 1e-6) / DPI  # whole dots: what stands on them below stays sharp
+    total = math.ceil((height + head) * DPI - 1e-6) / DPI  # whole dots keep what is placed below sharp
     figure = Figure(figsize=(width, total), dpi=DPI)
     if not placed:
         rect = (0.1 / width, 0.06 / total, 1 - 0.2 / width, (height - 0.12) / total)
@@ -145,7 +145,7 @@ def titled_figure(width: float, height: float, title: str, subtitle: str, placed
 
 
 def panel_axes(figure: Figure, count: int, columns: int, **options: Any) -> list[Axes]:
-    """Return the axes of `count` panels, in rows of so many columns."""
+    """Return the axes of `count` panels, in rows of `columns`."""
     axes = figure.subplots(math.ceil(count / columns), columns, squeeze=False, **options).ravel()
     for unused in axes[count:]:
         unused.set_visible(False)
@@ -153,30 +153,30 @@ def panel_axes(figure: Figure, count: int, columns: int, **options: Any) -> list
 
 
 def bare(axes: Axes) -> None:
-    """No ticks and no frame: for pictures."""
+    """Remove ticks and frame, for pictures."""
     axes.set(xticks=[], yticks=[], frame_on=False)
     axes.grid(False)
 
 
 def printable(text: str) -> str:
-    """`text` without what controls lines, direction or the terminal; such a character shows as U+FFFD."""
-    if text.isprintable():  # as most is; a picture in a page is a long one
+    """Return `text` with U+FFFD for each character that controls lines, direction or the terminal."""
+    if text.isprintable():  # as most is; a picture in a page is a long text
         return text
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 @lru_cache(maxsize=4096)
 def text_width(text: str, size: float, weight: str = "normal") -> float:
-    """How wide a line of text is, in points (1/72 inch), at a font size in points."""
+    """Return the width of a line of text in points (1/72 inch), at a font size in points."""
     if not text:
         return 0.0
     font = FontProperties(size=size, weight=weight)
-    with warnings.catch_warnings(action="ignore", category=UserWarning):  # of a missing glyph: drawing warns of it
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # drawing warns of missing glyphs
         return float(text_to_path.get_text_width_height_descent(text, font, False)[0])
 
 
 def fitted(text: str, width: float, size: float, weight: str = "normal") -> str:
-    """`text` made printable and cut, with an ellipsis, to what fits into `width` points."""
+    """Return `text` made printable and cut, with an ellipsis, to fit `width` points."""
     text = printable(text)[:1000]  # no name needs more; measuring takes time
     if text_width(text, size, weight) <= width:
         return text
@@ -185,7 +185,7 @@ def fitted(text: str, width: float, size: float, weight: str = "normal") -> str:
 
 
 def wrapped(text: str, width: float, size: float, weight: str = "normal") -> list[str]:
-    """`text` made printable, in lines of up to `width` points; broken between words, or within one that is too long."""
+    """Return `text` made printable, in lines of up to `width` points; broken between words, or within one too long."""
     text = printable(text)
     letters = max(len(text), 1)
     while True:
@@ -197,7 +197,7 @@ def wrapped(text: str, width: float, size: float, weight: str = "normal") -> lis
 
 
 def legend_columns(names: Sequence[str], width: float, size: float = 7.5) -> int:
-    """How many entries of a legend stand beside each other in `width` inches."""
+    """Return how many entries of a legend fit side by side in `width` inches."""
     widths = [text_width(name, size) + 44 for name in names]
     for columns in range(len(names), 1, -1):
         rows = math.ceil(len(names) / columns)
@@ -207,13 +207,13 @@ def legend_columns(names: Sequence[str], width: float, size: float = 7.5) -> int
 
 
 def legend_below(axes: Axes, down: float, **options: Any) -> None:
-    """A legend so many inches below a panel: within it, it would lie on what is drawn."""
+    """Draw a legend `down` inches below a panel: inside, it would cover what is drawn."""
     below = axes.transAxes + ScaledTranslation(-0.05, -down, axes.figure.dpi_scale_trans)
     axes.legend(loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below, borderaxespad=0, borderpad=0, **options)
 
 
 def png_of(figure: Figure, dpi: int = DPI) -> bytes:
-    """`figure` as a PNG with so many dots an inch; equal figures give equal bytes."""
+    """Return a figure as a PNG of `dpi` dots per inch; equal figures give equal bytes."""
     file = io.BytesIO()
     with style():
         figure.savefig(file, format="png", dpi=dpi)

@@ -1,4 +1,4 @@
-"""Looks inside a model without changing it: what its attention looks at, how far, how evenly, and what depends on it."""
+"""Look inside a model without changing it: what its attention looks at, how far, how evenly, and what depends on it."""
 
 from vit.interpret.capture import AttentionMaps, GridMaps, in_grid_order, to_grid
 from vit.interpret.dynamics import Dynamics, DynamicsError, Matrix, read_dynamics

@@ -1,9 +1,9 @@
-"""Attention maps of any vision transformer, unmodified, as it computes them.
+"""Capture the attention maps of any unmodified vision transformer as it computes them.
 
 with AttentionMaps(model, layers=[-1]) as maps:
     model(images)
 maps.weights[11]                                  # (B, h, N, N): batch, head, query, key
-maps.to_grid(layer=11, query="cls")               # (B, h, rows, columns), and the mass that is not on patches
+maps.to_grid(layer=11, query="cls")               # (B, h, rows, columns), and the mass not on patches
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class GridMaps(NamedTuple):
     """The attention of a query token, laid out on the image.
 
     Attributes:
-        maps: (B, h, rows, columns); nan where a patch was hidden from the model: absent, not unattended.
+        maps: (B, h, rows, columns); nan for patches hidden from the model: absent, not unattended.
         prefix_mass: (B, h), the attention on the class token and registers, which the maps leave out.
     """
 
@@ -42,16 +42,16 @@ class GridMaps(NamedTuple):
 class AttentionMaps:
     """A context that keeps the attention weights of a model's layers.
 
-    The weights are those that the model mixes by: after the norms of queries and keys, whatever the kernel; in train mode,
-    after attention dropout. Each forward pass replaces the maps of the one before. The model comes back as it was.
+    The weights are those that mix the values: after any norms of queries and keys, whatever the kernel; in train mode, after
+    attention dropout. Each forward pass replaces the maps of the one before. The model is left as it was.
 
     Args:
-        model: ours, timm's, transformers' or one with torch's own attention; or a part of it (e.g. its decoder), while the
+        model: ours, timm's, transformers' or one with torch's own attention; or a part of it (e.g. its decoder) while the
             whole runs.
         layers: numbers of the attention layers to keep, negative from the last; None for all.
         gradients: keep the weights in the autograd graph, for `relevance`.
-        consume: called with (layer, weights) as each is computed, instead of keeping it, so that memory stays flat.
-        geometry: where the tokens lie; None for what the model says.
+        consume: called with (layer, weights) as each is computed, instead of keeping it: memory stays flat.
+        geometry: layout of the tokens; None to take it from the model.
 
     Attributes:
         weights: {layer: (B, h, N, N)}; every row sums to 1, except under dropout.
@@ -90,7 +90,7 @@ class AttentionMaps:
         self.weights.clear()
         self._undo.enter_context(intercept_attention(self._model, self._hook))
         patches = next((module for module in self._model.modules() if isinstance(module, nn.Conv2d)), None)
-        # The convolution that cuts images into patches sees their size.
+        # The convolution that cuts images into patches sees their size
         if patches is not None and patches.kernel_size == patches.stride:
             self._undo.callback(patches.register_forward_pre_hook(self._measure).remove)
         return self
@@ -136,7 +136,7 @@ class AttentionMaps:
 
     @property
     def geometry(self) -> Geometry:
-        """Where the tokens lie in the images that ran last; some models take several sizes."""
+        """The layout of the tokens in the last images; some models take several sizes."""
         if self._geometry is not None:
             return self._geometry
         usual = geometry_of(self._model)
@@ -152,8 +152,8 @@ class AttentionMaps:
             query: "cls", "register N", the patch at (row, column), or a list with a patch per image; or "mean" over all
                 patches.
             fuse: "mean", "max" or "min" over the heads, so that h is 1; None keeps each head.
-            mask: that the encoder ran under: its keys are the visible patches, in the mask's order, which differs from image
-                to image.
+            mask: the encoder ran under it: the keys are the visible patches, in the mask's order, which differs from image to
+                image.
 
         Raises:
             AttentionError: there is no such layer or token, or the patch was hidden from the encoder.
@@ -171,10 +171,10 @@ def to_grid(
     """Return the attention of one query token, laid out on the image; see `AttentionMaps.to_grid`.
 
     Args:
-        weights: (B, h, N, N), or anything of that shape: a rollout as (B, 1, N, N).
+        weights: (B, h, N, N), e.g. a rollout as (B, 1, N, N).
     """
     prefix, patches = geometry.num_prefix_tokens, geometry.grid_size[0] * geometry.grid_size[1]
-    # The weights must be of the prefix tokens and the visible patches, in this order
+    # The tokens must be the prefix tokens and the visible patches, in this order
     tokens = weights.shape[-1]
     visible = patches if mask is None else mask.ids_keep.shape[1]
     if tokens != prefix + visible or weights.shape[-2] != tokens:
@@ -203,7 +203,7 @@ def to_grid(
         rows = weights[torch.arange(len(weights), device=weights.device), :, place.to(weights.device)]
     if fuse is not None:
         rows = fuse_heads(rows, fuse)
-    # Apart from the prefix tokens, each key back to its place on the grid
+    # Each key back to its place on the grid, except for the prefix tokens
     mass, on_patches = rows[..., :prefix].sum(-1), rows[..., prefix:]
     if mask is not None:
         grid = on_patches.new_full((*on_patches.shape[:2], patches), float("nan"))
@@ -213,7 +213,7 @@ def to_grid(
 
 
 def in_grid_order(weights: Tensor, mask: Mask | None, num_prefix_tokens: int) -> Tensor:
-    """Return an encoder's weights under a mask with its visible patches in the order of the grid: (B, h, N, N)."""
+    """Return an encoder's weights under a mask with the visible patches in grid order: (B, h, N, N)."""
     if mask is None:
         return weights
     order = mask.ids_keep.argsort(dim=1) + num_prefix_tokens  # (B, K)
@@ -224,7 +224,7 @@ def in_grid_order(weights: Tensor, mask: Mask | None, num_prefix_tokens: int) ->
 
 
 def fuse_heads(weights: Tensor, fuse: str) -> Tensor:
-    """Return the mean, the largest or the smallest of the heads: (B, h, ...) -> (B, 1, ...)."""
+    """Return the mean, maximum or minimum over the heads: (B, h, ...) -> (B, 1, ...)."""
     if fuse not in FUSIONS:
         raise AttentionError(f"heads are fused by {', '.join(FUSIONS)}, got {fuse!r}")
     return FUSIONS[fuse](weights, dim=1, keepdim=True)

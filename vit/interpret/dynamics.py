@@ -1,6 +1,6 @@
 """What training does to every weight matrix: its gradient, how far it moves and turns, and its stable rank.
 
-`vit.interpret.recorder` measures this while a model trains; here are the measures, and the file that a run leaves.
+Here are the measures, and the file that a run leaves; `vit.interpret.recorder` records them during training.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from vit.errors import UserError, one_line
 
 FORMAT = "vit-patch-trainer/dynamics/1"
 QUANTITIES = ("gradient_norm", "update_ratio", "drift", "cosine", "stable_rank")
-SQUARINGS = 12  # in `stable_rank`: to the power of 4096, beyond which float32 adds nothing
+SQUARINGS = 12  # in `stable_rank`: to the power of 4096, beyond which float32 gains nothing
 
 
 class DynamicsError(UserError):
-    """A file without dynamics, or a matrix or quantity that it does not hold; the message is one line."""
+    """A file without dynamics, or without a requested matrix or quantity; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Matrix:
 
     Attributes:
         part: "encoder" or "decoder".
-        name: W_Q, W_K, W_V, W_O, fc1 or fc2 of a layer; W_E, pos_embed, head, embed or pred outside of the layers.
-        layer: from 0; None outside of the layers.
+        name: W_Q, W_K, W_V, W_O, fc1 or fc2 of a layer; W_E, pos_embed, head, embed or pred outside the layers.
+        layer: from 0; None outside the layers.
     """
 
     part: str
@@ -52,12 +52,12 @@ class Dynamics:
         recorded: float32 arrays by name.
             Per matrix (records, matrices): gradient_norm, of the whole batch's gradient before clipping; update_ratio,
             |W after - W before| / |W before| of that one step; and of the weights after it: drift, |W - W0| / |W0| where W0
-            is the matrix at the start; cosine, of the angle between W and W0; stable_rank. What is relative to a matrix of
-            zeros is not finite.
+            is the matrix at the start; cosine, of the angle between W and W0; stable_rank. Values relative to a matrix of
+            zeros are not finite.
             Per part, e.g. "encoder": encoder.products (records, layers, h), `product_drift` per head;
             encoder.bias_gradients and encoder.bias_norms (records, layers, 3), of the biases of queries, keys and values.
-            The keys' bias adds the same to all logits of a query, which softmax removes: its gradient is 0, and what is
-            recorded is rounding. (Except where queries and keys are normalised, `qk_norm`.)
+            The keys' bias adds the same to all logits of a query, which softmax cancels: its gradient is 0, and the record is
+            rounding, unless queries and keys are normalised (`qk_norm`).
     """
 
     steps: Tensor
@@ -65,7 +65,7 @@ class Dynamics:
     recorded: dict[str, Tensor]
 
     def of(self, quantity: str, name: str, part: str = "encoder") -> Tensor:
-        """Return a quantity of the matrices of one name, from the first layer to the last: (records, layers).
+        """Return a quantity of all matrices of one name, from the first layer to the last: (records, layers).
 
         Raises:
             DynamicsError: there is no such quantity or matrix.
@@ -75,7 +75,7 @@ class Dynamics:
         return self.recorded[quantity][:, places(self.matrices, name, part)]
 
     def frozen(self, name: str, part: str = "encoder") -> Tensor:
-        """Return in which layers the matrix of this name never had a gradient: bool (layers,).
+        """Return in which layers the matrix of this name never got a gradient: bool (layers,).
 
         Raises:
             DynamicsError: there is no such matrix.
@@ -103,9 +103,9 @@ def places(matrices: Sequence[Matrix], name: str, part: str) -> list[int]:
 def stable_rank(matrices: Tensor) -> Tensor:
     """Return |W|_F^2 / |W|_2^2: over how many directions a matrix is spread, 1 to its rank (Rudelson & Vershynin 2007).
 
-    |W|_2^2 is the largest eigenvalue of the Gram matrix W W^T or W^T W. The 4096th power of that, twelve squarings, scaled
-    to trace 1, is the projection onto its eigenvector, except for rounding; eigenvalues within a 4096th of the largest
-    contribute too, and the result is within 0.2%. torch's own eigenvalues are as fast on a CPU, but would wait for a GPU.
+    |W|_2^2 is the largest eigenvalue of the Gram matrix W W^T or W^T W. Its 4096th power (twelve squarings), scaled to trace
+    1, is the projection onto the eigenvector, up to rounding; eigenvalues within a 4096th of the largest contribute too, and
+    the result is within 0.2%. torch's own eigenvalues are as fast on a CPU, but would wait for a GPU.
 
     Args:
         matrices: (n, rows, columns).
@@ -122,11 +122,11 @@ def stable_rank(matrices: Tensor) -> Tensor:
 
 
 def product_drift(query: Tensor, key: Tensor, first_query: Tensor, first_key: Tensor) -> Tensor:
-    """Return |P - P0| / |P0| of P = W_Q W_K^T per head: how far the product moves, which its logits depend on.
+    """Return |P - P0| / |P0| of P = W_Q W_K^T per head: how far the product moves, on which the logits depend.
 
     W_Q and W_K alone are not determined: W_Q A and W_K A^-T have the same product for every invertible A (d, d), so each
-    can move without effect. P - P0 is (W_Q - W0_Q) W_K^T + W0_Q (W_K - W0_K)^T, a product of (D, 2d) and (2d, D): small
-    movements are not lost in rounding, and its norm needs no (D, D).
+    can move without effect. P - P0 is (W_Q - W0_Q) W_K^T + W0_Q (W_K - W0_K)^T, a product of (D, 2d) and (2d, D): rounding
+    does not swallow small movements, and the norm needs no (D, D).
 
     Args:
         query, key: (..., d, D), a head's columns of W_Q and W_K, transposed.
@@ -137,7 +137,7 @@ def product_drift(query: Tensor, key: Tensor, first_query: Tensor, first_key: Te
     """
     left = torch.cat([query - first_query, first_query], dim=-2)  # (..., 2d, D)
     right = torch.cat([key, key - first_key], dim=-2)
-    moved = _product_square(left, right).clamp(min=0)  # where the two parts cancel, rounding may make it negative
+    moved = _product_square(left, right).clamp(min=0)  # rounding may make it negative if the two parts cancel
     return (moved / _product_square(first_query, first_key)).sqrt()
 
 
@@ -164,7 +164,7 @@ def read_dynamics(path: str | Path) -> Dynamics:
     """Read the dynamics.safetensors of a run.
 
     Raises:
-        DynamicsError: there is no such file, or it is damaged, or of another kind.
+        DynamicsError: the file is missing, damaged or of another kind.
     """
     try:
         with safe_open(path, framework="pt") as file:

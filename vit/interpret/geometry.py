@@ -1,4 +1,4 @@
-"""Where a model's tokens lie in the image: the grid of patches, and the prefix tokens, which have no place."""
+"""The layout of a model's tokens in the image: the grid of patches, and the prefix tokens, which have no place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREFIX_TOKENS = {
     "vit": 1, "vit_mae": 1, "vit_msn": 1, "dinov2": 1, "dinov2_with_registers": 1, "dinov3_vit": 1, "beit": 1,
     "clip_vision_model": 1, "deit": 2, "ijepa": 0, "siglip_vision_model": 0,
 }  # fmt: skip
-"""The tokens ahead of registers and patches in transformers' models, whose settings do not say."""
+"""The number of tokens before registers and patches in transformers' models, whose settings do not say."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Geometry:
     Attributes:
         grid_size: (rows, columns) of patches.
         patch_size: (p, q) in pixels.
-        num_prefix_tokens: class token and registers, which come before the patches.
+        num_prefix_tokens: class token and registers, before the patches.
         class_token: whether the first of them is a class token.
     """
 
@@ -40,7 +40,7 @@ class Geometry:
 
     @property
     def middle(self) -> tuple[int, int]:
-        """The patch in the middle of the grid; of two, the later one."""
+        """The patch in the middle of the grid; the later one of two."""
         return self.grid_size[0] // 2, self.grid_size[1] // 2
 
     def of_images(self, size: tuple[int, int]) -> Geometry:
@@ -79,7 +79,7 @@ def geometry_of(model: nn.Module) -> Geometry:
     """Return the layout of the tokens of a model of ours, timm's or transformers'.
 
     Raises:
-        AttentionError: the model does not say where its tokens lie.
+        AttentionError: the model does not say how its tokens are laid out.
     """
     other: Any = model.encoder if isinstance(model, Model) else model
     embed: Any = getattr(other, "patch_embed", None)

@@ -1,4 +1,4 @@
-"""A model with the images that it is shown, from files or a data set, prepared as the model was trained."""
+"""A model with the images to show it, from files or a data set, prepared as in its training."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from vit.interpret.layers import AttentionError
 from vit.mae import Model
 from vit.masking import Mask, mask_from_noise, num_keep
 
-# Of a batch, and of a layer's attention in it: more only takes memory.
+# Per batch, and per layer of its attention: more only takes memory.
 MAX_TOKENS, MAX_WEIGHTS = 8192, 8 << 20
 
 
 @dataclass
 class ModelWithImages:
-    """A model, and images that are read when they are needed.
+    """A model, and images that are read when needed.
 
     Attributes:
         model: as `load_model` returns it.
-        names: of the images: their files without the endings, or their classes.
-        data: what the images are, for a caption.
+        names: of the images: files without suffixes, or classes.
+        data: a description of the images, for a caption.
         load: image numbers -> uint8 (B, C, H, W), as the model takes them.
         mask: hides patches from the encoder; None shows it whole images.
-        query: whose attention is shown.
-        paths: the images' files; empty where they come from no files.
+        query: the token whose attention is shown.
+        paths: the images' files; empty if they come from a data set.
     """
 
     model: Model
@@ -52,7 +52,7 @@ class ModelWithImages:
 
     @property
     def geometry(self) -> Geometry:
-        """Where the encoder's tokens lie."""
+        """The layout of the encoder's tokens."""
         return geometry_of(self.model)
 
     @cached_property
@@ -88,7 +88,7 @@ class ModelWithImages:
         return max(1, min(MAX_TOKENS // tokens, MAX_WEIGHTS // (heads * tokens**2)))
 
     def batches(self) -> Iterator[Tensor]:
-        """Yield the model's input in batches, each read when its turn comes."""
+        """Yield the model's input in batches, each read when needed."""
         for numbers in torch.arange(len(self.names)).split(self.batch_size):
             yield self.model.origin.normalize(to_float(self.load(numbers.tolist()), self.model.origin.image_size))
 
@@ -109,10 +109,10 @@ class ModelWithImages:
         Args:
             ratio: share of the patches to hide.
             seed: of the random numbers.
-            hidden, visible: a patch that is so in every image.
+            hidden, visible: a patch to hide or to show in every image.
 
         Raises:
-            AttentionError: there is no such patch, or no patch would be hidden, or none visible.
+            AttentionError: there is no such patch, or no patch would be hidden or visible.
         """
         geometry, patches = self.geometry, self.geometry.num_tokens - self.geometry.num_prefix_tokens
         noise = torch.rand(len(self.names), patches, generator=torch.Generator().manual_seed(seed))
@@ -125,14 +125,14 @@ class ModelWithImages:
             raise AttentionError(str(error)) from error
 
     def middle_patches(self, allowed: Tensor) -> list[Patch]:
-        """Return the patch nearest to the middle per image, of those allowed: bool (B, rows, columns), at least one each."""
+        """Return per image the allowed patch nearest to the middle: bool (B, rows, columns), at least one each."""
         (rows, columns), (row, column) = self.geometry.grid_size, self.geometry.middle
         distance = (torch.arange(rows)[:, None] - row) ** 2 + (torch.arange(columns) - column) ** 2  # (rows, columns)
         nearest = torch.where(allowed, distance, distance.max() + 1).flatten(1).argmin(1)
         return [divmod(number, columns) for number in nearest.tolist()]
 
 
-def with_files(model: Model, paths: Sequence[str]) -> ModelWithImages:
+def with_files(model: Model, paths: Sequence[str | Path]) -> ModelWithImages:
     """Show a model image files."""
     names = [Path(path).stem for path in paths]
     return ModelWithImages(
@@ -150,11 +150,11 @@ def with_data(model: Model, data: str, root: str, count: int) -> ModelWithImages
         count: number of images.
 
     Raises:
-        DataError: the data is not there or cannot be read.
+        DataError: the data is missing or cannot be read.
     """
     origin, folder = model.origin, Path(data).expanduser()
 
-    # A built-in data set; of Scenes, which are drawn now, a part is enough
+    # A built-in data set; of Scenes, which are drawn on the fly, a part is enough
     if data in BUILT_IN:
         limit = 10 * count if data == "scenes" else 0
         test = load_data(DataConfig(source=data, root=root, limit=limit), origin.image_size).test  # type: ignore[arg-type]
@@ -167,15 +167,12 @@ def with_data(model: Model, data: str, root: str, count: int) -> ModelWithImages
         raise AttentionError(f"{data!r} is neither {', '.join(BUILT_IN)} nor a folder of images")
     _, files = list_splits(folder)
     files = [files[i] for i in evenly_spaced(len(files), min(count, len(files))).tolist()]
-    names, paths = [file.class_name or Path(file.name).stem for file in files], [folder / file.name for file in files]
-    title = f"{folder.resolve().name}, test images"
-    return ModelWithImages(
-        model, names, title, lambda numbers: origin.read_images([paths[i] for i in numbers]), paths=paths
-    )
+    names, title = [file.class_name or Path(file.name).stem for file in files], f"{folder.resolve().name}, test images"
+    return replace(with_files(model, [folder / file.name for file in files]), names=names, data=title)
 
 
 def model_caption(model: Model) -> str:
-    """Return a line on a loaded model."""
+    """Return one line about a loaded model."""
     config, data = model.encoder.config, model.origin.data
     patch = " x ".join(map(str, dict.fromkeys(config.patch_size)))
     shape = f"{config.depth} layers x {config.num_heads} heads, width {config.embed_dim}, patch {patch}"
@@ -183,7 +180,7 @@ def model_caption(model: Model) -> str:
 
 
 def short_name(source: str) -> str:
-    """Return a checkpoint's name for a caption: a hub's name whole, of a path its last part, of a snapshot its run too."""
+    """Return a checkpoint's name for a caption: a hub's full name, or the last part of a path; for a snapshot, its run too."""
     if source.startswith(("timm/", "hf/")):
         return source
     path = Path(source).resolve()

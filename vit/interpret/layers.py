@@ -1,7 +1,7 @@
-"""A model's attention layers, and how to intercept what they compute: for our models, timm's, transformers' and torch's own.
+"""Find a model's attention layers and intercept what they compute: ours, timm's, transformers' and torch's own.
 
-Fused attention (`F.scaled_dot_product_attention`) never forms its weights. So for the length of a `with` block every
-attention layer is made to call it, and it is replaced by a function that forms them. Afterwards the model is as it was.
+Fused attention (`F.scaled_dot_product_attention`) never forms its weights. So within a `with` block every attention layer is
+made to call it, and a function that forms them takes its place. Afterwards the model is as it was.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from vit.attention import MultiHeadSelfAttention
 from vit.errors import UserError
 
 Hook = Callable[[int, Tensor, Tensor], Tensor]
-"""Called in place of a layer's mixing with its number, its weights (B, h, N, M) and values (B, h, M, d) -> (B, h, N, d)."""
+"""Replaces a layer's mixing: its number, weights (B, h, N, M) and values (B, h, M, d) -> (B, h, N, d)."""
 
 
 class AttentionError(UserError):
-    """Attention that cannot be captured, or a layer, head or patch that is not there; the message is one line."""
+    """Attention that cannot be captured, or a layer, head or patch that does not exist; the message is one line."""
 
 
-_intercepted: set[int] = set()  # ids of the layers that are intercepted at the moment
+_intercepted: set[int] = set()  # ids of the layers intercepted now
 
 
 def attention_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the attention layers of a model with their names, in the order in which it holds them.
+    """Return the attention layers of a model with their names, in the order that it holds them.
 
     Raises:
         AttentionError: there are none, or the model is compiled, exported or scripted and cannot be intercepted.
@@ -49,7 +49,7 @@ def attention_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
                 f"{where} is a program, scripted or exported, and closed to a look inside; pass the model itself"
             )
     found = [(name, module) for name, module in model.named_modules() if _is_attention(module)]
-    # A layer within a layer (a wrapper with its core) counts once, by the inner one.
+    # A layer within a layer (a wrapper and its core) counts once, as the inner one.
     names = [name for name, _ in found]
     found = [(name, module) for name, module in found if not any(other.startswith(f"{name}.") for other in names)]
     if not found:
@@ -71,13 +71,13 @@ def _is_attention(module: nn.Module) -> bool:
 
 @contextmanager
 def intercept_attention(model: nn.Module, hook: Hook) -> Iterator[list[tuple[str, nn.Module]]]:
-    """In the block, `hook` mixes the values of each attention layer of `model` by its weights.
+    """Let `hook` mix the values of each attention layer of `model` by its weights, within the block.
 
-    The model comes back as it was, also when the block raises. Yields the layers with their names.
+    Yields the layers with their names. The model is left as it was, even if the block raises.
 
     Raises:
-        AttentionError: as `attention_layers`; in the block, if a layer attends more than once per pass, so that no single map
-            describes it.
+        AttentionError: as in `attention_layers`; or, within the block, a layer attends more than once per pass, so that no
+            single map describes it.
     """
     layers = attention_layers(model)
     if any(id(module) in _intercepted for _, module in layers):

@@ -22,12 +22,12 @@ def attention_rollout(
 ) -> Tensor:
     """Return how much of each input token reaches each token through all layers (Abnar and Zuidema 2020).
 
-    In each layer, heads are fused, and half stays with the token itself (the residual): 0.5 (A + I).
+    In each layer, the heads are fused and half stays with the token itself (the residual): 0.5 (A + I).
 
     Args:
         weights: (B, h, N, N) of each layer, from the first to the last.
         fuse: "mean", "max" or "min" over heads.
-        discard: share of each layer's weights to leave out, the smallest; the columns of prefix tokens are kept.
+        discard: share of each layer's smallest weights to leave out; the columns of prefix tokens are kept.
         num_prefix_tokens: class token and registers.
 
     Returns:
@@ -69,16 +69,16 @@ def relevance(
     R = I, then in each layer R = R + mean over heads of max(gradient * A, 0) times R; per image.
 
     Args:
-        model: whose attention layers are followed; left as it was.
+        model: the relevance passes through its attention layers; left as it was.
         inputs: (B, C, H, W), normalised.
-        score: the index of a class, or a function from what `run` returns to one scalar per image (B,).
-        run: from inputs to a result; None for `model` itself.
+        score: the index of a class, or a function from what `run` returns to one score per image (B,).
+        run: from inputs to a result; None for `model`.
 
     Returns:
         (B, N, N): row = token, column = the input token that it depends on.
     """
     with eval_mode(model), torch.enable_grad(), AttentionMaps(model, gradients=True) as maps:
-        # Frozen layers would give their attention no gradient, so the input asks for one.
+        # Frozen layers give their attention no gradient, so the input requires one.
         result = (run or model)(inputs.detach().clone().requires_grad_())
         scores = score(result) if callable(score) else result[:, score]
         layers = [maps.weights[layer] for layer in sorted(maps.weights)]
@@ -96,9 +96,9 @@ def relevance(
 
 
 def attention_distance(weights: Tensor, geometry: Geometry) -> Tensor:
-    """Return the mean distance between a patch and the patches it attends to, weighted by its attention to them.
+    """Return the mean distance between a patch and the patches it attends to, weighted by attention.
 
-    Attention on prefix tokens, which have no place, is left out and the rest scaled to sum to 1 (Dosovitskiy et al. 2021,
+    Attention on prefix tokens, which have no place, is left out, and the rest is scaled to sum to 1 (Dosovitskiy et al. 2021,
     fig. 7).
 
     Args:
@@ -118,11 +118,11 @@ def attention_distance(weights: Tensor, geometry: Geometry) -> Tensor:
 
 
 def attention_entropy(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
-    """Return the mean entropy of a query's weights: 0 bits if they are on one key, log2 N if they are even.
+    """Return the mean entropy of a query's weights: 0 bits if all are on one key, log2 N if even.
 
     Args:
         weights: (B, h, N, N).
-        num_prefix_tokens: how many queries to leave out: the class token's and the registers', for the mean over patches.
+        num_prefix_tokens: queries to leave out, the class token's and the registers', for the mean over patches.
 
     Returns:
         (B, h), bits.
@@ -132,7 +132,7 @@ def attention_entropy(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
 
 
 def top_mass_mask(maps: Tensor, share: float = 0.6) -> Tensor:
-    """Return the fewest patches that hold `share` of a map's mass, as DINO shows them at 60%.
+    """Return the fewest patches that hold `share` of a map's mass, as DINO shows at 60%.
 
     Args:
         maps: (B, h, rows, columns); nan counts as 0.
@@ -145,21 +145,21 @@ def top_mass_mask(maps: Tensor, share: float = 0.6) -> Tensor:
         raise AttentionError(f"share is above 0 and at most 1, got {share}")
     flat = maps.double().nan_to_num().flatten(2)  # (B, h, L)
     values, order = flat.sort(dim=-1, descending=True)
-    before = values.cumsum(-1) - values  # the mass of all that come before it
+    before = values.cumsum(-1) - values  # the mass of all larger ones
     kept = (before < share * values.sum(-1, keepdim=True)) & (values > 0)
     return torch.zeros_like(kept).scatter(-1, order, kept).unflatten(-1, maps.shape[2:])
 
 
 @torch.no_grad()
 def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
-    """Return the loss with each head silenced (what it mixes set to zero), minus the loss of the whole model.
+    """Return the loss with each head silenced (its output set to zero), minus the loss of the whole model.
 
     Args:
-        model: whose heads are silenced, one at a time; left as it was.
+        model: its heads are silenced one at a time; left as it was.
         loss: runs the model and returns a scalar, the same each time.
 
     Returns:
-        (layers, h); nan where a layer has fewer heads than another.
+        (layers, h); nan if a layer has fewer heads than another.
     """
     heads: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""Maps side by side: the heads of a layer, all layers, a rollout through them, or what a result depends on."""
+"""Maps side by side: the heads of a layer, all layers, a rollout, or what a result depends on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Panels(NamedTuple):
     """P maps per image.
 
     Attributes:
-        maps: (B, P, rows, columns); nan where a patch was hidden from the encoder.
+        maps: (B, P, rows, columns); nan for patches hidden from the encoder.
         prefix_mass: (B, P), the share on prefix tokens, which the maps leave out.
         names: of the P panels.
     """
@@ -39,13 +39,12 @@ def head_panels(
     head: int | str = "all",
     decoder_query: list[Patch] | None = None,
 ) -> Panels:
-    """Return the maps of the heads of one layer, or one map of each layer; one layer's weights are in memory at a time.
+    """Return the maps of one layer's heads, or one map per layer; one layer's weights are in memory at a time.
 
     Args:
-        subject: the model and the images.
-        layer: its number, negative from the last; None for each.
-        head: its number; "mean"; or "all": the mean and every head, of each layer the mean.
-        decoder_query: a patch per image: then the decoder's attention from it.
+        layer: its number, negative from the last; None for every layer.
+        head: its number; "mean"; or "all": the mean and every head, or with every layer only the mean.
+        decoder_query: a patch per image; if given, the maps are the decoder's attention from it.
 
     Raises:
         AttentionError: there is no such layer, head or token.
@@ -92,7 +91,7 @@ def rollout_panels(subject: ModelWithImages, layer: int | None = -1, discard: fl
 
 
 def class_relevance(subject: ModelWithImages, label: int | None = None) -> tuple[Panels, list[int], list[float]]:
-    """Return what the logit of a class depends on: the `relevance` of each patch, as a share of all input tokens'.
+    """Return what the logit of a class depends on: each patch's `relevance`, as a share of all input tokens'.
 
     Args:
         subject: the model, with a head, and the images.
@@ -117,7 +116,7 @@ def class_relevance(subject: ModelWithImages, label: int | None = None) -> tuple
 
 
 def reconstruction_relevance(subject: ModelWithImages, patches: Sequence[Patch]) -> Panels:
-    """Return what the filling in of a hidden patch per image depends on, likewise: the score is minus its squared error."""
+    """Return likewise what filling in a hidden patch per image depends on: the score is minus its squared error."""
     model: Any = subject.model
     targets = model.targets(subject.inputs)
     rows, columns = torch.tensor(patches).T
@@ -132,8 +131,8 @@ def reconstruction_relevance(subject: ModelWithImages, patches: Sequence[Patch])
 
 
 def _relevance_panel(subject: ModelWithImages, found: Tensor, reads: slice) -> Panels:
-    """Return relevance (B, N, N) as a panel of shares; the result is computed from the tokens that it `reads`."""
-    found = found - torch.eye(found.shape[-1])  # without what each token is to itself from the start
+    """Return relevance (B, N, N) as a panel of shares; the result is computed from the tokens `reads`."""
+    found = found - torch.eye(found.shape[-1])  # without the initial relevance of each token to itself
     rows = found[:, reads].mean(1)  # (B, N)
     shares = rows / rows.sum(-1, keepdim=True).clamp(min=1e-12)
     every_query = shares[:, None, None].expand(-1, 1, shares.shape[-1], -1)  # (B, 1, N, N)

@@ -1,4 +1,4 @@
-"""Records the dynamics of a model (`vit.interpret.dynamics`) while it trains."""
+"""Record the dynamics of a model (`vit.interpret.dynamics`) while it trains."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def is_recorded(step: int, every: int, total: int) -> bool:
-    """Return whether a step (1 to `total`) is recorded: each `every`-th, the last, and at first 1, 2, 4, 8, ...; 0: none."""
+    """Return whether a step (1 to `total`) is recorded: each `every`-th, the last, and early 1, 2, 4, 8, ...; 0: none."""
     at_first = step < every and step & (step - 1) == 0  # a power of two has one bit
     return every > 0 and (at_first or step % every == 0 or step == total)
 
@@ -45,7 +45,7 @@ class DynamicsRecorder(Callback):
     shape are measured together.
 
     Args:
-        model: with its weights at the start of training, which are copied.
+        model: its weights, at the start of training, are copied.
         every: steps between two records (see `is_recorded`).
         total: steps of the whole run.
         path: dynamics.safetensors, written with each saved state; None for no file.
@@ -64,14 +64,14 @@ class DynamicsRecorder(Callback):
         self._biases = {part: biases for part, layers in attention.items() if (biases := _biases(layers))}
         self._first = self._weights()
         self._before: list[Tensor] = []
-        self._record: dict[str, Tensor] = {}  # of the step under way
+        self._record: dict[str, Tensor] = {}  # of the current step
         self._pending: list[dict[str, Tensor]] = []  # on the device
         self._steps: list[int] = []
         self._recorded: dict[str, Tensor] = {}  # on the CPU, (records, ...)
 
     @torch.no_grad()
     def on_gradient(self, step: int) -> None:
-        """Measure the gradient and copy the weights, if the step is recorded."""
+        """Measure the gradient and copy the weights, if this step is recorded."""
         if not is_recorded(step, self._every, self._total):
             return
         self._before = self._weights()
@@ -83,7 +83,7 @@ class DynamicsRecorder(Callback):
 
     @torch.no_grad()
     def on_step(self, run: Run, done: Step) -> None:
-        """Measure what the step did to the weights, and where they are now, if it is recorded."""
+        """Measure how the step changed the weights, and where they are now, if it is recorded."""
         step = done.step
         if not is_recorded(step, self._every, self._total):
             return
@@ -119,7 +119,7 @@ class DynamicsRecorder(Callback):
         return Dynamics(torch.tensor(self._steps), self._matrices, self._recorded)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the first weights, and all records."""
+        """Return the initial weights and all records."""
         recorded = self.read().recorded
         return {"first": [group.cpu() for group in self._first], "steps": list(self._steps), "recorded": recorded}
 
@@ -146,7 +146,7 @@ class DynamicsRecorder(Callback):
         return [torch.stack([watched.weights() for watched in group]) for group in self._groups]
 
     def _named(self, weights: list[Tensor], name: str, part: str) -> Tensor:
-        """Return the matrices of one name by layer, of those that `_weights` returns: (layers, rows, columns)."""
+        """Return the matrices of one name by layer, out of what `_weights` returns: (layers, rows, columns)."""
         matrices = [matrix for group in weights for matrix in group]
         return torch.stack([matrices[place] for place in places(self._matrices, name, part)])
 
@@ -157,7 +157,7 @@ def _third(index: int, fused: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Watched:
-    """A matrix, the parameter that holds it, and how to cut it out of that or of its gradient."""
+    """A matrix, the parameter that holds it, and how to cut it out of that or its gradient."""
 
     matrix: Matrix
     parameter: Tensor
@@ -202,7 +202,7 @@ def _blocks(model: Model) -> dict[str, list[Block]]:
 
 
 def _biases(layers: list[MultiHeadSelfAttention]) -> list[Tensor]:
-    """Return the biases of queries, keys and values, (3 D) each, where they exist and softmax cancels the keys'."""
+    """Return the biases of queries, keys and values, (3 D) each, if they exist and softmax cancels the keys'."""
     plain = [layer.qkv for layer in layers if layer.qkv is not None and isinstance(layer.k_norm, nn.Identity)]
     return [linear.bias for linear in plain if linear.bias is not None]
 

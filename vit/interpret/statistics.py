@@ -1,4 +1,4 @@
-"""Means of attention's measures over any number of images; only one layer's weights are in memory at a time."""
+"""Means of attention measures over any number of images; one layer's weights are in memory at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vit.interpret.measures import attention_distance, attention_entropy
 
 @dataclass(frozen=True)
 class AttentionStatistics:
-    """Means over a data set, by layer and head; nan where a layer has fewer heads than another.
+    """Means over a data set, by layer and head; nan if a layer has fewer heads than another.
 
     Attributes:
         images: their number.
@@ -50,13 +50,13 @@ def attention_statistics(
 
     Args:
         model: as for `AttentionMaps`; every batch runs through it once, in eval mode.
-        batches: of inputs (B, C, H, W), normalised; they are read one by one.
+        batches: of inputs (B, C, H, W), normalised; read one by one.
         layers: numbers of the attention layers, negative from the last; None for all.
-        geometry: where the tokens lie; None for what the model says.
-        mean_weights: also return the mean of the weights themselves.
+        geometry: layout of the tokens; None to take it from the model.
+        mean_weights: whether to return the mean weights too.
 
     Raises:
-        AttentionError: there are no images, or what `AttentionMaps` raises.
+        AttentionError: there are no images; or as in `AttentionMaps`.
     """
     # Sums over the images, by layer
     sums: dict[int, Tensor] = {}  # (h, 4): distance, its square, entropy, mass on the prefix

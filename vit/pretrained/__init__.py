@@ -34,7 +34,7 @@ def entry_points() -> dict[str, Path]:
 
 
 def located(name: str) -> Path | None:
-    """Return where a checkpoint lies: an existing path, else a model of the package; None for a timm/ or hf/ name to fetch.
+    """Return where a checkpoint is: an existing path, else a model of the package; None for a timm/ or hf/ name to fetch.
 
     Raises:
         CheckpointError: nothing has this name.
@@ -42,7 +42,7 @@ def located(name: str) -> Path | None:
     try:
         if not name:
             raise CheckpointError("a checkpoint is a path, a name, or a state dict, got an empty name")
-        os.stat(name)  # unlike Path.exists, which raises on some names, it says why not
+        os.stat(name)  # unlike Path.exists, it says why not
         return Path(name)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -57,7 +57,7 @@ def located(name: str) -> Path | None:
 
 
 def shipped(name: str) -> dict[str, Any]:
-    """Return what is known of one of them, in plain values.
+    """Return what is known about one of them, in plain values.
 
     Returns:
         name; folder; parameters of encoder and decoder together; bytes of all its files; encoder and decoder, their arguments
@@ -88,18 +88,18 @@ def shipped(name: str) -> dict[str, Any]:
 
 
 def count_parameters(weights: Path) -> int:
-    """Return how many numbers a safetensors file holds; none of them is read."""
+    """Return how many numbers a safetensors file holds, without reading them."""
     with safe_open(weights, framework="numpy") as file:
         return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # it is no dict
 
 
 class Pretrained:
-    """A model's loading and saving, called as huggingface_hub's PyTorchModelHubMixin calls it, and done by `vit.checkpoints`.
+    """Loading and saving on the model itself, named as in huggingface_hub's PyTorchModelHubMixin, done by `vit.checkpoints`.
 
-    Users of other libraries look for it at the class; it is the one place where a model calls the rooms above it.
+    Users of other libraries look for it on the class. Nowhere else does a model call the layers above it.
 
     Attributes:
-        part: what of a checkpoint this class holds; None for all of it.
+        part: the part of a checkpoint that this class holds; None for all of it.
     """
 
     part: ClassVar[Literal["encoder"] | None] = None

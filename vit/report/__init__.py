@@ -1,1 +1,1 @@
-"""What a run shows, finished or not: its pictures, its page, and itself beside other runs."""
+"""What a run, finished or not, shows: its pictures, its page, and a comparison with other runs."""

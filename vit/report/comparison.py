@@ -1,4 +1,4 @@
-"""`vit compare`: finished runs side by side: what differs between their settings, and what they measured."""
+"""`vit compare`: finished runs side by side, with the settings that differ and what the runs measured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OVER_HOURS = {
     "val_knn_accuracy": ("nearest neighbours", FIGURES["knn_accuracy"]),
     "val_accuracy": ("accuracy of the classifier", FIGURES["accuracy"]),
 }
-"""By key of metrics.jsonl: the panel in which it is drawn over the hours, and the figure that it comes to."""
+"""Key of metrics.jsonl -> the panel that draws it over the hours, and the final figure."""
 
 
 class ComparisonError(UserError):
@@ -32,10 +32,10 @@ class ComparisonError(UserError):
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run, as it is compared."""
+    """A finished run, for comparison."""
 
     record: RunRecord
-    identity: dict[str, Any]  # settings, data and first weights: the same for runs that differ in the seed alone
+    identity: dict[str, Any]  # settings, data and first weights: equal for runs that differ only in the seed
     seeds: str
     figures: dict[str, float]  # what it measured, by column
 
@@ -44,7 +44,7 @@ def read_finished(folder: Path) -> FinishedRun:
     """Read a finished run.
 
     Raises:
-        ComparisonError: it is not finished, or its files do not hold all that is compared.
+        ComparisonError: it is not finished, or its files lack something that is compared.
         RunError: there is no run, or a file is damaged.
     """
     record = read_run(folder)
@@ -54,8 +54,8 @@ def read_finished(folder: Path) -> FinishedRun:
     try:
         data = summary["data"]
         identity = {key: value for key, value in settings_that_matter(settings).items() if key not in SEEDS}
-        identity["model.init"] = summary.get("init_content_hash") or settings["model.init"]  # wherever it lay
-        # All images: another seed takes other labels and held-out images.
+        identity["model.init"] = summary.get("init_content_hash") or settings["model.init"]  # wherever it was
+        # All images: another seed takes other labels and held-out images
         identity["data"] = data.get("whole_content_hash", data["content_hash"])
         identity["counts"] = data["train_images"], data["test_images"], data["tested_on"]
         identity["bank"] = (summary.get("neighbours") or {}).get("bank")
@@ -68,7 +68,7 @@ def read_finished(folder: Path) -> FinishedRun:
 
 
 def _figures(record: RunRecord) -> dict[str, float]:
-    """Return what a run measured, by column: its summary, and probes of its own images with all their labels."""
+    """Return what a run measured, by column: its summary, and linear probes on its own images with all labels."""
     found = {figure.short: figure.of_summary(record.summary) for figure in FIGURES.values() if not figure.baseline_of}
     method, key = LINEAR.in_results
     for results in record.results.values():
@@ -81,7 +81,7 @@ def _figures(record: RunRecord) -> dict[str, float]:
 
 
 def group_by_seed(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
-    """Put runs together that differ in the seed alone.
+    """Group runs that differ only in the seed.
 
     Raises:
         ComparisonError: a run is given twice.
@@ -92,16 +92,16 @@ def group_by_seed(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
         if paths.count(path) > 1:
             raise ComparisonError(f"{run.record.files.path} is given twice")
         key = json.dumps(run.identity, sort_keys=True)
-        if any(run.seeds == other.seeds for other in groups.get(key, [])):  # a seed once more is no other seed
+        if any(run.seeds == other.seeds for other in groups.get(key, [])):  # a repeated seed is no other seed
             key = str(path)
         groups.setdefault(key, []).append(run)
     return list(groups.values())
 
 
 def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
-    """Return a row per run, with the same columns; those that differ in the seed alone share one, with mean and deviation.
+    """Return a row per run, all with the same columns; runs that differ only in the seed share one, with mean and deviation.
 
-    The columns: run, settings that are not the same everywhere, images, what was measured on, seeds, figures that a run has.
+    The columns: run, settings that differ, images, what was measured on, seeds, and figures that any run has.
     """
     keys = dict.fromkeys(key for run in runs for key in run.identity if key in run.record.settings)
     different = [key for key in keys if len({json.dumps(run.identity.get(key)) for run in runs}) > 1]
@@ -113,7 +113,7 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
         for key in different:
             value = record.settings.get(key)
             row[key] = one_line(value) if isinstance(value, str) else json.dumps(value)
-            if identity.get(key) != value:  # what it began with: one name may stand for other weights
+            if identity.get(key) != value:  # the initial weights: one name may stand for several
                 row[key] += f" ({identity[key]})"
         train, test, tested_on = identity["counts"]
         row |= {"images": f"{train:,}", "measured on": f"{test:,} {tested_on}"}
@@ -122,7 +122,7 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
             for column in [figure.short, BEST_LAYER] if figure is LINEAR else [figure.short]:
                 values = [run.figures[column] for run in alike if column in run.figures]
                 text = _mean(values, figure) if len(values) == len(alike) else ""
-                if figure is LOSS and len(targets) > 1:  # losses of different targets are not to be compared
+                if figure is LOSS and len(targets) > 1:  # losses of different targets are not comparable
                     row |= {f"{column}, {target}": text if target == _target(record) else "" for target in targets}
                 else:
                     row[column] = text
@@ -131,7 +131,7 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
 
 
 def _target(record: RunRecord) -> str:
-    """Return what a pretraining's loss is about, "" for a classifier: losses of different targets are not comparable."""
+    """Return the target of a pretraining's loss, "" for a classifier: losses of different targets are not comparable."""
     settings = record.settings
     if OBJECTIVES[settings["train.objective"]].labels:
         return ""
@@ -156,15 +156,15 @@ def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[
 
 
 def draw_runs(runs: Sequence[FinishedRun], path: Path, hours: bool = False) -> None:
-    """Draw how they went: a line per run while it trained, a mark for what was measured at the end, a colour per row.
+    """Draw the runs: a line for the training, a mark for the measurement at the end, a colour per row of the table.
 
-    A run that was measured on held-out images while it trained is drawn by these, others by their own augmented images.
+    A run's line shows its held-out images if it measured any while training, else its own augmented images.
 
     Args:
-        hours: draw accuracy over the hours of training, of those that measured it while they trained; the others get a note.
+        hours: draw accuracy over the hours of training, for runs that measured it while training; the others get a note.
 
     Raises:
-        ComparisonError: there are more rows than can be told apart, or none, or a run's files lack what is drawn.
+        ComparisonError: there are no rows, or too many to tell apart, or a run's files lack what is drawn.
         RunError: a metrics.jsonl is damaged.
     """
     if hours:
@@ -173,7 +173,7 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path, hours: bool = False) -> N
     if len(groups) > (most := len(SERIES)):
         raise ComparisonError(f"{len(groups)} kinds of runs cannot be told apart in one picture; give at most {most}")
 
-    # the lines of each panel: its title, and whether it shows shares
+    # The lines of each panel, by its title and whether it shows shares
     panels: dict[tuple[str, bool], list[RunLine]] = {(title, True): [] for title, _ in OVER_HOURS.values() if hours}
     tested = []
     for series, alike in enumerate(groups):
@@ -196,7 +196,7 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path, hours: bool = False) -> N
             unnamed = [replace(line, label="") for line in others]
             panels.setdefault(panel, []).extend([replace(first, label=label), *unnamed])
 
-    # the figure
+    # The figure
     title, about = "How the runs went", "while training, on varied images (a running mean) or held-out ones"
     if hours:
         devices = dict.fromkeys(str(run.record.summary["device"]) for run in runs if "device" in run.record.summary)
@@ -210,7 +210,7 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path, hours: bool = False) -> N
 
 
 def _watched(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """Return the runs that measured accuracy while they trained; the others get a note.
+    """Return the runs that measured accuracy while training; the others get a note.
 
     Raises:
         ComparisonError: there are none.
@@ -239,9 +239,9 @@ def _over_epochs(run: RunRecord, series: int) -> tuple[dict[tuple[str, bool], Ru
 
 
 def _over_hours(run: RunRecord, series: int) -> tuple[dict[tuple[str, bool], RunLine], str]:
-    """Return the same over the hours, which begin after those that its first weights took.
+    """Return the same over the hours, counted from the start of the training behind its first weights.
 
-    Its end is what it measured itself, or what `vit evaluate RUN --out RUN/NAME` has measured on the test images since.
+    The end is what the run measured, or what `vit evaluate RUN --out RUN/NAME` has measured on the test images since.
     """
     key = next(key for key in OVER_HOURS if any(key in line for line in run.metrics))
     title, figure = OVER_HOURS[key]
@@ -249,7 +249,7 @@ def _over_hours(run: RunRecord, series: int) -> tuple[dict[tuple[str, bool], Run
     found = [((before + line["seconds"]) / 3600, line[key]) for line in run.metrics if key in line]
     hours, values = zip(*found, strict=True)
 
-    # the end
+    # The end
     last, method, measured_on = figure.of_summary(run.summary), figure.in_results[0], data
     whole = {"content_hash": data.get("whole_content_hash"), "tested_on": "test images"}
     for results in run.results.values():
@@ -261,11 +261,11 @@ def _over_hours(run: RunRecord, series: int) -> tuple[dict[tuple[str, bool], Run
 
 
 def _about(data: Mapping[str, Any]) -> str:
-    """Return the images that something was measured on: "10,000 test images of CIFAR-10"."""
+    """Return the images measured on: "10,000 test images of CIFAR-10"."""
     return f"{data['test_images']:,} {data['tested_on']} of {one_line(data['name'])}"
 
 
 def _mean(values: Sequence[float], figure: Figure) -> str:
-    """Return the mean of several seeds and their standard deviation, or the one value."""
+    """Return the mean of several seeds with its standard deviation, or the one value."""
     spread = f" ± {figure.write(statistics.stdev(values))}" if len(values) > 1 else ""
     return figure.write(statistics.mean(values)) + spread

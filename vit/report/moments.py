@@ -1,4 +1,4 @@
-"""What a model makes of some images at several moments of its run: where it looks, and how it fills them in."""
+"""What a model does with some images at several moments of its run: where it looks, and how it fills them in."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from vit.runs import RunFiles, RunRecord
 from vit.training.state import saved_states
 
 MOST_MOMENTS = 8
-"""Moments that are shown; of more snapshots, so many, spread evenly."""
+"""Most moments to show; of more snapshots, this many, evenly spaced."""
 
 
 class LastAttention(NamedTuple):
     """Where the last layer of a model looks in B images.
 
     Attributes:
-        query: the token that is asked, for `AttentionMaps.to_grid`.
+        query: the query token, for `AttentionMaps.to_grid`.
         title: the same in words: "the class token looks".
         maps: attention to patches, (B, h, rows, columns).
-        prefix_mass: the rest, to class token and registers: (B, h).
+        prefix_mass: attention to class token and registers, (B, h).
     """
 
     query: str | tuple[int, int]
@@ -40,13 +40,13 @@ class LastAttention(NamedTuple):
 
 @dataclass(frozen=True)
 class Moment:
-    """What the weights of a moment make of B images.
+    """What the weights of one moment do with B images.
 
     Attributes:
         name: "step 1,250".
         images: float32 (B, C, H, W) from 0 to 1, as the model takes them.
         attention: of the last layer, on whole images.
-        reconstruction: with a share of the patches hidden; None for a model without a decoder.
+        reconstruction: with a share of the patches hidden; None without a decoder.
     """
 
     name: str
@@ -56,11 +56,10 @@ class Moment:
 
 
 def last_attention(encoder: VisionTransformer, inputs: Tensor) -> LastAttention:
-    """Ask the most telling token: the patches whose mean a head reads, the class token, or else the patch in the middle.
+    """Return the attention of the most telling query: the patches that a head averages, the class token, or the middle patch.
 
     Args:
-        encoder: any.
-        inputs: normalised (B, C, H, W), on the encoder's device. What is returned is on the CPU.
+        inputs: normalised (B, C, H, W), on the encoder's device. The result is on the CPU.
     """
     row, column = geometry_of(encoder).middle
     query: str | tuple[int, int] = (row, column)
@@ -76,10 +75,10 @@ def last_attention(encoder: VisionTransformer, inputs: Tensor) -> LastAttention:
 
 
 def moments_of_run(record: RunRecord) -> tuple[list[Moment], list[str]]:
-    """Show the images that a run keeps to the weights that it keeps: its snapshots, else its model, else its last state.
+    """Show the images that a run keeps to its kept weights: its snapshots, else its model, else its last state.
 
     Returns:
-        The moments, the last one last, and notes on weights that cannot be loaded; none for a run that keeps no images.
+        The moments in order, and notes on weights that cannot be loaded; none of either if the run keeps no images.
     """
     moments: list[Moment] = []
     notes: list[str] = []

@@ -1,6 +1,6 @@
 """`vit report`: one page about a run that opens from disk, without a server, a network or a script.
 
-Here is gathered what it says, in `vit.report.pictures` what it shows; report.html, a jinja2 template, is the page.
+This module gathers its text, `vit.report.pictures` its pictures; report.html, a jinja2 template, is the page.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from vit.training.objectives import objective_class
 
 TEMPLATE = Path(__file__).with_name("report.html")
 SIGNATURE = '<meta name="generator" content="vit report">'
-"""What tells such a page from other files; stands in the template."""
-MIXED_UP = 5  # pairs of classes that are named as those most mixed up
-EXPLORE = "explore.html"  # the page of `vit explore` in a run's folder, which is linked
+"""Marks such a page, unlike other files; it is in the template."""
+MIXED_UP = 5  # pairs of classes to name as most mixed up
+EXPLORE = "explore.html"  # the page of `vit explore` in a run's folder, to link
 LOOK_AROUND = "A page to look around in its attention"
 
 
@@ -61,7 +61,7 @@ def write_report(path: Path, out: Path) -> int:
         Its size in bytes.
 
     Raises:
-        ReportError: `out` is another file, or the run's files are not as they are written here.
+        ReportError: `out` is another file, or the run's files are not as this version writes them.
         UserError: see `vit.runs.read_run`.
     """
     record = read_run(path)
@@ -69,7 +69,7 @@ def write_report(path: Path, out: Path) -> int:
         raise ReportError(f"{out} is no report of vit and is left as it is; name another file with --out")
     try:
         page = report_page(record, out)
-    except (*WRONG_VALUES, UndefinedError) as error:  # another version's, or edited
+    except (*WRONG_VALUES, UndefinedError) as error:  # of another version, or edited
         found = f"{type(error).__name__}: {one_line(str(error))}"
         raise ReportError(f"{path}: its files are not as this version writes them ({found})") from error
     write_text(out, page)
@@ -77,7 +77,7 @@ def write_report(path: Path, out: Path) -> int:
 
 
 def is_report(path: Path) -> bool:
-    """Whether a file is a page that was written here."""
+    """Return whether a file is a page written here."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -85,12 +85,12 @@ def is_report(path: Path) -> bool:
 
 
 def report_page(record: RunRecord, out: Path | None = None) -> str:
-    """Return the page that is to stand in `out`, by default in the run's folder: equal folders give equal text."""
+    """Return the page to be written to `out`, by default into the run's folder; equal folders give equal text."""
     settings, files = record.settings, record.files
     objective = objective_class(settings["train.objective"])
     moments, unseen = moments_of_run(record)
     evaluated, unread = evaluations(record)
-    left = () if record.samples else (files.reconstructions, files.attention)  # to draw anew, images are needed
+    left = () if record.samples else (files.reconstructions, files.attention)  # drawing them again takes images
     patch, sizes = settings["model.patch_size"], PRESETS[settings["model.preset"]]
     defaults, absent = flat_settings(Config().to_dict()), object()
     steps = next_steps(record)
@@ -130,7 +130,7 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
     )
 
 
-# ---- What came out ---------------------------------------------------------------------------------------------------
+# ---- Results ---------------------------------------------------------------------------------------------------------
 
 
 def key_figures(record: RunRecord) -> list[tuple[str, str, str]]:
@@ -163,7 +163,7 @@ def key_figures(record: RunRecord) -> list[tuple[str, str, str]]:
 
 
 def measured(record: RunRecord) -> dict[str, Any] | None:
-    """Return what a finished run measured beside what needs no model, by the keys of FIGURES; or a classifier's mistakes."""
+    """Return what a finished run measured, with its baselines, by the keys of FIGURES; or a classifier's mistakes."""
     summary, values = record.summary, summary_values(record.summary)
     if not summary:
         return None
@@ -180,10 +180,10 @@ def measured(record: RunRecord) -> dict[str, Any] | None:
 
 
 def mistakes(record: RunRecord, values: dict[str, float]) -> dict[str, Any]:
-    """Return a classifier's accuracy beside a constant guess, the classes that it mixes up, and how right its confidence is."""
+    """Return a classifier's accuracy beside a constant guess, the classes it mixes up, and how reliable its confidence is."""
     summary, table = record.summary, read_confusion(record.summary["test_confusion"])  # (classes, classes)
     names = record.samples.class_names if record.samples else [f"class {i}" for i in range(len(table))]
-    cells = table.to_sparse().coalesce()  # of 100 million cells of 10,000 classes, those with a count
+    cells = table.to_sparse().coalesce()  # 10,000 classes have 100 million cells, few with a count
     (labels, taken), counts = cells.indices(), cells.values()
     images = torch.zeros(len(table), dtype=torch.int64).index_add(0, labels, counts)  # of each class
     models = {"accuracy": "the model", "accuracy_with_flip": "the model, with mirror images"}
@@ -195,7 +195,7 @@ def mistakes(record: RunRecord, values: dict[str, float]) -> dict[str, Any]:
     wrong = (labels != taken).nonzero()[:, 0]
     most = wrong[shares[wrong].argsort(descending=True, stable=True)[:MIXED_UP]].tolist()
 
-    # Pictures; a run of an earlier version has no bins of confidence
+    # Pictures; runs of earlier versions have no confidence bins
     found: dict[str, Any] = {
         "bars": bars(rows, FIGURES["accuracy"]),
         **{key: FIGURES[key].write(values[key]) for key in ("cross_entropy", "calibration_error")},
@@ -263,7 +263,7 @@ def evaluations(record: RunRecord) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def shipped_for_longer() -> dict[str, str]:
-    """Return what the shipped model reached in which time: what to expect where a short run does not tell classes apart."""
+    """Return what the shipped model reached and in what time: what to expect if a short run does not tell classes apart."""
     found = shipped("vit-tiny-p4-cifar10")
     figures, accuracy = found["figures"], FIGURES["knn_accuracy"]
     measured = figures["measured"][0]
@@ -276,11 +276,11 @@ def shipped_for_longer() -> dict[str, str]:
     }
 
 
-# ---- How to go on, and to repeat it ----------------------------------------------------------------------------------
+# ---- Next steps, and how to repeat it --------------------------------------------------------------------------------
 
 
 def next_steps(record: RunRecord) -> list[tuple[str, str]]:
-    """Return the commands that make most sense after this run, at most three: what each does, and the line for a shell."""
+    """Return the up to three most useful commands after this run: what each does, and the line for a shell."""
     known = commands_of(record)
     if not record.summary:
         return known[:1]
@@ -288,7 +288,7 @@ def next_steps(record: RunRecord) -> list[tuple[str, str]]:
     steps = [] if (record.files.path / EXPLORE).is_file() else [pair for pair in known if pair[0] == LOOK_AROUND]
     if OBJECTIVES[settings["train.objective"]].labels:
         return [*steps, ("Name what a photograph of yours shows", shlex.join(["vit", "predict", run, "photo.jpg"]))]
-    if settings["data.source"] == "dataset":  # which only Python can hand over
+    if settings["data.source"] == "dataset":  # which only Python can pass on
         return steps
     if record.samples and record.samples.class_names:
         tune = ["vit", "train", "--config", "finetune_cifar10_tiny_p4", "--model.init", run]
@@ -306,7 +306,7 @@ def next_steps(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def commands_of(record: RunRecord) -> list[tuple[str, str]]:
-    """Return the commands that make the run again, look at it and measure it: what each does, and the line for a shell."""
+    """Return the commands that repeat the run, look at it and measure it: what each does, and the line for a shell."""
     settings, train, run = record.settings, ["vit", "train"], str(record.files.path)
     beside = str(record.files.path.parent / f"{record.name}-again")
     again = [*train, "--config", str(record.files.config), "--out", beside]
@@ -336,12 +336,12 @@ def commands_of(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def spelled(value: Any) -> str:
-    """Return a setting as one writes it."""
+    """Return a setting as a user writes it."""
     return value if isinstance(value, str) and value else json.dumps(value)
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time in its two largest units: 2 h 5 min."""
+    """Return a duration in its two largest units: 2 h 5 min."""
     whole = max(round(seconds), 0)
     for unit, length, below, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if whole >= length:

@@ -1,4 +1,4 @@
-"""The pictures of a run: those in its folder when it ends, and those on its page, for a light and for a dark screen."""
+"""The pictures of a run: those in its folder at its end, and those on its page, for light and dark screens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vit.training.run import Run
 SHOWN = 6  # test images in attention.png
 MATRICES: dict[str, tuple[str, ...]] = {name: (name,) for name in ("W_Q", "W_K", "W_V", "W_O")}
 MATRICES.update({"MLP": ("fc1", "fc2"), "W_E": ("W_E",), "positions": ("pos_embed",), "head": ("head",)})
-"""The lines of dynamics.png, and what each is the mean of."""
+"""The lines of dynamics.png, and the matrices that each is the mean of."""
 DPI, WIDE_DPI = 200, 130  # of a figure on the page; of one as wide as the page
 
 
@@ -32,7 +32,7 @@ DPI, WIDE_DPI = 200, 130  # of a figure on the page; of one as wide as the page
 
 
 def draw_pictures(run: Run, files: RunFiles, measured: dict[str, Any]) -> None:
-    """Draw the objective's figures, attention, curves, and dynamics if they were recorded, into a run's folder."""
+    """Draw the objective's figures, attention, curves, and dynamics if recorded, into a run's folder."""
     for stem, figure in run.objective.figures(run, measured).items():
         save_figure(figure, files.path / f"{stem}.png")
     draw_attention(run, files)
@@ -53,7 +53,7 @@ def draw_attention(run: Run, files: RunFiles) -> None:
     images = to_float(some.images, run.config.model.image_size_2d)
     query, looking, *found = last_attention(encoder, run.normalize(images).to(run.compute.device))
     names = ["mean of heads", *(f"head {head}" for head in range(found[0].shape[1]))]
-    # The mean stands first: it is what the heads amount to.
+    # The mean comes first: it sums up the heads
     maps, prefix_mass = (torch.cat([part.mean(dim=1, keepdim=True), part], dim=1) for part in found)
     patch = query if isinstance(query, tuple) else None
     title = f"Where {looking}" if patch is None else f"Where {looking.removesuffix(' looks')} (outlined) looks"
@@ -66,14 +66,14 @@ def draw_attention(run: Run, files: RunFiles) -> None:
 def curves_of(
     settings: dict[str, Any], tested_on: str, measured: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> list[Curve]:
-    """Return the curves of a run beside learning rate and gradient norm.
+    """Return the curves of a run besides learning rate and gradient norm.
 
-    Those that are measured on held-out images alone are left out of a run that has none of these.
+    Curves measured only on held-out images are left out for a run without any.
 
     Args:
         settings: by "section.key".
-        tested_on: what `measured` was measured on, `Dataset.tested_on`.
-        measured: by the objective, or summary.json; empty for a run that is not finished.
+        tested_on: the images behind `measured`, `Dataset.tested_on`.
+        measured: by the objective, or summary.json; empty if the run is not finished.
         metrics: lines of metrics.jsonl.
     """
     end = f"{tested_on.replace('training ', '')} at the end"
@@ -82,7 +82,7 @@ def curves_of(
 
 
 def figure_of_dynamics(dynamics: Dynamics, about: str = "", dark: bool = False) -> Figure:
-    """Draw how strongly each matrix was trained and how far it moved; `about` says which run, in the subtitle."""
+    """Draw how strongly each matrix was trained and how far it moved; `about` names the run in the subtitle."""
     there = dynamics.names("encoder")
     courses: dict[str, dict[str, Tensor]] = {}
     for name, parts in MATRICES.items():
@@ -120,7 +120,7 @@ def curve_pictures(record: RunRecord) -> list[dict[str, str]]:
         values = [line[key] for line in record.metrics if key in line]
         ends = f": from {curve.write(values[0], '.3g')} to {curve.write(values[-1], '.3g')}" if values else ""
         lines = "".join(f"; {name} {curve.write(value)}" for name, value in curve.lines.items())
-        # inches; alone, it stands beside two
+        # inches; a single curve stands beside two small ones
         height = 2.05 if curve in draw.STEERING else 4.2 if len(own) == 1 else 3.2
         picture = in_both_themes(
             partial(draw.curve_figure, record.metrics, curve, height),
@@ -156,7 +156,7 @@ def attention_rows(moments: Sequence[Moment]) -> dict[str, Any] | None:
     scale = Scale.of(even)
 
     def row(name: str, maps: Tensor, prefix_mass: Tensor) -> tuple[str, str, str]:
-        """Its name, the share of attention on patches, and the maps, in multiples of attention spread evenly."""
+        """Return its name, the share of attention on patches, and the maps, in multiples of an even share."""
         strip = draw.map_strip(maps * maps[0].numel(), (last.images.shape[-2], last.images.shape[-1]), scale)
         return name, f"{1 - float(prefix_mass.mean()):.0%} on patches", data_uri(strip)
 
@@ -178,7 +178,7 @@ def dynamics_picture(record: RunRecord) -> dict[str, str] | None:
     """Return how the weights moved, if the run recorded it.
 
     Raises:
-        DynamicsError: what it recorded is damaged.
+        DynamicsError: the record is damaged.
     """
     if not record.files.dynamics.is_file():
         return None

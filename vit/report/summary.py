@@ -1,4 +1,4 @@
-"""What a run leaves behind beside its model: a summary, to compare it with another, and a few images to show it at work."""
+"""What a run leaves besides its model: a summary, for comparison with others, and a few images to show it at work."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from vit.runs import SampleImages
 from vit.training.run import Run
 
 SAMPLES = 10
-"""How many images a run keeps; of CIFAR-10, one of each class."""
+"""How many images a run keeps; for CIFAR-10, one per class."""
 
 
 def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all there is to know about a finished run.
+    """Return all facts about a finished run.
 
     Args:
         run: at its last step.
@@ -26,8 +26,8 @@ def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[
         measured: of the objective.
 
     Returns:
-        Plain values for JSON. The training loss is the mean over the last epoch's lines of `metrics`; of the images per
-        second, each view counts.
+        Plain values for JSON. The training loss is the mean over the last epoch's lines of `metrics`; images per second
+        count each view.
     """
     config, data = run.config, run.data
     last_epoch = [line["loss"] for line in metrics if "loss" in line and line["epoch"] > config.train.epochs - 1]

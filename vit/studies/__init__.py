@@ -1,7 +1,7 @@
 """The learner's questions, answered by measuring: `vit study NAME`. A study's module is imported when it runs.
 
-A new study is a module, whose docstring says how to read its results and whose `study(experiment)` returns them, and its entry
-in `STUDIES`. Settings of its own stand in configs/studies/NAME.yaml.
+To add one, write a module whose docstring says how to read its results and whose `study(experiment)` returns them, and enter it
+in `STUDIES`. Its own settings go into configs/studies/NAME.yaml.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STUDIES = {
 }
 """Each study and its question. Its module has the same name, with underscores."""
 OF_TRAININGS = ("who-trains-them", "fixed-or-learned", "identity-case")
-"""Those that compare trainings, so that there is nothing to ask of a checkpoint."""
+"""Studies that compare trainings, and so have nothing to ask of a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class StudyConfig:
     """What a study looks at."""
 
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
-    """one model is trained for each; tables have the mean and the spread over them"""
+    """one model is trained per seed; tables give the mean and the spread over them"""
     images: int = 1000
-    """test images that are looked at, where all of them would take long"""
+    """test images to look at, where all of them would take too long"""
     checkpoint: str = ""
-    """look at this model, whatever `vit.checkpoints.load_model` reads, in place of training some; empty: train"""
+    """look at this model, anything that `vit.checkpoints.load_model` reads, instead of training some; empty: train"""
 
     def __post_init__(self) -> None:
         whole = all(isinstance(seed, int) and 0 <= seed < 2**64 for seed in self.seeds)

@@ -1,16 +1,16 @@
 """Are strongly attended patches and heads the ones that matter? Attention against what changes when they are taken away.
 
-How much a hidden patch changes when a visible one is left out, or when the mean of the visible patches stands in its place,
-says how much it rests on that patch. The first table has how well attention, rollout, gradients and nearness rank the visible
-patches by it: a rank correlation of 1 is the same order, 0 is chance. As near patches are both attended to and alike, the
-correlation with nearness held constant says what attention knows beyond nearness; random weights say what the architecture
-gives untrained. The second table holds what the attention of a head is like beside how much the loss grows without the head.
+A hidden patch rests on a visible one if its prediction changes when that one is left out, or replaced by the mean of the
+visible patches. The first table shows how well attention, rollout, gradients and nearness rank the visible patches by this
+change: a rank correlation of 1 is the same order, 0 is chance. Near patches are both attended to and alike, so the correlation
+with nearness held constant shows what attention knows beyond nearness; random weights show what the architecture gives
+untrained. The second table compares what a head's attention is like with how much the loss grows without the head.
 
-*Limits.* A patch that is missing changes more than its own contribution: the encoder then sees fewer patches than it was used
-to, and others take its part over; two patches that say the same are each found to matter little. Attention of the decoder is
-attention to tokens, which have taken in other patches on their way through the encoder; the rollout follows that, in its way.
-The heads of a small model are few, so that their correlations are uncertain (the title has how much, by chance), and what is
-lost without one is measured with all others in place.
+*Limits.* Leaving a patch out removes more than its contribution: the encoder sees fewer patches than it is used to, and others
+take over its part; two patches that say the same each seem to matter little. The decoder attends to tokens, which have taken in
+other patches on their way through the encoder; the rollout follows that, in its way. A small model has few heads, so their
+correlations are uncertain (the title gives the spread by chance), and the loss without a head is measured with all others in
+place.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from vit.studies.results import Results, StudyError, Table, seeds
 
 ATTENTION, GRADIENT = "attention, last decoder layer", "gradient × attention, decoder"
 NEARNESS = "nearness"
-PER_IMAGE = 4  # hidden patches of an image that are asked about
+PER_IMAGE = 4  # hidden patches per image to ask about
 TOP = 3
 BATCH = 64  # images at a time
 HEAD_MEASURES = ("sharpness", "on other tokens", "strongest weight", "what it writes")
@@ -55,17 +55,17 @@ HEAD_MEASURES = ("sharpness", "on other tokens", "strongest weight", "what it wr
 class Asked:
     """n hidden patches, and how much they rest on each of the K visible patches of their images."""
 
-    image: Tensor  # (n,) number of the image
-    hidden: Tensor  # (n,) number of the patch
-    visible: Tensor  # (n, K) numbers of the patches
+    image: Tensor  # (n,) index of the image
+    hidden: Tensor  # (n,) index of the patch
+    visible: Tensor  # (n, K) indices of the patches
     guesses: dict[str, Tensor]  # (n, K) by name: how much each is attended to, or how near it is
-    left_out: Tensor  # (n, K) mean squared change of the prediction when it is hidden as well
+    left_out: Tensor  # (n, K) mean squared change of the prediction when it is hidden too
     averaged: Tensor  # (n, K) likewise, with the mean of the visible patches in its place
-    error: Tensor  # (n, K) growth of the squared error when it is hidden as well
+    error: Tensor  # (n, K) growth of the squared error when it is hidden too
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     rows, columns = experiment.config.model.grid_size
     visible = num_keep(rows * columns, experiment.config.mask.ratio)
     if visible < 2 * TOP:
@@ -73,7 +73,7 @@ def study(experiment: Experiment) -> Results:
     models = experiment.models()
     images = min(max(experiment.study.images // 2, 2), len(models[0].data.test))
 
-    # patches
+    # Patches
     asked = [ask(one, one.model, images) for one in models]
     scores: dict[str, Tensor] = {}  # (seeds, 5)
     for before, found in (("", asked), ("random weights: ", [ask(one, one.initial, images) for one in models])):
@@ -97,7 +97,7 @@ def study(experiment: Experiment) -> Results:
         ],
     )
 
-    # heads
+    # Heads
     both = trained_and_random(models, lambda one, model: weigh(one, model, images))
     heads, untrained = both.values()  # (seeds, heads, 5)
     encoder = models[0].model.encoder
@@ -120,11 +120,11 @@ def study(experiment: Experiment) -> Results:
     return Results([patches_table, heads_table], pictures)
 
 
-# --- patches: B batch, L patches, K visible ones, J hidden ones that are asked about ----------------------------------------
+# --- patches: B batch, L patches, K visible ones, J hidden ones to ask about ------------------------------------------------
 
 
 class Effects(NamedTuple):
-    """What happens to each patch's prediction when a visible patch is taken away, (B, L, K) each."""
+    """How each patch's prediction changes when a visible patch is taken away, (B, L, K) each."""
 
     change: Tensor  # mean squared
     error: Tensor  # growth of the mean squared error
@@ -134,7 +134,7 @@ class Effects(NamedTuple):
 def removal_effects(
     model: MaskedAutoencoder, inputs: Tensor, mask: Mask, how: Literal["left out", "mean patch"] = "left out"
 ) -> Effects:
-    """Take away each visible patch of images (B, C, H, W) in turn: hide it as well, or put the visible ones' mean there."""
+    """Take away each visible patch of images (B, C, H, W) in turn: hide it too, or replace it by the visible ones' mean."""
     embed, targets = model.encoder.patch_embed, model.targets(inputs)
     patches = patchify(inputs, embed.patch_size)  # (B, L, P)
     mean = mean_visible(patches, mask)[:, :1]  # (B, 1, P)
@@ -160,7 +160,7 @@ def hide_one_more(mask: Mask, number: int) -> Mask:
 
 
 def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidden: Tensor) -> dict[str, Tensor]:
-    """Return how much attention gives visible patches in filling in hidden ones (B, J): (B, J, K) by name, in mask order.
+    """Return how much attention visible patches get in filling in hidden ones (B, J): (B, J, K) by name, in mask order.
 
     `ATTENTION` is that of the last decoder layer; `GRADIENT` is relevance (Chefer, Gur and Wolf 2021) for the patch's error.
     """
@@ -174,7 +174,7 @@ def attended_patches(model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidde
     layers = [maps.weights[number] for number in sorted(maps.weights)]
     found = {ATTENTION: layers[-1].mean(1)[at]}
     decoder = attention_rollout(layers[depth:])
-    if len(layers) - depth > 1:  # of one layer, these rank patches alike
+    if len(layers) - depth > 1:  # with a single layer, these rank patches alike
         found["attention, mean of decoder layers"] = torch.stack(layers[depth:]).mean((0, 2))[at]
         found["rollout, decoder"] = decoder[at]
     seen = torch.cat([torch.arange(prefix, device=inputs.device).expand(*visible.shape[:2], -1), visible], -1)
@@ -204,7 +204,7 @@ def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
         hidden = (mask.mask.cpu() * drawn).topk(min(PER_IMAGE, int(mask.mask[0].sum()))).indices.to(inputs.device)
         every = torch.arange(len(inputs), device=inputs.device)[:, None]
 
-        # what each of K visible patches is to them: (B, J, K)
+        # What each of K visible patches is to them: (B, J, K)
         left_out, averaged = (removal_effects(model, inputs, mask, how) for how in ("left out", "mean patch"))
         visible = mask.ids_keep[:, None].expand(-1, hidden.shape[1], -1)
         distance = grid_distances(model.encoder.patch_embed.grid_size, inputs.device)[hidden[:, :, None], visible]
@@ -228,8 +228,8 @@ def ask(trained: Trained, model: MaskedAutoencoder, images: int) -> Asked:
 def scored(asked: Asked) -> dict[str, Tensor]:
     """Return how well each guess ranks the visible patches: float64 (5,).
 
-    Its rank correlation with the change when a patch is left out, also at equal nearness (nan of nearness itself), the
-    overlap of the first `TOP`, and its rank correlations with the two other effects.
+    These are the rank correlation with the change when a patch is left out, the same with nearness held constant (nan for
+    nearness itself), the overlap of the first `TOP`, and the rank correlations with the two other effects.
     """
     nearness = ranks(asked.guesses[NEARNESS])
     left_out, averaged, error = (ranks(of) for of in (asked.left_out, asked.averaged, asked.error))
@@ -255,8 +255,8 @@ def scored(asked: Asked) -> dict[str, Tensor]:
 def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
     """Return `HEAD_MEASURES` of all heads of our models: (heads, 4), means over the tokens that `run` shows.
 
-    In bits below the entropy of even weights; the share of attention to other tokens; the largest weight; the length of the
-    vector that the head adds.
+    These are the bits below the entropy of even weights; the share of attention on other tokens; the largest weight; the
+    length of the vector that the head adds.
     """
     sums: dict[int, Tensor] = {}
     counts: dict[int, int] = {}
@@ -304,7 +304,7 @@ def head_correlations(measures: Tensor) -> Tensor:
 
 
 def example_figure(trained: Trained, asked: Asked, images: int) -> Figure:
-    """Draw attention beside what matters, of three images in which they agree well, in the middle, and badly."""
+    """Draw attention beside what matters, for three images in which they agree well, moderately and badly."""
     agrees = correlation(ranks(asked.guesses[ATTENTION]), ranks(asked.left_out))
     order = agrees.argsort().tolist()
     chosen = [order[round(share * (len(order) - 1))] for share in (0.9, 0.5, 0.1)]
@@ -349,7 +349,7 @@ def patches_figure(scores: dict[str, Tensor], data: str) -> Figure:
 
 
 def heads_figure(groups: dict[str, Tensor], correlations: Tensor, data: str) -> Figure:
-    """Draw what heads are like against what is lost without them: by group, (seeds, heads, 5)."""
+    """Draw measures of heads against the loss without them: by group, (seeds, heads, 5)."""
     units = (
         "bits below even attention →",
         "share of its attention →",

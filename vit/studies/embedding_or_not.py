@@ -1,13 +1,12 @@
 """Do W_Q, W_K and W_V read what the embedding W_E writes?
 
-W_E makes a patch's first vector of its pixels, once. In each layer, W_Q, W_K and W_V read what that vector has become. An angle
-of 0 degrees means that a head reads nothing but directions which W_E writes, 90 degrees that it reads none of them; the angle
-of two random spaces is what two matrices have that know nothing of each other. A difference counts where it is larger than
-twice its spread over the seeds, and than a degree.
+W_E turns a patch's pixels into its first vector, once. In each layer, W_Q, W_K and W_V read what that vector has become. An
+angle of 0 degrees means that a head reads only directions that W_E writes, 90 degrees that it reads none of them; unrelated
+matrices have the angle of two random spaces. A difference counts if it exceeds twice its spread over the seeds, and a degree.
 
 *Limits.* Angles compare spaces, not what is done within them. The positions, which are added to the embedding, are not in W_E.
-The norm before each layer is taken into account (its scale and its centring). Where W_E reaches every direction of a narrow
-model, the question cannot be asked.
+The norm before each layer is taken into account (its scale and its centring). If W_E reaches every direction of a narrow model,
+the question cannot be asked.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ MATRICES = ("W_Q", "W_K", "W_V")
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     models = experiment.models()
     encoder = models[0].model.encoder
     values, width = encoder.patch_embed.W_E.shape
     head = width // encoder.attention(0).num_heads
-    rank = min(width - 1, values)  # the norm in front of a layer takes one direction, the mean, away
+    rank = min(width - 1, values)  # the norm before a layer removes one direction, the mean
     chance = float(chance_angles(head, rank, width - 1).mean())
     found = trained_and_random(models, lambda _, model: torch.stack([reading(model.encoder, m) for m in MATRICES]))
     after, before = found["trained"], found["random weights"]  # (seeds, matrices, layers)
@@ -89,7 +88,7 @@ def reading(encoder: VisionTransformer, name: str) -> Tensor:
 
 
 def _centred(rows: Tensor) -> Tensor:
-    """Return rows without their mean over D, which the norm takes away from every token."""
+    """Return rows without their mean over D, which the norm removes from every token."""
     return rows - rows.mean(1, keepdim=True)
 
 
@@ -103,7 +102,7 @@ def principal_angles(a: Tensor, b: Tensor) -> Tensor:
 
 
 def chance_angles(m: int, n: int, dim: int) -> Tensor:
-    """Return the mean principal angles of random subspaces of m and n of `dim` dimensions: (min(m, n),)."""
+    """Return the mean principal angles between random subspaces of m and n out of `dim` dimensions: (min(m, n),)."""
     generator = torch.Generator().manual_seed(0)
     found = [
         principal_angles(*(torch.randn(size, dim, generator=generator, dtype=torch.float64) for size in (m, n)))

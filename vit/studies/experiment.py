@@ -1,4 +1,4 @@
-"""What a study works with: settings, images, and models, each trained once for all studies that ask for the same one."""
+"""What a study works with: settings, images, and models, each trained once for all studies that ask for it."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class Arm:
 
 
 def without_positions(model: MaskedAutoencoder, decoder: bool = False) -> None:
-    """Set the encoder's positions to zero, and the decoder's where asked."""
+    """Set the encoder's positions to zero, and with `decoder` the decoder's too."""
     for part in (model.encoder, model.decoder) if decoder else (model.encoder,):
         nn.init.zeros_(part.pos_embed)
 
 
 def without_queries(model: MaskedAutoencoder) -> None:
-    """Set W_Q and its bias to zero: all logits are 0, so that every token gets the same share."""
+    """Set W_Q and its bias to zero: all logits are 0, and every token gets the same share."""
     for module in model.modules():
         if isinstance(module, MultiHeadSelfAttention) and module.qkv is not None:
             for parameter in module.qkv.parameters():
@@ -97,7 +97,7 @@ ARMS = {
     "shuffled across images": Arm(settings={"augment.shuffle": "across"}),
     "shuffled within images": Arm(settings={"augment.shuffle": "within"}),
 }
-"""By the names of tables and runs."""
+"""By their names in tables and runs."""
 
 # --- a model, before and after its training ---------------------------------------------------------------------------------
 
@@ -114,10 +114,10 @@ def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, Seeds]:
 class Trained:
     """A study's model after and before its training (`initial`), in eval mode, with its images and its run folder.
 
-    Of a checkpoint, which may be an encoder alone, `initial` has the same architecture and random weights.
+    For a checkpoint, which may be only an encoder, `initial` has the same architecture and random weights.
     """
 
-    name: str  # of several alike: "seed 0"
+    name: str  # among its likes: "seed 0"
     config: Config
     data: Dataset
     model: MaskedAutoencoder
@@ -129,14 +129,14 @@ class Trained:
     def prepare(self, images: Tensor) -> Tensor:
         """Return the model's input for images: uint8 (B, C, h, w) -> (B, C, H, W), on its device.
 
-        All of an image, whatever share of it the model is used to: patches are compared with what is known of their pixels.
+        The whole image, whatever crop the model is used to: patches are compared with what is known about their pixels.
         """
         return self.model.origin.inputs(images.to(self.compute.device), whole=True)
 
     def sample(self, count: int, split: Literal["test", "train"] = "test") -> Tensor:
         """Return up to `count` images of a split: uint8 (n, C, h, w).
 
-        They are spread evenly over it, as the first images of a folder are all of one class.
+        They are evenly spaced, because the first images of a folder are all of one class.
         """
         images = (self.data.test if split == "test" else self.data.train).images
         return images[evenly_spaced(len(images), count)]
@@ -150,7 +150,7 @@ class Trained:
         return patchify(self.inputs(count, split), self.model.encoder.patch_embed.patch_size)
 
     def masked(self, inputs: Tensor, size: int) -> Iterator[tuple[Tensor, Mask]]:
-        """Yield batches of test images, each with its fixed mask, as when a model is scored; refuse one without decoder."""
+        """Yield batches of test images with their fixed masks, as in scoring; refuse a model without a decoder."""
         if self.model.decoder is None:
             raise StudyError(f"study.checkpoint: {self.model.origin.source} has no decoder, to fill in hidden patches")
         kind, ratio, grid_size = self.config.mask.kind, self.config.mask.ratio, self.config.model.grid_size
@@ -158,7 +158,7 @@ class Trained:
             yield batch, fixed_mask(kind, number * size, len(batch), grid_size, ratio).to(inputs.device)
 
     def reconstruction(self) -> dict[str, float]:
-        """Return the trained model's loss on all test images, and the baselines beside it."""
+        """Return the trained model's loss on all test images, with its baselines."""
         mask, images = self.config.mask, self.data.test.images
         return score_reconstruction(self.model, images, self.prepare, mask.kind, mask.ratio, self.compute)
 
@@ -184,7 +184,7 @@ class Trained:
                 masks=((self.config.mask.kind, self.config.mask.ratio),),
                 raw_pixels=False,
                 held_out=torch.arange(len(self.data.train)) % 10 == 9,
-                # The weakest regularisations take longest to fit, and help where there are far more images than dimensions.
+                # The weakest regularisations take longest to fit, and help only with far more images than dimensions.
                 l2_grid=L2_GRID[:3],
             )
             methods = ("reconstruction", "knn", "linear")
@@ -194,7 +194,7 @@ class Trained:
         return read_mapping(kept, StudyError)
 
     def numbers_that_learn(self) -> int:
-        """Count the numbers that are neither fixed nor frozen."""
+        """Count the parameters that are neither fixed nor frozen."""
         model = deepcopy(self.initial)
         rows = freeze(model, self.config.model.freeze)
         learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
@@ -216,18 +216,18 @@ def trained_and_random(
 
 @dataclass
 class Experiment:
-    """Hands a study its images and models: those that it trains, or `study.checkpoint`.
+    """Gives a study its images and models: those that it trains, or `study.checkpoint`.
 
     Attributes:
-        config: settings of the trainings, but for the seed; of a checkpoint, with its architecture.
+        config: settings of the trainings, except the seed; with a checkpoint, of its architecture.
         study: the study's own settings.
         folder: for the runs.
         tell: gets a line when a training begins.
-        used: data sets that were loaded.
-        seconds: of training by run, also of runs that were found.
-        waited: seconds of the trainings made now.
+        used: the loaded data sets.
+        seconds: of training by run, including runs found on disk.
+        waited: seconds of training done now.
         checkpoint: the model to look at; None: train.
-        left_out: what was asked for, but takes another training than the checkpoint's.
+        left_out: what was asked for but needs other trainings than the checkpoint's.
     """
 
     config: Config
@@ -252,12 +252,12 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """What captions call the checkpoint; empty where models are trained."""
+        """The checkpoint's name in captions; empty if models are trained."""
         return Path(self.study.checkpoint).name
 
     @property
     def on_scenes(self) -> Config:
-        """The same settings with Scenes, where it is known what every pixel shows."""
+        """The same settings with Scenes, where what every pixel shows is known."""
         if self.config.data.source == "scenes":
             return self.config
         data = replace(self.config.data, source="scenes", root=DataConfig.root, name="", cache=DataConfig.cache)
@@ -278,16 +278,16 @@ class Experiment:
         return data
 
     def models(self, arm: str = USUAL, config: Config | None = None) -> list[Trained]:
-        """Return the models of one of `ARMS`, one per seed: trained now, or found; an interrupted training goes on.
+        """Return the models of one of `ARMS`, one per seed: trained now, or found; an interrupted training continues.
 
-        With a checkpoint, this is the usual arm's only model, for any images; of the others there is none.
+        A checkpoint is the only model of the usual arm, for any images; the other arms have none.
         """
         if arm != USUAL and self.leaves_out(arm):
             return []
         return [self._model(arm, ARMS[arm].config(config or self.config), seed) for seed in self.study.seeds]
 
     def leaves_out(self, what: str) -> bool:
-        """Return whether there is a checkpoint, and remember that `what`, which takes another training, is left out."""
+        """Return whether there is a checkpoint, and if so note that `what`, which takes another training, is left out."""
         if self.checkpoint is not None:
             self.left_out.append(what)
         return self.checkpoint is not None
@@ -328,7 +328,7 @@ def with_architecture(settings: ModelConfig, model: Model) -> ModelConfig:
 
 
 def untrained(model: Model, seed: int) -> Model:
-    """Return a model of the same architecture as a training with this seed would begin with it."""
+    """Return a model of the same architecture with the initial weights of a training with this seed."""
     torch.manual_seed(derive_seed(seed, "weights", 0))
     decoder = None if model.decoder is None else model.decoder.config
     return build_model(model.encoder.config, decoder, getattr(model, "norm_pix_loss", False))
@@ -336,7 +336,7 @@ def untrained(model: Model, seed: int) -> Model:
 
 def _train(config: Config, data: Dataset, folder: Path, start: Callable[[MaskedAutoencoder], None] | None) -> None:
     """Train a model into `folder`, whose learned.json is written last."""
-    # a changed start is a checkpoint to begin with
+    # Changed initial weights are a checkpoint to start from
     initial, run_folder = folder / "initial", RunFolder(folder)
     if start is not None:
         if not (initial / "config.json").exists():
@@ -347,7 +347,7 @@ def _train(config: Config, data: Dataset, folder: Path, start: Callable[[MaskedA
         config = replace(config, model=replace(config.model, init=str(initial)))
     run_folder.begin(None if run_folder.begun else json.dumps(config.to_dict(), indent=2) + "\n")  # JSON is YAML too
 
-    # the run, begun or continued
+    # The run, begun or continued
     state = find_state(run_folder.checkpoints, config, data)
     run = setup(config, data, state=state)
     if every := config.run.dynamics_every:

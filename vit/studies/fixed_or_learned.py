@@ -1,14 +1,14 @@
-"""What is lost when a part of the model does not learn, or is not there, at equal budget?
+"""What is lost if a part of the model does not learn, or is missing, at equal budget?
 
 Each row is an arm: models that differ from the first row's in one thing, from the same seeds, on the same images in the same
-order. The loss is the mean squared error over hidden patches, lower is better; neighbours and probe are accuracies of the
-features, higher is better. Differences from the first row are taken seed by seed, so that what both share cancels; one counts
-where it is larger than twice its spread over the seeds.
+order. The loss is the mean squared error over hidden patches (lower is better); neighbours and probe are accuracies of the
+features (higher is better). Differences from the first row are taken seed by seed, so that what both share cancels; one counts
+if it exceeds twice its spread over the seeds.
 
-*Limits.* What is frozen is frozen in encoder and decoder alike; but positions are the encoder's, and the decoder always has
-the fixed ones, except where there are none at all. A frozen matrix is a random one, not an absent one: the layers around it
-learn to use it. Q = K = V = X keeps W_O and the learned scale of the norm before it. The budget is short, and its learning
-rate was chosen for models that learn as a whole.
+*Limits.* Matrices are frozen in encoder and decoder alike; but positions are the encoder's, and the decoder always has the
+fixed ones, except in the arm without any. A frozen matrix is random, not absent: the layers around it learn to use it. Q = K =
+V = X keeps W_O and the learned scale of the norm before it. The budget is short, and its learning rate was chosen for models
+that learn as a whole.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ COMPARED = (
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     data = experiment.require_labels()
     models = {arm: experiment.models(arm) for arm in COMPARED}
     usual = models[USUAL]
     scores = {arm: over_seeds([one.scores for one in trained]) for arm, trained in models.items()}
     whole, untrained = scores[USUAL], over_seeds([one.initial_scores for one in usual])
 
-    # without any model
+    # Baselines without any model
     guess = usual[0].reconstruction()["mean_of_visible_patches"]
     bank, queries = (pixel_features(part.images) for part in (data.train, data.test))
     pixels = knn_accuracy(bank, data.train.labels, queries, data.test.labels)

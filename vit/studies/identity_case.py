@@ -1,15 +1,15 @@
-"""What is attention when W_Q, W_K and W_V are the identity, on images and in numbers, beside matrices that are learned?
+"""What is attention if W_Q, W_K and W_V are the identity, compared with learned matrices, on images and in numbers?
 
-Without the three matrices (Q = K = V = X), the logit of two patches is how alike their tokens are, head by head. A correlation
-of logits and cosine of 1 says that a patch looks at what is like it; a symmetry of 1 that two patches ask each other alike;
-an own share above the even one that a patch looks at itself. The price of going without the matrices is the last row of the
-second table, learned matrices taken away seed by seed; a difference counts where it is larger than twice its spread.
+Without the three matrices (Q = K = V = X), the logit of two patches is the similarity of their tokens, head by head. A
+correlation of 1 between logits and cosine means that a patch looks at what is like it; a symmetry of 1, that a logit is the
+same both ways; an own share above the even one, that a patch looks at itself. The last row of the second table is the price of
+going without the matrices, the difference from learned ones seed by seed; it counts if it exceeds twice its spread.
 
-*Limits.* Heads see slices of a token, so that even without matrices a head's logits are not the whole cosine. The learned scale
-of the norm in front stands in for a diagonal matrix, and tokens hold their positions too: near patches are alike for that
-alone. W_O and the MLPs learn in both. The model without the three matrices has fewer numbers, and was not made wider for it;
-what is lost where the three matrices are there but never learn, fixed-or-learned measures. The maps are those of two images
-and of one patch in each.
+*Limits.* A head sees a slice of each token, so even without matrices its logits are not the whole cosine. The learned scale of
+the norm before it acts as a diagonal matrix, and tokens hold their positions too: near patches are alike for that alone. W_O
+and the MLPs learn in both. The model without the three matrices has fewer parameters, and was not made wider for it; the study
+fixed-or-learned measures what is lost if the three matrices exist but never learn. The maps show one patch in each of two
+images.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OWN_SHARE, CORRELATION, SYMMETRY, ENTROPY = range(4)
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     data = experiment.require_labels()
     plain, learned = experiment.models(IDENTITY), experiment.models()
     arms = {IDENTITY: plain, "learned matrices": learned}
@@ -107,7 +107,7 @@ def by_layer(trained: Trained, encoder: VisionTransformer, images: int) -> Tenso
 
 
 def maps_figure(plain: Trained, learned: Trained) -> Figure:
-    """Draw where a patch of two test images looks, in each layer, without the three matrices and with them."""
+    """Draw where one patch of each of two test images looks, in each layer, without the three matrices and with them."""
     chosen = plain.data.test.images[plain.data.test.showcase(2)]  # (2, C, h, w)
     embed = plain.model.encoder.patch_embed
     images = to_float(chosen, embed.image_size)
@@ -138,7 +138,7 @@ def maps_figure(plain: Trained, learned: Trained) -> Figure:
 
 
 def busiest(patches: Tensor, grid_size: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return row and column of each image's patch (B, L, P) with the most contrast, off the border where possible."""
+    """Return row and column of each image's patch (B, L, P) with the most contrast, off the border if possible."""
     contrast = patches.std(-1).unflatten(1, grid_size)  # (B, rows, columns)
     top, left = ((size - 1) // 4 for size in grid_size)
     inner = contrast[:, top : grid_size[0] - top, left : grid_size[1] - left]

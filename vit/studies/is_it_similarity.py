@@ -1,16 +1,16 @@
-"""Does q . k measure similarity? The first layer as forms on pixels, what heads prefer, and what tells keys apart.
+"""Does q . k measure similarity? The first layer as forms on pixels, what heads prefer, and what distinguishes keys.
 
 A similarity prefers what is like the query, is the same both ways (symmetric: 100%), and draws like to like in every direction
-(positive: 100%). In the first layer the logit of two patches' contents is a form on their pixels, and the first table has its
-shares; weighted by how patches vary, a direction in which no patch differs from another counts for nothing. The second asks
-of every head whether its logits go with the cosine of the two tokens; q = k = x is what a plain similarity would have. The
-third and fourth split the logits of a query over its keys into what they are made of. The columns of random weights say what
-an untrained model has; a difference counts where it is larger than twice its spread over the seeds.
+(positive: 100%). In the first layer the logit of two patches' contents is a bilinear form on their pixels; the first table
+gives its shares. Weighted by how patches vary, a direction in which patches do not differ counts for nothing. The second table
+tells whether each head's logits follow the cosine of the two tokens; q = k = x is what a plain similarity would have. The third
+and fourth split the logits of a query over its keys into their parts. Random weights show what an untrained model has; a
+difference counts if it exceeds twice its spread over the seeds.
 
-*Limits.* Small models after a short training, looked at with whole images, while they were trained on a quarter of the patches.
-The forms are those of contents; positions and biases are in the split of the logits. The divisor of the norm, one number a
-token, is not in the forms; it changes no sign. A head's preference is an average over queries and keys: a head may draw like
-to like in one direction and opposites in another. The logits say what is asked for, not what is done with the answer.
+*Limits.* These are small models after a short training, shown whole images but trained on a quarter of the patches. The forms
+are those of contents; positions and biases are in the split of the logits. The forms leave out the norm's divisor, one number
+per token, which changes no sign. A head's preference is an average over queries and keys: a head may draw like to like in one
+direction and opposites in another. Logits say what is asked for, not what is done with the answer.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ LIKENESS = ("likeness of the tokens", "likeness of their pixels", "likeness of t
 FORMS = ("symmetric", "positive, of the symmetric part", "symmetric, weighted", "positive, weighted")
 MEETINGS = (*(f"{query} ask for {key}" for query in ("pixels", "places") for key in ("pixels", "places")), "biases")
 KEYS = ("its place", "its own patch", "what it took in from others")  # the key's
-CLEAR = 3.0  # standard errors over images, from which on the preference of a head counts
+CLEAR = 3.0  # standard errors over images from which a head's preference counts
 BATCH = 32  # images at a time
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     models, images = experiment.models(), experiment.study.images
     found = {
         "forms": trained_and_random(models, lambda one, model: form_shares(model.encoder, covariance_root(one))),
@@ -75,12 +75,12 @@ def study(experiment: Experiment) -> Results:
 
 
 def batches(trained: Trained, images: int) -> tuple[Tensor, ...]:
-    """Return test images, two at least, as the model's input."""
+    """Return test images, at least two, as batches of the model's input."""
     return trained.inputs(max(images, 2)).split(BATCH)
 
 
 def first_layer_shares(trained: Trained, encoder: VisionTransformer, images: int) -> Tensor:
-    """Return the shares of the first layer's logits, of a quarter of the images: (h, 5), in the order of `MEETINGS`."""
+    """Return the shares of the first layer's logits, over a quarter of the images: (h, 5), in the order of `MEETINGS`."""
     prefix = encoder.num_prefix_tokens
     total = torch.zeros(())
     for part in batches(trained, images // 4):
@@ -92,7 +92,7 @@ def first_layer_shares(trained: Trained, encoder: VisionTransformer, images: int
 
 
 def key_shares(trained: Trained, encoder: VisionTransformer, images: int) -> Tensor:
-    """Return the shares of all layers' logits, of a 20th of the images: (layers, h, 3), in the order of `KEYS`."""
+    """Return the shares of all layers' logits, over a 20th of the images: (layers, h, 3), in the order of `KEYS`."""
     others = trained.inputs(256, "train")
     parts = enumerate(batches(trained, images // 20))
     keys = torch.stack([split_keys(encoder, part, others, seed=i) for i, part in parts]).sum(0)
@@ -114,10 +114,10 @@ def form_shares(encoder: VisionTransformer, root: Tensor) -> Tensor:
 
 
 def preferences(trained: Trained, encoder: VisionTransformer, images: int, identity: bool = False) -> Tensor:
-    """Return whether heads prefer keys that are like the query: (images, layers, h, 3), of a quarter of the images.
+    """Return how far heads prefer keys that are like the query: (images, layers, h, 3), over a quarter of the images.
 
-    In the order of `LIKENESS`: a patch's logits, correlated over all other patches with the cosine of the two tokens as they
-    enter attention, of their pixels, and of the tokens at equal distance. With `identity`, q = k = x, each head's part of it.
+    In the order of `LIKENESS`: a patch's logits are correlated over all other patches with the cosine of the two tokens as they
+    enter attention, of their pixels, and of the tokens at equal distance. With `identity`, q = k = x, a head's slice of it.
     """
     prefix, embed = encoder.num_prefix_tokens, encoder.patch_embed
     found = []
@@ -202,7 +202,7 @@ def tables(
 
 
 def preferences_figure(liking: dict[str, Tensor], data: str) -> Figure:
-    """Draw whether logits go with likeness, from layer to layer; a line is the mean over heads and seeds."""
+    """Draw whether logits follow likeness, from layer to layer; a line is the mean over heads and seeds."""
     panels = [
         Panel(
             f"logit and {name}",
@@ -219,7 +219,7 @@ def preferences_figure(liking: dict[str, Tensor], data: str) -> Figure:
 
 
 def split_figure(first: dict[str, Tensor], keys: dict[str, Tensor], data: str) -> Figure:
-    """Draw what logits are made of: of the first layer exactly, and of each layer; means over heads and seeds."""
+    """Draw what logits are made of, in the first layer exactly, and in each layer; means over heads and seeds."""
     heads = {name: of.mean((0, 1)).tolist() for name, of in first.items()}
     layers = {f"layer {layer}": shares.tolist() for layer, shares in enumerate(keys["trained"].mean((0, 2)))}
     start = keys["random weights"].mean((0, 2))  # (layers, 3)

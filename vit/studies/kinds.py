@@ -1,4 +1,4 @@
-"""Kinds of patches, and what is known of them without any model: how they look, where they lie, what they occur with.
+"""Kinds of patches, and what is known about them without any model: how they look, where they lie, what they occur with.
 
 Letters: n or B images, L patches, K kinds, D width, S stages of the residual stream (before the first block, after each).
 """
@@ -24,11 +24,11 @@ from vit.patches import patchify
 from vit.studies.experiment import Trained
 from vit.studies.results import StudyError
 
-SCENES = 2000  # as many are drawn for counting, and as many for measuring: enough for the rare parts
-CLEAR = 0.6  # of its pixels must be of a part for a patch to be measured as one of that part
+SCENES = 2000  # drawn for counting, and again for measuring: enough for the rare parts
+CLEAR = 0.6  # share of a patch's pixels that must be of a part, for the patch to count as that part
 CLUSTERS = 32
-LEAST = 10  # patches of a kind in each half of the images, or it is not measured
-FEWEST = 8  # kinds: of fewer, there are too few orders to tell company from chance
+LEAST = 10  # patches of a kind in each half of the images: a rarer one is not measured
+FEWEST = 8  # kinds: fewer have too few orders to tell company from chance
 BATCH = 250
 WHOLE, ALONE = "in whole images", "alone"
 TOGETHER, BESIDE = "in one image", "side by side"
@@ -38,9 +38,9 @@ TOGETHER, BESIDE = "in one image", "side by side"
 
 
 def patch_labels(labels: Tensor, grid_size: tuple[int, int], share: float = 0.0) -> Tensor:
-    """Return the label of most of a patch's pixels, the lowest of several: integers (n, H, W) -> int64 (n, L).
+    """Return the commonest label of each patch's pixels, the lowest of several: integers (n, H, W) -> int64 (n, L).
 
-    It is -1 where no label has at least this `share` of the pixels.
+    It is -1 if no label has at least this `share` of the pixels.
     """
     (rows, columns), (height, width) = grid_size, labels.shape[1:]
     patches = labels.long().view(-1, rows, height // rows, columns, width // columns)
@@ -72,7 +72,7 @@ def side_by_side(labels: Tensor, grid_size: tuple[int, int], count: int) -> Tens
 def information(met: Tensor, expected: Tensor) -> Tensor:
     """Return pointwise mutual information in bits (Church and Hanks 1990): log2 of (met + 1) / (expected + 1).
 
-    The ones draw it towards 0 where few meetings are expected: two rare things may have had no occasion.
+    The ones pull it towards 0 if few meetings are expected: two rare things may have had no occasion.
     """
     return ((met + 1) / (expected + 1)).log2()
 
@@ -102,7 +102,7 @@ def residual_stream(encoder: VisionTransformer, inputs: Tensor, alone: bool = Fa
 
 @torch.no_grad()
 def queries_and_keys(encoder: VisionTransformer, inputs: Tensor, alone: bool = False) -> Tensor:
-    """Return what the patch tokens of `residual_stream` ask for and are found by: (2, layers, B, L, D), heads side by side."""
+    """Return queries and keys of the patch tokens of `residual_stream`: (2, layers, B, L, D), heads side by side."""
     stream = residual_stream(encoder, inputs, alone)
     sides = []
     for x, block in zip(stream[:-1], encoder.blocks, strict=True):
@@ -115,8 +115,8 @@ def queries_and_keys(encoder: VisionTransformer, inputs: Tensor, alone: bool = F
 def group_means(batches: Iterable[Tensor], labels: Tensor, count: int) -> Tensor:
     """Return the mean token of K groups of patches, beyond the mean token of their places: (S, 2, K, D).
 
-    Even and odd images are averaged apart, so that two means have no image in common; nan where a half has no patch of a
-    group. The batches (S, B, L, D) are of all images in order; the labels (n, L), -1 for none.
+    Even and odd images are averaged apart, so that the two means share no image; nan if a half has no patch of a group. The
+    batches (S, B, L, D) are of all images in order; labels are (n, L), -1 for none.
     """
     half = torch.arange(len(labels))[:, None] % 2
     groups = torch.where(labels < 0, 2 * count, labels + count * half)  # (n, L), the last for patches of no group
@@ -143,8 +143,8 @@ def group_cosines(means: Tensor) -> Tensor:
 def group_logits(means: Tensor, heads: int) -> Tensor:
     """Return what a group asks of another, q . k / sqrt(d), mean over heads: (layers, K, K), query by key.
 
-    Means are those of queries and keys, (2, layers, 2, K, D), by `group_means`: so beyond what is typical of the two places.
-    A query and a key are of different halves, and have no image in common.
+    The means are those of queries and keys, (2, layers, 2, K, D), by `group_means`, i.e. beyond what is typical of the two
+    places. A query and a key are of different halves, and share no image.
     """
     queries, keys = means
     asked = queries @ keys.flip(1).mT  # (layers, 2, K, K), summed over heads
@@ -159,7 +159,7 @@ class Kinds:
     """Kinds of patches, K of them.
 
     Attributes:
-        data: what the images are called.
+        data: name of the images.
         names: of the kinds.
         views: uint8 test images (n, C, H, W), and whether each patch is shown alone.
         labels: int64 (n, L), the kind of each patch, -1 for none.
@@ -188,8 +188,8 @@ class Kinds:
     def looks(self, trained: Trained, view: str) -> tuple[Tensor, ...]:
         """Return how alike two kinds look and lie, (K, K) each, larger for more alike.
 
-        The cosine of their mean patches, the nearness of mean colours and of contrasts, all beyond what is typical of the
-        place, and the cosine of how often they lie at each place.
+        These are the cosine of their mean patches, the nearness of mean colours and of contrasts, all beyond what is typical
+        of the place, and the cosine of how often they lie at each place.
         """
         size, count = trained.model.encoder.patch_embed.patch_size, len(self.names)
         batches = self.views[view][0].split(BATCH)
@@ -205,7 +205,7 @@ class Kinds:
 
 
 class Drawn(NamedTuple):
-    """Scenes, n: images uint8 (n, C, H, W), classes (n,), the part of each pixel (n, H, W) and of each patch (n, L)."""
+    """n scenes: images uint8 (n, C, H, W), classes (n,), the part of each pixel (n, H, W) and of each patch (n, L)."""
 
     images: Tensor
     classes: Tensor
@@ -214,10 +214,10 @@ class Drawn(NamedTuple):
 
 
 def drawn_scenes(split: Literal["train", "test"], model: ModelConfig, share: float) -> Drawn:
-    """Draw the first `SCENES` of a split, with the part that covers at least this share of each patch, else -1."""
+    """Draw the first `SCENES` of a split, with the part that covers at least this `share` of each patch, else -1."""
     images, classes, pixels = draw_scenes(scene_indices(SCENES, split), SCENES_SEED)
     images, pixels = (cut_to_shape(some, model.image_size_2d) for some in (images, pixels))
-    # Resized as the images are: each pixel has the part of the nearest one.
+    # Resized like the images: each pixel has the part of the nearest one.
     resized = F.interpolate(pixels[:, None], model.image_size_2d)[:, 0]
     return Drawn(images, classes, pixels, patch_labels(resized, model.grid_size, share))
 
@@ -237,11 +237,11 @@ def require_parts(model: ModelConfig, names: Sequence[str]) -> None:
 def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
     """Return the parts of Scenes, a kind each.
 
-    What is shown alone is cut out along its part: the patch's other pixels have the mean colour of the training images.
+    A patch shown alone is cut out along its part: its other pixels have the mean colour of the training images.
     """
     grid, shown, counted = model.grid_size, drawn_scenes("test", model, CLEAR), drawn_scenes("train", model, 0)
     patches = shown.patches.view(-1, 1, *grid).float()
-    covers = F.interpolate(patches, shown.images.shape[-2:])  # (n, 1, H, W), each pixel's patch's
+    covers = F.interpolate(patches, shown.images.shape[-2:])  # (n, 1, H, W), the part of each pixel's patch
     mean = torch.tensor(Normalization.of(data.train.images).mean)
     grey = mean.mul(255).round().to(shown.images.dtype)[:, None, None]  # 0 to the model
     cut = torch.where(shown.pixels[:, None] == covers, shown.images, grey)
@@ -250,14 +250,14 @@ def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
 
 
 def clusters(points: Tensor, count: int, seed: int = 0, rounds: int = 25) -> Tensor:
-    """Return k-means' centres (k, P) of points (n, P); fewer than `count` where there are fewer different points."""
+    """Return k-means' centres (k, P) of points (n, P); fewer than `count` if there are fewer different points."""
     count = min(count, len(points.unique(dim=0)))
     found = KMeans(count, n_init=1, max_iter=rounds, random_state=seed).fit(points.cpu().numpy())
     return torch.from_numpy(found.cluster_centers_).to(points)
 
 
 def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds:
-    """Return kinds by k-means of pixels: of test images, with what they meet in ten times as many training images."""
+    """Return kinds of test patches by k-means of pixels, with what they meet in ten times as many training images."""
     shown = data.test.images[evenly_spaced(len(data.test), images)]
     counted = data.train.images[evenly_spaced(len(data.train), 10 * images)]
     normalize = Normalization.of(data.train.images)

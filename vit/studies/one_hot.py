@@ -1,13 +1,13 @@
 """Is an embedding table a linear map, and a patch embedding a table?
 
-The first table compares two ways to compute the same numbers; 0, or rounding, says that they are one thing. In the second, a
-table of typical patches stands in the place of W_E: each patch is shown to the model as the row that is most like it. The
-error is that of the first vectors, as a share of their length: at 0 the table would be as good as W_E, and what it costs is
-how much the loss over hidden patches grows, seed by seed.
+The first table compares two ways to compute the same numbers; 0, or rounding, means that they are the same thing. In the
+second, a table of typical patches replaces W_E: the model sees each patch as the row most like it. The error is that of the
+first vectors, as a share of their length: at 0 the table would be as good as W_E. Its cost is how much the loss over hidden
+patches grows, seed by seed.
 
-*Limits.* A table that is exact would need a row for every patch there can be. The typical patches are clusters (k-means) of
-patches of training images; a table that is trained might serve better. Words are few, and alike only by what they stand
-beside; patches are many, and alike by their pixels, which a linear map uses and a table cannot.
+*Limits.* An exact table would need a row for every possible patch. The typical patches are clusters (k-means) of training
+patches; a trained table might do better. Words are few, and alike only by the company they keep; patches are many, and alike by
+their pixels, which a linear map uses and a table cannot.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZES = (1, 4, 16, 64, 256, 1024)
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     models = experiment.models()
     found = torch.stack([table_errors(one, experiment.study.images) for one in models])  # (seeds, sizes, 3)
     sizes = found[0, :, 0].int().tolist()  # the same for all: they begin with the same patches
@@ -91,9 +91,9 @@ def convolution_difference(trained: Trained) -> float:
 
 @torch.no_grad()
 def table_errors(trained: Trained, images: int) -> Tensor:
-    """Return rows, error by the vectors' length, and loss of tables of `SIZES`: float64 (sizes, 3).
+    """Return the rows, the error relative to the vectors' length, and the loss of tables of `SIZES`: float64 (sizes, 3).
 
-    The last one has as many rows as there are different patches, where these are too few.
+    If there are too few different patches, the last table has a row for each.
     """
     known = trained.patches(500, "train").flatten(0, 1)  # (n, P)
     inputs, patches = trained.inputs(images), trained.patches(images)  # (B, C, H, W), (B, L, P)
@@ -113,7 +113,7 @@ def table_errors(trained: Trained, images: int) -> Tensor:
 
 @torch.no_grad()
 def masked_loss(trained: Trained, inputs: Tensor, shown: Tensor | None = None) -> float:
-    """Return the loss over the hidden patches of images (B, C, H, W), where the model sees the images `shown` instead."""
+    """Return the loss over the hidden patches of images (B, C, H, W), if the model sees the images `shown` instead."""
     seen, total = (inputs if shown is None else shown).split(256), 0.0
     for part, (images, mask) in zip(seen, trained.masked(inputs, 256), strict=True):
         loss = masked_patch_loss(trained.model(part, mask), trained.model.targets(images), mask.mask)

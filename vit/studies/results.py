@@ -1,4 +1,4 @@
-"""What a study returns, tables of measures with each seed's own value and pictures, and how `vit study` writes it."""
+"""What a study returns (tables with each seed's own value, and pictures), and how `vit study` writes it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class StudyError(UserError):
-    """A study cannot be made."""
+    """A study that cannot be made."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Seeds:
     """One measure, once per seed."""
 
     values: tuple[float, ...]
-    share: bool = False  # of one, written in percent
-    digits: int | None = None  # after the point; None: as many as the spread leaves meaning
+    share: bool = False  # whether they are shares, written in percent
+    digits: int | None = None  # decimals; None: as many as are meaningful given the spread
 
     @property
     def mean(self) -> float:
@@ -79,7 +79,7 @@ class Seeds:
 
 
 def seeds(values: Tensor | Sequence[float], share: bool = False, digits: int | None = None) -> Seeds:
-    """Return `Seeds` of one number per seed, or of a tensor (seeds, ...), whose mean over all else is taken."""
+    """Return `Seeds` of one number per seed, or of a tensor (seeds, ...), averaged over all else."""
     if isinstance(values, Tensor):
         values = (values.flatten(1).mean(1) if values.ndim > 1 else values).tolist()
     return Seeds(tuple(map(float, values)), share, digits)
@@ -116,14 +116,14 @@ class Results:
 def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str:
     """Run a study, and write results.json, tables.md and its pictures into `out`/`name`.
 
-    Results of the same settings are replaced; other files are refused with a StudyError. Returns how to read the results,
-    which is the docstring of the study's module.
+    Results of the same settings are replaced; any other file there raises a StudyError. Returns how to read the results, from
+    the docstring of the study's module.
     """
-    # refuse what cannot be made or written
+    # Refuse what cannot be made or written
     folder, config = out / name, experiment.config
     checkpoint, sections = experiment.checkpoint, config.to_dict()
     if checkpoint is not None:
-        sections = {key: sections[key] for key in ("data", "model", "mask")}  # all others are of trainings
+        sections = {key: sections[key] for key in ("data", "model", "mask")}  # the others are about training
     settings = {
         "settings": settings_that_matter(flat_settings(sections)),
         "seeds": list(experiment.study.seeds),
@@ -137,7 +137,7 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
     if missing := [package for package in ("scipy", "sklearn") if find_spec(package) is None]:
         raise StudyError(f"{name}: {' and '.join(missing)} cannot be imported; pip install -e '.[studies]'")
 
-    # train and measure
+    # Train and measure
     module, since = import_module(f"vit.studies.{name.replace('-', '_')}"), time.perf_counter()
     try:
         with captioned(experiment.name):
@@ -145,8 +145,8 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
     except StudyError as error:
         raise StudyError(f"{name}: {error}") from error
 
-    # write, the numbers last
-    reading = cleandoc(module.__doc__ or "").partition("\n\n")[2]  # without its question, which is the title
+    # Write, the numbers last
+    reading = cleandoc(module.__doc__ or "").partition("\n\n")[2]  # without the question, which is the title
     if checkpoint is not None:
         reading += f"\n\n{_about_checkpoint(experiment, checkpoint)}"
     about: dict[str, Any] = {
@@ -184,7 +184,7 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
 
 
 def _about_checkpoint(experiment: Experiment, checkpoint: Model) -> str:
-    """Return what stands for the trained models where there is a checkpoint, and what is not there."""
+    """Return sentences on what the checkpoint stands for, and on what is left out."""
     data, (seed,), left_out = checkpoint.origin.data, experiment.study.seeds, ", ".join(experiment.left_out)
     trained = f"*Checkpoint.* What is called trained is {experiment.name}{data and f', which was trained on {data}'}."
     said = f"{trained} Random weights are those that its architecture begins with, of seed {seed}."

@@ -1,16 +1,15 @@
 """How much of a token is its own patch, its position, its context? Patches at all places of all images, layer by layer.
 
-The same patches are put at the same places of the same images, each with each, and the variance of their tokens is split
-exactly: what the mean over all else still varies by is the patch's, the position's or the image's own; the other terms arise
-only from several together. Shares sum to 100%; the last column is all that the image has a part in, which is the context. The
-second table follows one patch of Scenes, a wheel: how far its token moves (1 - cosine, beyond what is typical of the place)
-from its own image into another street, and into scenes where no wheel belongs, beside a ball, which is drawn by the same code
-and belongs elsewhere. 0 is no move, 1 that of tokens with nothing in common. A difference counts where it is larger than
-twice its spread over the seeds, and than 0.05.
+Patches are pasted at places of images, in all combinations, and the variance of their tokens is split exactly: the share of the
+patch, the position or the image alone is the variance of the mean over all else; the other terms arise only from several
+together. Shares sum to 100%; the last column sums all terms that involve the image, which is the context. The second table
+follows one patch of Scenes, a wheel: how far its token moves (1 - cosine, beyond what is typical of the place) from its own
+image into another street, and into scenes where no wheel belongs, compared with a ball, which is drawn by the same code and
+belongs elsewhere. 0 is no move; 1 means nothing in common. A difference counts if it exceeds twice its spread over the seeds,
+and 0.05.
 
-*Limits.* The shares are those of these patches, places and images, of the residual stream as it is: another choice of images
-gives other ones, and a direction that varies much need not be one that later layers read. A patch that is pasted is often one
-that would not be there.
+*Limits.* The shares hold for these patches, places and images, and for the residual stream as it is: other images give other
+shares, and later layers need not read a direction that varies much. A pasted patch is often one that would not occur there.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from vit.studies.experiment import Experiment, Trained, trained_and_random
 from vit.studies.kinds import BATCH, CLEAR, drawn_scenes, require_parts, residual_stream
 from vit.studies.results import Results, StudyError, Table, seeds
 
-PATCHES, PLACES, IMAGES = 16, 9, 16  # each with each: 2,304 images
-TERMS: dict[str, list[tuple[str, ...]]] = {  # of the variance: patches are at places of images
+PATCHES, PLACES, IMAGES = 16, 9, 16  # in all combinations: 2,304 images
+TERMS: dict[str, list[tuple[str, ...]]] = {  # of the variance of patches at places of images
     "its own patch": [("patch",)],
     "its position": [("place",)],
     "patch with position": [("patch", "place")],
@@ -45,17 +44,17 @@ TERMS: dict[str, list[tuple[str, ...]]] = {  # of the variance: patches are at p
     "its image, at its position": [("place", "image")],
     "patch with image": [("patch", "image"), ("patch", "place", "image")],
 }
-CONTEXT = slice(3, None)  # of TERMS, those that the image has a part in
+CONTEXT = slice(3, None)  # of TERMS, those that involve the image
 WHEEL, BALL = "wheel", "ball"  # a ball is drawn by the wheel's code, see vit.data.scenes.LOOK_ALIKES
 HOME, STREET, ELSEWHERE = "home", "another street", ("meadow", "sea", "air")
 OTHERS = (STREET, *ELSEWHERE)
 GROUPS = {scene: slice(i, i + 1) for i, scene in enumerate(OTHERS)} | {"meadow, sea or air": slice(1, None)}
-"""Of OTHERS."""
-CASES = 200  # wheels that are pasted elsewhere, at most
+"""Slices of OTHERS."""
+CASES = 200  # most wheels to paste elsewhere
 
 
 class Design(NamedTuple):
-    """Patches, each of which is put at each of the places in each of the contexts."""
+    """Patches, each to be put at each of the places in each of the contexts."""
 
     patches: Tensor  # (n, P)
     places: Tensor  # (m,)
@@ -63,17 +62,17 @@ class Design(NamedTuple):
 
     @property
     def description(self) -> str:
-        """Count them in words."""
+        """The counts in words."""
         patches, places, contexts = map(len, self)
         return f"{patches} patches, each at {places} places of {contexts} images"
 
 
 @dataclass(frozen=True)
 class Cases:
-    """n wheels in street images, and where else they and as many balls are put."""
+    """n wheels in street images, and where else to put them and as many balls."""
 
     scenes: dict[str, Tensor]  # uint8 (n, C, H, W) each: the wheel's own image, another street, meadow, sea, air
-    givers: dict[str, tuple[Tensor, Tensor]]  # of wheels and balls: the images they are cut out of, the places there
+    givers: dict[str, tuple[Tensor, Tensor]]  # of wheels and balls: the images and places they are cut out of
     places: Tensor  # (n,) where they are put: the wheel's own place
 
     def pasted(self, trained: Trained, kind: str, scene: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,7 +94,7 @@ class Cases:
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     scenes = experiment.on_scenes
     require_parts(scenes.model, (WHEEL, BALL))
     count = len(experiment.data().test)
@@ -155,7 +154,7 @@ def design_of(trained: Trained) -> Design:
 
 
 def token_shares(encoder: VisionTransformer, design: Design) -> Tensor:
-    """Return what the tokens of a design differ by, before the first block and after each: (S, terms), which sum to one."""
+    """Return the shares of a design's token variance, before the first block and after each: (S, terms), which sum to one."""
     levels = tuple(map(len, design))
     patch, place, context = torch.cartesian_prod(*map(torch.arange, levels)).T
     tokens = pasted_tokens(encoder, design.contexts[context], design.patches[patch], design.places[place])
@@ -172,7 +171,7 @@ def street_wheels(model: ModelConfig, count: int) -> Cases:
     shows = {}
     for scene in ("street", *ELSEWHERE):
         of = [label for label, name in enumerate(CLASS_NAMES) if SCENES_OF_CLASS[name] == (scene,)]
-        shows[scene] = torch.isin(labels, torch.tensor(of)).nonzero()[:, 0]  # the images of classes that are only there
+        shows[scene] = torch.isin(labels, torch.tensor(of)).nonzero()[:, 0]  # images of classes found only there
     own, places = wheels.T
     other = shows["street"][(torch.searchsorted(shows["street"], own.contiguous()) + 1) % len(shows["street"])]
     scenes = {HOME: images[own], STREET: images[other]}
@@ -189,7 +188,7 @@ def paste(inputs: Tensor, patches: Tensor, places: Tensor, patch_size: tuple[int
 
 
 def pasted_tokens(encoder: VisionTransformer, inputs: Tensor, patches: Tensor, places: Tensor) -> Tensor:
-    """Return the tokens (S, B, D) of patches that are pasted into images; arguments as in `paste`, normalised."""
+    """Return the tokens (S, B, D) of patches pasted into images; arguments as in `paste`, normalised."""
     found = []
     for part in torch.arange(len(inputs)).split(BATCH):
         images = paste(inputs[part], patches[part], places[part], encoder.patch_embed.patch_size)
@@ -200,7 +199,7 @@ def pasted_tokens(encoder: VisionTransformer, inputs: Tensor, patches: Tensor, p
 def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str, ...], float]:
     """Split the variance of vectors (levels of the first factor, of the second, ..., D) into shares, which sum to one.
 
-    A full factorial design (Fisher 1925): ("patch",) is what the mean over all else varies by; ("patch", "place") what the
+    A full factorial design (Fisher 1925): ("patch",) is the variance of the mean over all else; ("patch", "place") is what the
     two do together beyond the sum of what each does.
     """
     values = values.cpu().double()  # not every device has float64

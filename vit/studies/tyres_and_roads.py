@@ -1,21 +1,21 @@
 """Are patches that occur together more similar? Their cosines against the company they keep, with looks held constant.
 
-Compared are means of kinds of patches, beyond what is typical of their places: of Scenes its parts, of other data clusters of
-patches. Two kinds may be near because they look alike or lie alike; so the cosine of their pixels, the nearness of their
-colours and contrasts, and of their places are held constant, as far as linear fits can. Then the rank correlation says how
-surely nearness follows how often two kinds meet, p how often permuting the kinds gives as much, and the gain how much nearer
-two kinds are with one standard deviation of how often they meet. Company counts where the gain of trained models is above
-those of random weights and of images whose patches each come from another image (shuffled across images), which never showed
-two kinds together, by more than twice the spread over the seeds and 0.05. Patches shown alone have no neighbours to mix in.
-Balls and buoys are drawn by the wheel's code but never come with a road: were company learned, roads would end nearer to
-wheels than to them. The same is asked of attention: q(wheel) . k(road) beside q(wheel) . k(grass), the logits of mean queries
-and keys of kinds, beyond what is typical of their places, of different images, mean over heads. Above 0 a wheel asks more for
-it than chance has it; a difference of 0.7 is twice the attention.
+The study compares means of kinds of patches, beyond what is typical of their places: the parts of Scenes, or clusters of
+patches of other data. Two kinds may be near because they look alike or lie at the same places; so the cosine of their pixels,
+the nearness of their colours and contrasts, and the cosine of their places are held constant, as far as linear fits can. Then
+the rank correlation says how surely nearness follows how often two kinds meet; p, how often permuting the kinds gives as much;
+and the gain, how much nearer two kinds are per standard deviation of how often they meet. Company counts if the gain of trained
+models exceeds, by more than twice the spread over the seeds and 0.05, the gains of random weights and of training on images
+whose patches each come from another image (shuffled across images), which never showed two kinds together. Patches shown alone
+have no neighbours to mix in. Balls and buoys are drawn by the wheel's code but never come with a road: if company were learned,
+roads would end nearer to wheels than to them. The same is asked of attention: q(wheel) . k(road) against q(wheel) . k(grass),
+the logits of the kinds' mean queries and keys, beyond what is typical of their places, of different images, mean over heads.
+Above 0, a wheel asks for it more than by chance; a difference of 0.7 is twice the attention.
 
-*Limits.* A patch alone is less than the quarter of an image that training showed. No control learned of looks without company
-as finely as the trained models learn of both; a third saw patches of one image at shuffled places (shuffled within images).
-The company that parts of Scenes keep is stricter than the world's, and they are cut out where they are shown alone; clusters
-of other data are not, and what they show is not known.
+*Limits.* A patch alone is less than the quarter of an image that training showed. No control learned looks without company as
+finely as the trained models learn both; a third saw patches of one image at shuffled places (shuffled within images). The
+company that parts of Scenes keep is stricter than the world's, and parts shown alone are cut out; clusters of other data are
+not, and what they show is unknown.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CORRELATION, P, GAIN = range(3)  # of an `Association`
 
 @dataclass(frozen=True)
 class Company:
-    """What was measured of K kinds of patches; stages S are from the static embedding to the last block."""
+    """The measurements of K kinds of patches, at S stages from the static embedding to the last block."""
 
     kinds: Kinds
     looks: dict[str, Tensor]  # (K, K) by view: how alike their pixels are
@@ -56,7 +56,7 @@ class Company:
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     scenes, config = experiment.on_scenes, experiment.config
     known = []
     if scenes == config or not experiment.leaves_out("models of Scenes"):
@@ -97,7 +97,7 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Company:
 
 
 def company_table(found: Company, met: str) -> Table:
-    """Return how far cosines follow company, by arm and view."""
+    """Return how much cosines follow company, by arm and view."""
     stages = {"static": 0, "first block": 1, "last block": -1}
 
     def cells(of: Tensor, which: int) -> list[Seeds]:
@@ -118,7 +118,7 @@ def company_table(found: Company, met: str) -> Table:
 
 
 def wheel_table(scenes: Company) -> Table:
-    """Return the cosines of wheels and their doubles with roads."""
+    """Return the cosines of wheels and their lookalikes with roads."""
     pairs = ((WHEEL, ROAD), (BALL, ROAD), (BUOY, ROAD), (WHEEL, GRASS), (BALL, GRASS), (WHEEL, BALL))
     rows: list[tuple[str | Seeds, ...]] = [
         ("pixels", view, *(f"{scenes.between(likeness, *pair):.2f}" for pair in pairs))
@@ -174,7 +174,7 @@ def gain_figure(found: list[Company]) -> Figure:
 
 
 def wheel_figure(scenes: Company) -> Figure:
-    """Draw how near wheels and their doubles are to roads, from layer to layer."""
+    """Draw how near wheels and their lookalikes are to roads, from layer to layer."""
     panels = [
         Panel(
             f"{arm}, {view}",

@@ -1,16 +1,16 @@
 """One loss, one backward pass: does it reach every matrix, how far does each move, and which could as well stand still?
 
-The first table has the gradient of the masked loss in each matrix of the encoder, at three moments of the training, and how
-far the matrix has moved, all by the size of the matrix. W_Q and W_K choose where a token looks, W_V and W_O what it takes
-along: the second table compares these two pairs. AdamW divides each number's gradient by its usual size, so that a weak
-gradient moves a matrix as well. What rounding alone makes of zero is read off the bias of the keys, whose gradient is zero:
-what it adds to the logits of a query, softmax takes away. The last table has the price of freezing one of them at its random
-start; a difference counts where it is larger than twice its spread over the seeds.
+The first table gives the gradient of the masked loss in each matrix of the encoder, at three moments of training, and how far
+the matrix has moved, all relative to the size of the matrix. W_Q and W_K choose where a token looks, W_V and W_O what it takes
+along: the second table compares these two pairs. AdamW divides each number's gradient by its usual size, so that even a weak
+gradient moves a matrix. The bias of the keys shows the size of rounding alone: its gradient is zero, because softmax cancels
+what it adds to the logits of a query. The last table gives the price of freezing one matrix at its random start; a difference
+counts if it exceeds twice its spread over the seeds.
 
-*Limits.* Gradients are the encoder's, of one set of images; within a training they change from batch to batch. Positions are
-those of models that learn them, as the others' are fixed. How far a matrix moves says little of its gradient's strength. W_Q
-and W_K alone are not determined either: turned against each other, they give the same logits. What is frozen is frozen in
-encoder and decoder, and its neighbours learn to make up for it.
+*Limits.* Gradients are the encoder's, on one set of images; in training they change from batch to batch. Positions are those of
+models that learn them, as the others' are fixed. How far a matrix moves says little about the strength of its gradient. Nor are
+W_Q and W_K determined alone: transformed in opposite ways, they give the same logits. What is frozen is frozen in encoder and
+decoder, and its neighbours learn to compensate.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOMENTS = ("at the start", "halfway", "at the end")
 BY_LAYER = ("W_Q", "W_K", "W_V", "W_O", "MLP")
 MATRICES = ("W_E", "positions", *BY_LAYER)
 BIASES = ("b_Q", "b_K", "b_V")
-MOST_IMAGES = 256  # that a gradient is taken of: as many as a batch or two of the training
+MOST_IMAGES = 256  # for a gradient: a batch or two of the training
 
 
 class Pull(NamedTuple):
@@ -39,16 +39,16 @@ class Pull(NamedTuple):
 
     gradient: dict[str, Tensor]  # sizes (seeds, moments, layers)
     weight: dict[str, Tensor]  # likewise
-    moved: dict[str, Tensor]  # (seeds, layers) of matrices, by the size at the start
+    moved: dict[str, Tensor]  # (seeds, layers) of matrices, relative to the size at the start
 
     @property
     def relative(self) -> dict[str, Tensor]:
-        """Return the gradients of matrices by the size of their weights: (seeds, moments, layers)."""
+        """The gradients of matrices, relative to the size of their weights: (seeds, moments, layers)."""
         return {name: self.gradient[name] / self.weight[name] for name in MATRICES}
 
 
 def study(experiment: Experiment) -> Results:
-    """Return what was measured; the module says how to read it."""
+    """Return the measurements; the docstring of the module says how to read them."""
     models = {arm: experiment.models(arm) for arm in (USUAL, *FROZEN)}
     data = experiment.data()
     images = min(experiment.study.images, MOST_IMAGES, len(data.test))

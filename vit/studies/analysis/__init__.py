@@ -1,1 +1,1 @@
-"""What several studies and notebooks measure: correlations, logits, tokens, gradients."""
+"""Measures that studies and notebooks share: correlations, logits, gradients."""

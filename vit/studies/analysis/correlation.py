@@ -1,4 +1,4 @@
-"""How two measures go together: correlations of values or ranks, alone or with others held constant."""
+"""How two measures are related: correlations of values or ranks, alone or with others held constant."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 
 def correlation(a: Tensor, b: Tensor) -> Tensor:
-    """Return Pearson's correlation along the last dimension; 0 where one of the two does not vary."""
+    """Return Pearson's correlation along the last dimension; 0 if one of the two does not vary."""
     return (_unit(a) * _unit(b)).sum(-1)
 
 
 def partial_correlation(a: Tensor, b: Tensor, given: Tensor) -> Tensor:
-    """Return the correlation of what a linear fit by a third measure leaves of `a` and `b`."""
+    """Return the correlation of the residuals of `a` and `b` after a linear fit by a third measure."""
     given = _unit(given)
     left = []
     for values in (_unit(a), _unit(b)):
@@ -26,7 +26,7 @@ def partial_correlation(a: Tensor, b: Tensor, given: Tensor) -> Tensor:
 
 
 def _unit(values: Tensor) -> Tensor:
-    """Return values without their mean and of length 1; zeros where nothing varies beyond rounding."""
+    """Return values centred and scaled to length 1; zeros if nothing varies beyond rounding."""
     centred = values - values.mean(-1, keepdim=True)
     length = centred.norm(dim=-1, keepdim=True)
     small = 4 * torch.finfo(centred.dtype).eps * values.norm(dim=-1, keepdim=True)
@@ -39,39 +39,39 @@ def ranks(values: Tensor) -> Tensor:
 
 
 def top_overlap(a: Tensor, b: Tensor, count: int) -> Tensor:
-    """Return the share of the `count` highest of a (..., n) among the `count` highest of b; by chance, count / n."""
+    """Return which share of the `count` highest of a (..., n) are among those of b; by chance, count / n."""
     chosen = [torch.zeros_like(part).scatter(-1, part.topk(count).indices, 1.0) for part in (a, b)]
     return (chosen[0] * chosen[1]).sum(-1) / count
 
 
 class Association(NamedTuple):
-    """How two relations go together."""
+    """The association of two relations."""
 
     correlation: float  # of ranks
     p: float  # how often permutations give a correlation as far from 0
-    gain: float  # rise of the one with a standard deviation of the other
+    gain: float  # rise of the one per standard deviation of the other
 
 
 def association(
     one: Tensor, other: Tensor, given: Sequence[Tensor] = (), permutations: int = 999, seed: int = 0
 ) -> Association:
-    """Return how two symmetric relations (K, K) go together off the diagonal, with others held constant by linear fits.
+    """Return how two symmetric relations (K, K) are related off the diagonal, with others held constant by linear fits.
 
     The correlation is Spearman's, partial with `given`. Pairs are not independent, as each thing is in K - 1 of them; so p
-    is that of a Mantel test, which permutes the things (Mantel 1967; of residuals, Legendre 2000). Ranks say how surely two
-    relations go together; how much is the gain, the slope of a linear fit to the values.
+    is that of a Mantel test, which permutes the things (Mantel 1967; of residuals, Legendre 2000). The correlation of ranks
+    says how surely they are related; the gain, the slope of a linear fit to the values, says how much.
     """
     count = len(one)
     upper = torch.triu_indices(count, count, 1)
     pairs = torch.stack([values[upper[0], upper[1]].double() for values in (one, other, *given)])  # (2 + given, pairs)
 
-    # the slope
+    # The slope
     rise, per = _residuals(pairs[:2], _directions(pairs[2:]))
-    # Where `given` explains all of the other relation, what is left of it is rounding, and says nothing.
+    # If `given` explains all of the other relation, its residuals are rounding and say nothing
     free = per.norm() > 1e-9 * (pairs[1] - pairs[1].mean()).norm()
     gain = (rise @ per) / (per @ per) * pairs[1].std(correction=0) if free else torch.zeros(())
 
-    # the correlation of ranks, in the true order and in permuted ones
+    # The correlation of ranks, in the true order and in permuted ones
     ranked = ranks(pairs)
     explained = _directions(ranked[2:])
     left, right = _residuals(ranked[:2], explained)
@@ -94,5 +94,5 @@ def _directions(given: Tensor) -> Tensor:
 
 
 def _residuals(values: Tensor, directions: Tensor) -> Tensor:
-    """Return what a linear fit leaves of values (..., pairs)."""
+    """Return the residuals of values (..., pairs) after a linear fit."""
     return values - (values @ directions.T) @ directions

@@ -14,7 +14,7 @@ from vit.masking import Mask
 
 
 def masked_gradients(model: MaskedAutoencoder, images: Tensor, mask: Mask) -> dict[str, list[Tensor]]:
-    """Return the gradient of the masked loss in every matrix of the encoder, also frozen ones, as `weights_by_name`."""
+    """Return the gradient of the masked loss in every matrix of the encoder, frozen ones too, as in `weights_by_name`."""
     model = deepcopy(model).requires_grad_(True)
     parameters = list(model.parameters())
     with eval_mode(model), torch.enable_grad():
@@ -26,9 +26,9 @@ def masked_gradients(model: MaskedAutoencoder, images: Tensor, mask: Mask) -> di
 def weights_by_name(
     encoder: VisionTransformer, of: Callable[[Tensor], Tensor] = Tensor.detach
 ) -> dict[str, list[Tensor]]:
-    """Return an encoder's matrices and biases by name, flat, a tensor per layer (one in all of "W_E" and "positions").
+    """Return an encoder's matrices and biases by name, flat, a tensor per layer (a single one for "W_E" and "positions").
 
-    `of` takes a parameter's values, or its gradient. "MLP" has both matrices.
+    `of` returns a parameter's values or its gradient. "MLP" joins both matrices.
     """
     blocks = [block for block in encoder.blocks if isinstance(block, Block)]
     found = {"W_E": [of(encoder.patch_embed.proj.weight).flatten()], "positions": [of(encoder.pos_embed).flatten()]}

@@ -1,4 +1,4 @@
-"""What attention logits are made of: the first layer as forms on pixels, exact splits, and how far they follow likeness.
+"""What attention logits are made of: the first layer as forms on pixels, exact splits, how far they follow similarity.
 
 A softmax over keys ignores what is the same for all keys of a query, so variances and correlations are over the keys of each
 query. With W_Q = W_K = W_V = I (`model.qkv: identity`) a head's logits are X X^T / sqrt(d) of its slice of X.
@@ -24,7 +24,7 @@ from vit.studies.analysis.correlation import correlation, partial_correlation
 
 
 def first_block(encoder: VisionTransformer) -> Block:
-    """Return the first block; an AttentionError refuses logits that are no product of normed tokens, W_Q and W_K."""
+    """Return the first block; raise AttentionError if its logits are no product of normed tokens, W_Q and W_K."""
     block = cast(Block, encoder.blocks[0])
     if block.attn.qkv is None:
         raise AttentionError("attention with Q = K = V = X (qkv: identity) has no W_Q and W_K to look at")
@@ -50,10 +50,7 @@ def pixel_forms(encoder: VisionTransformer) -> Tensor:
 
 
 def symmetric_share(forms: Tensor) -> Tensor:
-    """Return |(F + F^T) / 2|^2 / |F|^2 of forms (..., P, P).
-
-    1 is a similarity; random numbers have 1/2 + 1 / (2 P).
-    """
+    """Return |(F + F^T) / 2|^2 / |F|^2 of forms (..., P, P): 1 for a similarity, 1/2 + 1 / (2 P) for random numbers."""
     forms = forms.cpu().double()
     return ((forms + forms.mT) / 2).square().sum((-2, -1)) / forms.square().sum((-2, -1))
 
@@ -70,8 +67,8 @@ def positive_share(forms: Tensor) -> Tensor:
 def leading_pairs(form: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Split a form (P, P) into pairs of patches, strongest first: x F y^T = sum over i of s_i (x . a_i)(y . b_i).
 
-    Returns a (count, P), what asks; b (count, P), what is found, both of length 1; and s_i^2 / sum s^2 (count,). Only a and
-    b together can change their signs: the sum over a is positive.
+    Returns a (count, P), the side of the query; b (count, P), that of the key, both of length 1; and s_i^2 / sum s^2 (count,).
+    Only the joint sign of a and b is free: the sum over a is positive.
     """
     asked, sizes, found = torch.linalg.svd(form.cpu().double())
     asked, found = asked.T[:count], found[:count]
@@ -83,7 +80,7 @@ def leading_pairs(form: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class Asking(NamedTuple):
-    """A layer's normed tokens (B, N, D), and the queries and keys (B, h, N, d) that they become."""
+    """A layer's normed tokens (B, N, D), and their queries and keys (B, h, N, d)."""
 
     tokens: Tensor
     queries: Tensor
@@ -110,7 +107,7 @@ def asking(encoder: VisionTransformer, images: Tensor) -> list[Asking]:
 
 @torch.no_grad()
 def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
-    """Split the first layer's logits by what of the query meets what of the key: (3, 3, B, h, N, N), which sum to them.
+    """Split the first layer's logits by part of the query and part of the key: (3, 3, B, h, N, N), which sum to them.
 
     A token is content + position + rest: a patch's pixels times W_E (the class token itself), its row of the position
     table, and the embedding's bias. The norm's centring is linear and its divisor is applied to all three, so the split is
@@ -143,7 +140,7 @@ def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
 def variance_parts(terms: Tensor) -> Tensor:
     """Divide the variance over keys of a sum of terms (terms, B, h, queries, keys) among them: (h, terms).
 
-    Each gets its covariance with the sum, which is negative where it works against the others.
+    Each gets its covariance with the sum, which is negative if it works against the others.
     """
     terms = terms - terms.mean(-1, keepdim=True)
     return (terms * terms.sum(0)).mean(-1).sum((1, 3)).T
@@ -151,15 +148,15 @@ def variance_parts(terms: Tensor) -> Tensor:
 
 @torch.no_grad()
 def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, seed: int = 0) -> Tensor:
-    """Split what tells a query's keys apart into position, own patch and context, in every layer: (layers, h, 3).
+    """Split what distinguishes a query's keys into position, own patch and context, in every layer: (layers, h, 3).
 
         q . key = q . (mean key at that place)  +  q . (mean key of that patch - the former)  +  q . (key - the latter)
 
-    The mean key at a place is over other images; the mean key of a patch is what it has when it is put there into other
-    images. Which ones are drawn has nothing to do with the patch, so a single draw leaves the shares unbiased.
+    The mean key at a place is over other images; the mean key of a patch is its key when pasted there into other images.
+    These are drawn independently of the patch, so a single draw leaves the shares unbiased.
 
     Args:
-        encoder: patches ask patches; prefix tokens are left out.
+        encoder: only patches count as queries and keys, not prefix tokens.
         images: (B, C, H, W), normalised.
         others: (A, C, H, W), other images.
         seed: of the draws.
@@ -188,7 +185,7 @@ def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, seed:
 
 
 def self_share(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
-    """Return the share of attention (B, h, N, N) that a token gives to itself, mean over tokens but the prefix: (B, h)."""
+    """Return the share of attention (B, h, N, N) that a token gives to itself, mean over all but prefix tokens: (B, h)."""
     return weights.diagonal(dim1=-2, dim2=-1)[..., num_prefix_tokens:].mean(-1)
 
 
@@ -204,17 +201,17 @@ def correlation_with_cosine(logits: Tensor, vectors: Tensor, given: Tensor | Non
 
 
 def _others(square: Tensor) -> Tensor:
-    """Return rows without what each has for itself: (..., N, N) -> (..., N, N - 1)."""
+    """Return the rows without the diagonal: (..., N, N) -> (..., N, N - 1)."""
     size = square.shape[-1]
-    after = square.flatten(-2)[..., 1:].unflatten(-1, (size - 1, size + 1))  # each begins after one of the diagonal
+    after = square.flatten(-2)[..., 1:].unflatten(-1, (size - 1, size + 1))  # each row begins after a diagonal entry
     return after[..., :-1].reshape(*square.shape[:-1], size - 1)
 
 
 def symmetry(logits: Tensor) -> Tensor:
     """Return (|S|^2 - |A|^2) / (|S|^2 + |A|^2) of the symmetric and antisymmetric parts of logits (B, h, N, N): (B, h).
 
-    What a token has with all others, as a query and as a key, is taken away first. 1: a logit is the same both ways; 0: one
-    way says nothing of the other; -1: it is the opposite.
+    The means of each query and of each key are subtracted first. 1: a logit is the same both ways; 0: one way says nothing
+    about the other; -1: it is the opposite.
     """
     pairs = logits - logits.mean(-1, keepdim=True) - logits.mean(-2, keepdim=True) + logits.mean((-2, -1), keepdim=True)
     # |S|^2 - |A|^2 of S, A = (Z +- Z^T) / 2 is the sum of Z times Z^T, |S|^2 + |A|^2 that of Z squared.
