@@ -18,7 +18,7 @@ from tiny import full_disk
 from vit.atomic import replacing, write_json, write_text
 
 SIZE = 4_000_000
-KILLS = 20
+KILLS = 10
 
 
 def names(folder: Path) -> list[str]:

@@ -57,13 +57,17 @@ def config_file(content: str | bytes, name: str = "given.yaml") -> Path:
     return path
 
 
+RAW = ("NestedArg", "<class", "Union", "Literal", "Expected", "typing")
+
+
 def refusal(*argv: object, read: Callable[..., object] = parse) -> str:
-    """The message with which `argv` is refused, having checked that it is one line a terminal can show."""
+    """The message with which `argv` is refused: one line a terminal can show, without the words of a library."""
     with pytest.raises(ConfigError) as caught:
         read(*argv)
     message = str(caught.value)
     assert message == one_line(message)
     assert len(message) < 500
+    assert not [word for word in RAW if word in message]
     return message
 
 
@@ -175,10 +179,10 @@ def test_setting_of_an_earlier_version_is_refused_and_its_new_name_told():
             assert name in {field.name for field in dataclasses.fields(SECTIONS[section])}
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_every_objective_can_be_chosen_and_reads_sections_that_exist(name):
-    assert set(OBJECTIVES[name].sections) <= set(SECTIONS)
-    assert parse("--train.objective", name).train.objective == name
+def test_every_objective_can_be_chosen_and_reads_sections_that_exist():
+    for name, info in OBJECTIVES.items():
+        assert set(info.sections) <= set(SECTIONS)
+        assert parse("--train.objective", name).train.objective == name
 
 
 def test_a_resumed_run_may_compute_elsewhere_and_find_its_data_elsewhere_and_nothing_else():
@@ -196,14 +200,17 @@ def test_a_resumed_run_may_compute_elsewhere_and_find_its_data_elsewhere_and_not
 # settings; the key that is named, if not that of the only one; what the message says is allowed: a value of every kind
 # and limit, and of every setting that follows from another
 BAD_VALUES = """
-train.epochs=many | int
+train.epochs=x | 'x' cannot be used; a whole number (int)
 train.epochs=1.5 | int
 train.epochs=null | None
 train.seed=1e3 | int
 optim.blr=fast | float
-data.download=maybe | bool
+data.source=x | 'x' cannot be used; 'cifar10', 'cifar100', 'folder', 'scenes', 'hf' or 'dataset'
+data.download=x | 'x' cannot be used; true or false (bool)
+model.image_size=x | 'x' cannot be used; a whole number (int) or 2 elements as [A,B] (tuple)
+augment.crop_scale=x | 'x' cannot be used; 2 elements as [A,B] (tuple)
+run.track=x | 'x' cannot be used; a list as [A,B]
 model.preset=huge | 'tiny'
-model.freeze=W_Q | list
 model.patch_size=[4,4,4] | int
 augment.crop_scale=[0.1,0.5,0.9] | 2 elements
 optim.blr=.nan | finite
@@ -286,20 +293,19 @@ def test_limits_themselves_are_allowed(settings):
     assert parse("--config", file_of(settings)) != Config()
 
 
-@pytest.mark.parametrize("value", ["3", "1.5", "true", "[a]"])
-def test_text_setting_takes_only_text_from_a_file(value):
-    message = refusal("--config", config_file(f"data: {{root: {value}}}"))
-    assert "data.root" in message
-    assert "str" in message
-    assert parse(f"--data.root={value}").data.root == value  # on the command line everything is text
+def test_text_setting_takes_only_text_from_a_file():
+    for value in ("3", "1.5", "true", "[a]"):
+        message = refusal("--config", config_file(f"data: {{root: {value}}}"))
+        assert "data.root" in message
+        assert "str" in message
+        assert parse(f"--data.root={value}").data.root == value  # on the command line everything is text
 
 
-@pytest.mark.parametrize(
-    "argv", ["--train.epoch 1", "--train.epo=1", "--resu", "--conf x.yaml", "more", "--config", "--out"]
-)
-def test_unknown_shortened_and_valueless_options_are_refused(argv):
+def test_unknown_shortened_and_valueless_options_are_refused():
     """An abbreviation would pass the checks of files and of --resume by."""
-    assert argv.split()[0] in refusal(*argv.split(), read=train_command)
+    for argv in ("--train.epoch 1", "--train.epo=1", "--resu", "--conf x.yaml", "more", "--config", "--out"):
+        assert argv.split()[0] in refusal(*argv.split(), read=train_command)
+    assert refusal("--train.epochs.part=1", read=train_command).startswith("train.epochs.part: there is no such")
 
 
 def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_rest():
@@ -326,7 +332,6 @@ BAD_FILES = {
     "training: {epochs: 1}": "training",
     "model: {train: {epochs: 1}}": "train.epochs",
     "1: {a: 1}": "1",
-    "train: " + "[" * 1000 + "]" * 1000: "nested too deep",
     "".join(f"{' ' * i}a:\n" for i in range(1000)): "nested too deep",
     "train: {epochs: 1}\nmask: {ratio: 0.5}\ntrain: {seed: 2}": "^train: stands twice in given.yaml.* line 3;",
     "train:\n  epochs: 1\n  seed: 2\n  epochs: 1\n": "^train.epochs: stands twice in given.yaml.* line 4;",
@@ -369,23 +374,22 @@ def test_missing_file_and_folder_are_refused():
     assert "folder: Is a directory" in refusal("--config", "folder")
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_sections_check_themselves_without_a_parser(section):
+def test_sections_check_themselves_without_a_parser():
     """A configuration made in Python is held to the same rules, and None stands only where it means something."""
     bad = {float: [float("nan"), float("inf"), float("-inf")], int: [-1]}
-    for field in dataclasses.fields(SECTIONS[section]):
-        for value in [*bad.get(type(field.default), []), *([] if field.default is None else [None])]:
-            with pytest.raises(ConfigError, match=f"{section}.{field.name}"):
-                SECTIONS[section](**{field.name: value})
+    for section, kind in SECTIONS.items():
+        for field in dataclasses.fields(kind):
+            for value in [*bad.get(type(field.default), []), *([] if field.default is None else [None])]:
+                with pytest.raises(ConfigError, match=f"{section}.{field.name}"):
+                    kind(**{field.name: value})
 
 
-@pytest.mark.parametrize("name", ["quickstart", "quickstart.yaml", "configs/quickstart.yaml"])
-def test_configurations_of_the_package_are_found_by_name_wherever_one_is(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    found = train_command("--config", name)
-    assert found.config == parse("--config", QUICKSTART)
-    assert found.out == Path("runs/quickstart")
-    (tmp_path / "quickstart.yaml").write_text("train: {epochs: 77}")  # a file that is there comes first
+def test_configurations_of_the_package_are_found_by_name_wherever_one_is():
+    for name in ("quickstart", "quickstart.yaml", "configs/quickstart.yaml"):
+        found = train_command("--config", name)
+        assert found.config == parse("--config", QUICKSTART)
+        assert found.out == Path("runs/quickstart")
+    Path("quickstart.yaml").write_text("train: {epochs: 77}")  # a file that is there comes first
     assert train_command("--config", "quickstart.yaml").config.train.epochs == 77
     assert "did you mean quickstart?" in refusal("--config", "quikstart")
 
@@ -408,29 +412,3 @@ def test_settings_that_somebody_named_are_known():
     given = train_command("--config", config_file("model: {depth: 3}"), "--model.patch_size=8").given
     assert {"model.depth", "model.patch_size"} <= given
     assert not {"model.preset", "model.image_size", "train.epochs"} & given
-
-
-RAW = ("NestedArg", "<class", "Union", "Literal", "Expected", "typing", "\n")
-
-
-@pytest.mark.parametrize(
-    ("key", "allowed"),
-    [
-        ("train.epochs", "a whole number (int)"),
-        ("data.source", "'cifar10', 'cifar100', 'folder', 'scenes', 'hf' or 'dataset'"),
-        ("data.download", "true or false (bool)"),
-        ("model.image_size", "a whole number (int) or 2 elements as [A,B] (tuple)"),
-        ("augment.crop_scale", "2 elements as [A,B] (tuple)"),
-        ("run.track", "a list as [A,B]"),
-    ],
-)
-def test_no_message_has_the_words_of_a_library(key, allowed):
-    """A part of a setting that has none, and a value of another kind."""
-    for wrong, said in (
-        (".part=1", f"{key}.part: there is no such"),
-        ("=x y", f"{key}: 'x y' cannot be used; {allowed}"),
-    ):
-        with pytest.raises(ConfigError) as refused:
-            parse_train_command([f"--{key}{wrong}"])
-        assert str(refused.value).startswith(said)
-        assert not [word for word in RAW if word in str(refused.value)]

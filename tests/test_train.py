@@ -1,6 +1,6 @@
 """train.py as it is used: run to the end, interrupted at every place, continued, refused.
 
-The first run of all, and what an outside signal or an empty folder shows, are plain commands. The other runs are forks.
+What an outside signal or an empty folder shows are plain commands. The other runs are forks.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(place) -> tuple[Path, Done]:
+def whole(place, run) -> tuple[Path, Done]:
     """The folder and the words of a run that nothing interrupted."""
-    done = command(place, "--config", "mine.yaml")
+    done = run(place, "--config", "mine.yaml", page=True)
     return place / "runs" / "mine", done
 
 
@@ -433,7 +433,7 @@ def test_signal_from_outside_and_a_second_process(place, run):
     assert [line["step"] for line in read_metrics(folder / "metrics.jsonl")] == list(range(1, last + 1))
 
 
-def test_run_whose_loss_explodes_ends_in_one_line_and_saves_nothing_of_it(place, run):
+def test_run_whose_loss_explodes_ends_in_one_line_and_neither_saves_nor_logs_it(place, run):
     argv = ["--optim.blr", "1e37", "--optim.clip_grad", "0", "--optim.warmup_epochs", "0", "--run.save_every", "1"]
     done = run(place, "--config", "mine.yaml", "--out", "exploded", *argv)
     assert done.code == 1
@@ -441,6 +441,8 @@ def test_run_whose_loss_explodes_ends_in_one_line_and_saves_nothing_of_it(place,
     assert "Traceback" not in done.err
     assert not (place / "exploded" / "model.safetensors").exists()
     assert [load_state(path)["step"] for path in saved_states(place / "exploded" / "checkpoints")][-1:] == [step - 1]
+    lines = read_metrics(place / "exploded" / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, step))
 
 
 # --- other data and settings -----------------------------------------------------------------------------------------
@@ -472,6 +474,7 @@ def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path):
     assert (summary["data"]["train_images"], summary["data"]["test_images"]) == (64, 64)
     warning = " ".join(done.err.split())
     assert warning.count("WARNING: ") == 1
+    assert "Warning" not in warning
     assert summary["data"]["warning"] in warning
     assert "CIFAR-10" in summary["data"]["warning"]
     assert "Scenes" in done.out
