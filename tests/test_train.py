@@ -27,7 +27,6 @@ from PIL import Image
 
 import vit
 from vit.checkpoints import load_model
-from vit.interpret import read_dynamics
 from vit.runs import read_metrics
 from vit.training.state import load_state, saved_states
 
@@ -383,32 +382,6 @@ def test_signal_before_a_run_has_begun_leaves_nothing(place, run):
     assert "SIGTERM" in stopped.err
     assert "--resume" not in stopped.err
     assert not (place / "unborn").exists()
-
-
-@pytest.mark.slow
-def test_dynamics_are_recorded_and_drawn_whatever_interrupts(whole, place, run):
-    argv = ["--config", "mine.yaml", "--run.dynamics_every", "4"]
-    done = run(place, *argv, "--out", "watched")
-    assert done.code == 0, done.err
-    folder = place / "watched"
-    assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED | DYNAMICS
-    assert "dynamics.png" in done.out
-    assert "Warning" not in done.err
-    for name in ("model.safetensors", "curves.png"):  # looking on changes nothing
-        assert content(folder)[name] == content(whole[0])[name]
-    found = read_dynamics(folder / "dynamics.safetensors")
-    assert found.steps.tolist() == [1, 2, 4, 8, 12]
-    assert found.frozen("W_Q").all()
-    with Image.open(folder / "dynamics.png") as picture:
-        assert min(picture.size) > 500  # two panels
-        assert picture.convert("RGB").getcolors(maxcolors=100) is None
-
-    assert run(place, *argv, "--out", "watched_twice", before=at_step(8, "SIGKILL")).code == -signal.SIGKILL
-    again = place / "watched_twice"
-    assert read_dynamics(again / "dynamics.safetensors").steps.tolist() == [1, 2, 4]  # of the state of step 5
-    assert run(place, "--out", "watched_twice", "--resume").code == 0
-    for name in DYNAMICS | {"model.safetensors"}:
-        assert content(again)[name] == content(folder)[name]
 
 
 @pytest.mark.slow
