@@ -361,7 +361,7 @@ def test_run_killed_at_any_moment_is_the_run_that_was_not(whole, place, run):
     folder = place / "hunted"
     argv = ["--config", "mine.yaml", "--out", "hunted"]
     codes = []
-    for _ in range(15):
+    for _ in range(30):
         resume = ["--resume"] if (folder / "config.yaml").exists() else []
         # An alarm that nobody handles ends the process as a SIGKILL does: wherever it is, with nothing after it.
         before = f"import signal; signal.setitimer(signal.ITIMER_REAL, {draws.uniform(0.1, 1.0)})"
@@ -406,7 +406,7 @@ def test_signal_from_outside_and_a_second_process(place, run):
     assert [line["step"] for line in read_metrics(folder / "metrics.jsonl")] == list(range(1, last + 1))
 
 
-def test_run_whose_loss_explodes_ends_in_one_line_and_neither_saves_nor_logs_it(place, run):
+def test_run_whose_loss_explodes_ends_in_one_line_and_saves_nothing_of_it(place, run):
     argv = ["--optim.blr", "1e37", "--optim.clip_grad", "0", "--optim.warmup_epochs", "0", "--run.save_every", "1"]
     done = run(place, "--config", "mine.yaml", "--out", "exploded", *argv)
     assert done.code == 1

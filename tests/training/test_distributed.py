@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
+from tiny import noise, save_images
 
 from vit.config import Config, ConfigError, RunConfig, TrainConfig
 from vit.interpret import read_dynamics
@@ -89,12 +89,9 @@ def test_what_cannot_be_shared_is_refused(monkeypatch):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("processes")
-    for split, count in (("train", 21), ("test", 4)):
-        for index in range(count):
-            target = folder / "images" / split / ("left" if index % 2 else "right") / f"{index}.png"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shades = bytes((index * 37 + x * (3 + index % 5)) % 256 for x in range(16 * 16 * 3))
-            Image.frombytes("RGB", (16, 16), shades).save(target)
+    for name, train, test in (("left", 10, 2), ("right", 11, 2)):
+        for split, images in (("train", noise(train, train)), ("test", noise(test, test + train))):
+            save_images(folder / "images" / split / name, images.permute(0, 2, 3, 1).numpy())
     (folder / "plain.py").write_text(PLAIN)
     (folder / "reconstruct.yaml").write_text(RECONSTRUCT)
     (folder / "classify.yaml").write_text(CLASSIFY)
