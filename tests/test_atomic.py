@@ -13,16 +13,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny import full_disk
+from tiny import full_disk, names
 
 from vit.atomic import replacing, write_json, write_text
 
 SIZE = 4_000_000
-KILLS = 20
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+KILLS = 10
 
 
 @pytest.mark.parametrize("old", ["old", None])
@@ -35,7 +31,7 @@ def test_what_raises_leaves_all_as_it_was(tmp_path, old, error):
     with pytest.raises(error), replacing(path) as temporary:  # noqa: PT012 - the block is what is tested
         temporary.write_text("a part of the new")
         raise error
-    assert names(tmp_path) == ([] if old is None else ["file.txt"])
+    assert names(tmp_path) == (set() if old is None else {"file.txt"})
     if old is not None:
         assert path.read_text() == old
         assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
@@ -52,7 +48,7 @@ def test_old_content_stands_until_the_block_ends(tmp_path):
         assert temporary.parent == path.parent  # a rename between file systems would not be atomic
         assert temporary.suffix == path.suffix  # some writers choose the format by it
     assert path.read_text() == "new"
-    assert names(path.parent) == [path.name]
+    assert names(path.parent) == {path.name}
 
 
 def test_mode_is_that_of_any_new_file(tmp_path):
@@ -96,7 +92,7 @@ def test_json_comes_back_and_what_is_no_json_is_refused(tmp_path):
         with pytest.raises(ValueError, match="not JSON compliant"):
             write_json(path, bad)
     assert json.loads(path.read_text(encoding="utf-8")) == value
-    assert names(tmp_path) == ["file.json"]
+    assert names(tmp_path) == {"file.json"}
 
 
 WRITER = """
@@ -138,4 +134,4 @@ def test_a_full_disk_is_about_the_file_that_was_asked_for(tmp_path):
     with full_disk(10), pytest.raises(OSError, match="File too large") as error:
         write_text(tmp_path / "long.txt", "x" * 100)
     assert error.value.filename == str(tmp_path / "long.txt")
-    assert names(tmp_path) == []
+    assert names(tmp_path) == set()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
-from jsonargparse import ArgumentParser
 
 from vit.config import (
     OBJECTIVES,
@@ -27,30 +27,28 @@ from vit.config import (
     ViTConfig,
 )
 from vit.errors import one_line
-from vit.settings import RENAMED, SECTIONS, TrainCommand, config_parser, parse_config, parse_train_command, to_yaml
+from vit.settings import RENAMED, SECTIONS, TrainCommand, parse_config, parse_train_command, to_yaml, train_parser
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 QUICKSTART = CONFIGS / "quickstart.yaml"
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))
 
 
+PARSER = cache(train_parser)  # one for all tests: to make one takes ten times as long as to use it
+
+
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("vit.settings.train_parser", PARSER)
 
 
 def train_command(*argv: object) -> TrainCommand:
     return parse_train_command([str(argument) for argument in argv])
 
 
-@cache
-def parser() -> ArgumentParser:
-    """One for all tests: to make one takes ten times as long as to use it."""
-    return config_parser("train.py", "", {})
-
-
 def parse(*argv: object) -> Config:
-    return parse_config(parser(), [str(argument) for argument in argv])
+    return parse_config(PARSER(), [str(argument) for argument in argv])
 
 
 def config_file(content: str | bytes, name: str = "given.yaml") -> Path:
@@ -59,13 +57,17 @@ def config_file(content: str | bytes, name: str = "given.yaml") -> Path:
     return path
 
 
+RAW = ("NestedArg", "<class", "Union", "Literal", "Expected", "typing")
+
+
 def refusal(*argv: object, read: Callable[..., object] = parse) -> str:
-    """The message with which `argv` is refused, having checked that it is one line a terminal can show."""
+    """The message with which `argv` is refused: one line a terminal can show, without the words of a library."""
     with pytest.raises(ConfigError) as caught:
         read(*argv)
     message = str(caught.value)
     assert message == one_line(message)
     assert len(message) < 500
+    assert not [word for word in RAW if word in message]
     return message
 
 
@@ -82,25 +84,17 @@ def test_shipped_config_is_read_and_only_the_quickstart_falls_back(path):
 # --- who wins --------------------------------------------------------------------------------------------------------
 
 
-def test_later_file_wins():
+def test_command_line_wins_over_the_later_file_over_the_earlier_over_the_defaults():
     one = config_file("train: {epochs: 3, seed: 1}", "one.yaml")
     two = config_file("train: {epochs: 4}", "two.yaml")
     assert parse("--config", two, "--config", one).train.epochs == 3
     later = parse("--config", one, "--config", two).train
     assert (later.epochs, later.seed) == (4, 1)  # what the later does not name stays
-
-
-def test_file_leaves_defaults_and_does_not_inherit_from_the_quickstart():
+    for argv in ("--config {} --train.epochs 5", "--train.epochs=5 --config={}"):
+        train = parse(*argv.format(one).split()).train
+        assert (train.epochs, train.seed) == (5, 1)
     assert train_command().config == parse("--config", QUICKSTART) != parse()
-    config = train_command("--config", config_file("train: {epochs: 3}")).config
-    assert config == Config(train=TrainConfig(epochs=3))
-
-
-@pytest.mark.parametrize("argv", ["--config {} --train.epochs 5", "--train.epochs=5 --config={}"])
-def test_command_line_wins_over_files_wherever_it_stands(argv):
-    path = config_file("train: {epochs: 3, seed: 1}")
-    config = parse(*argv.format(path).split())
-    assert (config.train.epochs, config.train.seed) == (5, 1)
+    assert train_command("--config", two).config == Config(train=TrainConfig(epochs=4))  # nothing of the quickstart's
 
 
 def test_run_folder_is_named_after_the_config_unless_given():
@@ -154,8 +148,8 @@ def test_yaml_holds_any_name(name):
 
 @pytest.mark.parametrize(
     "argv",
-    ["--print_config", "--print_config --model.freeze [W_Q]", f"--train.epochs 3 --config {QUICKSTART} --print_config"],
-    ids=["alone", "before", "after"],
+    ["--print_config --model.freeze [W_Q]", f"--train.epochs 3 --config {QUICKSTART} --print_config"],
+    ids=["before", "after"],
 )
 def test_printed_config_is_the_config(argv, capsys):
     with pytest.raises(SystemExit) as end:
@@ -172,29 +166,23 @@ def test_printed_config_is_the_config(argv, capsys):
 # --- sections and objectives -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", RENAMED)
-def test_setting_of_an_earlier_version_is_refused_and_its_new_name_told(key):
-    section, _, name = key.partition(".")
-    told = RENAMED[key]
-    for value in ("0", "[1, 2]"):
-        in_file = refusal("--config", config_file(f"model: {{}}\n{section}: {{{name}: {value}}}"))
-        assert in_file == f"{key}: {told}; it stands in given.yaml, line 2"
-        assert refusal(f"--{key}={value}") == refusal(f"--{key}", value) == f"{key}: {told}"
-
-
-def test_what_a_renamed_setting_is_called_now_exists():
+def test_setting_of_an_earlier_version_is_refused_and_its_new_name_told():
     for key, told in RENAMED.items():
         section, _, name = key.partition(".")
+        for value in ("0", "[1, 2]"):
+            in_file = refusal("--config", config_file(f"model: {{}}\n{section}: {{{name}: {value}}}"))
+            assert in_file == f"{key}: {told}; it stands in given.yaml, line 2"
+            assert refusal(f"--{key}={value}") == refusal(f"--{key}", value) == f"{key}: {told}"
         assert name not in {field.name for field in dataclasses.fields(SECTIONS[section])}
         if key != "train.processes":
             section, _, name = told.removeprefix("is called ").removesuffix(" now").partition(".")
             assert name in {field.name for field in dataclasses.fields(SECTIONS[section])}
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_every_objective_can_be_chosen_and_reads_sections_that_exist(name):
-    assert set(OBJECTIVES[name].sections) <= set(SECTIONS)
-    assert parse("--train.objective", name).train.objective == name
+def test_every_objective_can_be_chosen_and_reads_sections_that_exist():
+    for name, info in OBJECTIVES.items():
+        assert set(info.sections) <= set(SECTIONS)
+        assert parse("--train.objective", name).train.objective == name
 
 
 def test_a_resumed_run_may_compute_elsewhere_and_find_its_data_elsewhere_and_nothing_else():
@@ -209,150 +197,115 @@ def test_a_resumed_run_may_compute_elsewhere_and_find_its_data_elsewhere_and_not
 
 # --- what is refused -------------------------------------------------------------------------------------------------
 
-# key, value as it stands in YAML and on the command line, what the message says is allowed: a value of every kind and
-# limit, and of every setting that follows from another
+# settings; the key that is named, if not that of the only one; what the message says is allowed: a value of every kind
+# and limit, and of every setting that follows from another
 BAD_VALUES = """
-train.epochs | many | int
-train.epochs | 1.5 | int
-train.epochs | [1] | int
-train.epochs | null | None
-train.seed | 1e3 | int
-optim.blr | fast | float
-data.download | maybe | bool
-model.preset | huge | 'tiny'
-model.freeze | W_Q | list
-model.patch_size | [4, 4, 4] | int
-augment.crop_scale | 0.5 | tuple
-augment.crop_scale | [0.1, 0.5, 0.9] | 2 elements
-optim.blr | .nan | finite
-optim.blr | nan | float
-optim.blr | 1e400 | finite
-model.layer_scale | -.inf | finite
-augment.crop_scale | [.nan, 1.0] | finite
-train.epochs | 0 | 1 or more
-run.grad_accum_steps | 100000 | train.batch_size
-train.seed | 18446744073709551616 | 2**64
-data.limit | -1 | 0 or more
-augment.rand_augment | 16 | 15
-augment.flip | 1.1 | 0 to 1
-augment.crop_scale | [0.0, 1.0] | 0 < low <= high <= 1
-augment.crop_ratio | [2.0, 0.5] | 0 < low <= high
-model.image_size | [32, -32] | positive
-model.image_size | 99999999999999999999 | below 2**64
-model.image_size | [32, 100000] | at most 16,384
-model.patch_size | 100000 | at most 16,384
-model.embed_dim | 3000000 | at most 65,536
-model.depth | 1000000000 | at most 65,536
-train.epochs | 99999999999999999999 | below 2**64
-model.patch_size | 5 | 1, 2, 4, 8, 16, 32
-model.patch_size | [4, 5] | width
-model.patch_size | 32 | 2 patches
-model.embed_dim | 100 | num_heads
-model.decoder_dim | 30 | decoder_heads
-model.drop_path | 1 | below 1
-mask.ratio | 0 | above 0
-mask.ratio | 1 | below 1
-optim.warmup_epochs | 1000 | train.epochs
-optim.betas | [0.9, 1.0] | below 1
-optim.layer_decay | 1.1 | at most 1
-classify.whole_epochs | 2 | drop_patches
-run.val_every | 1 | data.val_size
-classify.mixup | 0.8 | train.objective classify
-run.test_flip | true | train.objective classify
-data.labels | 0.1 | data.limit
+train.epochs=x | 'x' cannot be used; a whole number (int)
+train.epochs=1.5 | int
+train.epochs=null | None
+train.seed=1e3 | int
+optim.blr=fast | float
+data.source=x | 'x' cannot be used; 'cifar10', 'cifar100', 'folder', 'scenes', 'hf' or 'dataset'
+data.download=x | 'x' cannot be used; true or false (bool)
+model.image_size=x | 'x' cannot be used; a whole number (int) or 2 elements as [A,B] (tuple)
+augment.crop_scale=x | 'x' cannot be used; 2 elements as [A,B] (tuple)
+run.track=x | 'x' cannot be used; a list as [A,B]
+model.preset=huge | 'tiny'
+model.patch_size=[4,4,4] | int
+augment.crop_scale=[0.1,0.5,0.9] | 2 elements
+optim.blr=.nan | finite
+optim.blr=nan | float
+optim.blr=1e400 | finite
+augment.crop_scale=[.nan,1.0] | finite
+train.epochs=0 | 1 or more
+train.seed=18446744073709551616 | 2**64
+augment.flip=1.1 | 0 to 1
+augment.crop_scale=[0.0,1.0] | 0 < low <= high <= 1
+augment.crop_ratio=[2.0,0.5] | 0 < low <= high
+model.image_size=[32,-32] | positive
+model.image_size=99999999999999999999 | below 2**64
+model.image_size=[32,100000] | at most 16,384
+model.embed_dim=3000000 | at most 65,536
+model.patch_size=5 | 1, 2, 4, 8, 16, 32
+model.patch_size=[4,5] | width
+model.embed_dim=100 | num_heads
+model.decoder_dim=30 | decoder_heads
+model.drop_path=1 | below 1
+mask.ratio=0 | above 0
+mask.ratio=1 | below 1
+optim.betas=[0.9,1.0] | below 1
+optim.layer_decay=1.1 | at most 1
+run.val_every=1 | data.val_size
+classify.mixup=0.8 | train.objective classify
+run.test_flip=true | train.objective classify
+data.labels=0.1 | data.limit
+reconstruct.contrast=0.1 | augment.views | two views
+model.embed_dim=6 model.num_heads=3 | model.embed_dim | multiple of 4
+model.decoder_dim=30 model.decoder_heads=2 | model.decoder_dim | multiple of 4
+model.image_size=[32,48] model.patch_size=[32,48] | model.patch_size | 2 patches
+train.epochs=2 optim.warmup_epochs=2.5 | optim.warmup_epochs | which is 2
+train.batch_size=2 run.grad_accum_steps=3 | run.grad_accum_steps | which is 2
+model.class_token=false model.global_pool=token | model.global_pool | model.class_token
+run.grad_accum_steps=2 reconstruct.contrast=0.1 augment.views=2 | reconstruct.contrast | run.grad_accum_steps
+train.objective=classify augment.views=2 | augment.views | pretraining
+train.objective=classify mask.ratio=0.5 | mask.ratio | train.objective reconstruct
+train.objective=classify classify.whole_epochs=1 | classify.whole_epochs | drop_patches
+train.objective=classify train.epochs=3 classify.drop_patches=0.5 classify.whole_epochs=3 | whole_epochs | below train.epochs
+train.epochs=3 run.val_every=4 data.val_size=5 | run.val_every | which is 3
 """.strip().splitlines()
+# at the limits themselves
+GOOD_VALUES = """
+model.embed_dim=6 model.num_heads=3 model.pos_embed=learned
+model.image_size=8 model.patch_size=[8,4]
+train.epochs=2 optim.warmup_epochs=2
+train.batch_size=2 run.grad_accum_steps=2
+mask.ratio=0.999
+run.grad_accum_steps=1 reconstruct.contrast=0.01 augment.views=2
+run.grad_accum_steps=2 augment.views=2
+train.objective=classify data.labels=0.001 classify.drop_patches=0.99
+train.epochs=3 run.val_every=3 data.val_size=1
+optim.blr=1
+""".strip().splitlines()
+
+
+def file_of(settings: str) -> Path:
+    """A configuration with `settings`, each as on the command line."""
+    sections: dict[str, list[str]] = {}
+    for key, _, value in (setting.partition("=") for setting in settings.split()):
+        section, _, name = key.partition(".")
+        sections.setdefault(section, []).append(f"{name}: {value}")
+    return config_file("\n".join(f"{section}: {{{', '.join(values)}}}" for section, values in sections.items()))
 
 
 @pytest.mark.parametrize("case", BAD_VALUES)
 def test_bad_value_is_refused_by_its_key_and_what_is_allowed(case):
-    key, value, allowed = case.split(" | ")
-    section, _, name = key.partition(".")
-    in_file = refusal("--config", config_file(f"{section}: {{{name}: {value}}}"))
-    on_line = refusal("--config", config_file("train: {seed: 3}", "other.yaml"), f"--{key}={value}")
+    settings, *key, allowed = case.split(" | ")
+    in_file = refusal("--config", file_of(settings))
+    words = [f"--{setting}" for setting in settings.split()]
+    on_line = refusal("--config", config_file("train: {seed: 3}", "other.yaml"), *words)
     for message in (in_file, on_line):
-        assert key in message
+        assert (key or settings.split("="))[0] in message
         assert allowed in message
 
 
-@pytest.mark.parametrize("value", ["3", "1.5", "true", "[a]"])
-def test_text_setting_takes_only_text_from_a_file(value):
-    message = refusal("--config", config_file(f"data: {{root: {value}}}"))
-    assert "data.root" in message
-    assert "str" in message
-    assert parse(f"--data.root={value}").data.root == value  # on the command line everything is text
+@pytest.mark.parametrize("settings", GOOD_VALUES)
+def test_limits_themselves_are_allowed(settings):
+    assert parse("--config", file_of(settings)) != Config()
 
 
-@pytest.mark.parametrize(
-    ("content", "key", "allowed"),
-    [
-        ("model: {embed_dim: 6, num_heads: 3}", "model.embed_dim", "multiple of 4"),
-        ("model: {decoder_dim: 30, decoder_heads: 2}", "model.decoder_dim", "multiple of 4"),
-        ("model: {image_size: [32, 48], patch_size: [32, 48]}", "model.patch_size", "2 patches"),
-        ("{train: {epochs: 2}, optim: {warmup_epochs: 2.5}}", "optim.warmup_epochs", "which is 2"),
-        ("{train: {batch_size: 2}, run: {grad_accum_steps: 3}}", "run.grad_accum_steps", "which is 2"),
-        ("model: {class_token: false, global_pool: token}", "model.global_pool", "model.class_token"),
-        (
-            "{run: {grad_accum_steps: 2}, reconstruct: {contrast: 0.1}, augment: {views: 2}}",
-            "reconstruct.contrast",
-            "run.grad_accum_steps",
-        ),
-        ("reconstruct: {contrast: 0.1}", "augment.views", "two views"),
-        ("{train: {objective: classify}, augment: {views: 2}}", "augment.views", "pretraining"),
-        ("{train: {objective: classify}, mask: {ratio: 0.5}}", "mask.ratio", "train.objective reconstruct"),
-        ("{train: {objective: classify}, classify: {whole_epochs: 1}}", "classify.whole_epochs", "drop_patches"),
-        (
-            "{train: {objective: classify, epochs: 3}, classify: {drop_patches: 0.5, whole_epochs: 3}}",
-            "classify.whole_epochs",
-            "below train.epochs",
-        ),
-        ("{train: {epochs: 3}, run: {val_every: 4}, data: {val_size: 5}}", "run.val_every", "which is 3"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(content, key, allowed):
-    message = refusal("--config", config_file(content))
-    assert key in message
-    assert allowed in message
+def test_text_setting_takes_only_text_from_a_file():
+    for value in ("3", "1.5", "true", "[a]"):
+        message = refusal("--config", config_file(f"data: {{root: {value}}}"))
+        assert "data.root" in message
+        assert "str" in message
+        assert parse(f"--data.root={value}").data.root == value  # on the command line everything is text
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "model: {embed_dim: 6, num_heads: 3, pos_embed: learned}",  # only sin-cos positions need a multiple of 4
-        "model: {image_size: 8, patch_size: [8, 4]}",  # two patches are enough
-        "{train: {epochs: 2}, optim: {warmup_epochs: 2}}",
-        "{train: {batch_size: 2}, run: {grad_accum_steps: 2}}",
-        "mask: {ratio: 0.999}",
-        "{run: {grad_accum_steps: 1}, reconstruct: {contrast: 0.01}, augment: {views: 2}}",
-        "{run: {grad_accum_steps: 2}, augment: {views: 2}}",
-        "{train: {objective: classify}, data: {labels: 0.001}, classify: {drop_patches: 0.99}}",
-        "{train: {epochs: 3}, run: {val_every: 3}, data: {val_size: 1}}",
-        "optim: {blr: 1}",  # a whole number where a fraction may stand
-    ],
-)
-def test_limits_themselves_are_allowed(content):
-    assert parse("--config", config_file(content)) != Config()
-
-
-@pytest.mark.parametrize(
-    ("content", "key"),
-    {
-        "train: {epoch: 1}": "epoch",
-        "training: {epochs: 1}": "training",
-        "model: {train: {epochs: 1}}": "train.epochs",
-        "1: {a: 1}": "1",
-        "model: {num_classes: 3}": "num_classes",
-    }.items(),
-)
-def test_unknown_key_in_a_file_is_refused(content, key):
-    assert key in refusal("--config", config_file(content))
-
-
-@pytest.mark.parametrize(
-    "argv", ["--train.epoch 1", "--train.epo=1", "--resu", "--conf x.yaml", "more", "--config", "--out"]
-)
-def test_unknown_shortened_and_valueless_options_are_refused(argv):
+def test_unknown_shortened_and_valueless_options_are_refused():
     """An abbreviation would pass the checks of files and of --resume by."""
-    assert argv.split()[0] in refusal(*argv.split(), read=train_command)
+    for argv in ("--train.epoch 1", "--train.epo=1", "--resu", "--conf x.yaml", "more", "--config", "--out"):
+        assert argv.split()[0] in refusal(*argv.split(), read=train_command)
+    assert refusal("--train.epochs.part=1", read=train_command).startswith("train.epochs.part: there is no such")
 
 
 def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_rest():
@@ -373,25 +326,28 @@ def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_
     assert small.complete(model.vit_config()) == DecoderConfig(256, 3, 8, 3.0, "identity", False, True, "swiglu", 1e-12)
 
 
-@pytest.mark.parametrize(
-    "content", ["train: " + "[" * 1000 + "]" * 1000, "".join(f"{' ' * i}a:\n" for i in range(1000))]
-)
-def test_file_nested_without_end_is_refused(content):
-    assert "nested too deep" in refusal("--config", config_file(content))
+# content of a file; what the message says of it
+BAD_FILES = {
+    "train: {epoch: 1}": "epoch",
+    "training: {epochs: 1}": "training",
+    "model: {train: {epochs: 1}}": "train.epochs",
+    "1: {a: 1}": "1",
+    "".join(f"{' ' * i}a:\n" for i in range(1000)): "nested too deep",
+    "train: {epochs: 1}\nmask: {ratio: 0.5}\ntrain: {seed: 2}": "^train: stands twice in given.yaml.* line 3;",
+    "train:\n  epochs: 1\n  seed: 2\n  epochs: 1\n": "^train.epochs: stands twice in given.yaml.* line 4;",
+    "train: {epochs: 1}\ntrain.epochs: 2": "^train.epochs: stands twice in given.yaml.* line 2;",
+    "data: {root: &a {root: *a}}": "alias",  # it may hold itself
+    "data: &a {limit: 1}\nmodel: *a": "alias",  # and some more of them fill the memory
+    **dict.fromkeys(["- 1", "text", "", "null", b"\xff\xfe\x00", "{", "a: b: c", "a: {}\n---\nb: {}"], "given.yaml"),
+    **dict.fromkeys(["train: 3", "train: [1]", "train: null", "train: other.yaml"], "^train: "),
+}
 
 
-@pytest.mark.parametrize(
-    ("content", "key", "line"),
-    [
-        ("train: {epochs: 1}\nmask: {ratio: 0.5}\ntrain: {seed: 2}", "train", 3),
-        ("train:\n  epochs: 1\n  seed: 2\n  epochs: 1\n", "train.epochs", 4),
-        ("train: {epochs: 1}\ntrain.epochs: 2", "train.epochs", 2),
-    ],
-)
-def test_key_that_stands_twice_is_refused(content, key, line):
-    message = refusal("--config", config_file("data: {limit: 3}", "first.yaml"), "--config", config_file(content))
-    assert message.startswith(f"{key}: stands twice in given.yaml")
-    assert f"line {line};" in message
+@pytest.mark.parametrize("content", BAD_FILES, ids=range(len(BAD_FILES)))
+def test_file_that_holds_no_settings_in_sections_or_a_key_twice_is_refused(content):
+    config_file("epochs: 3", "other.yaml")
+    first = config_file("data: {limit: 3}", "first.yaml")
+    assert re.search(BAD_FILES[content], refusal("--config", first, "--config", config_file(content)))
 
 
 @pytest.mark.parametrize(
@@ -412,48 +368,28 @@ def test_tags_are_refused_and_not_executed(content, key):
     assert not Path("executed").exists()
 
 
-@pytest.mark.parametrize("content", ["data: {root: &a {root: *a}}", "data: &a {limit: 1}\nmodel: *a"])
-def test_alias_of_a_collection_is_refused(content):
-    """It may hold itself, and some more of them fill the memory."""
-    assert "alias" in refusal("--config", config_file(content))
-
-
-@pytest.mark.parametrize(
-    "content", [b"- 1", b"text", b"", b"null", b"\xff\xfe\x00", b"{", b"a: b: c", b"a: {}\n---\nb: {}"]
-)
-def test_file_that_holds_no_sections_is_refused(content):
-    assert "given.yaml" in refusal("--config", config_file(content))
-
-
-@pytest.mark.parametrize("value", ["3", "[1]", "null", "other.yaml"])
-def test_section_that_holds_no_settings_is_refused(value):
-    config_file("epochs: 3", "other.yaml")
-    assert refusal("--config", config_file(f"train: {value}")).startswith("train: ")
-
-
 def test_missing_file_and_folder_are_refused():
     Path("folder").mkdir()
     assert "missing.yaml: No such file" in refusal("--config", "missing.yaml")
     assert "folder: Is a directory" in refusal("--config", "folder")
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_sections_check_themselves_without_a_parser(section):
+def test_sections_check_themselves_without_a_parser():
     """A configuration made in Python is held to the same rules, and None stands only where it means something."""
     bad = {float: [float("nan"), float("inf"), float("-inf")], int: [-1]}
-    for field in dataclasses.fields(SECTIONS[section]):
-        for value in [*bad.get(type(field.default), []), *([] if field.default is None else [None])]:
-            with pytest.raises(ConfigError, match=f"{section}.{field.name}"):
-                SECTIONS[section](**{field.name: value})
+    for section, kind in SECTIONS.items():
+        for field in dataclasses.fields(kind):
+            for value in [*bad.get(type(field.default), []), *([] if field.default is None else [None])]:
+                with pytest.raises(ConfigError, match=f"{section}.{field.name}"):
+                    kind(**{field.name: value})
 
 
-@pytest.mark.parametrize("name", ["quickstart", "quickstart.yaml", "configs/quickstart.yaml"])
-def test_configurations_of_the_package_are_found_by_name_wherever_one_is(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    found = train_command("--config", name)
-    assert found.config == parse("--config", QUICKSTART)
-    assert found.out == Path("runs/quickstart")
-    (tmp_path / "quickstart.yaml").write_text("train: {epochs: 77}")  # a file that is there comes first
+def test_configurations_of_the_package_are_found_by_name_wherever_one_is():
+    for name in ("quickstart", "quickstart.yaml", "configs/quickstart.yaml"):
+        found = train_command("--config", name)
+        assert found.config == parse("--config", QUICKSTART)
+        assert found.out == Path("runs/quickstart")
+    Path("quickstart.yaml").write_text("train: {epochs: 77}")  # a file that is there comes first
     assert train_command("--config", "quickstart.yaml").config.train.epochs == 77
     assert "did you mean quickstart?" in refusal("--config", "quikstart")
 
@@ -476,29 +412,3 @@ def test_settings_that_somebody_named_are_known():
     given = train_command("--config", config_file("model: {depth: 3}"), "--model.patch_size=8").given
     assert {"model.depth", "model.patch_size"} <= given
     assert not {"model.preset", "model.image_size", "train.epochs"} & given
-
-
-RAW = ("NestedArg", "<class", "Union", "Literal", "Expected", "typing", "\n")
-
-
-@pytest.mark.parametrize(
-    ("key", "allowed"),
-    [
-        ("train.epochs", "a whole number (int)"),
-        ("data.source", "'cifar10', 'cifar100', 'folder', 'scenes', 'hf' or 'dataset'"),
-        ("data.download", "true or false (bool)"),
-        ("model.image_size", "a whole number (int) or 2 elements as [A,B] (tuple)"),
-        ("augment.crop_scale", "2 elements as [A,B] (tuple)"),
-        ("run.track", "a list as [A,B]"),
-    ],
-)
-def test_no_message_has_the_words_of_a_library(key, allowed):
-    """A part of a setting that has none, and a value of another kind."""
-    for wrong, said in (
-        (".part=1", f"{key}.part: there is no such"),
-        ("=x y", f"{key}: 'x y' cannot be used; {allowed}"),
-    ):
-        with pytest.raises(ConfigError) as refused:
-            parse_train_command([f"--{key}{wrong}"])
-        assert str(refused.value).startswith(said)
-        assert not [word for word in RAW if word in str(refused.value)]

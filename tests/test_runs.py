@@ -67,12 +67,6 @@ def test_names_tell_figures_apart():
     assert [figure.key for figure in baselines("masked_loss")] == ["mean_visible", "nearest_visible"]
 
 
-def test_a_test_loss_is_a_cross_entropy_where_there_is_an_accuracy():
-    assert FIGURES["masked_loss"].of_summary(CLASSIFIER) is None
-    assert FIGURES["cross_entropy"].of_summary(CLASSIFIER) == 0.3
-    assert FIGURES["cross_entropy"].of_summary(PRETRAINING) is None
-
-
 def test_lines_of_a_summary_are_aligned_and_baselines_indented():
     lines = aligned(summary_lines(PRETRAINING))
     assert [line.split("  ")[0] for line in lines if not line.startswith(" ")] == [
@@ -154,12 +148,6 @@ def test_what_is_not_there_is_empty_or_no_run(tmp_path):
     assert read_folder(tmp_path).sections == {}
     with pytest.raises(RunError, match="is not a run"):
         read_run(tmp_path)
-
-
-def test_all_files_stand_in_the_folder():
-    files = RunFiles(Path("run"))
-    assert {path.parent for path in files.all} == {Path("run")}
-    assert len(set(files.all)) == len(files.all) == 18
 
 
 def test_one_changed_bit_of_a_finished_run_is_found(tmp_path):

@@ -219,35 +219,28 @@ def host(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("hosts", "asked"),
     [
-        (["fast", "mirror"], ["/fast"]),
-        (["slow", "mirror"], ["/slow", "/mirror"]),
-        (["slow"], ["/slow", "/slow"]),  # slow is better than nothing
+        ("fast mirror", "/fast"),
+        ("slow mirror", "/slow /mirror"),
+        ("slow", "/slow /slow"),  # slow is better than nothing
     ],
-    ids=["fast", "slow", "nobody else"],
 )
 def test_authors_host_is_asked_first_and_left_for_a_mirror_where_it_is_slow(
     hosts, asked, tmp_path, host, monkeypatch, caplog
 ):
-    use(monkeypatch, *(f"{host}/{name}" for name in hosts))
+    use(monkeypatch, *(f"{host}/{name}" for name in hosts.split()))
     train, _ = load_cifar("cifar10", tmp_path, download=True)
     assert len(train) == 10
-    assert Host.asked == [f"{name}/{ARCHIVE}" for name in asked]
-    assert ("slow," in caplog.text) == (len(asked) > 1)
+    assert Host.asked == [f"{name}/{ARCHIVE}" for name in asked.split()]
+    assert ("slow," in caplog.text) == (" " in asked)
     assert names(tmp_path) == BOTH
 
 
 def test_downloaded_and_exported_in_one_command(tmp_path, tiny, host, monkeypatch):
     use(monkeypatch, f"{host}/fast")
-    copy, cache = tmp_path / "copy", ["--data.cache", str(tmp_path / "cache")]
-    root = ["--data.root", str(tmp_path / "data")]
+    copy, root = tmp_path / "copy", ["--data.root", str(tmp_path / "data")]
     assert main(["data", "cifar10", *root, "--export", str(copy), "--format", "png"]) == 0
-    assert main(["data", str(copy), *cache, "--out", str(tmp_path / "sheet.png")]) == 0
-    for read, images, labels in zip(
-        load_folder(copy, (32, 32), "stop", tmp_path / "cache"),
-        (tiny.train, tiny.test),
-        (tiny.labels, tiny.labels[:4]),
-        strict=True,
-    ):
+    splits = load_folder(copy, (32, 32), "stop", tmp_path / "cache")
+    for read, images, labels in zip(splits, (tiny.train, tiny.test), (tiny.labels, tiny.labels[:4]), strict=True):
         assert read.class_names == ("cat", "dog", "frog")
         order = np.argsort(labels, kind="stable")
         assert read.labels.tolist() == sorted(labels)
@@ -290,8 +283,11 @@ def test_no_download_makes_no_request(tmp_path, requests, monkeypatch):
     assert not (tmp_path / "absent").exists()
 
 
-@pytest.mark.parametrize("name", ["data_batch_1", "batches.meta"])
-@pytest.mark.parametrize("wrong", ["foreign pickle", "flipped bit", "missing"])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("data_batch_1", "foreign pickle"), ("batches.meta", "foreign pickle"), ("data_batch_1", "flipped bit"),
+     ("batches.meta", "missing")],
+)  # fmt: skip
 def test_wrong_file_is_refused_before_unpickling(name, wrong, tmp_path, tiny, monkeypatch):
     path = write_folder(tmp_path, tiny) / name
     content = bytearray(tiny.files[name])

@@ -468,8 +468,7 @@ load_folder(root, (4, 4), "stop", root.parent / "cache")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", [False, True], ids=["both to the end", "one is killed"])
-def test_two_processes_build_one_cache_at_once(root, decoded, killed):
+def test_two_processes_build_one_cache_at_once(root, decoded):
     together = SLOW.replace("root = Path", "print('ready', flush=True)\nsys.stdin.readline()\nroot = Path")
     streams = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     both = [subprocess.Popen([sys.executable, "-c", together, root], **streams) for _ in range(2)]
@@ -482,10 +481,9 @@ def test_two_processes_build_one_cache_at_once(root, decoded, killed):
         assert process.stdout.readline() == "decoding\n"
     unfinished = [path.name[:9] for path in (root.parent / "cache").iterdir()]
     assert unfinished == [".partial-"] * 2
-    if killed:
-        both[0].kill()
+    both[0].kill()  # the other is not held up
     said = [process.communicate(timeout=120) for process in both]
-    assert [process.returncode for process in both] == [-signal.SIGKILL if killed else 0, 0], said
+    assert [process.returncode for process in both] == [-signal.SIGKILL, 0], said
     assert [err for _, err in said] == ["", ""]
     assert sorted((root.parent / "cache").iterdir()) == sorted(cache_of(root, split) for split in ("train", "test"))
     train, test = load(root)

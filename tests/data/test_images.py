@@ -1,6 +1,5 @@
 """The shape that all sources share, and subsets: their size, their classes, and that a seed fixes them."""
 
-import pytest
 import tiny
 import torch
 from tiny import seeded
@@ -42,15 +41,6 @@ def test_subset_has_a_hash_of_its_own_and_names_its_labels():
     assert part.label_names == ["b", ""]
     assert part.images[:, 0, 0, 0].tolist() == [2, 1]
     assert part.content_hash == content_hash(part.images, part.labels) != some.content_hash
-
-
-@pytest.mark.parametrize("count", [0, 1, 10, 37, 99, 100])
-def test_as_many_as_asked_and_of_each_class_its_share(count):
-    chosen = spread_over_classes(LABELS, count, 0, "labels")
-    assert int(chosen.sum()) == count
-    for label in range(3):
-        members = label == LABELS
-        assert abs(int((chosen & members).sum()) - count * int(members.sum()) / 100) <= 1
 
 
 def test_the_only_image_of_a_class_is_not_taken_by_a_few():

@@ -184,11 +184,6 @@ def test_what_is_missing_is_said_in_one_line(load, tmp_path, monkeypatch):
         load(source="hf", root="nobody/nothing")
 
 
-def test_what_only_python_can_hand_over_is_refused_from_settings(load):
-    with pytest.raises(DataError, match=r"vit\.fit\(\.\.\., dataset"):
-        load(source="dataset")
-
-
 # --- more than fits in memory ----------------------------------------------------------------------------------------
 
 

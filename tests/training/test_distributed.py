@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
+from tiny import noise, save_images
 
 from vit.config import Config, ConfigError, RunConfig, TrainConfig
 from vit.interpret import read_dynamics
@@ -47,6 +47,16 @@ train: {objective: classify, epochs: 3, batch_size: 10, precision: fp32}
 run: {log_every: 1, device: cpu, dynamics_every: 4}
 classify: {label_smoothing: 0.1, mixup: 0.8, cutmix: 1.0, drop_patches: 0.5, whole_epochs: 1}
 """
+# train.py without pictures and page, which take longer than all else
+PLAIN = """
+import runpy, sys
+from types import SimpleNamespace
+
+sys.modules["vit.report.pictures"] = SimpleNamespace(draw_pictures=lambda *_: None)
+sys.modules["vit.report.page"] = SimpleNamespace(write_report=lambda path, out: out.touch())
+sys.argv[0] = sys.argv.pop(1)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 # --- which process this is -------------------------------------------------------------------------------------------
@@ -79,27 +89,28 @@ def test_what_cannot_be_shared_is_refused(monkeypatch):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("processes")
-    for split, count in (("train", 21), ("test", 4)):
-        for index in range(count):
-            target = folder / "images" / split / ("left" if index % 2 else "right") / f"{index}.png"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shades = bytes((index * 37 + x * (3 + index % 5)) % 256 for x in range(16 * 16 * 3))
-            Image.frombytes("RGB", (16, 16), shades).save(target)
+    for name, train, test in (("left", 10, 2), ("right", 11, 2)):
+        for split, images in (("train", noise(train, train)), ("test", noise(test, test + train))):
+            save_images(folder / "images" / split / name, images.permute(0, 2, 3, 1).numpy())
+    (folder / "plain.py").write_text(PLAIN)
     (folder / "reconstruct.yaml").write_text(RECONSTRUCT)
     (folder / "classify.yaml").write_text(CLASSIFY)
     return folder
 
 
-def start(place: Path, out: str, *argv: str, launcher: list[str] | None = None) -> subprocess.Popen[str]:
+def start(
+    place: Path, out: str, *argv: str, launcher: list[str] | None = None, pictures: bool = False
+) -> subprocess.Popen[str]:
     config = [] if "--config" in argv else ["--config", "reconstruct.yaml"]
-    command = [*(launcher or [sys.executable]), str(ROOT / "train.py"), *config, "--out", out, *argv]
+    script = [*([] if pictures else ["plain.py"]), str(ROOT / "train.py")]
+    command = [*(launcher or [sys.executable]), *script, *config, "--out", out, *argv]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=place, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
-def run(place: Path, out: str, *argv: str, launcher: list[str] | None = None) -> tuple[int, str, str]:
-    process = start(place, out, *argv, launcher=launcher)
+def run(place: Path, out: str, *argv: str, **how: object) -> tuple[int, str, str]:
+    process = start(place, out, *argv, **how)
     printed, errors = process.communicate(timeout=300)
     return process.returncode, printed, errors
 
@@ -119,7 +130,7 @@ def alone(place: Path) -> list[float]:
 
 @pytest.mark.slow
 def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes(place, alone):
-    code, printed, errors = run(place, "two", launcher=TORCHRUN)
+    code, printed, errors = run(place, "two", launcher=TORCHRUN, pictures=True)
     assert code == 0, errors
     assert losses(place, "two") == pytest.approx(alone, rel=1e-4)
     assert len(alone) == STEPS

@@ -120,10 +120,9 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, seeds: range, lr: f
         optimizer.step()
 
 
-@pytest.mark.parametrize("layer_decay", [1.0, 0.5])
-def test_muon_has_the_matrices_of_the_blocks_and_nothing_else(layer_decay):
+def test_muon_has_the_matrices_of_the_blocks_and_nothing_else():
     model = whole_model()
-    optimizer = make_optimizer(model, OptimConfig(name="muon", weight_decay=0.2, layer_decay=layer_decay))
+    optimizer = make_optimizer(model, OptimConfig(name="muon", weight_decay=0.2, layer_decay=0.5))
     assert isinstance(optimizer, Muon)
     groups = [group for group in optimizer.param_groups if not group["use_fallback"]]
     assert by_name(model, groups, "lr").keys() == MATRICES
@@ -133,16 +132,6 @@ def test_muon_has_the_matrices_of_the_blocks_and_nothing_else(layer_decay):
     step(model, optimizer, range(1))
     momentum = {name for name, value in model.named_parameters() if "momentum_buffer" in optimizer.state[value]}
     assert momentum == MATRICES
-
-
-def test_updates_of_muon_have_singular_values_near_one_and_are_as_long_as_adamws():
-    model = whole_model()
-    before, optimizer = copy.deepcopy(model.state_dict()), make_optimizer(model, MUON)
-    step(model, optimizer, range(1), lr=0.5)
-    for name in by_name(model, [group for group in optimizer.param_groups if not group["use_fallback"]], "lr"):
-        change = before[name] * (1 - 0.5 * 0.1) - model.state_dict()[name]  # weight decay is decoupled
-        values = torch.linalg.svdvals(change / (0.5 * 0.2 * max(change.shape) ** 0.5))
-        assert 0.6 < values.min() <= values.max() < 1.3, name
 
 
 def test_update_of_muon_is_timms():
@@ -201,8 +190,4 @@ def test_average_is_a_model_of_its_own_that_does_not_learn():
     assert all(torch.equal(value, before[name]) for name, value in ema.module.state_dict().items())
     assert not any(value.requires_grad for value in ema.module.parameters())
     assert all(value.requires_grad for value in learning.parameters())
-    slow = make_ema(nn.Linear(3, 4), 0.9999)
-    for _ in range(100):  # the start is nearly forgotten early, however slow the average
-        slow.update_parameters(learning[0])
-    assert all((value - 5).abs().max() < 1e-3 for value in slow.module.parameters())
     assert all((value == 5).all() for value in learning.parameters())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import shutil
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from vit.interpret import DynamicsRecorder
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Validation
 from vit.training.distributed import Distributed
-from vit.training.loop import NonFiniteError, train_and_save, train_steps
+from vit.training.loop import train_and_save, train_steps
 from vit.training.objectives import objective_class
 from vit.training.run import Run, find_state, restore, setup
 from vit.training.state import StateError, load_state, save_state, saved_states, state_path
@@ -100,14 +99,11 @@ CONTRAST = {
     "run": {"grad_accum_steps": 0},
 }
 RUNS = {
-    "reconstruct": CONFIG,
-    "block masks, crop pad": changed(CONFIG, mask={"kind": "block"}, augment={"crop": "pad"}, model=MODEL),
-    "grid masks, crop none": changed(CONFIG, mask={"kind": "grid"}, augment={"crop": "none"}, model=MODEL),
+    "grid masks, shuffled": changed(
+        CONFIG, mask={"kind": "grid"}, augment={"crop": "none", "shuffle": "across"}, model=MODEL
+    ),
     "bf16": changed(CONFIG, train={"precision": "bf16"}),
-    "shuffled": changed(CONFIG, augment={"shuffle": "across"}),
     "contrast": changed(CONFIG, **CONTRAST),
-    "muon": changed(CONFIG, optim={"name": "muon"}),
-    "classify": changed(CLASSIFY, optim={"ema": 0.0}),
     "classify, averaged": CLASSIFY,
     "classify by muon": changed(CLASSIFY, optim={"name": "muon"}),
 }
@@ -115,11 +111,10 @@ RUNS = {
 
 @pytest.mark.parametrize("config", RUNS.values(), ids=RUNS)
 def test_run_that_was_cut_continues_as_if_it_had_not_been(config, tmp_path):
-    assert_resumes(config, [1, 5, 6, 8], tmp_path)  # within and at the end of an epoch, before the last step
+    assert_resumes(config, [5, 6], tmp_path)  # within and at the end of an epoch
 
 
-@pytest.mark.parametrize("cuts", [list(range(1, STEPS + 1)), [STEPS]], ids=["every step", "the last"])
-def test_run_may_be_cut_at_every_step(cuts, tmp_path, monkeypatch):
+def test_run_may_be_cut_at_every_step(tmp_path, monkeypatch):
     """Its images come once an epoch, and what is frozen stays."""
     seen = []
     batch_indices = vit.data.draws.batch_indices
@@ -130,7 +125,7 @@ def test_run_may_be_cut_at_every_step(cuts, tmp_path, monkeypatch):
         return indices
 
     monkeypatch.setattr(vit.data.draws, "batch_indices", recording)
-    resumed = assert_resumes(CONFIG, cuts, tmp_path)
+    resumed = assert_resumes(CONFIG, list(range(1, STEPS + 1)), tmp_path)
     assert [step for step, _ in seen] == [*range(STEPS), *range(STEPS)]
     epochs = [[i for step, ids in seen[STEPS:] if step // PER_EPOCH == epoch for i in ids] for epoch in range(EPOCHS)]
     for ids in epochs:
@@ -205,7 +200,7 @@ def centre(monkeypatch) -> Config:
 
 
 def test_new_objective_trains_and_its_state_is_saved_and_restored(centre, tmp_path):
-    assert_resumes(centre, [1, 4, 8], tmp_path)
+    assert_resumes(centre, [4, 8], tmp_path)
     whole, resumed = begin(centre), begin(centre, tmp_path)
     metrics = [step.metrics for step in train_steps(whole)]
     assert all({"loss", "distance"} < set(line) for line in metrics)
@@ -235,12 +230,6 @@ def states(saved, tmp_path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / "states"))
 
 
-def test_run_without_a_state_begins_at_its_first_step(tmp_path):
-    for folder in (tmp_path, tmp_path / "missing"):
-        run = begin(CONFIG, folder)
-        assert (run.step, run.seconds, run.notes, run.total_steps) == (0, 0.0, [], STEPS)
-
-
 def test_damaged_newest_state_is_named_and_the_one_before_taken(states):
     newest = state_path(states, 5)
     content = bytearray(newest.read_bytes())
@@ -250,13 +239,6 @@ def test_damaged_newest_state_is_named_and_the_one_before_taken(states):
     assert run.step == 3
     assert len(run.notes) == 1
     assert str(newest) in run.notes[0]
-    whole = begin(CONFIG)
-    assert go(run) == go(whole)[3:]
-    assert_same(run.model.state_dict(), whole.model.state_dict())
-
-    state_path(states, 3).write_bytes(b"damaged too")
-    with pytest.raises(StateError, match="no usable state"):
-        begin(CONFIG, states)
 
 
 def test_other_data_is_refused(saved):
@@ -281,13 +263,6 @@ def test_other_data_is_refused(saved):
 def test_other_settings_are_refused(saved, change, key):
     with pytest.raises(StateError, match=key):
         begin(changed(CONFIG, **change), saved)
-
-
-def test_where_a_run_computes_and_what_it_writes_may_change(saved):
-    moved = changed(CONFIG, data={"root": "elsewhere", "limit": 7}, run={"grad_accum_steps": 1, "save_every": 7})
-    run, whole = begin(moved, saved), begin(CONFIG)
-    assert ["last bits may differ" in note for note in run.notes] == [True]
-    assert go(run) == pytest.approx(go(whole)[5:], rel=1e-4)
 
 
 def test_other_machine_is_said_and_settings_that_came_later_do_not_stop_an_older_run(states):
@@ -316,8 +291,7 @@ def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
 # --- a state is a model ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [CONFIG, CLASSIFY], ids=["reconstruct", "classify"])
-@pytest.mark.parametrize("ema", [0.0, 0.9])
+@pytest.mark.parametrize(("config", "ema"), [(CONFIG, 0.0), (CLASSIFY, 0.9)], ids=["reconstruct", "classify"])
 def test_state_loads_as_the_model_that_its_run_leaves(config, ema, tmp_path):
     """Where the weights are averaged that is the average."""
     run = begin(changed(config, optim={"ema": ema}, run={"dynamics_every": 2}))
@@ -346,28 +320,7 @@ def test_frozen_parts_of_a_classifier_stay():
         assert same == ([False, True, False] if "qkv" in name else [frozen]), name
 
 
-# --- a run that goes wrong -------------------------------------------------------------------------------------------
-
-
-def test_step_that_is_not_finite_is_neither_saved_nor_logged(tmp_path):
-    config = changed(CONFIG, run={"save_every": 1, "log_every": 1})
-    run = begin(config)
-    run.callbacks.append(MetricsFile(tmp_path / "metrics.jsonl", run))
-    calls = []
-
-    def spoil_fifth_step(module: object, inputs: object, output: Tensor) -> Tensor:
-        calls.append(module)
-        return output * (math.nan if len(calls) > 4 * config.run.grad_accum_steps else 1)
-
-    run.model.decoder.pred.register_forward_hook(spoil_fifth_step)
-    with pytest.raises(NonFiniteError, match=r"^step 5: "):
-        train_and_save(run, tmp_path / "checkpoints")
-    assert [load_state(path)["step"] for path in saved_states(tmp_path / "checkpoints")] == [3, 4]
-    assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4]
-
-    resumed, whole = begin(config, tmp_path / "checkpoints"), begin(config)
-    assert go(resumed) == go(whole)[4:]
-    assert_same(resumed.model.state_dict(), whole.model.state_dict())
+# --- what a run writes -------------------------------------------------------------------------------------------
 
 
 def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_sessions_together(tmp_path):
@@ -388,7 +341,7 @@ def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_session
     assert [line["seconds"] >= 7200 for line in found] == [line["step"] > 5 for line in found]
 
 
-@pytest.mark.parametrize(("every", "stop_at", "saved"), [(2, 99, [8, 9]), (100, 3, [3]), (100, 9, [9])])
+@pytest.mark.parametrize(("every", "stop_at", "saved"), [(2, 99, [8, 9]), (100, 3, [3])])
 def test_states_are_saved_every_so_many_steps_at_the_end_and_at_a_stop(tmp_path, every, stop_at, saved):
     run = begin(changed(CONFIG, run={"save_every": every}))
     train_and_save(run, tmp_path, lambda: run.step == stop_at)

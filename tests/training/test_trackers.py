@@ -105,11 +105,8 @@ def test_wandb_gets_settings_and_figures_and_goes_on_in_the_same_run(tmp_path, m
         for data in wandb_records(file):
             record = wandb_internal_pb2.Record.FromString(data)
             if record.run.run_id:
-                assert (record.run.run_id, record.run.project, record.run.display_name) == (
-                    state["id"],
-                    "patches",
-                    "run",
-                )
+                names = (record.run.run_id, record.run.project, record.run.display_name)
+                assert names == (state["id"], "patches", "run")
                 settings |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
             row = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
             rows += [row] if row else []
