@@ -32,6 +32,8 @@ from vit.data.augment import Normalization
 from vit.data.images import content_hash
 from vit.device import Compute
 from vit.encoder import VisionTransformer
+from vit.figures import bar_strip
+from vit.figures.document import data_uri
 from vit.mae import MaskedAutoencoder, build_autoencoder
 
 M = TypeVar("M", bound=nn.Module)
@@ -94,6 +96,17 @@ def without_pictures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("pictures.draw_pictures", "page.write_report"):
             patch.setattr(f"vit.report.{name}", lambda *_: None)
+        yield
+
+
+@contextmanager
+def without_charts() -> Iterator[None]:
+    """Pages about runs are written with a scale for each of their charts, which take long to draw."""
+    picture = data_uri(bar_strip())
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("page", "pictures"):
+            charts = f"vit.report.{module}.in_both_themes"
+            patch.setattr(charts, lambda figure, alt, dpi=0: {"light": picture, "dark": picture, "alt": alt})
         yield
 
 

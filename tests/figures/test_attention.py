@@ -81,26 +81,19 @@ def masked(maps: torch.Tensor, **options):
     return masked_figure(original, hidden, 1 - original, maps, [(2, 3)], names(), ["one"], "Title", "", **options)
 
 
-def film(count: int = 3, moments: list[str] | None = None, **options):
-    moments = moments or [f"epoch {i + 1} of {count}" for i in range(count)]
-    return film_frames(images()[0], weights(count), moments, names(), "cat", "Title", "subtitle", **options)
-
-
 def test_a_patch_that_is_not_there_is_not_a_zero():
     maps = weights(1, 1)
     maps[0, 0, 0, 0] = float("nan")
     maps[0, 0, 1, 1] = 0
-    for dark, theme in ((False, LIGHT), (True, DARK)):
-        for overlay in (False, True):
-            figure = draw(maps, dark=dark, overlay=overlay)
-            crop = crops(figure)[1]
-            assert patches(crop)[0, 0].tolist() == as_bytes(theme.absent)
-            assert (centres(crop)[0, 0] != patches(crop)[0, 0]).any(), "crossed by a stroke"
-            assert "a patch hidden from the model: no value, not zero" in texts(figure)
-            if not overlay:
-                lowest = (DARK_PALETTE if dark else PALETTE)[0]
-                assert patches(crop)[1, 1].tolist() == lowest.tolist()
-                assert (centres(crop)[1, 1] == lowest).all()
+    for dark, overlay, theme in ((False, True, LIGHT), (True, False, DARK)):
+        figure = draw(maps, dark=dark, overlay=overlay)
+        crop = crops(figure)[1]
+        assert patches(crop)[0, 0].tolist() == as_bytes(theme.absent)
+        assert (centres(crop)[0, 0] != patches(crop)[0, 0]).any(), "crossed by a stroke"
+        assert "a patch hidden from the model: no value, not zero" in texts(figure)
+    lowest = DARK_PALETTE[0]
+    assert patches(crop)[1, 1].tolist() == lowest.tolist()
+    assert (centres(crop)[1, 1] == lowest).all()
     assert not any("hidden" in text for text in texts(draw(weights(1, 1))))
 
 
@@ -109,12 +102,13 @@ def test_values_are_multiples_of_even_attention_over_the_patches_that_are_there(
     maps[0, 0, 0, 0] = 3 / 15
     maps[0, 1, :2] = float("nan")  # 5 of 15 are left
     maps[0, 1, 2] = torch.tensor([3.0, 1.0, 1.0, 0.0, 0.0]) / 5
-    _, first, second, bar = crops(draw(maps))
+    figure = draw(maps)
+    _, first, second, bar = crops(figure)
     assert index_of(patches(first))[0, 0] == 255
     assert index_of(patches(first))[1, 1] == 85  # a third of 3
     assert index_of(patches(second))[2].tolist() == [255, 85, 85, 0, 0]
     assert index_of(bar[0, 0]) >= 254  # its last colours differ by less than rounding
-    axes = draw(maps).axes[-1]
+    axes = figure.axes[-1]
     ticks = dict(zip([label.get_text() for label in axes.get_yticklabels()], axes.get_yticks(), strict=True))
     assert ticks["1 = even"] == 1
     assert axes.get_ylim() == pytest.approx((0, 3))
@@ -125,15 +119,14 @@ def test_values_are_multiples_of_even_attention_over_the_patches_that_are_there(
 def test_a_scale_is_shared_or_the_rows_own():
     maps = weights()
     more = maps * torch.tensor([2.0, 1.0])[:, None, None, None]
-    for scale, kept in (("shared", False), ("log", False), ("row", True)):
-        before, after = (crops(draw(part, scale=scale))[5:8] for part in (maps, more))  # of the second image
-        same = all((index_of(patches(a)) == index_of(patches(b))).all() for a, b in zip(before, after, strict=True))
+    for scale, kept, bars in (("shared", False, 1), ("log", False, 1), ("row", True, 2)):
+        before, after = (crops(draw(part, scale=scale)) for part in (maps, more))
+        of_second = zip(before[5:8], after[5:8], strict=True)
+        same = all((index_of(patches(a)) == index_of(patches(b))).all() for a, b in of_second)
         assert same == kept, scale
-    bars = crops(draw(maps, scale="row"))
-    assert len(bars) == 2 * 4 + 2
-    assert len(crops(draw(maps))) == 2 * 4 + 1
+        assert len(before) == 2 * 4 + bars
     top = maps[1].max() * 15
-    own = index_of(patches(bars[5]))
+    own = index_of(patches(before[5]))
     assert np.abs(own - (maps[1, 0] * 15 / top * 255).numpy()).max() <= 1
 
 
@@ -193,9 +186,8 @@ def test_where_there_is_little_the_overlaid_image_is_seen():
     assert tints[2] < 0.01
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_all_colours_of_a_map_stand_in_the_bar(dark):
-    for overlay, slack in ((False, 1), (True, 3)):  # of 255: the bar has fewer greys than an image
+def test_all_colours_of_a_map_stand_in_the_bar():
+    for dark, overlay, slack in ((False, False, 1), (True, True, 3)):  # of 255: the bar has fewer greys than an image
         *_, panel, bar = crops(draw(weights(1, 1), overlay=overlay, dark=dark))
         known, shown = (np.unique(part.reshape(-1, 3), axis=0).astype(int) for part in (bar, panel))
         assert np.abs(shown[:, None] - known).max(-1).min(1).max() <= slack
@@ -205,16 +197,16 @@ def test_all_colours_of_a_map_stand_in_the_bar(dark):
     assert np.ptp(strongest_on_black) > 25  # not
 
 
-@pytest.mark.parametrize("query", [(2, 1), (np.int64(2), np.int64(1)), [(0, 4), (2, 1)], [(2, 1), [0, 0]]])
+@pytest.mark.parametrize("query", [(np.int64(2), np.int64(1)), [(0, 4), [2, 1]]])
 def test_the_patch_that_asks_is_outlined_in_image_and_maps(query):
-    found = crops(draw(weights(2, 2), query=query))[:6]
-    for number, crop in enumerate(found):
+    figure = draw(weights(2, 2), query=query)
+    for number, crop in enumerate(crops(figure)[:6]):
         row, column = query if isinstance(query, tuple) else query[number // 3]
         marked = np.argwhere(np.abs(crop.astype(int) - as_bytes(MARK)).sum(-1) < 40)
         height, width = crop.shape[0] / GRID[0], crop.shape[1] / GRID[1]
         assert np.abs(marked.min(0) - [row * height, column * width]).max() <= 3
         assert np.abs(marked.max(0) - [(row + 1) * height, (column + 1) * width]).max() <= 3
-    assert "the patch that asks" in texts(draw(weights(2, 2), query=query))
+    assert "the patch that asks" in texts(figure)
 
 
 def test_the_share_on_patches_stands_beside_a_name_where_it_is_below_nine_tenths():
@@ -224,7 +216,7 @@ def test_the_share_on_patches_stands_beside_a_name_where_it_is_below_nine_tenths
     assert {"mean of heads", "head 0", "head 1"} <= set(texts(draw(weights(1, 3))))
     most = texts(draw(weights(1, 1), masses=torch.tensor([[0.07]])))
     assert any(text.startswith("At least 90% of each map's attention falls on patches") for text in most)
-    small = texts(draw(weights(8, 13), masses=torch.full((8, 13), 0.31)))
+    small = texts(draw(weights(1, 13), masses=torch.full((1, 13), 0.31)))
     assert {"mean of heads · 69%", "head 11 · 69%"} <= set(small)  # where there is no room, the notes alone say of what
     alone = attention_figure(
         images(1), weights(1, 1), ["rollout"], [""], "", "", masses=torch.tensor([[0.31]]), what="rollout"
@@ -244,18 +236,16 @@ def test_grey_images_are_grey_and_large_ones_are_resampled():
     assert crops(attention_figure(large, weights(1, 1), ["a"], [""], "", ""))[0].std() > 5
 
 
-@pytest.mark.parametrize(("panels", "lines"), [(1, 1), (4, 1), (13, 1), (16, 2), (17, 2), (40, 4)])
+@pytest.mark.parametrize(("panels", "lines"), [(1, 1), (13, 1), (17, 2), (40, 4)])
 def test_many_panels_go_on_in_lines_of_equal_length(panels, lines):
-    boxes = [axes.get_window_extent() for axes in Sheet(2, 1, panels, (8, 8), (32, 32), "", "").axes[0]]
+    boxes = [axes.get_window_extent() for axes in Sheet(1, 1, panels, (8, 8), (32, 32), "", "").axes[0]]
     assert len({round(box.y0) for box in boxes}) == lines
     assert len({round(box.x0) for box in boxes}) == 1 + -(-panels // lines)
     assert 0.8 * 150 <= boxes[0].width <= 2.4 * 150
     assert round(boxes[0].width) % 32 == round(boxes[0].height) % 32 == 0
 
 
-@pytest.mark.parametrize(
-    ("count", "panels", "across"), [(1, 1, 1), (2, 1, 2), (4, 1, 2), (7, 1, 3), (8, 1, 3), (5, 2, 2), (8, 3, 1)]
-)
+@pytest.mark.parametrize(("count", "panels", "across"), [(1, 1, 1), (4, 1, 2), (7, 1, 3), (5, 2, 2), (3, 3, 1)])
 def test_images_with_few_panels_stand_beside_each_other(count, panels, across):
     for beside, expected in ((True, across), (False, 1)):
         sheet = Sheet(count, 1, panels, (8, 8), (32, 32), "", "", beside=beside)
@@ -321,8 +311,9 @@ def test_the_distance_figure_has_its_points_where_the_values_are():
 
 
 def test_a_film_has_a_frame_for_each_moment_one_palette_and_a_long_last_frame(tmp_path):
-    frames = film(3, query=(1, 1))
-    path = tmp_path / "film.gif"
+    moments = ["epoch 1 of 3", "epoch 2 of 3", "epoch 3 of 3"]
+    frames = film_frames(images()[0], weights(3, 2), moments, names(2), "cat", "Title", "subtitle", query=(1, 1))
+    path, pictures = tmp_path / "film.gif", [rendered(frame) for frame in frames]
     save_film(frames, path, seconds=0.25)
     with Image.open(path) as gif:
         assert gif.n_frames == 3
@@ -333,16 +324,15 @@ def test_a_film_has_a_frame_for_each_moment_one_palette_and_a_long_last_frame(tm
             durations.append(gif.info["duration"])
             shown.append(np.asarray(gif.convert("RGB")))
     assert durations == [250, 250, 750]
-    for frame, picture in zip(frames, shown, strict=True):
+    for frame, exact, picture in zip(frames, pictures, shown, strict=True):
         assert (picture[0, 0] == [255, 255, 255]).all()
-        assert np.abs(picture.astype(int) - rendered(frame)).mean() < 1.5
-        for wanted, found in zip(crops(frame)[1:], crops(frame, picture)[1:], strict=True):  # maps and bar
+        assert np.abs(picture.astype(int) - exact).mean() < 1.5
+        for wanted, found in zip(crops(frame, exact)[1:], crops(frame, picture)[1:], strict=True):  # maps and bar
             away = np.abs(found.astype(int) - wanted).max(-1)
             assert np.quantile(away, 0.95) <= 6
-    save_film(frames, tmp_path / "again.gif", seconds=0.25)
+    save_film(pictures, tmp_path / "again.gif", seconds=0.25)
     assert path.read_bytes() == (tmp_path / "again.gif").read_bytes()
-    moments = [next(text for text in texts(frame) if text.startswith("epoch")) for frame in frames]
-    assert moments == ["epoch 1 of 3", "epoch 2 of 3", "epoch 3 of 3"]
+    assert [next(text for text in texts(frame) if text.startswith("epoch")) for frame in frames] == moments
 
 
 def test_the_frames_of_a_film_share_one_scale():
@@ -353,9 +343,6 @@ def test_the_frames_of_a_film_share_one_scale():
     assert (before == 51).all()
     assert after[0, 0] == 255
     assert (after.ravel()[1:] == 51).all()
-    assert (
-        rendered(first) == rendered(film_frames(images()[0], maps, ["a", "b"], ["mean"], "cat", "Title", "")[0])
-    ).all()
 
 
 def test_frames_of_few_colours_keep_them(tmp_path):

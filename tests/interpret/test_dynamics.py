@@ -30,13 +30,6 @@ def test_stable_rank_is_that_of_the_singular_values(shape):
     expected = values.square().sum(-1) / values[:, 0].square()
     torch.testing.assert_close(stable_rank(matrices).double(), expected, rtol=1e-4, atol=0)
     torch.testing.assert_close(stable_rank(matrices * 1e-6).double(), expected, rtol=1e-4, atol=0)
-
-
-def test_stable_rank_of_known_matrices():
-    same, one = torch.eye(6)[None], noise(1, 6, 1) @ noise(1, 1, 9)
-    several = torch.diag(torch.tensor([2.0, 2.0, 1.0, 0.0]))[None]
-    found = [stable_rank(matrix).item() for matrix in (same, one, several)]
-    assert found == pytest.approx([6, 1, 9 / 4], rel=1e-5)
     assert stable_rank(torch.zeros(1, 3, 3)).isnan().all()
 
 

@@ -58,13 +58,6 @@ def test_rollout_by_its_definition(fuse):
     torch.testing.assert_close(found.sum(-1), torch.ones(2, 13), rtol=0, atol=1e-5)
 
 
-def test_rollout_multiplies_in_the_order_of_layers():
-    first = torch.tensor([[0.0, 1, 0], [0, 1, 0], [0, 0, 1]])[None, None]  # the first layer: 0 takes from 1
-    second = torch.tensor([[1.0, 0, 0], [0, 1, 0], [1, 0, 0]])[None, None]  # then 2 takes from 0
-    assert attention_rollout([first, second])[0, 2, 1] == 0.25  # so 2 has something of 1
-    assert attention_rollout([second, first])[0, 2, 1] == 0
-
-
 def test_discarding_keeps_the_prefix_columns_and_drops_the_smallest():
     weights = random_weights(1, 1)
     found = attention_rollout([weights], discard=0.5, num_prefix_tokens=1)[0] - 0.5 * torch.eye(13)

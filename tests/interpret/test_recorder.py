@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -103,25 +104,38 @@ def parameter_of(matrix: Matrix, prefix: str) -> tuple[str, slice]:
     return f"{prefix}blocks.{matrix.layer}.attn.qkv.weight", slice(third * dim, (third + 1) * dim)
 
 
-KINDS = {"reconstruct": CONFIG, "classify by muon": changed(CLASSIFY, optim={"name": "muon"})}
+KINDS = {"reconstruct": CONFIG, "classify by muon": changed(CLASSIFY, optim={"name": "muon", "ema": 0.9})}
 DIMS, HEADS = {"encoder": 16, "decoder": 12}, {"encoder": 2, "decoder": 3}
-Case = tuple[Dynamics, Witness, dict[str, str]]
+
+
+class Case(NamedTuple):
+    """A training that was recorded, what really was, and what the names of each part's parameters begin with."""
+
+    run: Run
+    losses: list[float]
+    found: Dynamics
+    seen: Witness
+    norms: list[float]
+    parts: dict[str, str]
 
 
 @pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
 def case(request) -> Case:
-    """What was recorded of a training, what really was, and what the names of each part's parameters begin with."""
-    found = recorded(request.param)[1]
-    run = setup(request.param, dataset())
-    run.callbacks.append(seen := Witness(run.model))
-    assert len(list(train_steps(run))) == STEPS
+    run, recorder = recording(request.param)
+    losses = [step.loss for step in train_steps(run)]
+    found = recorder.read()
+    again = setup(request.param, dataset())
+    again.callbacks.append(seen := Witness(again.model))
+    norms = [step.grad_norm for step in train_steps(again)]
+    assert len(norms) == STEPS
     assert found.steps.tolist() == [1, 2, 4, 8, 9]
     classifies = request.param.train.objective == "classify"
-    return found, seen, {"encoder": ""} if classifies else {"encoder": "encoder.", "decoder": "decoder."}
+    parts = {"encoder": ""} if classifies else {"encoder": "encoder.", "decoder": "decoder."}
+    return Case(run, losses, found, seen, norms, parts)
 
 
 def test_every_quantity_is_what_it_says(case):
-    found, seen, parts = case
+    found, seen, parts = case.found, case.seen, case.parts
     for place, matrix in enumerate(found.matrices):
         key, rows = parameter_of(matrix, parts[matrix.part])
         first = seen.first[key].squeeze(0)[rows].flatten(1)
@@ -145,7 +159,7 @@ def test_every_quantity_is_what_it_says(case):
 
 
 def test_every_product_of_a_head_is_what_it_says(case):
-    found, seen, parts = case
+    found, seen, parts = case.found, case.seen, case.parts
     for part, prefix in parts.items():
         products, size = found.recorded[f"{part}.products"], DIMS[part] // HEADS[part]
         assert products.shape == (5, 3 if part == "encoder" else 1, HEADS[part])
@@ -159,7 +173,7 @@ def test_every_product_of_a_head_is_what_it_says(case):
 
 
 def test_every_third_of_a_bias_is_what_it_says(case):
-    found, seen, parts = case
+    found, seen, parts = case.found, case.seen, case.parts
     assert sum("bias" in name for name in found.recorded) == 2 * len(parts)
     for part, prefix in parts.items():
         for kind, values in (("bias_gradients", seen.gradients), ("bias_norms", seen.afters)):
@@ -170,14 +184,11 @@ def test_every_third_of_a_bias_is_what_it_says(case):
                 torch.testing.assert_close(measured[record, layer].double(), expected, rtol=1e-5, atol=0)
 
 
-def test_gradient_is_the_whole_batchs_before_clipping():
+def test_gradient_is_the_whole_batchs_before_clipping(case):
     """All gradients together have the length that a step tells, which is far above the one they are clipped to."""
-    run = setup(CONFIG, dataset())
-    run.callbacks.append(witness := Witness(run.model))
-    told = [step.grad_norm for step in train_steps(run)]
-    seen = [torch.stack([value.norm() for value in of.values()]).norm().item() for of in witness.gradients]
-    assert told == pytest.approx(seen, rel=1e-5)
-    assert min(told) > 5 * CONFIG.optim.clip_grad
+    seen = [torch.stack([value.norm() for value in of.values()]).norm().item() for of in case.seen.gradients]
+    assert case.norms == pytest.approx(seen, rel=1e-5)
+    assert min(case.norms) > 5 * CONFIG.optim.clip_grad
 
 
 LAYER = {"W_Q", "W_K", "W_V", "W_O", "fc1", "fc2"}
@@ -186,9 +197,7 @@ LAYER = {"W_Q", "W_K", "W_V", "W_O", "fc1", "fc2"}
 @pytest.mark.parametrize(
     ("config", "encoder", "decoder"),
     [
-        (CONFIG, LAYER | {"W_E", "pos_embed"}, LAYER | {"embed", "pred"}),
         (changed(CONFIG, model={"pos_embed": "sincos"}), LAYER | {"W_E"}, LAYER | {"embed", "pred"}),
-        (CLASSIFY, LAYER | {"W_E", "pos_embed", "head"}, set()),
         (changed(CLASSIFY, model={"qkv": "identity"}), {"W_E", "pos_embed", "head", "W_O", "fc1", "fc2"}, set()),
     ],
 )
@@ -214,8 +223,8 @@ def test_frozen_parts_get_nothing_and_stay():
     assert (found.recorded["encoder.products"][:, 1] == 0).all()
 
 
-def test_key_bias_has_no_gradient_but_rounding():
-    gradients = recorded(CONFIG)[1].recorded["encoder.bias_gradients"]  # (records, layers, 3)
+def test_key_bias_has_no_gradient_but_rounding(case):
+    gradients = case.found.recorded["encoder.bias_gradients"]  # (records, layers, 3)
     assert (gradients > 0).any()
     assert (gradients[:, :, 1] < 1e-4 * gradients[:, :, [0, 2]].amin(2)).all()
 
@@ -243,13 +252,10 @@ def test_first_steps_every_so_many_and_the_last_are_recorded(every, total, steps
     assert [step for step in range(1, total + 1) if is_recorded(step, every, total)] == steps
 
 
-@pytest.mark.parametrize("config", [CONFIG, changed(CLASSIFY, optim={"ema": 0.9})], ids=["reconstruct", "classify"])
-def test_a_training_that_is_watched_is_the_same_to_the_bit(config):
-    alone = setup(config, dataset())
-    losses = [step.loss for step in train_steps(alone)]
-    watched, _ = recording(config)
-    assert [step.loss for step in train_steps(watched)] == losses
-    assert_same(watched.result.state_dict(), alone.result.state_dict())
+def test_a_training_that_is_watched_is_the_same_to_the_bit(case):
+    alone = setup(case.run.config, dataset())
+    assert [step.loss for step in train_steps(alone)] == case.losses
+    assert_same(case.run.result.state_dict(), alone.result.state_dict())
 
 
 def test_nothing_is_measured_between_records(monkeypatch):

@@ -91,8 +91,8 @@ def make_run() -> MakeRun:
 
 @pytest.fixture(scope="session")
 def pretrained(make_run, tmp_path_factory) -> Path:
-    """A finished pretraining with snapshots; not to be changed."""
-    return make_run(tmp_path_factory.mktemp("runs") / "pretrained", pictures=True)
+    """A finished pretraining with snapshots, that recorded its dynamics; not to be changed."""
+    return make_run(tmp_path_factory.mktemp("runs") / "pretrained", dynamics_every=2, pictures=True)
 
 
 @pytest.fixture(scope="session")

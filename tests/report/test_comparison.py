@@ -77,10 +77,14 @@ def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
 
 
 def test_columns_that_nobody_fills_are_left_out_and_a_probe_is_found(tmp_path):
-    rows = compared(finished(tmp_path / "probed", 0.5, linear=0.61), finished(tmp_path / "not", 0.4, epochs=3))
+    probed = finished(tmp_path / "probed", 0.5, linear=0.61)
+    rows = compared(probed, finished(tmp_path / "not", 0.4, epochs=3))
     assert [row["linear probe"] for row in rows] == ["61.00%", ""]
     assert "neighbours" not in rows[0]
     assert "loss" not in rows[0]
+    (row,) = compared(changed(probed, "probe/results.json", **{"settings.every_layer": True}))
+    assert "linear probe" not in row
+    assert row["linear probe, best layer"] == "61.00%"
 
 
 def test_tables_are_aligned_and_markdown_cells_stay_cells():
@@ -114,13 +118,6 @@ def test_a_run_twice_is_refused_and_a_seed_twice_is_no_spread(tmp_path):
 )  # fmt: skip
 def test_a_probe_of_others_is_not_shown(file, values, tmp_path):
     assert "linear probe" not in compared(changed(finished(tmp_path / "a", 0.5, linear=0.6), file, **values))[0]
-
-
-def test_a_probe_of_every_layer_stands_apart(tmp_path):
-    run = changed(finished(tmp_path / "a", 0.5, linear=0.6), "probe/results.json", **{"settings.every_layer": True})
-    (row,) = compared(run)
-    assert "linear probe" not in row
-    assert row["linear probe, best layer"] == "60.00%"
 
 
 @pytest.mark.parametrize(
@@ -307,46 +304,37 @@ def test_the_test_images_are_the_end_of_a_run_that_was_measured_on_them_since(ke
         assert " ".join(figure.texts[1].get_text().split()).endswith(f"in the end, on {images} of Noise")
 
 
-def test_hours_that_cannot_be_drawn_are_one_line(tmp_path, capsys):
+def test_hours_that_cannot_be_drawn_are_one_line(tmp_path, refused):
     run = over_hours(tmp_path / "run", "val_accuracy", [0.5], 0.6)
     unmeasured = classified(tmp_path / "unmeasured", [0.1], 0.5)
-    assert "--plot" in refusal(capsys, run, "--hours")
-    assert "run.val_every" in refusal(capsys, unmeasured, "--hours", "--plot", tmp_path / "a.png")
+    assert "--plot" in refused("compare", run, "--hours")
+    assert "run.val_every" in refused("compare", unmeasured, "--hours", "--plot", tmp_path / "a.png")
     (run / "metrics.jsonl").write_text('{"epoch": 1, "val_accuracy": 0.5}\n')  # of an earlier version
-    assert "'seconds'" in refusal(capsys, run, "--hours", "--plot", tmp_path / "a.png")
+    assert "'seconds'" in refused("compare", run, "--hours", "--plot", tmp_path / "a.png")
     assert not (tmp_path / "a.png").exists()
 
 
-def refusal(capsys, *argv: object) -> str:
-    """The one line of a command that does not do what it is asked for."""
-    assert main(["compare", *map(str, argv)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert len(captured.err.strip().splitlines()) == 1
-    return captured.err
-
-
 @pytest.mark.parametrize("file", ["summary.json", "config.yaml"])
-@pytest.mark.parametrize("content", [None, "{", "[1]", ""])
-def test_what_is_no_finished_run_is_one_line(tmp_path, file, content, capsys):
+def test_what_is_no_finished_run_is_one_line(tmp_path, file, refused):
     folder = finished(tmp_path / "run", 0.5)
-    (folder / file).unlink()
-    if content is not None:
+    for content in ("{", "[1]", ""):
         (folder / file).write_text(content)
-    assert "run" in refusal(capsys, folder)
+        assert "run" in refused("compare", folder)
+    (folder / file).unlink()
+    assert "run" in refused("compare", folder)
 
 
-def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(tmp_path, capsys):
+def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(tmp_path, refused):
     runs = [classified(tmp_path / str(n), [0.1, 0.2], 0.5, batch_size=n) for n in range(1, 7)]
     out = tmp_path / "a.png"
-    assert "6 kinds of runs" in refusal(capsys, *runs, "--plot", out)
-    assert "--plot" in refusal(capsys, runs[0], "--plot", tmp_path / "a.jpg")
-    assert "is not a folder" in refusal(capsys, runs[0], "--plot", tmp_path / "1" / "config.yaml" / "a.png")
+    assert "6 kinds of runs" in refused("compare", *runs, "--plot", out)
+    assert "--plot" in refused("compare", runs[0], "--plot", tmp_path / "a.jpg")
+    assert "is not a folder" in refused("compare", runs[0], "--plot", tmp_path / "1" / "config.yaml" / "a.png")
     summary = (runs[2] / "summary.json").read_text()
     (runs[2] / "summary.json").write_text(summary.replace("test_loss", "another"))
-    assert "cannot be drawn" in refusal(capsys, runs[2], "--plot", out)
+    assert "cannot be drawn" in refused("compare", runs[2], "--plot", out)
     (runs[1] / "metrics.jsonl").write_text("{\n{}\n")
-    assert "metrics.jsonl" in refusal(capsys, runs[1], "--plot", out)
+    assert "metrics.jsonl" in refused("compare", runs[1], "--plot", out)
     assert not list(tmp_path.glob("a.*"))
     assert main(["compare", str(runs[0]), "--plot", str(out)]) == 0
     assert out.read_bytes().startswith(b"\x89PNG")

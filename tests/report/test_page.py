@@ -10,21 +10,25 @@ import shlex
 import shutil
 from collections import Counter
 from functools import cache
-from html.parser import HTMLParser
 from importlib import import_module
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from figures.test_document import Read as ReadText
 from PIL import Image
+from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+from tiny import without_charts
 
 from vit.cli.options import read_options
 from vit.config import Config
 from vit.errors import UserError, one_line
 from vit.figures import png_of
+from vit.figures.document import data_uri
 from vit.figures.strip import GAP
 from vit.figures.style import DARK, LIGHT, printable
 from vit.interpret import DynamicsError, read_dynamics
@@ -53,19 +57,16 @@ RESULTS = {
 }  # fmt: skip
 
 
-class Read(HTMLParser):
-    """What a browser would take for tags and for text."""
+class Read(ReadText):
+    """What a browser would take for tags, for text and for rows of tables."""
 
     def __init__(self, page: str):
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
         self.rows: list[list[str]] = []
         self.in_cell = False
-        self.feed(page)
+        super().__init__(page)
 
     def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
+        super().handle_starttag(tag, attrs)
         if tag == "tr":
             self.rows.append([])
         if tag in ("td", "th"):
@@ -76,7 +77,7 @@ class Read(HTMLParser):
         self.in_cell = self.in_cell and tag not in ("td", "th")
 
     def handle_data(self, data):
-        self.text.append(data)
+        super().handle_data(data)
         if self.in_cell:
             self.rows[-1][-1] += data
 
@@ -92,14 +93,21 @@ class Read(HTMLParser):
         ]
 
 
-def read(folder: Path) -> Read:
-    return Read(page_of(folder))
-
-
 @cache
 def page_of(folder: Path) -> str:
-    """The page about a run that does not change."""
+    """The whole page about a run that does not change."""
     return report_page(read_run(folder))
+
+
+def read(folder: Path, out: Path | None = None) -> Read:
+    """The page about a run, but for its charts."""
+    with without_charts():
+        return Read(report_page(read_run(folder), out))
+
+
+@pytest.fixture(scope="module")
+def page(pretrained) -> Read:
+    return read(pretrained)
 
 
 @pytest.fixture
@@ -110,8 +118,8 @@ def copied(pretrained, tmp_path) -> Path:
 # ---- What it says ----------------------------------------------------------------------------------------------------
 
 
-def test_figures_are_those_of_the_summary(pretrained):
-    summary, page = json.loads((pretrained / "summary.json").read_text()), read(pretrained)
+def test_figures_are_those_of_the_summary(pretrained, page):
+    summary = json.loads((pretrained / "summary.json").read_text())
     rows = {row[0]: row[-1] for row in page.rows}
     baselines, found = summary["test_loss_of_baselines"], summary["neighbours"]
     assert rows["the model"] == f"{summary['test_loss']:.4f}"
@@ -147,32 +155,28 @@ def test_a_classifier_has_its_own_figures(classifier):
     assert "fills in" not in page.words
 
 
-def test_neighbours_are_a_curve_of_a_run_that_searched_them_while_it_trained(copied, pretrained):
-    assert not read(pretrained).pictures("nearest neighbours over")
-    lines = [{"step": 3 * epoch, "epoch": 1.0 * epoch, "val_knn_accuracy": 0.25 * epoch} for epoch in (1, 2)]
-    with (copied / "metrics.jsonl").open("a") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines)
-    found = json.loads((copied / "summary.json").read_text())["neighbours"]
-    ends = f"test images at the end {found['encoder_accuracy']:.1%}; by raw pixels {found['raw_pixel_accuracy']:.1%}"
-    page = read(copied)
-    assert len(page.pictures(f"nearest neighbours over 2.0 epochs: from 25.0% to 50.0%; {ends}")) == 1
-    assert len(page.pictures("loss over the hidden patches over")) == 1
-
-
-def test_each_curve_of_two_views_has_its_panel(copied):
+def test_neighbours_searched_in_training_and_each_loss_of_two_views_are_curves(copied, page):
+    assert not page.pictures("nearest neighbours over")
     config, metrics = (copied / name for name in ("config.yaml", "metrics.jsonl"))
     config.write_text(config.read_text().replace("contrast: 0.0", "contrast: 1.0"))
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     more = [line | {"masked_loss": line["loss"], "pair_accuracy": 0.25 * n} for n, line in enumerate(lines[:4])]
+    more += [{"step": 3 * epoch, "epoch": 1.0 * epoch, "val_knn_accuracy": 0.25 * epoch} for epoch in (1, 2)]
     metrics.write_text("".join(json.dumps(line) + "\n" for line in more))
+    found = json.loads((copied / "summary.json").read_text())["neighbours"]
+    ends = f"test images at the end {found['encoder_accuracy']:.1%}; by raw pixels {found['raw_pixel_accuracy']:.1%}"
     page = read(copied)
-    found = "other view found among the batch's over 1.3 epochs: from 0.0% to 75.0%"
-    assert [len(page.pictures(alt)) for alt in ("loss over the hidden patches over", found)] == [1, 1]
+    for alt in (
+        f"nearest neighbours over 2.0 epochs: from 25.0% to 50.0%; {ends}",
+        "loss over the hidden patches over",
+        "other view found among the batch's over 2.0 epochs: from 0.0% to 75.0%",
+    ):
+        assert len(page.pictures(alt)) == 1
     assert "that it does not see, and which two views are of one image." in page.words
 
 
-def test_every_setting_that_differs_is_shown_with_its_default_and_all_are_folded(pretrained):
-    page, defaults = read(pretrained), flat_settings(Config().to_dict())
+def test_every_setting_that_differs_is_shown_with_its_default_and_all_are_folded(pretrained, page):
+    defaults = flat_settings(Config().to_dict())
     given = read_run(pretrained).settings
     changed = {key: value for key, value in given.items() if value != defaults[key]}
     assert len(changed) > 10
@@ -184,8 +188,8 @@ def test_every_setting_that_differs_is_shown_with_its_default_and_all_are_folded
     assert sum(len(row) == 3 and "." in row[0] for row in page.rows) == len(changed)
 
 
-def test_images_are_the_kept_ones_and_are_filled_in_at_each_moment(pretrained):
-    page, kept = read(pretrained), read_sample_images(pretrained / "showcase.safetensors").images
+def test_images_are_the_kept_ones_and_are_filled_in_at_each_moment(pretrained, page):
+    kept = read_sample_images(pretrained / "showcase.safetensors").images
     filled = page.pictures("filled in by")
     (original, *again), (seen,) = page.pictures("images: cat"), page.pictures("as the model sees them")
     assert all((original == other).all() for other in again)
@@ -203,9 +207,15 @@ def test_images_are_the_kept_ones_and_are_filled_in_at_each_moment(pretrained):
     assert len(page.pictures("the class token looks: step")) == 3
 
 
-def test_an_unfinished_run_says_so_and_how_to_go_on(make_run, tmp_path):
-    folder = make_run(tmp_path / "half", finished=False, snapshots=0)
-    page = Read(report_page(read_run(folder)))
+@pytest.fixture(scope="module")
+def half(make_run, tmp_path_factory) -> Path:
+    """A run that stopped half-way; not to be changed."""
+    return make_run(tmp_path_factory.mktemp("runs") / "half", finished=False, snapshots=0)
+
+
+def test_an_unfinished_run_says_so_and_how_to_go_on(half, tmp_path):
+    folder = shutil.copytree(half, tmp_path / "half")
+    page = read(folder)
     assert "This run is not finished" in page.words
     assert "1.0 of 2 epochs are done" in page.words
     assert "What came out" not in page.text
@@ -215,40 +225,32 @@ def test_an_unfinished_run_says_so_and_how_to_go_on(make_run, tmp_path):
 
     (folder / "metrics.jsonl").unlink()  # it has only begun
     shutil.rmtree(folder / "checkpoints")
-    page = Read(report_page(read_run(folder)))
+    page = read(folder)
     assert "0.0 of 2 epochs are done" in page.words
     assert "How it went" not in page.text
     assert "Where it looks" not in page.text
 
 
-def test_without_kept_images_the_run_s_own_pictures_stand_for_them(copied, pretrained):
-    drawn = [
-        base64.b64encode((copied / name).read_bytes()).decode() for name in ("reconstructions.png", "attention.png")
-    ]
-    assert not any(picture in page_of(pretrained) for picture in drawn)
+def test_without_kept_images_the_run_s_own_pictures_stand_for_them(copied, page):
+    drawn = [data_uri((copied / name).read_bytes()) for name in ("reconstructions.png", "attention.png")]
+    shown = [attrs["src"] for tag, attrs in page.tags if tag == "img"]
+    assert not any(picture in shown for picture in drawn)
     (copied / "showcase.safetensors").unlink()
-    page = report_page(read_run(copied))
-    assert all(picture in page for picture in drawn)
-    assert "Where it looks" not in Read(page).text
-
-
-@pytest.fixture(scope="module")
-def recorded(make_run, tmp_path_factory) -> Path:
-    """A finished pretraining that recorded its dynamics; not to be changed."""
-    return make_run(tmp_path_factory.mktemp("runs") / "recorded", dynamics_every=2)
+    page = read(copied)
+    assert set(drawn) <= {attrs["src"] for tag, attrs in page.tags if tag == "img"}
+    assert "Where it looks" not in page.text
 
 
 @pytest.mark.slow
-def test_dynamics_are_drawn_for_both_themes_where_they_were_recorded(recorded, tmp_path):
-    run = shutil.copytree(recorded, tmp_path / "run")
-    found = dynamics_picture(read_run(run))
+def test_dynamics_are_drawn_for_both_themes_where_they_were_recorded(copied):
+    found = dynamics_picture(read_run(copied))
     light, dark = (base64.b64decode(found[theme].partition(",")[2]) for theme in ("light", "dark"))
-    assert png_of(figure_of_dynamics(read_dynamics(run / "dynamics.safetensors")), WIDE_DPI) == light != dark
-    (run / "dynamics.safetensors").write_bytes(b"cut")
+    assert png_of(figure_of_dynamics(read_dynamics(copied / "dynamics.safetensors")), WIDE_DPI) == light != dark
+    (copied / "dynamics.safetensors").write_bytes(b"cut")
     with pytest.raises(DynamicsError, match=r"dynamics\.safetensors"):
-        dynamics_picture(read_run(run))
-    (run / "dynamics.safetensors").unlink()
-    assert dynamics_picture(read_run(run)) is None
+        dynamics_picture(read_run(copied))
+    (copied / "dynamics.safetensors").unlink()
+    assert dynamics_picture(read_run(copied)) is None
 
 
 def own_results(folder: Path) -> dict[str, Any]:
@@ -265,7 +267,7 @@ def test_evaluations_below_the_run_are_taken_in_and_damaged_ones_told_of(copied)
     }.items():  # fmt: skip
         (copied / name).mkdir(parents=True)
         (copied / name / "results.json").write_text(text)
-    page = Read(report_page(read_run(copied)))
+    page = read(copied)
     rows = [tuple(row[:2]) for row in page.rows]
     assert ("nearest-neighbour accuracy", "43.21%") in rows
     assert rows.count(("linear probe of frozen features", "54.32% ± 1.23% over 2 seeds")) == 2
@@ -325,15 +327,18 @@ def scored(folder: Path, accuracy: float) -> Path:
 
 
 @pytest.mark.usefixtures("_no_quickstart")
-def test_what_to_do_next_depends_on_what_came_out(copied, classifier, make_run, tmp_path):
+def test_what_to_do_next_depends_on_what_came_out(copied, classifier, half, tmp_path):
+    known = f"{shipped('vit-tiny-p4-cifar10')['figures']['measured'][0]['knn']['accuracy']:.1%} on"
     titles = {}
     for name, folder in {
         "lost": scored(copied, 0.4), "won": scored(shutil.copytree(copied, tmp_path / "won"), 0.6),
-        "taught": classifier, "half": make_run(tmp_path / "half", finished=False, snapshots=0),
+        "taught": classifier, "half": half,
     }.items():  # fmt: skip
         record = read_run(folder)
         titles[name] = [what.partition(" ")[0] for what, _ in next_steps(record)]
-        page = "".join(Read(report_page(record)).text)
+        text = read(folder)
+        assert (known in text.words) == (name == "lost")  # what longer training gave
+        page = "".join(text.text)
         assert page.index("What came out" if record.summary else "What to do next") < page.index("How it went")
         for what, line in next_steps(record):
             assert page.count(what) == page.count(line) == 1  # not among the commands to repeat it too
@@ -361,31 +366,26 @@ def test_steps_after_it_train_on_the_same_images_from_its_weights(copied):
     assert settings | {"train.epochs": 0} == record.settings | {"train.epochs": 0}
 
 
-def test_who_loses_to_raw_pixels_is_told_what_longer_training_gave(copied):
-    known = f"{shipped('vit-tiny-p4-cifar10')['figures']['measured'][0]['knn']['accuracy']:.1%} on"
-    for accuracy in (0.4, 0.6):
-        words = Read(report_page(read_run(scored(copied, accuracy)))).words
-        assert (known in words) == (accuracy < 0.5)
-
-
 def test_a_page_to_explore_is_linked_from_wherever_the_report_stands(copied):
     (copied / "explore.html").write_text("<!doctype html>")
     out = copied.parent / "else where" / "page.html"
     for place, link in ((None, "explore.html"), (out, "../run/explore.html")):
-        page = Read(report_page(read_run(copied), place))
-        assert [attrs["href"] for tag, attrs in page.tags if tag == "a" and not attrs["href"].startswith("#")] == [link]
-    write_report(copied, out)
+        tags = read(copied, place).tags
+        assert [attrs["href"] for tag, attrs in tags if tag == "a" and not attrs["href"].startswith("#")] == [link]
+    with without_charts():
+        write_report(copied, out)
     assert 'href="../run/explore.html"' in out.read_text(encoding="utf-8")
 
 
-def test_a_warning_stands_once(make_run, tmp_path):
-    folder = make_run(tmp_path / "offline", warning="CIFAR-10 could not be had.")
-    results = own_results(folder)
+def test_a_warning_stands_once(copied):
+    results, summary = own_results(copied), json.loads((copied / "summary.json").read_text())
+    summary["data"]["warning"] = "CIFAR-10 could not be had."
+    (copied / "summary.json").write_text(json.dumps(summary))
     for name, warning in {"same": "CIFAR-10 could not be had.", "other": "Another one."}.items():
-        (folder / name).mkdir()
+        (copied / name).mkdir()
         data = results["data"] | {"warning": warning}
-        (folder / name / "results.json").write_text(json.dumps(results | {"data": data}))
-    words = read(folder).words
+        (copied / name / "results.json").write_text(json.dumps(results | {"data": data}))
+    words = read(copied).words
     assert (words.count("CIFAR-10 could not be had."), words.count("Another one.")) == (1, 1)
 
 
@@ -409,10 +409,10 @@ def refusal(folder: Path, out: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["my notes", "", "<!doctype html><p>a page"])
-def test_another_file_is_left_as_it_is(copied, content):
-    (copied / "report.html").write_text(content)
-    assert "report.html" in refusal(copied, copied / "report.html")
+def test_another_file_is_left_as_it_is(copied):
+    for content in ("my notes", "", "<!doctype html><p>a page"):
+        (copied / "report.html").write_text(content)
+        assert "report.html" in refusal(copied, copied / "report.html")
     (copied / "folder.html").mkdir()
     assert "folder.html" in refusal(copied, copied / "folder.html")
 
@@ -503,14 +503,10 @@ return found;
 
 @pytest.fixture
 def show(driver, tmp_path):
-    """`show(folder, width, scheme)` opens the page about a run; it must ask for nothing and stay silent."""
+    """`show(folder)` opens the page about a run, which must ask for nothing and stay silent."""
     driver.get_log("browser")
 
-    def show(folder: Path, width: int, scheme: str) -> None:
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    def show(folder: Path) -> None:
         (tmp_path / "page.html").write_text(page_of(folder), encoding="utf-8")
         driver.get((tmp_path / "page.html").as_uri())
 
@@ -526,36 +522,42 @@ def show(driver, tmp_path):
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-@pytest.mark.parametrize(
-    ("which", "width", "scheme"),
-    [("recorded", 1280, "light"), ("recorded", 390, "dark"), ("hostile", 390, "light"), ("hostile", 1280, "dark")],
-)
-def test_page_fits_and_can_be_read(which, width, scheme, show, driver, request):
-    folder = request.getfixturevalue(which)
-    show(folder, width, scheme)
+def look(driver: Chrome, width: int, scheme: str = "light") -> None:
+    """The open page on a screen so wide, light or dark."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+@pytest.mark.parametrize(("which", "schemes"), [("pretrained", ("light", "dark")), ("hostile", ("dark", "light"))])
+def test_page_fits_and_can_be_read(which, schemes, show, driver, request):
+    show(request.getfixturevalue(which))
     driver.execute_script("for (const e of document.querySelectorAll('details')) e.open = true")
-    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
-    wide = driver.execute_script(
-        """return [...document.querySelectorAll('body *')].filter((e) => e.getBoundingClientRect().right > innerWidth + 1
-        && !e.closest('.scroll, .line, .wide, .broad')).map((e) => e.outerHTML.slice(0, 200))"""
-    )
-    assert wide == []
-    contrasts = driver.execute_script(CONTRAST)
-    assert len(contrasts) > 100
-    assert min(contrasts)[0] >= 4.5, min(contrasts)
-    broken = "return [...document.images].filter((e) => !e.complete || !e.naturalWidth).map((e) => e.alt)"
-    assert driver.execute_script(broken) == []
-    paper = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
-    theme = DARK if scheme == "dark" else LIGHT
-    rgb = [255] * 3 if theme.paper == "white" else [int(theme.paper[i : i + 2], 16) for i in (1, 3, 5)]
-    assert [int(part) for part in re.findall(r"\d+", paper)] == rgb  # figures have the page's own paper
-    shown = driver.execute_script("return document.querySelector('picture img').currentSrc")
-    dark = driver.execute_script("return document.querySelector('picture source').srcset")
-    assert (shown == dark) == (scheme == "dark")
+    for width, scheme in zip((1280, 390), schemes, strict=True):
+        look(driver, width, scheme)
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+        wide = driver.execute_script(
+            """return [...document.querySelectorAll('body *')].filter((e) => e.getBoundingClientRect().right > innerWidth + 1
+            && !e.closest('.scroll, .line, .wide, .broad')).map((e) => e.outerHTML.slice(0, 200))"""
+        )
+        assert wide == []
+        contrasts = driver.execute_script(CONTRAST)
+        assert len(contrasts) > 100
+        assert min(contrasts)[0] >= 4.5, min(contrasts)
+        broken = "return [...document.images].filter((e) => !e.complete || !e.naturalWidth).map((e) => e.alt)"
+        WebDriverWait(driver, 10, 0.05).until(lambda _, broken=broken: driver.execute_script(broken) == [])
+        paper = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+        theme = DARK if scheme == "dark" else LIGHT
+        rgb = [255] * 3 if theme.paper == "white" else [int(theme.paper[i : i + 2], 16) for i in (1, 3, 5)]
+        assert [int(part) for part in re.findall(r"\d+", paper)] == rgb  # figures have the page's own paper
+        shown = driver.execute_script("return document.querySelector('picture img').currentSrc")
+        dark = driver.execute_script("return document.querySelector('picture source').srcset")
+        assert (shown == dark) == (scheme == "dark")
 
 
 def test_headings_pictures_and_links_are_in_order(pretrained, show, driver):
-    show(pretrained, 1280, "light")
+    show(pretrained)
     levels = driver.execute_script("return [...document.querySelectorAll('h1, h2, h3')].map((e) => +e.tagName[1])")
     assert levels[0] == 1
     assert levels.count(1) == 1
@@ -569,12 +571,12 @@ def test_headings_pictures_and_links_are_in_order(pretrained, show, driver):
                                      link.get_attribute("hash")) == title  # fmt: skip
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_picture_is_larger_when_it_is_clicked_until_it_is_closed(width, pretrained, show, driver):
-    show(pretrained, width, "light")
+def test_a_picture_is_larger_when_it_is_clicked_until_it_is_closed(pretrained, show, driver):
+    show(pretrained)
     large = driver.find_elements(By.CSS_SELECTOR, ".large")
     assert len(large) > 3
-    for figure in large:
+    for width, figure in product((390, 1280), large):
+        look(driver, width)
         link, close = figure.find_elements(By.CSS_SELECTOR, "a")
         before = link.find_element(By.CSS_SELECTOR, "img").size["width"]
         assert not close.is_displayed()
