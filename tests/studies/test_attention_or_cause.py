@@ -106,22 +106,20 @@ def test_one_more_is_hidden_and_no_other(mask):
         assert torch.equal(more.ids_keep, mask.ids_keep[:, kept])  # in the same order
 
 
-@pytest.mark.parametrize("how", ["left out", "mean patch"])
-def test_effects_by_their_definition(mask, inputs, how):
+def test_effects_by_their_definition(mask, inputs):
     model = model_of()
-    found = removal_effects(model, inputs, mask, how)
-    assert found.change.shape == found.error.shape == (5, 12, 6)
-    patches = patchify(inputs, (2, 2))
-    place = mask.ids_keep[2, 4]
-    if how == "left out":
-        other = model(inputs, hide_one_more(mask, 4))
-    else:
-        patches[2, place] = patches[2, mask.mask[2] == 0].mean(0)
-        other = model(unpatchify(patches, (2, 2), GRID), mask)
+    patches, place = patchify(inputs, (2, 2)), mask.ids_keep[2, 4]
+    patches[2, place] = patches[2, mask.mask[2] == 0].mean(0)
     whole, targets = model(inputs, mask)[2], model.targets(inputs)[2]
-    torch.testing.assert_close(found.change[2, :, 4], (other[2] - whole).square().mean(-1))
-    errors = [(one - targets).square().mean(-1) for one in (other[2], whole)]
-    torch.testing.assert_close(found.error[2, :, 4], errors[0] - errors[1])
+    for how, other in (
+        ("left out", model(inputs, hide_one_more(mask, 4))),
+        ("mean patch", model(unpatchify(patches, (2, 2), GRID), mask)),
+    ):
+        found = removal_effects(model, inputs, mask, how)
+        assert found.change.shape == found.error.shape == (5, 12, 6)
+        torch.testing.assert_close(found.change[2, :, 4], (other[2] - whole).square().mean(-1))
+        errors = [(one - targets).square().mean(-1) for one in (other[2], whole)]
+        torch.testing.assert_close(found.error[2, :, 4], errors[0] - errors[1])
 
 
 def test_without_attention_no_patch_rests_on_another(mask, inputs):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from vit.atomic import write_text
 from vit.checkpoints import CheckpointError, save_model
 from vit.checkpoints.native import content_hash
 from vit.config import DecoderConfig, ViTConfig
@@ -25,7 +26,9 @@ from vit.studies.results import StudyError, run_study
 SMALLER = {
     "kinds": {"SCENES": 600, "LEAST": 3},
     "one_hot": {"SIZES": (1, 8)},
-    "static_and_contextual": {"PATCHES": 5, "PLACES": 100, "IMAGES": 6, "CASES": 12},  # there are 64 places
+    "fixed_or_learned": {"COMPARED": ("all learn", "no positions at all", "W_V frozen")},
+    "who_trains_them": {"FROZEN": ("W_Q frozen", "W_V frozen")},
+    "static_and_contextual": {"PATCHES": 2, "PLACES": 100, "IMAGES": 3, "CASES": 12},  # there are 64 places
 }
 SMALL = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=16, depth=1, num_heads=2)
 
@@ -70,7 +73,7 @@ QUICK = ("static-and-contextual", "one-hot")
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in STUDIES],
 )
 def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
-    one_seed, trained, smaller, tmp_path, name
+    one_seed, trained, smaller, tmp_path, monkeypatch, name
 ):
     run_study(name, replace(one_seed), tmp_path / "trained", f"vit study {name}")
     folder = tmp_path / "trained" / name
@@ -90,6 +93,7 @@ def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
         return
 
     experiment = looking_at(one_seed, trained.folder)
+    monkeypatch.setattr(results, "save_figure", lambda figure, path: write_text(path, ""))
     run_study(name, experiment, tmp_path / "checkpoint", "")
     before, now = (rows(tmp_path / kind / name) for kind in ("trained", "checkpoint"))
     assert {key: before[key] for key in now} == now

@@ -9,6 +9,7 @@ from PIL import Image
 from vit.atomic import PARTIAL
 from vit.config import AugmentConfig, Config, DataConfig
 from vit.interpret import AttentionMaps, read_dynamics
+from vit.mae import build_autoencoder
 from vit.masking import make_mask
 from vit.studies import StudyConfig
 from vit.studies import experiment as module
@@ -148,10 +149,11 @@ def test_what_is_frozen_stays_and_all_else_learns(one_seed, trained, arm, stays)
         assert torch.equal(learned.initial.state_dict()[name], value)
 
 
-@pytest.mark.slow
 def test_numbers_that_learn(one_seed, trained):
     def of(arm: str) -> int:
-        return one_seed.models(arm)[0].numbers_that_learn()
+        config = ARMS[arm].config(one_seed.config)
+        model = build_autoencoder(config.model.vit_config(), config.model.decoder_config(), norm_pix_loss=True)
+        return replace(trained, config=config, initial=model).numbers_that_learn()
 
     layers = 2 * [96] + [32]  # widths, of encoder and decoder
     third = sum(width * width + width for width in layers)
@@ -161,6 +163,7 @@ def test_numbers_that_learn(one_seed, trained):
     assert of("no positions in the encoder") == of("all learn")
     fixed = 65 * 96 + 65 * 32
     assert of("all learn") == sum(value.numel() for value in trained.model.state_dict().values()) - fixed
+    assert all(of(arm) > 0 for arm in ARMS)  # whose parts are there, or they are refused
 
 
 def test_uniform_attention_is_uniform(one_seed):
