@@ -141,11 +141,6 @@ def test_the_package_names_what_a_user_asks_for_first():
         from vit import no_such_thing  # noqa: F401
 
 
-def test_every_module_is_named_after_its_work():
-    words = {word for module in MODULES for word in module.split(".")}
-    assert not words & {"utils", "util", "helpers", "misc", "common"}
-
-
 def test_settings_and_commands_are_light_to_import():
     light = ["vit", "vit.config", "vit.pretrained", "vit.runs", *(name for name in MODULES if room(name) == "cli")]
     modules = ", ".join(light)

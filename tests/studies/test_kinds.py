@@ -191,9 +191,7 @@ def test_group_means_by_their_definition():
         for group in range(3):
             expected = beyond[:, half::2][:, labels[half::2] == group].mean(1)
             torch.testing.assert_close(found[:, half, group].float(), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_group_that_a_half_has_not_is_not_a_number():
+    # a group that a half has not is not a number
     labels = torch.tensor([[0, 1], [0, 0]])
     found = group_means([draws(1, 2, 2, 4)], labels, 2)
     assert found[0, 1, 1].isnan().all()
