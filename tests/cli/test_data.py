@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from vit.atomic import write_text
 from vit.config import DataConfig
 from vit.data import load_data
 
@@ -15,7 +16,8 @@ SCENES = ["--data.source", "scenes", "--data.limit", "20"]
 @pytest.mark.parametrize("how", [[], ["--format", "png"]], ids=["jpeg", "png"])
 def test_data_is_described_drawn_and_exported_into_a_folder_that_is_read_by_name(how, tmp_path, called, monkeypatch):
     out, copy = tmp_path / "new" / "sheet.png", tmp_path / "copy"
-    drawn = ["--out", out] if how else []
+    drawn = ["--out", out, "--overwrite"] if how else []
+    write_text(out, "is replaced")
     code, said, _ = called("data", *SCENES, *drawn, "--export", copy, *how)
     assert code == 0
     description = load_data(DataConfig(source="scenes", limit=20), (32, 32)).description

@@ -57,7 +57,7 @@ def vit(place, tmp_path, monkeypatch, called):
     """`vit(*argv)`: exit code, stdout and stderr of `vit evaluate argv`, whose probes need not converge."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("HOME", str(tmp_path))  # the folder cache
-    monkeypatch.setattr("vit.evaluate.probe.MOST_STEPS", 40)
+    monkeypatch.setattr("vit.evaluate.probe.MOST_STEPS", 20)
     return lambda *argv: called("evaluate", *argv)
 
 
