@@ -21,8 +21,11 @@ def test_the_entry_points_are_those_of_the_package():
         import_module(package)
 
 
-@pytest.mark.parametrize("asked", [("vit_tiny_p4_cifar10",), ("load_model", "vit-tiny-p4-cifar10")])
-@pytest.mark.parametrize("options", [{}, {"part": "encoder", "num_classes": 5}])
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [(("vit_tiny_p4_cifar10",), {}), (("load_model", "vit-tiny-p4-cifar10"), {"part": "encoder", "num_classes": 5})],
+    ids=str,
+)
 def test_what_torch_hub_loads_is_what_load_model_loads(asked, options):
     allow = {"allow": ["head.*"]} if options else {}
     with pytest.warns(UserWarning, match="untrained") if options else torch.no_grad():

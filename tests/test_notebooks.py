@@ -65,12 +65,6 @@ def test_it_uses_public_names_that_there_are(notebook):
         assert hasattr(import_module(module), name)
 
 
-def test_it_asks_before_it_answers(notebook):
-    asked = [source(cell).count("**Before you run the next cell:**") for cell in cells(notebook, "markdown")]
-    assert sum(asked) >= 2
-    assert sum(source(cell).startswith("## The measured answer") for cell in cells(notebook, "markdown")) == 1
-
-
 def test_what_it_quotes_of_a_page_stands_there(notebook):
     for row in re.findall(r"^\| .*\d.* \|$", "\n".join(map(source, cells(notebook, "markdown"))), re.MULTILINE):
         assert re.search(rf"^{re.escape(row[:-2])} \|", PAGES, re.MULTILINE), row

@@ -86,16 +86,3 @@ def test_what_a_page_names_is_there(page):
 def test_the_page_about_installing_names_every_extra():
     named = re.search(r"^Extras(?:.+\n)+", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)[0]
     assert set(PROJECT["optional-dependencies"]) <= {*re.findall(r"`(\w+)`", named)}
-
-
-def test_the_changelog_keeps_its_form():
-    text = (ROOT / "CHANGELOG.md").read_text()
-    headings = re.findall(r"^(##+) (.*)$", text, re.MULTILINE)
-    assert headings[0] == ("##", "[Unreleased]")
-    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
-    for level, title in headings:
-        assert (
-            title in kinds
-            if level == "###"
-            else re.fullmatch(r"\[Unreleased\]|\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", title)
-        )

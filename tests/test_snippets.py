@@ -9,6 +9,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from tiny import without_pictures
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 from vit.checkpoints import convert_model, load_model, save_model
@@ -105,7 +106,7 @@ def test_every_snippet_runs(page, place, monkeypatch, capsys):
     monkeypatch.setattr("vit.checkpoints.hub.snapshot_download", lambda name, **_: str(place / "hub" / name))
     known = dict(GIVEN.get(page.relative_to(ROOT).as_posix(), {}))
     for code in snippets(page):
-        with torch.set_grad_enabled("fit(" in code or "backward(" in code):
+        with torch.set_grad_enabled("fit(" in code or "backward(" in code), without_pictures():
             exec(compile(code, str(page), "exec"), known)
     rows = re.compile(r"^\|((?: -?[\d.]+ \|)+)$", re.MULTILINE)
     told, printed = (

@@ -51,10 +51,11 @@ def test_arithmetic_is_that_of_the_layers(change):
     assert flops_per_image(job) == products_by_hand(job) + attention
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("change", [{}, {"run": {"grad_accum_steps": 2}}, {"objective": "classify"}], ids=str)
-def test_the_ceiling_is_the_products_of_a_step(change, precision):
-    job = replace(MICRO, contestant="ceiling", precision=precision, **change)
+@pytest.mark.parametrize(
+    "change", [{"precision": "bf16"}, {"run": {"grad_accum_steps": 2}}, {"objective": "classify"}], ids=str
+)
+def test_the_ceiling_is_the_products_of_a_step(change):
+    job = replace(MICRO, contestant="ceiling", **change)
     ceiling = build(job)
     with FlopCounterMode(display=False) as counter:
         ceiling.step()

@@ -29,11 +29,11 @@ def test_slope_of_a_power_law_is_its_exponent():
     ],
 )
 def test_arithmetic_grows_as_it_must(axis, low, high):
-    points = variants(Job(preset="micro", decoder_dim=96, decoder_depth=1), axis)
-    flops = [flops_per_image(job) * images_timed(job) for _, job in points]
-    expected = slope([x for x, _ in points], flops)
-    assert low - 1e-9 <= expected <= high + 1e-9
+    points = variants(Job(preset="micro", image_size=16, decoder_dim=96, decoder_depth=1, depth=1), axis)
     assert len({repr(job) for _, job in points}) == len(AXES[axis][1])
+    ends = points[:: len(points) - 1]
+    expected = slope([x for x, _ in ends], [flops_per_image(job) * images_timed(job) for _, job in ends])
+    assert low - 1e-9 <= expected <= high + 1e-9
 
 
 def test_slope_through_points_that_mean_nothing_is_not_quoted(monkeypatch, capsys):

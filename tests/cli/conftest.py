@@ -17,6 +17,7 @@ from PIL import Image
 from tiny import NORMALIZE, autoencoder, encoder, randomize, save_images
 from torch import Tensor, nn
 
+from vit.atomic import write_text
 from vit.checkpoints import load_model, save_model
 from vit.cli import main
 from vit.config import DecoderConfig
@@ -106,6 +107,12 @@ def called(capsys, monkeypatch):
         return code, said.out, said.err
 
     return called
+
+
+@pytest.fixture
+def unpainted(monkeypatch):
+    """Pictures are laid out, and their files stay empty: to paint them takes longer than all else."""
+    monkeypatch.setattr("vit.figures.save_figure", lambda figure, path: write_text(path, ""))
 
 
 @pytest.fixture

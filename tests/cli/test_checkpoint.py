@@ -14,17 +14,12 @@ from vit.data.augment import Normalization
 SIZES = dict(image_size=(16, 8), embed_dim=32, depth=3, num_heads=4)
 
 
-@pytest.fixture
-def folder(tmp_path):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
     torch.manual_seed(0)
-    save_model(
-        tmp_path / "model",
-        autoencoder(**SIZES),
-        Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6]),
-        ("cat", "dog"),
-        "pictures",
-    )
-    return tmp_path / "model"
+    place, normalize = tmp_path_factory.mktemp("checkpoint"), Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+    save_model(place / "model", autoencoder(**SIZES), normalize, ("cat", "dog"), "pictures")
+    return place / "model"
 
 
 def vit(*argv: object) -> int:

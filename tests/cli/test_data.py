@@ -6,30 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from vit.cli import main
+from vit.atomic import write_text
 from vit.config import DataConfig
 from vit.data import load_data
 
 SCENES = ["--data.source", "scenes", "--data.limit", "20"]
 
 
-def test_sheet_is_drawn_and_the_data_described(tmp_path, capsys):
-    out = tmp_path / "new" / "sheet.png"
-    assert main(["data", *SCENES, "--out", str(out)]) == 0
-    description = load_data(DataConfig(source="scenes", limit=20), (32, 32)).description
-    assert capsys.readouterr().out.splitlines() == [description, f"sheet: {out}"]
-    assert out.read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize("how", [[], ["--format", "png"]], ids=["jpeg", "png"])
-def test_exported_folder_is_read_by_name(how, tmp_path, capsys):
-    copy = tmp_path / "copy"
-    assert main(["data", *SCENES, "--export", str(copy), *how]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said == [load_data(DataConfig(source="scenes", limit=20), (32, 32)).description, f"folder: {copy}, 40 files"]
-    cache = ["--data.cache", str(tmp_path / "cache")]
-    assert main(["data", str(copy), *cache, "--out", str(tmp_path / "sheet.png")]) == 0
-    assert capsys.readouterr().out.startswith("copy: 20 training and 20 test images")
+def test_data_is_described_drawn_and_exported_into_a_folder_that_is_read_by_name(how, tmp_path, called, monkeypatch):
+    out, copy = tmp_path / "new" / "sheet.png", tmp_path / "copy"
+    drawn = ["--out", out, "--overwrite"] if how else []
+    write_text(out, "is replaced")
+    code, said, _ = called("data", *SCENES, *drawn, "--export", copy, *how)
+    assert code == 0
+    description = load_data(DataConfig(source="scenes", limit=20), (32, 32)).description
+    assert said.splitlines() == [description, *[f"sheet: {out}"] * bool(drawn), f"folder: {copy}, 40 files"]
+    assert not drawn or out.read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr("vit.figures.save_figure", lambda *_: None)
+    code, said, _ = called("data", copy, "--data.cache", tmp_path / "cache", "--out", tmp_path / "sheet.png")
+    assert code == 0
+    assert said.startswith("copy: 20 training and 20 test images")
 
 
 @pytest.mark.parametrize(

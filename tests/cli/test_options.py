@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from vit.cli import main
-from vit.cli.options import POSITIONAL, ShownImages, choose_command, read_options
+from vit.cli.options import POSITIONAL, ShownImages, read_options
 from vit.config import ConfigError, Probability, Section
 from vit.load_options import LoadOptions
 
@@ -101,19 +101,7 @@ def test_help_has_each_option_with_its_docstring(capsys):
         assert said in text
 
 
-def test_choose_command(capsys):
-    assert choose_command("vit", "Vision.", {"fly": "to fly"}, ["fly", "--far"]) == ("fly", ["--far"])
-    with pytest.raises(SystemExit):
-        choose_command("vit", "Vision.", {"fly": "to fly"}, ["--help"])
-    assert "  fly  to fly" in capsys.readouterr().out
-    for argv, said in ((["swim"], "there is no command 'swim'"), ([], "a command is missing")):
-        with pytest.raises(ConfigError, match=said):
-            choose_command("vit", "Vision.", {"fly": "to fly"}, argv)
-
-
-@pytest.mark.parametrize(
-    "command", ["attention", "explore", "predict", "embed", "evaluate", "report", "compare", "verify"]
-)
+@pytest.mark.parametrize("command", ["attention", "evaluate", "verify"])
 def test_a_part_of_an_option_is_answered_in_words(command, capsys):
     """`--data folder --data.root X` is how train.py is told; jsonargparse would read a part of --data."""
     for words in (

@@ -79,9 +79,6 @@ def test_flip_is_the_mean_of_an_image_and_its_mirror_image():
     both = head_logits(model, torch.cat([given, given.flip(-1)]), prepare, CPU).view(2, 10, 3)
     flipped = head_logits(model, given, prepare, CPU, flip=True)
     torch.testing.assert_close(flipped, both.mean(0), rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(
-        head_logits(model, given.flip(-1), prepare, CPU, flip=True), flipped, rtol=1e-4, atol=1e-6
-    )
     assert not torch.allclose(both[0], both[1], atol=1e-4)
 
 

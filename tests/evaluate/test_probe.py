@@ -26,13 +26,6 @@ def test_a_fit_is_at_its_optimum(strength):
     loss = F.cross_entropy(features.double() @ weight.T + bias, labels) + strength / 2 * weight.square().sum()
     for gradient in torch.autograd.grad(loss, [weight, bias]):
         assert gradient.norm() <= 0.011 * strength * weight.detach().norm()
-    # convex: nowhere around it is it lower
-    for _ in range(20):
-        moved = [value.detach() + 0.05 * torch.randn_like(value) for value in (weight, bias)]
-        there = (
-            F.cross_entropy(features.double() @ moved[0].T + moved[1], labels) + strength / 2 * moved[0].square().sum()
-        )
-        assert there > loss
 
 
 def test_a_fit_of_nearly_collinear_features_converges():

@@ -1,13 +1,16 @@
-"""A tiny model, trained once for all tests of studies."""
+"""A tiny model, trained once for all tests of studies, and Scenes, drawn once."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from torch import Tensor
 
 from vit.config import AugmentConfig, Config, DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
-from vit.studies import StudyConfig
+from vit.data.scenes import draw_scenes
+from vit.studies import StudyConfig, kinds
 from vit.studies.experiment import Experiment, Trained
 from vit.studies.kinds import Kinds, parts_of_scenes
 
@@ -25,6 +28,22 @@ TINY = Config(
 
 def silent(line: str) -> None:
     """Takes the place of print."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _drawn_once() -> Iterator[None]:
+    """Draw a split's pictures once: the first ones are the same however many are drawn."""
+    drawn: dict[int, tuple[Tensor, ...]] = {}
+
+    def draw(indices: Tensor, seed: int) -> tuple[Tensor, ...]:
+        first = int(indices[0])
+        if first not in drawn or len(drawn[first][0]) < len(indices):
+            drawn[first] = draw_scenes(indices, seed)
+        return tuple(part[: len(indices)] for part in drawn[first])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kinds, "draw_scenes", draw)
+        yield
 
 
 @pytest.fixture(scope="session")

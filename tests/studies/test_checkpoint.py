@@ -6,26 +6,32 @@ import json
 import math
 import re
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
+from vit.atomic import write_text
 from vit.checkpoints import CheckpointError, save_model
 from vit.checkpoints.native import content_hash
 from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization, to_float
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
-from vit.studies import OF_TRAININGS, STUDIES, StudyConfig, results
+from vit.studies import OF_TRAININGS, STUDIES, StudyConfig, attention_or_cause, results
+from vit.studies.analysis.correlation import association
 from vit.studies.experiment import Experiment
 from vit.studies.results import StudyError, run_study
 
 SMALLER = {
-    "kinds": {"SCENES": 600, "LEAST": 3},
+    "kinds": {"SCENES": 300, "LEAST": 3},
     "one_hot": {"SIZES": (1, 8)},
-    "static_and_contextual": {"PATCHES": 5, "PLACES": 100, "IMAGES": 6, "CASES": 12},  # there are 64 places
+    "fixed_or_learned": {"COMPARED": ("all learn", "no positions at all", "W_V frozen")},
+    "tyres_and_roads": {"association": partial(association, permutations=19)},
+    "who_trains_them": {"FROZEN": ("W_Q frozen", "W_V frozen")},
+    "static_and_contextual": {"PATCHES": 2, "PLACES": 100, "IMAGES": 3, "CASES": 12},  # there are 64 places
 }
 SMALL = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=16, depth=1, num_heads=2)
 
@@ -70,7 +76,7 @@ QUICK = ("static-and-contextual", "one-hot")
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in STUDIES],
 )
 def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
-    one_seed, trained, smaller, tmp_path, name
+    one_seed, trained, smaller, tmp_path, monkeypatch, name
 ):
     run_study(name, replace(one_seed), tmp_path / "trained", f"vit study {name}")
     folder = tmp_path / "trained" / name
@@ -90,6 +96,7 @@ def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
         return
 
     experiment = looking_at(one_seed, trained.folder)
+    monkeypatch.setattr(results, "save_figure", lambda figure, path: write_text(path, ""))
     run_study(name, experiment, tmp_path / "checkpoint", "")
     before, now = (rows(tmp_path / kind / name) for kind in ("trained", "checkpoint"))
     assert {key: before[key] for key in now} == now
@@ -118,6 +125,13 @@ def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_
         assert not model.training
     assert content_hash(one.model) == content_hash(kept) != content_hash(one.initial)
     assert content_hash(small.models()[0].initial) == content_hash(one.initial)
+
+
+def test_of_one_head_there_is_no_correlation(experiment, tmp_path):
+    sizes = SMALL | {"image_size": (32, 32), "num_heads": 1}
+    one = build_autoencoder(ViTConfig(**sizes), DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True)
+    heads = attention_or_cause.study(looking_at(experiment, saved(tmp_path, one))).tables[1]
+    assert [row[2].values for row in heads.rows] == [(0.0,)] * len(attention_or_cause.HEAD_MEASURES)
 
 
 def test_page_and_pictures_name_it_and_say_what_is_left_out(experiment, trained, smaller, tmp_path, monkeypatch):

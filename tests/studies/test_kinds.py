@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tiny import randomize
 
 from vit.config import ModelConfig, ViTConfig
-from vit.data.scenes import MAY_TOUCH, PART_NAMES, draw_scenes, scene_indices
+from vit.data.scenes import MAY_TOUCH, PART_NAMES, scene_indices
 from vit.encoder import VisionTransformer
 from vit.masking import mask_from_noise
 from vit.studies import kinds
@@ -56,7 +56,7 @@ def test_company_is_that_of_the_drawing(parts):
 def test_patches_alone_are_cut_out_along_their_part(parts, trained):
     (whole, alone), (cut, hidden) = parts.views[WHOLE], parts.views[ALONE]
     assert (alone, hidden) == (False, True)
-    drawn = draw_scenes(scene_indices(50, "test"), 0)[2]
+    drawn = kinds.draw_scenes(scene_indices(50, "test"), 0)[2]
     wheel = parts.names.index("wheel")
     image, patch = (parts.labels[:50] == wheel).nonzero()[0].tolist()
     row, column = 4 * (patch // 8), 4 * (patch % 8)
@@ -191,9 +191,7 @@ def test_group_means_by_their_definition():
         for group in range(3):
             expected = beyond[:, half::2][:, labels[half::2] == group].mean(1)
             torch.testing.assert_close(found[:, half, group].float(), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_group_that_a_half_has_not_is_not_a_number():
+    # a group that a half has not is not a number
     labels = torch.tensor([[0, 1], [0, 0]])
     found = group_means([draws(1, 2, 2, 4)], labels, 2)
     assert found[0, 1, 1].isnan().all()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 import torch
 from tiny import randomize
 
 from vit.config import ViTConfig
-from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
+from vit.data.scenes import PART_NAMES, scene_indices
 from vit.encoder import VisionTransformer
 from vit.patches import patchify
 from vit.studies import kinds
@@ -67,7 +68,7 @@ def test_without_attention_no_token_knows_its_image(trained):
 
 
 def test_wheels_are_pasted_where_they_were_and_elsewhere(trained, cases):
-    images, _, parts = draw_scenes(scene_indices(kinds.SCENES, "test"), 0)
+    images, _, parts = kinds.draw_scenes(scene_indices(kinds.SCENES, "test"), 0)
     assert list(cases.scenes) == [HOME, STREET, *ELSEWHERE]
     found = {scene: set() for scene in cases.scenes}
     for scene, shown in cases.scenes.items():
@@ -100,16 +101,12 @@ def untrained(experiment, config, data) -> Experiment:
     return made
 
 
-def test_large_patches_are_refused_before_any_training(experiment):
-    size = 8
+def test_large_patches_and_too_few_images_are_refused_before_any_training(experiment):
+    size, count = 8, 6
     config = replace(experiment.config, model=replace(experiment.config.model, patch_size=size))
     said = f"^too few patches of {size} x {size} pixels are filled by a .*; take model.patch_size 4$"
     with pytest.raises(StudyError, match=said):
         study.study(untrained(experiment, config, experiment.data()))
-
-
-def test_too_few_images_are_refused_before_any_training(experiment):
-    count = 6
     few = replace(experiment.data(), test=experiment.data().test.subset(torch.arange(count)))
     with pytest.raises(StudyError, match=rf"^{count} test images are too few; .* 7 at least$"):
         study.study(untrained(experiment, experiment.config, few))
@@ -174,14 +171,6 @@ def test_known_terms_are_found_exactly():
         shape = [sizes[factor] if factor in term else 1 for factor in FACTORS]
         values = values + share**0.5 * centred(*shape, 6, seed=number)
     found = variance_shares(values, FACTORS)
-    assert list(found) == [
-        ("patch",),
-        ("place",),
-        ("context",),
-        ("patch", "place"),
-        ("patch", "context"),
-        ("place", "context"),
-        FACTORS,
-    ]
+    assert list(found) == [(one,) for one in FACTORS] + [*combinations(FACTORS, 2)] + [FACTORS]
     for term, share in found.items():
         assert share == pytest.approx(terms.get(term, 0) / 10, abs=1e-9)
