@@ -324,15 +324,12 @@ class RunRecord:
             about = {"command": found["command"], "data": found["data"]["name"]}
             about |= {key: found["data"].get(key) for key in ("test_images", "tested_on")}
             about["data_content_hash"] = found["data"].get("content_hash")
-            methods = {
-                method: found[method] for method in ("knn", "linear", "head", "reconstruction") if method in found
-            }
-            for method, values in methods.items():
+            for method in [name for name in ("knn", "linear", "head", "reconstruction") if name in found]:
+                values = found[method]
                 if isinstance(values, dict):
-                    methods[method] = {
-                        key: value for key, value in values.items() if key not in ("confusion", "reliability")
-                    }
-            measured.append(about | methods)
+                    values = {key: value for key, value in values.items() if key not in ("confusion", "reliability")}
+                about[method] = values
+            measured.append(about)
         return known | ({"measured": measured} if measured else {})
 
 

@@ -148,10 +148,10 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     # tensors without a rule: dropped for a reason, or unexpected
     shapes = {key.removeprefix(prefix): tuple(t.shape) for key, t in tensors.items() if key.startswith(prefix)}
     maps, unknown = map_in(format.rules, shapes)
-    beside = [prefix + key for key in unknown] + [key for key in tensors if not key.startswith(prefix)]
-    for name in beside:
+    outside = [prefix + key for key in unknown] + [key for key in tensors if not key.startswith(prefix)]
+    for name in outside:
         why = format.reason(name.removeprefix(prefix)) if name.startswith(prefix) else ""
-        why = why or _why_beside(name, prefix, copies)
+        why = why or _why_outside(name, prefix, copies)
         if why or options.allows(name, name.removeprefix(prefix)):
             report.dropped[name] = why or "allowed"
         else:
@@ -218,7 +218,7 @@ def _preference(prefix: str) -> tuple[int, int]:
     return rank + last, len(prefix)
 
 
-def _why_beside(key: str, prefix: str, copies: list[str]) -> str:
+def _why_outside(key: str, prefix: str, copies: list[str]) -> str:
     """Return why a tensor outside the network is left out; "" if it is unknown."""
     for copy in copies:
         if copy and key.startswith(copy):

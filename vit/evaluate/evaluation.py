@@ -219,7 +219,8 @@ def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, An
             combined[key] = statistics.mean(values)
         elif key == "confusion":
             first, *others = map(read_confusion, values)
-            combined[key] = plain_confusion(sum(others, first).coalesce() if first.is_sparse else sum(others, first))
+            table = sum(others, first)
+            combined[key] = plain_confusion(table.coalesce() if table.is_sparse else table)
         elif key == "converged":
             combined[key] = all(values)
         else:
