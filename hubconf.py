@@ -8,7 +8,5 @@ from vit.pretrained import entry_points as _entry_points
 dependencies = ["torch", "torchvision", "timm", "einops", "safetensors", "huggingface_hub", "PIL", "jinja2", "yaml"]
 
 for _name, _folder in _entry_points().items():
-    globals()[_name] = _partial(load_model, _folder.name)
-    globals()[
-        _name
-    ].__doc__ = f"The model {_folder.name}, which comes with the package; options are those of load_model."
+    globals()[_name] = _model = _partial(load_model, _folder.name)
+    _model.__doc__ = f"The model {_folder.name}, which comes with the package; options are those of load_model."

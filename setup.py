@@ -1,4 +1,4 @@
-"""The build: configs/ is packed into vit/configs, so that an installed wheel finds what the repository has."""
+"""The build: copies configs/ into vit/configs, so that an installed wheel has the repository's configurations."""
 
 import shutil
 
@@ -11,7 +11,7 @@ class BuildWithConfigs(build_py):
 
     def run(self) -> None:
         super().run()
-        if not self.editable_mode:  # an editable install reads the repository's own
+        if not self.editable_mode:  # an editable install reads the repository's
             shutil.copytree("configs", f"{self.build_lib}/vit/configs", dirs_exist_ok=True)
 
 

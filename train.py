@@ -1,4 +1,4 @@
-"""Pretrain a vision transformer by masked patch reconstruction, or teach it to classify.
+"""Pretrain a vision transformer by masked patch reconstruction, or train a classifier.
 
     python train.py                                            # configs/quickstart.yaml
     python train.py --config configs/cifar10_tiny_p4.yaml
@@ -7,7 +7,7 @@
     python train.py --config configs/finetune_cifar10_tiny_p4.yaml --model.init runs/cifar10_tiny_p4
     torchrun --standalone --nproc-per-node 2 train.py --config configs/cifar10_tiny_p4.yaml
 
-The run itself stands in vit/train.py.
+The run itself is in vit/train.py.
 """
 
 import sys
@@ -16,6 +16,6 @@ from vit.training.process import leave_signals_to_the_system
 
 if __name__ == "__main__":
     leave_signals_to_the_system()
-    from vit.cli.train import main  # after that: to import it takes a while
+    from vit.cli.train import main  # only now, because this import takes a while
 
     sys.exit(main())

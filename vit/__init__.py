@@ -25,7 +25,7 @@ _ROOMS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what `__all__` names when it is asked for: `import vit` imports no torch."""
+    """Import the names in `__all__` on first use, so that `import vit` does not import torch."""
     if name not in _ROOMS:
         raise AttributeError(f"module 'vit' has no attribute {name!r}")
     return getattr(import_module(f"vit.{_ROOMS[name]}"), name)

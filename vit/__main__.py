@@ -1,4 +1,4 @@
-"""The program `vit`, also as `python -m vit`, where its script is not on the path."""
+"""The program `vit`; `python -m vit` works even if its script is not on the path."""
 
 import sys
 
@@ -6,9 +6,9 @@ from vit.training.process import leave_signals_to_the_system
 
 
 def main() -> int:
-    """The console command `vit`."""
+    """Run the console command `vit`."""
     leave_signals_to_the_system()
-    from vit.cli import main  # after that: to import it takes a while
+    from vit.cli import main  # only now, because this import takes a while
 
     return main()
 

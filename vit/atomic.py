@@ -1,4 +1,4 @@
-"""Files that are whole or not there: every file that somebody may need again is written through here."""
+"""Atomic writes, for every file that anybody may need again."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 PARTIAL = ".partial-"
-"""How the names of temporary files begin; one that a killed process left may be removed."""
+"""Prefix of temporary files; one left by a killed process may be removed."""
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` to write to; it takes the place of `path` when the block ends well.
+    """Yield a temporary file next to `path`, which replaces `path` when the block succeeds.
 
-    Of a process killed at any point, either the old file or the new one is left, never a part of one: the content is on
-    the disk before the name points to it (fsync, os.replace, fsync of the folder). When the block raises, the temporary
-    file is removed and `path` is as it was.
+    A process killed at any point leaves either the old file or the new one, never a part of one: the content is on disk
+    before the name points to it (fsync, os.replace, fsync of the folder). If the block raises, the temporary file is
+    removed and `path` stays as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = None
@@ -37,7 +37,7 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno is None or (error.filename and not os.path.basename(str(error.filename)).startswith(PARTIAL)):
             raise
-        # about the file that was asked for: a full disk names none, all else one that nobody knows
+        # name the requested file: a full disk names none, other errors the temporary one
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         if temporary is not None:
@@ -45,7 +45,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new or changed name in `folder` survive a power cut, on systems where folders can be synced."""
+    """Make a new or changed name in `folder` survive a power cut, if the system can sync folders."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -61,12 +61,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON in ASCII, whole or not at all; nan and infinity are refused with a ValueError."""
+    """Write `value` as indented ASCII JSON, whole or not at all; nan and infinity raise a ValueError."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write tensors, numbers and lists by name for `numpy.load`, whole or not at all; equal ones give equal files."""
+    """Write tensors, numbers and lists by name for `numpy.load`, whole or not at all; equal values give equal files."""
     import numpy as np  # only commands that write arrays need it
 
     with replacing(path) as temporary:

@@ -1,4 +1,4 @@
-"""Attention(Q, K, V) = softmax(Q K^T / sqrt(d)) V (Vaswani et al. 2017, eq. 1), weights and mixing apart.
+"""Attention(Q, K, V) = softmax(Q K^T / sqrt(d)) V (Vaswani et al. 2017, eq. 1), with weights and mixing kept apart.
 
 Letters: B batch, N tokens, D width, h heads, d = D / h.
 """
@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from vit.config import ViTConfig
 
-KERNELS = ("auto", "math", "flash")  # torch's words, for two products and a softmax, and for its fused kernel
+KERNELS = ("auto", "math", "flash")  # torch's names: "math" is two products and a softmax, "flash" the fused kernel
 
-# On a CPU, torch's fused kernel is slow backwards at a vision transformer's lengths: two products and a softmax are
-# faster, in float32 up to about this many keys, in bfloat16 at 257 still by three times. On a GPU the fused kernel wins.
+# On a CPU, the backward pass of torch's fused kernel is slow at a vision transformer's lengths: two products and a softmax
+# are faster up to about this many keys (in bfloat16 still three times as fast at 257). On a GPU the fused kernel wins.
 CPU_FLASH_FROM = {torch.float32: 192, torch.bfloat16: 512}
 
 
 def attention_weights(q: Tensor, k: Tensor) -> Tensor:
-    """Compute how much each query takes from each key: softmax(q k^T / sqrt(d)).
+    """Compute how much each query attends to each key: softmax(q k^T / sqrt(d)).
 
     Args:
         q: queries (B, h, N, d).
@@ -33,7 +33,7 @@ def attention_weights(q: Tensor, k: Tensor) -> Tensor:
 
 
 def choose_kernel(device: torch.device, dtype: torch.dtype, keys: int) -> str:
-    """Return the faster kernel for attending to so many keys: "math" or "flash"."""
+    """Return the faster kernel for this many keys: "math" or "flash"."""
     return "math" if device.type == "cpu" and keys < CPU_FLASH_FROM.get(dtype, 192) else "flash"
 
 
@@ -44,7 +44,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, kernel: str = "auto") -> Tensor:
         q: queries (B, h, N, d).
         k: keys (B, h, M, d).
         v: values (B, h, M, d).
-        kernel: "math", "flash", or "auto" for `choose_kernel`. Both compute the same; flash never forms the weights.
+        kernel: "math", "flash", or "auto" (see `choose_kernel`). Both compute the same; flash never forms the weights.
     """
     if kernel == "auto":
         kernel = choose_kernel(q.device, q.dtype, k.shape[-2])
@@ -66,10 +66,10 @@ class MultiHeadSelfAttention(nn.Module):
     """Self-attention with Q = X W_Q, K = X W_K, V = X W_V and the output (heads side by side) W_O.
 
     One fused layer `qkv` (timm's name and layout) computes the three products; W_Q, W_K and W_V are views of its weight,
-    which can be read, plotted or frozen one by one.
+    to be read, plotted or frozen one by one.
 
     Args:
-        config: its embed_dim, num_heads, qkv, qkv_bias, qk_norm and norm_eps are read.
+        config: only embed_dim, num_heads, qkv, qkv_bias, qk_norm and norm_eps are read.
     """
 
     def __init__(self, config: ViTConfig):
@@ -80,7 +80,7 @@ class MultiHeadSelfAttention(nn.Module):
         if config.qkv not in ("linear", "identity"):
             raise ValueError(f"qkv is 'linear' or 'identity', got {config.qkv!r}")
         self.num_heads = num_heads
-        self.kernel = "auto"  # how it is computed, not what: see `set_kernel`
+        self.kernel = "auto"  # decides the speed, not the result: see `set_kernel`
         self.qkv = nn.Linear(dim, 3 * dim, bias=config.qkv_bias) if config.qkv == "linear" else None
         self.q_norm = nn.LayerNorm(dim // num_heads, eps=config.norm_eps) if config.qk_norm else nn.Identity()
         self.k_norm = nn.LayerNorm(dim // num_heads, eps=config.norm_eps) if config.qk_norm else nn.Identity()
@@ -95,7 +95,7 @@ class MultiHeadSelfAttention(nn.Module):
 
     @property
     def W_Q(self) -> Tensor:
-        """(D, D), a view: Q = X W_Q + b_Q; head i reads the columns i d to (i + 1) d."""
+        """(D, D), a view: Q = X W_Q + b_Q; head i has the columns i d to (i + 1) d."""
         return self._third(0)
 
     @property
@@ -122,7 +122,7 @@ class MultiHeadSelfAttention(nn.Module):
         return self.q_norm(q), self.k_norm(k), v
 
     def forward(self, x: Tensor, queries: int = 0) -> Tensor:
-        """Tokens (B, N, D) -> (B, N, D); where only the last `queries` of them ask, (B, queries, D)."""
+        """Map tokens (B, N, D) to (B, N, D), or to (B, queries, D) for only the last `queries` of them."""
         q, k, v = self.project(x)
         mixed = attend(q[:, :, -queries:], k, v, self.kernel)  # (B, h, N, d)
         return self.proj(rearrange(mixed, "b h n d -> b n (h d)"))

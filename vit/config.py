@@ -1,10 +1,10 @@
-"""The settings of a run: typed dataclasses, checked when they are made.
+"""The settings of a run: typed dataclasses that check themselves.
 
-Nothing here imports torch, so that `--help` and a wrong setting answer at once. Sections say what a setting does to the result:
+Nothing here imports torch, so that `--help` and a wrong setting answer at once. A section says how its settings affect results:
 
     data       which images; a resumed run checks their content, not these settings
     augment, model, mask, reconstruct, classify, optim, train       decide the result; a resumed run keeps them
-    run        where it computes and what it writes; may change when a run is resumed
+    run        where it computes and what it writes; a resumed run may change them
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vit.errors import UserError
 
 Source = Literal["cifar10", "cifar100", "folder", "scenes", "hf", "dataset"]
 BUILT_IN = tuple(name for name in get_args(Source) if name not in ("folder", "hf", "dataset"))
-"""The sources that have a name; others need a place, or are handed over in Python."""
+"""The sources that need only their name; the others need a path, or are passed in Python."""
 PRESETS: dict[str, dict[str, int]] = {
     "micro": dict(embed_dim=96, depth=6, num_heads=3, decoder_dim=64, decoder_depth=1, decoder_heads=2),
     "tiny": dict(embed_dim=192, depth=12, num_heads=3, decoder_dim=128, decoder_depth=2, decoder_heads=4),
@@ -29,14 +29,14 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 MOST_PIXELS, MOST_UNITS = 16_384, 65_536
-"""The longest side of an image; the largest width, depth and number of heads. More is refused before it is computed with."""
+"""The longest side of an image; the largest width, depth and number of heads. Anything larger is refused at once."""
 
 
 class ObjectiveInfo(NamedTuple):
-    """An objective as far as settings are concerned.
+    """What the settings need to know about an objective.
 
     Attributes:
-        sections: those that only objectives read, and this one does.
+        sections: the objective-specific sections that it reads.
         labels: whether it learns from labels.
     """
 
@@ -52,7 +52,7 @@ OBJECTIVES = {
 
 
 class ConfigError(UserError, ValueError):
-    """A setting that cannot be used; the message is one line: the key, the value, what is allowed."""
+    """A setting that cannot be used; the message is one line: key, value, what is allowed."""
 
 
 def _require(ok: bool, key: str, value: object, allowed: str) -> None:
@@ -61,9 +61,9 @@ def _require(ok: bool, key: str, value: object, allowed: str) -> None:
 
 
 class Range(NamedTuple):
-    """The numbers a setting may have: how a message says it, and whether a number is one of them.
+    """The numbers that a setting allows: their description in messages, and the check.
 
-    (jsonargparse's own number types say `v>=0`, and would not check a section that is made in Python.)
+    (jsonargparse's own number types say `v>=0`, and do not check a section made in Python.)
     """
 
     allowed: str
@@ -80,9 +80,9 @@ BelowOne = Annotated[float, Range("from 0 to below 1", lambda x: 0 <= x < 1)]
 
 
 class Section:
-    """Checks all settings when it is made: null only where allowed, finite numbers, and the range that the type states.
+    """Checks its settings on creation: null only where allowed, finite numbers, and the range stated in the type.
 
-    Options of commands are checked too; they have no section, and are named as on the command line.
+    Commands' options are checked too; they have no section, and messages name them as on the command line.
     """
 
     section = ""
@@ -112,43 +112,43 @@ class Section:
 
 @dataclass(frozen=True)
 class DataConfig(Section, section="data"):
-    """Which images: where they come from, and which of them are used."""
+    """Where the images come from, and which of them are used."""
 
     source: Source = "cifar10"
-    """what to train on: CIFAR, a folder of your own images, the built-in Scenes, a Hugging Face data set, or (dataset) what
-    vit.fit is given"""
+    """what to train on: CIFAR, a folder of your own images, the built-in Scenes, a Hugging Face data set, or (dataset) the
+    data passed to vit.fit"""
     root: str = "data"
-    """folder of the data set: the one that holds (or gets) CIFAR's archive, or your folder of images; source hf: the data
-    set's name on the hub, or a folder of save_to_disk"""
+    """folder that holds (or receives) CIFAR's archive, or your folder of images; source hf: the data set's name on the hub,
+    or a folder written by save_to_disk"""
     name: str = ""
-    """what outputs call the data; empty: the source's own name"""
+    """name of the data in outputs; empty: the source's own"""
     download: bool = True
-    """download CIFAR when it is not in data.root; source hf: what is not in its cache"""
+    """download CIFAR if it is not in data.root; source hf: whatever is not in its cache"""
     fallback: Literal["stop", "scenes"] = "stop"
-    """when CIFAR is neither on disk nor to be downloaded: stop, or warn and train on Scenes"""
+    """if CIFAR is not on disk and cannot be downloaded: stop, or warn and train on Scenes"""
     limit: NonNegative = 0
     """use only this many training images and at most as many test images, spread evenly; 0: all"""
     val_size: NonNegative = 0
-    """number of training images held out for validation, to choose settings by; the test images stay unseen; 0: none"""
+    """training images held out for validation, to choose settings by; the test images stay unseen; 0: none"""
     labels: Share = 1.0
-    """classification: share of the training images whose labels are known, and which are trained on"""
+    """classification: share of the training images that have labels; only these are trained on"""
     subset_seed: NonNegative = 0
-    """seed that draws val_size and labels, of each class its share"""
+    """seed that draws val_size and labels, stratified by class"""
     on_bad_image: Literal["stop", "skip"] = "stop"
-    """an image of a folder or data set that cannot be read: stop with its name, or leave it out and list it"""
+    """if an image of a folder or data set cannot be read: stop and name it, or skip and list it"""
     cache: str = "~/.cache/vit-patch-trainer"
     """folder for the decoded images of a folder or data set; they need not fit in memory"""
 
 
 def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
-    """Return source and root, as in `DataConfig`, of what every command takes as data.
+    """Return `DataConfig`'s source and root for a command's --data.
 
     Args:
-        data: a name of BUILT_IN, a folder of images, or hf: and the name of a Hugging Face data set.
-        root: folder that holds (or gets) the archive of a data set with a name.
+        data: a name in BUILT_IN, a folder of images, or hf: and the name of a Hugging Face data set.
+        root: folder that holds (or receives) the archive of a built-in data set.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: `data` is none of these.
     """
     if data in BUILT_IN:
         return {"source": data, "root": root}
@@ -161,33 +161,33 @@ def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class AugmentConfig(Section, section="augment"):
-    """How the training images are varied, each by draws of its own."""
+    """How training images are augmented, each by its own random draws."""
 
     crop: Literal["resized", "pad", "none"] = "resized"
-    """a random part resized to the image, or the image shifted within a padded border, or neither"""
+    """resized: a random part, resized to the full image; pad: the image, shifted within a padded border"""
     crop_scale: tuple[float, float] = (0.2, 1.0)
     """crop resized: smallest and largest share of the area"""
     crop_ratio: tuple[float, float] = (0.75, 1.3333333333333333)
-    """crop resized: smallest and largest width / height, where 1 has the shape of model.image_size"""
+    """crop resized: smallest and largest width / height, relative to that of model.image_size"""
     crop_padding: NonNegative = 4
-    """crop pad: width of the border in pixels of the model's input"""
+    """crop pad: width of the border, in pixels of the model's input"""
     flip: Probability = 0.5
     """probability of a horizontal flip"""
     views: Positive = 1
-    """how often each image of a batch comes, every time varied and masked by draws of its own"""
+    """copies of each image in a batch, each augmented and masked by its own draws"""
     color_jitter: BelowOne = 0.0
-    """most by which brightness, contrast and saturation of a view change, of 8 views in 10 (SimCLR); 0.4, say; 0: off"""
+    """largest change of brightness, contrast and saturation, in 8 of 10 views (SimCLR), e.g. 0.4; 0: off"""
     grayscale: Probability = 0.0
-    """probability that a view is grey"""
+    """probability of turning a view grey"""
     rand_augment: Annotated[int, Range("0 (off) to 15 operations", lambda n: 0 <= n <= 15)] = 0
-    """RandAugment: operations drawn per image, each applied half of the time; 2 for fine-tuning, 0: off"""
+    """RandAugment: operations drawn per image, each applied with probability 1/2; e.g. 2 for fine-tuning; 0: off"""
     rand_magnitude: Annotated[float, Range("from 0 to 10", lambda x: 0 <= x <= 10)] = 9.0
     """their mean strength, out of 10"""
     erasing: Probability = 0.0
     """probability of covering a random rectangle with one colour (random erasing)"""
     shuffle: Literal["none", "within", "across"] = "none"
-    """a control for what is learned from patches that belong together: patches change places within each image, or keep
-    their places and change images across the batch"""
+    """a control for learning from patches that belong together: shuffle patches within each image, or, place by place,
+    across the batch"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -199,14 +199,14 @@ class AugmentConfig(Section, section="augment"):
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """The architecture of a vision transformer: what `vit.encoder` builds, and what config.json says of a checkpoint."""
+    """The architecture of a vision transformer, as `vit.encoder` builds it and a checkpoint's config.json states it."""
 
     image_size: tuple[int, int] = (32, 32)
     """(H, W) in pixels"""
     patch_size: tuple[int, int] = (4, 4)
     """(p, q) in pixels; divides the image"""
     channels: int = 3
-    """of the images"""
+    """channels of the images"""
     embed_dim: int = 192
     """width of the tokens, a multiple of num_heads"""
     depth: int = 12
@@ -230,13 +230,13 @@ class ViTConfig:
     layer_scale: float | None = None
     """initial value of a learned scale on each residual branch of the encoder; null: none"""
     drop_path: BelowOne = 0.0
-    """probability of leaving out the encoder's last residual branch, growing linearly from 0 at the first"""
+    """stochastic depth: probability of dropping the encoder's last residual branch, rising linearly from 0 at the first"""
     global_pool: Literal["avg", "token"] = "avg"
     """what a classifier reads: the mean of the patches, or the class token"""
     fc_norm: bool = False
-    """put the final norm after the pooling instead of before it (timm's name; MAE's fine-tuning does so)"""
+    """apply the final norm after pooling, as MAE's fine-tuning does, instead of before it (timm's name)"""
     num_classes: int = 0
-    """width of the classifier's head; 0: none"""
+    """outputs of the classification head; 0: no head"""
     qk_norm: bool = False
     """normalise queries and keys, head by head (Dehghani et al. 2023)"""
     mlp: Literal["gelu", "swiglu"] = "gelu"
@@ -247,7 +247,7 @@ class ViTConfig:
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """The architecture of a masked autoencoder's decoder: fields as in `ViTConfig`; what is None is the encoder's."""
+    """The architecture of a masked autoencoder's decoder: fields as in `ViTConfig`; None stands for the encoder's value."""
 
     dim: int
     """width of the tokens, a multiple of 4 and of num_heads"""
@@ -261,12 +261,12 @@ class DecoderConfig:
     norm_eps: float | None = None
 
     def complete(self, encoder: ViTConfig) -> DecoderConfig:
-        """Fill in what is None from `encoder`."""
+        """Replace every None by the encoder's value."""
         missing = [item.name for item in fields(self) if getattr(self, item.name) is None]
         return replace(self, **{name: getattr(encoder, name) for name in missing})
 
     def blocks(self, encoder: ViTConfig) -> ViTConfig:
-        """Return the configuration of the decoder's blocks: the encoder's, with the decoder's own settings."""
+        """Return the configuration of the decoder's blocks: the encoder's, overridden by the decoder's own."""
         own = asdict(self.complete(encoder))
         return replace(encoder, embed_dim=own.pop("dim"), layer_scale=None, drop_path=0.0, **own)
 
@@ -276,14 +276,14 @@ class ModelConfig(ViTConfig, Section, section="model"):
     """The encoder, the decoder, and which of their parts learn."""
 
     init: str = ""
-    """checkpoint to begin with: whatever `vit.checkpoints.load_model` reads; empty: random weights"""
+    """checkpoint to start from: anything that `vit.checkpoints.load_model` reads; empty: random weights"""
     preset: Literal["micro", "tiny", "small", "base"] = "tiny"
-    """width, depth and heads of encoder and decoder, as far as they are not given one by one"""
+    """width, depth and heads of encoder and decoder, unless given one by one"""
     image_size: int | tuple[int, int] = 32  # type: ignore[assignment]
-    """pixels: one number for squares, or [height, width]; images of another size are cut to that shape and resized"""
+    """pixels: one number for squares, or [height, width]; other images are cropped to that shape and resized"""
     patch_size: int | tuple[int, int] = 4  # type: ignore[assignment]
     """pixels: one number for squares, or [height, width]; divides the image"""
-    channels: ClassVar[int] = 3  # type: ignore[misc]  # the data decides, so it is no setting
+    channels: ClassVar[int] = 3  # type: ignore[misc]  # not a setting: the data decides
     num_classes: ClassVar[int] = 0  # type: ignore[misc]  # likewise
     embed_dim: int | None = None  # type: ignore[assignment]
     """width of the encoder's tokens, a multiple of num_heads; null: the preset's"""
@@ -341,7 +341,7 @@ class ModelConfig(ViTConfig, Section, section="model"):
 
     @property
     def dimensions(self) -> dict[str, int]:
-        """Width, depth and heads of encoder and decoder: those given, else the preset's."""
+        """Width, depth and heads of encoder and decoder: as given, else the preset's."""
         return {
             key: preset if (given := getattr(self, key)) is None else given
             for key, preset in PRESETS[self.preset].items()
@@ -355,7 +355,7 @@ class ModelConfig(ViTConfig, Section, section="model"):
         return ViTConfig(**settings | sizes | widths | derived)
 
     def decoder_config(self) -> DecoderConfig:
-        """Return the decoder's architecture; its blocks are of the encoder's kind."""
+        """Return the decoder's architecture; its blocks are like the encoder's."""
         size = self.dimensions
         return DecoderConfig(size["decoder_dim"], size["decoder_depth"], size["decoder_heads"])
 
@@ -369,37 +369,37 @@ class MaskConfig(Section, section="mask"):
     """Pretraining: which patches are hidden."""
 
     kind: Literal["random", "block", "grid"] = "random"
-    """each patch by itself, one rectangle per image, or a regular pattern"""
+    """random: each patch independently; block: one rectangle per image; grid: a regular pattern"""
     ratio: Annotated[float, Range("above 0 (nothing hidden) and below 1 (all hidden)", lambda x: 0 < x < 1)] = 0.75
-    """share of the patches that is hidden, above 0 and below 1; rounded, at least one is hidden and one seen"""
+    """share of patches to hide, above 0 and below 1; rounded, but at least one is hidden and one visible"""
 
 
 @dataclass(frozen=True)
 class ReconstructConfig(Section, section="reconstruct"):
-    """Objective reconstruct: what is predicted of the hidden patches."""
+    """Objective reconstruct: the target, and an optional contrastive loss."""
 
     norm_pix_loss: bool = True
-    """predict each patch normalised by its own mean and deviation, instead of its colours"""
+    """predict patches normalised by their own mean and standard deviation, instead of raw pixels"""
     contrast: NonNegativeFloat = 0.0
-    """weight of a second loss that finds the other view of an image among those of the batch (CAN); 0: off"""
+    """weight of a second loss: find the other view of an image among those of the batch (CAN); 0: off"""
     temperature: PositiveFloat = 0.2
-    """contrast: what the cosines are divided by; lower ones look harder at the nearest"""
+    """contrast: divides the cosine similarities; lower values weight the nearest more"""
 
 
 @dataclass(frozen=True)
 class ClassifyConfig(Section, section="classify"):
-    """Objective classify, of a pretrained encoder or from scratch: what is done to images and labels in training."""
+    """Objective classify, for fine-tuning or from scratch: how training changes images and labels."""
 
     label_smoothing: BelowOne = 0.0
-    """share of each label that is spread over all classes"""
+    """share of each label to spread over all classes"""
     mixup: NonNegativeFloat = 0.0
     """alpha of Mixup, which blends two images and their labels; 0: off"""
     cutmix: NonNegativeFloat = 0.0
-    """alpha of CutMix, which puts a rectangle of one image into another; 0: off; with both, each for half of the images"""
+    """alpha of CutMix, which pastes a rectangle of one image into another; 0: off; with both, each gets half of the images"""
     drop_patches: BelowOne = 0.0
-    """share of the patches that are left out of each training image (PatchDropout): cheaper steps; tests see all"""
+    """share of patches to drop from each training image (PatchDropout): cheaper steps; evaluation sees all"""
     whole_epochs: NonNegativeFloat = 0.0
-    """epochs at the end in which none are left out, so that the model has seen whole images"""
+    """final epochs without drop_patches, so that the model has seen whole images"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -412,23 +412,23 @@ class OptimConfig(Section, section="optim"):
     """The optimizer and its schedule: linear warm-up, then a cosine."""
 
     name: Literal["adamw", "muon"] = "adamw"
-    """muon: the blocks' matrices by orthogonalised momentum, all else by AdamW, at AdamW's learning rate"""
+    """muon: orthogonalised momentum for the blocks' matrices, AdamW for the rest, at AdamW's learning rate"""
     blr: PositiveFloat = 1.5e-4
-    """base learning rate, for 256 images a step: lr = blr x train.batch_size / 256"""
+    """base learning rate, for 256 images per step: lr = blr x train.batch_size / 256"""
     min_lr: NonNegativeFloat = 0.0
     """learning rate at the end"""
     warmup_epochs: NonNegativeFloat = 1.0
-    """length of the warm-up in epochs"""
+    """epochs of warm-up"""
     weight_decay: NonNegativeFloat = 0.05
     """decoupled weight decay of the matrices; norms, biases, tokens and positions have none"""
     betas: tuple[float, float] = (0.9, 0.95)
-    """AdamW's averaging of the gradient and of its square"""
+    """decay rates of AdamW's averages of the gradient and of its square"""
     layer_decay: Share = 1.0
-    """factor of the learning rate from each block to the one before it, for fine-tuning; 1: all learn alike"""
+    """each block's learning rate as a fraction of the next block's, for fine-tuning; 1: all the same"""
     ema: BelowOne = 0.0
-    """also average the weights over the steps, with this decay (0.9995, say), and keep the average; 0: off"""
+    """decay of a moving average of the weights, e.g. 0.9995; the average becomes the model; 0: off"""
     clip_grad: NonNegativeFloat = 1.0
-    """largest gradient norm, longer ones are shortened to it; 0: off"""
+    """maximum gradient norm; larger gradients are scaled down to it; 0: off"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -437,53 +437,53 @@ class OptimConfig(Section, section="optim"):
 
 @dataclass(frozen=True)
 class TrainConfig(Section, section="train"):
-    """What is learned, and how long."""
+    """What is learned, and for how long."""
 
     objective: Literal[*OBJECTIVES] = "reconstruct"  # type: ignore[valid-type]
-    """fill in hidden patches (pretraining), or name the class of whole images (fine-tuning, or from scratch)"""
+    """fill in hidden patches (pretraining), or classify images (fine-tuning, or from scratch)"""
     epochs: Positive = 100
-    """how often every training image is seen"""
+    """passes over the training images"""
     batch_size: Positive = 256
-    """images per step, of all processes together; the last batch of an epoch has the rest"""
+    """images per step, over all processes; the last batch of an epoch holds the remainder"""
     seed: Annotated[int, Range("0 or more, and below 2**64", lambda n: 0 <= n < 2**64)] = 0
-    """the one number behind weights, order, augmentation and masks"""
+    """the one seed of weights, data order, augmentation and masks"""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """number format of the matrix products; auto: bf16 where the device computes it, else fp32"""
+    """number format of matrix products; auto: bf16 where the device supports it, else fp32"""
 
 
 @dataclass(frozen=True)
 class RunConfig(Section, section="run"):
-    """Where a run computes and what it writes: nothing here changes the result but for its last bits."""
+    """Where a run computes and what it writes: nothing here changes more than the last bits of a result."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """where to compute; auto: cuda, then mps, then cpu"""
     threads: NonNegative = 0
-    """threads on the CPU, of each process; 0: torch's choice. Another number may change the last bits of a run"""
+    """CPU threads per process; 0: torch's choice. Another number may change the last bits of a run"""
     grad_accum_steps: NonNegative = 0
-    """parts in which a process computes its batch, to save memory; the gradient is the whole batch's; 0: chosen by length"""
+    """micro-batches per process and step, to save memory; the gradient is the whole batch's; 0: chosen by token count"""
     attention: Literal["auto", "math", "flash"] = "auto"
-    """how attention is computed: math, two products and a softmax; flash, torch's fused kernel; or the faster one here"""
+    """math: two products and a softmax; flash: torch's fused kernel; auto: the faster one here"""
     compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile: auto compiles on a GPU when the run is long enough for it to pay"""
+    """torch.compile; auto: on a GPU, if the run is long enough for it to pay off"""
     save_every: Positive = 500
-    """steps between two checkpoints"""
+    """steps between checkpoints"""
     log_every: NonNegative = 0
-    """steps between two lines of metrics.jsonl; 0: a fiftieth of the run's, from 1 to 10"""
+    """steps between lines of metrics.jsonl; 0: a fiftieth of the run's steps, from 1 to 10"""
     snapshots: NonNegative = 0
-    """moments of the run whose weights are kept for good, in half precision, the first more often: for films and sliders"""
+    """copies of the weights to keep, in half precision, more of them early in the run: for films and sliders"""
     dynamics_every: NonNegative = 0
-    """steps between two records of gradient and movement of every weight matrix, and at 1, 2, 4, 8, ... before; 0: off"""
+    """steps between records of every weight matrix's gradient and movement, and at 1, 2, 4, 8, ... before; 0: off"""
     val_every: NonNegative = 0
-    """epochs between two measurements on the validation images (data.val_size), for the curves; 0: only at the end"""
+    """epochs between measurements on the validation images (data.val_size), for the curves; 0: only at the end"""
     knn_images: NonNegative = 50_000
-    """pretraining: images that the nearest neighbours are searched in whenever it is measured, spread evenly; 0: all"""
+    """pretraining: training images that k-NN searches for neighbours, spread evenly; 0: all"""
     test_flip: bool = False
-    """classification: also measure on images and their mirror images together, reported apart"""
+    """classification: also measure on images together with their mirror images, reported separately"""
     track: list[Literal["tensorboard", "wandb", "mlflow"]] = field(default_factory=list)
     """also write the metrics to TensorBoard, Weights & Biases or MLflow; each is an extra: pip install -e '.[wandb]'"""
 
     def steps_between_lines(self, total_steps: int) -> int:
-        """Return `log_every`, or what it is chosen as for a run of so many steps."""
+        """Return `log_every`, or the value chosen for a run of `total_steps`."""
         return self.log_every or min(max(total_steps // 50, 1), 10)
 
 
@@ -509,7 +509,7 @@ class Config:
             section, name = key.split(".")
             _require(ok, key, getattr(getattr(self, section), name), allowed)
 
-        # what must fit the image, the length of the run, and the batch
+        # settings that must fit the image, the length of the run, or the batch
         least = f"model.image_size {self.model.image_size} must have 2 patches or more: one to hide, one to see"
         require(patches >= 2, "model.patch_size", least)
         most = f"at most train.epochs, which is {train.epochs}"
@@ -525,7 +525,7 @@ class Config:
         pairs = "reconstruct.contrast needs two views of each image"
         require(not contrast or self.augment.views == 2, "augment.views", pairs)
 
-        # what would do nothing, or use the test images too early
+        # settings that would do nothing, or use the test images too early
         once = "the test images are looked at once, at the end; hold some training images out with data.val_size"
         require(not run.val_every or data.val_size > 0, "run.val_every", once)
         for owner, info in OBJECTIVES.items():
@@ -540,19 +540,19 @@ class Config:
 
     @property
     def images_per_step(self) -> int:
-        """Images that a step computes, of all processes together: each view counts."""
+        """Images computed per step, over all processes; each view counts."""
         return self.train.batch_size * self.augment.views
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dictionaries and lists, as they stand in YAML and JSON."""
+        """Return plain dictionaries and lists, as YAML and JSON hold them."""
         return {name: {k: _plain(v) for k, v in section.items()} for name, section in asdict(self).items()}
 
     def deciding(self) -> dict[str, Any]:
-        """The settings that decide the result, by "section.key"; which images are used, their content hash says."""
+        """Return the settings that decide the result, by "section.key"; the content hash says which images are used."""
         return flat_settings({key: section for key, section in self.to_dict().items() if key not in ("data", "run")})
 
     def conflicts(self, before: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-        """Yield the settings by which a run that began with `before` (of `to_dict`) would become another run.
+        """Yield the settings that would turn a run begun with `before` (from `to_dict`) into another run.
 
         Yields:
             key, value before, value now.
@@ -564,7 +564,7 @@ class Config:
 
 
 def flat_settings(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return settings in sections by "section.key"."""
+    """Flatten sections of settings to "section.key"."""
     return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
 
 

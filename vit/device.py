@@ -20,21 +20,21 @@ from vit.config import ConfigError, RunConfig
 
 @dataclass(frozen=True)
 class Compute:
-    """A device and the number format of its matrix products; weights, sums and the optimizer stay float32."""
+    """A device and the number format of its matrix products; weights, sums and optimizer stay float32."""
 
     device: torch.device
     precision: str = "fp32"  # or "bf16"
     compile: bool = False  # whether training steps are compiled
 
     def autocast(self) -> AbstractContextManager:
-        """Compute matrix products in `precision` within a block."""
+        """Compute matrix products in `precision` within the block."""
         return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
     def compiled(self, module: nn.Module) -> nn.Module:
-        """Return `module` as a training step calls it: compiled where that is on. Its parameters stay the module's own.
+        """Return `module` for training steps, compiled if that is on; it shares the module's parameters.
 
-        On a GPU the kernels are also recorded as CUDA graphs (reduce-overhead): a small model is launched faster than it
-        is computed only so. Not with several processes, whose averaging goes on during the backward pass.
+        On a GPU the kernels are also recorded as CUDA graphs (reduce-overhead), because launching a small model otherwise
+        takes longer than computing it; not with several processes, which average gradients during the backward pass.
         """
         if not self.compile:
             return module
@@ -43,7 +43,7 @@ class Compute:
         return torch.compile(module, dynamic=False, mode=mode)  # type: ignore[return-value]
 
     def only_compiled_for(self, usual: bool) -> AbstractContextManager:
-        """Run a batch of unusual size (the last of an epoch) uncompiled within a block, instead of compiling again for it."""
+        """Within the block, run a batch of unusual size (an epoch's last) uncompiled instead of compiling again for it."""
         return nullcontext() if usual or not self.compile else torch.compiler.set_stance("force_eager")
 
     def __str__(self) -> str:
@@ -51,20 +51,20 @@ class Compute:
         return f"{device_name(self.device)}, {self.precision}{threads}{', compiled' if self.compile else ''}"
 
 
-# Compiling takes about a minute; on a GPU it saves some milliseconds a step. On a CPU it saves 1 to 8% at most.
+# Compiling takes about a minute; on a GPU it saves some milliseconds per step, on a CPU 1 to 8% at most.
 COMPILE_FROM_STEPS = 5_000
 
 
 def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -> Compute:
-    """Return the device and the precision that are asked for, or the best there are; set the number of threads.
+    """Return the requested device and precision, or the best available; set the number of threads.
 
     Args:
         config: device, threads and compile are read.
         precision: "auto", "bf16" or "fp32".
-        steps: to be made; `compile: auto` compiles long runs.
+        steps: steps to make; `compile: auto` compiles long runs.
 
     Raises:
-        ConfigError: this machine does not have what is asked for.
+        ConfigError: this machine does not have what was requested.
     """
     # device and threads
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
@@ -73,12 +73,12 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
         raise ConfigError(f"run.device: {config.device!r} cannot be used; torch finds {', '.join(there)} here")
     device = torch.device(there[0] if config.device == "auto" else config.device)
     most = 4 * (os.cpu_count() or 1)
-    if config.threads > most:  # torch does not survive millions
+    if config.threads > most:  # millions would crash torch
         raise ConfigError(f"run.threads: {config.threads} cannot be used; at most {most} here")
     if config.threads:
         torch.set_num_threads(config.threads)
 
-    # precision, and whether compiling pays
+    # precision, and whether compiling pays off
     if precision == "auto":
         precision = "bf16" if bf16_pays(device) else "fp32"
     elif precision == "bf16" and device.type != "cpu" and not _has_bf16(device):
@@ -90,24 +90,24 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
 
 
 def cache_on_device(images: Tensor, device: torch.device) -> Tensor:
-    """Return all images on the GPU, where they take no more than a quarter of its free memory; else as they are."""
+    """Move all images to a GPU if they take less than a quarter of its free memory; else return them as they are."""
     if device.type == "cuda" and images.nbytes < torch.cuda.mem_get_info(device)[0] / 4:
         return images.to(device)
     return images
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """Return `values` on `device`, without waiting for what the device is doing."""
-    if device.type == "cuda" and not values.is_cuda:  # from pinned memory, else the copy waits
+    """Move `values` to `device` without waiting for its current work."""
+    if device.type == "cuda" and not values.is_cuda:  # only a copy from pinned memory does not wait
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)
 
 
 def bf16_pays(device: torch.device) -> bool:
-    """Whether bfloat16 products are computed by the processor itself, and faster than float32 ones.
+    """Return whether the hardware computes bfloat16 products, and faster than float32 ones.
 
     A GPU that has them is faster with them. A CPU need not be: AVX512-BF16 without AMX runs at half the speed of float32
-    on some Intel servers and at twice on AMD's. So there both are timed, for some 20 ms, on a product as in a training step.
+    on some Intel servers, and at twice the speed on AMD's. So a CPU times both for some 20 ms, on a training step's product.
     """
     if device.type != "cpu" or not _has_bf16(device):
         return _has_bf16(device)
@@ -115,7 +115,7 @@ def bf16_pays(device: torch.device) -> bool:
     for dtype in (torch.float32, torch.bfloat16):
         x, weight = torch.ones(4096, 192, dtype=dtype), torch.ones(768, 192, dtype=dtype)
         seconds[dtype] = min(timeit.repeat(partial(nn.functional.linear, x, weight), number=1, repeat=6))
-    return seconds[torch.bfloat16] < 0.8 * seconds[torch.float32]  # the casts around the products cost something too
+    return seconds[torch.bfloat16] < 0.8 * seconds[torch.float32]  # the casts around the products cost time too
 
 
 def _has_bf16(device: torch.device) -> bool:
@@ -127,7 +127,7 @@ def _has_bf16(device: torch.device) -> bool:
 
 
 def device_name(device: torch.device) -> str:
-    """Return what a person calls the device: the GPU's name, or the processor's."""
+    """Return a readable name: that of the GPU or the CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type != "cpu":
@@ -141,10 +141,10 @@ def device_name(device: torch.device) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return what figures were computed with: this package, torch, torchvision, Python."""
+    """Return the versions of this package, torch, torchvision and Python."""
     return {
         "vit-patch-trainer": __version__,
         "torch": str(torch.__version__),
-        "torchvision": metadata.version("torchvision"),  # without the seconds that its import takes
+        "torchvision": metadata.version("torchvision"),  # importing it would take seconds
         "python": sys.version.split()[0],
     }

@@ -23,7 +23,7 @@ from vit.pretrained import Pretrained
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluate `model` within the block; its modes are put back afterwards, also when the block raises."""
+    """Put `model` in evaluation mode within the block; restore every module's mode afterwards, even after an error."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -34,7 +34,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 class Mlp(nn.Module):
-    """Two linear layers with an exact GELU between: D -> mlp_ratio D -> D, per token."""
+    """Two linear layers with an exact GELU between them: D -> mlp_ratio D -> D, per token."""
 
     def __init__(self, dim: int, hidden_dim: int):
         super().__init__()
@@ -80,9 +80,9 @@ class LayerScale(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Leave a residual branch out for a random part of the images (stochastic depth, Huang et al. 2016).
+    """Drop a residual branch for random images (stochastic depth, Huang et al. 2016).
 
-    In training, each image keeps the branch with probability 1 - rate, divided by 1 - rate.
+    In training, each image keeps the branch with probability 1 - rate; what is kept is divided by 1 - rate.
     """
 
     def __init__(self, rate: float):
@@ -90,11 +90,11 @@ class DropPath(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor, chance: Tensor | None = None) -> Tensor:
-        """Drop or scale the branch x (B, N, D), per image.
+        """Drop or scale the branch's output x (B, N, D), per image.
 
         Args:
-            x: what the branch computed.
-            chance: (B,) from 0 to 1, the images' draws; those below the rate lose the branch. None: drawn here.
+            x: the branch's output.
+            chance: (B,) from 0 to 1, one draw per image; below the rate, the branch is dropped. None: drawn here.
         """
         if not self.training or self.rate == 0:
             return x
@@ -108,8 +108,8 @@ class Block(nn.Module):
     """A pre-norm transformer block: attention between tokens, then an MLP on each, both added to the residual stream.
 
     Args:
-        config: of the transformer.
-        drop_path: rate of stochastic depth of this block.
+        config: the transformer's architecture.
+        drop_path: this block's rate of stochastic depth.
     """
 
     def __init__(self, config: ViTConfig, drop_path: float = 0.0):
@@ -132,7 +132,7 @@ class Block(nn.Module):
         Args:
             x: (B, N, D).
             drop_path: (B, 2), the draws of the two branches (see `DropPath`).
-            queries: the number of tokens, from the last, that somebody reads afterwards; 0: all.
+            queries: compute only the last `queries` tokens, because nothing reads the others; 0: all.
 
         Returns:
             (B, N, D), or (B, queries, D).
@@ -144,15 +144,15 @@ class Block(nn.Module):
 
 
 class VisionTransformer(Pretrained, nn.Module):
-    """Images to tokens; with a mask, it embeds and sees only the visible patches.
+    """Map images to tokens; with a mask, embed and see only the visible patches.
 
     Args:
         config: the architecture.
 
     Attributes:
-        config: the same, so that the model can be built again.
+        config: the architecture, from which the model can be rebuilt.
         decoder: None; a `MaskedAutoencoder` has one.
-        origin: of a loaded model, where it came from (`vit.checkpoints.Origin`).
+        origin: where a loaded model came from (`vit.checkpoints.Origin`).
     """
 
     part = "encoder"
@@ -186,7 +186,7 @@ class VisionTransformer(Pretrained, nn.Module):
 
     @property
     def encoder(self) -> VisionTransformer:
-        """Itself: this and a `MaskedAutoencoder` have `encoder` and `decoder`."""
+        """Itself: like a `MaskedAutoencoder`, it has `encoder` and `decoder`."""
         return self
 
     def attention(self, layer: int) -> MultiHeadSelfAttention:
@@ -200,7 +200,7 @@ class VisionTransformer(Pretrained, nn.Module):
         return patchify(images, self.patch_embed.patch_size)
 
     def embed(self, patches: Tensor, mask: Mask | None = None) -> Tensor:
-        """Patches (B, L, C p q) -> tokens with positions (B, N, D), N = prefix + L, or prefix + K under a mask."""
+        """Embed patches (B, L, C p q) as tokens with positions (B, N, D), N = prefix + L, or prefix + K under a mask."""
         batch = patches.shape[0]  # len(patches) would be a plain number, which an exported program could not vary
         prefix: list[Tensor] = [token for token in (self.cls_token, self.reg_token) if token is not None]
         positions = self.pos_embed[:, self.pos_embed.shape[1] - patches.shape[1] :]  # (1, L, D)
@@ -211,7 +211,7 @@ class VisionTransformer(Pretrained, nn.Module):
             positions = keep_visible(positions.expand(batch, -1, -1), mask)  # (B, K, D)
         x = self.patch_embed(patches) + positions  # (B, K, D)
 
-        # class token and registers before them
+        # class token and registers, before the patches
         if not prefix:
             return x
         head = torch.cat(prefix, dim=1)  # (1, prefix, D)
@@ -220,7 +220,7 @@ class VisionTransformer(Pretrained, nn.Module):
         return torch.cat([head.expand(batch, -1, -1), x], dim=1)  # (B, prefix + K, D)
 
     def encode(self, patches: Tensor, mask: Mask | None = None, drop_path: Tensor | None = None) -> Tensor:
-        """Compute `forward` from all patches (B, L, C p q) of the images."""
+        """Compute `forward` from the images' patches (B, L, C p q)."""
         x = self.embed(patches, mask)  # (B, N, D)
         draws = [None] * len(self.blocks) if drop_path is None else [None, *drop_path.unbind(1)]  # (B, 2) per block
         for block, chance in zip(self.blocks, draws, strict=True):
@@ -234,7 +234,7 @@ class VisionTransformer(Pretrained, nn.Module):
             images: (B, C, H, W).
             mask: which patches are visible; None for all.
             drop_path: (B, depth - 1, 2) from 0 to 1, the draws of `DropPath` in training, for all blocks but the first,
-                which drops nothing; None: drawn where they are needed.
+                which drops nothing; None: each block draws its own.
         """
         return self.encode(self.patchify(images), mask, drop_path)
 
@@ -243,20 +243,20 @@ class VisionTransformer(Pretrained, nn.Module):
         return tokens[:, 0] if self.config.global_pool == "token" else tokens[:, self.num_prefix_tokens :].mean(dim=1)
 
     def forward_head(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, N, D) -> logits (B, classes), or pooled features (B, D) without a head."""
+        """Map tokens (B, N, D) to logits (B, classes) or, without a head, to pooled features (B, D)."""
         return self.head(self.fc_norm(self.pool(tokens)))
 
 
 def init_weights(model: nn.Module) -> None:
-    """Initialise every matrix and token, in this one place.
+    """Initialise every matrix and token, all in one place.
 
-    Linear maps: Xavier-uniform, as MAE's, with bias 0. W_Q, W_K and W_V are three maps that happen to share a layer, so
-    each has its own range (Xavier on the fused (3 D, D) matrix would start them smaller by sqrt 2). The patch embedding
-    is the linear map it is, not a convolution with its larger fan-out. The maps that give the answer, `head` and `pred`,
-    start small (std 0.02): an untrained model then predicts nearly 0, and its loss begins at the targets' variance.
+    Linear maps: Xavier-uniform as in MAE, bias 0. W_Q, W_K and W_V are three maps that happen to share a layer, so each has
+    its own range (Xavier on the fused (3 D, D) matrix would start them smaller by sqrt 2). The patch embedding counts as
+    a linear map, not as a convolution with a larger fan-out. The output maps, `head` and `pred`, start small (std 0.02): an
+    untrained model then predicts nearly 0, and its loss starts at the targets' variance.
     Tokens: normal, std 0.02. Norms: 1 and 0; layer scales and position tables come initialised.
     """
-    # linear maps, and the patch embedding as one
+    # linear maps, including the patch embedding
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             nn.init.xavier_uniform_(module.weight.data.flatten(1))
@@ -269,7 +269,7 @@ def init_weights(model: nn.Module) -> None:
             for third in module.qkv.weight.data.chunk(3):
                 nn.init.xavier_uniform_(third)
 
-    # tokens, and the maps that give the answer
+    # tokens and output maps
     small = ("cls_token", "reg_token", "mask_token", "head.weight", "pred.weight")
     for name, parameter in model.named_parameters():
         if name.endswith(small):

@@ -1,4 +1,4 @@
-"""What a person can put right: one line on the terminal and a non-zero exit, never a traceback."""
+"""Errors that the user can fix: one line on the terminal and a non-zero exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class UserError(Exception):
     """The base of all errors whose message is for the user: one line that says what, where, and what to do.
 
     Attributes:
-        exit_code: of the process; 2 for anything that was asked for wrongly.
+        exit_code: the process's; 2 for a wrong request.
     """
 
     exit_code = 2
 
 
 def exit_code_of(program: str, work: Callable[[], int]) -> int:
-    """Do `work` and return its exit code; what a person can put right becomes one line on stderr.
+    """Do `work` and return its exit code; errors that the user can fix become one line on stderr.
 
-    That is a UserError, with its own exit code, or an error of the system (a full disk, a closed folder, too little memory)
-    with 1.
+    These are UserErrors, with their own exit codes, and the system's errors (a full disk, missing permission, too little
+    memory), with 1.
     """
     try:
         return work()
@@ -35,7 +35,7 @@ def exit_code_of(program: str, work: Callable[[], int]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"{program}: error: {one_line(f'{where}{error.strerror or error}')}", file=sys.stderr)
         return 1
-    except (MemoryError, RuntimeError) as error:  # torch's own: a RuntimeError, of the GPU too
+    except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError, also for the GPU
         if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
             raise
         ways = "fewer images at once (train.batch_size, run.grad_accum_steps) or a smaller model take less"
@@ -44,11 +44,11 @@ def exit_code_of(program: str, work: Callable[[], int]) -> int:
 
 
 def one_line(text: str) -> str:
-    """`text` on one line, without control characters, so that a hostile file name cannot write on the terminal."""
+    """Return `text` on one line, without control characters, so that a hostile file name cannot control the terminal."""
     return " ".join("".join(c if c.isprintable() or c.isspace() else repr(c)[1:-1] for c in text).split())
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a part of a sentence, with what is most like `word` among what is known; "" if nothing is."""
+    """Return "; did you mean ...?" with the known word closest to `word`, or "" if none is close."""
     near = difflib.get_close_matches(word, list(known), 1)
     return f"; did you mean {near[0]}?" if near else ""

@@ -1,4 +1,4 @@
-"""What a loaded model makes of new images: the probabilities of its classes, and its features."""
+"""Apply a loaded model to new images: class probabilities and features."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from vit.load_options import CheckpointError
 from vit.mae import Model
 
 Picture: TypeAlias = str | Path | Image.Image
-"""An image file, or a picture that Pillow has opened or made."""
+"""An image file, or a PIL image."""
 
 
 class Embeddings(NamedTuple):
-    """The features of B images by a model's last layer, after its norms.
+    """The features of B images from a model's last layer, after its norms.
 
     Attributes:
-        pooled: float32 (B, D): what a head reads, the class token or the mean over the patches (`encoder.config.global_pool`).
-        patches: float32 (B, L, D): the token of each patch, row by row.
+        pooled: float32 (B, D), the head's input: the class token or the mean over the patches (`encoder.config.global_pool`).
+        patches: float32 (B, L, D), the token of each patch, row by row.
     """
 
     pooled: Tensor
@@ -32,7 +32,7 @@ class Embeddings(NamedTuple):
 
 
 def require_head(model: Model) -> None:
-    """Refuse a model that names no classes.
+    """Refuse a model that is no classifier.
 
     Raises:
         CheckpointError: it has no head.
@@ -45,18 +45,18 @@ def require_head(model: Model) -> None:
 
 @torch.no_grad()
 def predict(model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int = 64) -> Tensor:
-    """Return the probabilities of the classes that a model's head knows.
+    """Return a classifier's class probabilities.
 
     Args:
-        model: as `load_model` returns it, on any device; `model.origin.class_names` names the columns of the result.
-        images: files or PIL images, or uint8 (B, 3, h, w) of any size; prepared as the model was trained.
+        model: from `load_model`, on any device; `model.origin.class_names` names the columns of the result.
+        images: files, PIL images, or uint8 (B, 3, h, w) of any size; they are prepared as in the model's training.
         batch_size: images at a time.
 
     Returns:
         float32 (B, classes) on the CPU; every row sums to 1.
 
     Raises:
-        CheckpointError: the model has no head, was not loaded, or its weights make no numbers.
+        CheckpointError: the model has no head, was not loaded, or computes nan or infinity.
         DataError: an image cannot be read, or there is none.
     """
     require_head(model)
@@ -67,15 +67,15 @@ def predict(model: Model, images: Tensor | Picture | Sequence[Picture], batch_si
 
 @torch.no_grad()
 def embed(model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int = 64) -> Embeddings:
-    """Return the features of whole images, pooled and patch by patch.
+    """Return the features of whole images, pooled and per patch.
 
     Args:
-        model: as `load_model` returns it, on any device; it needs no head.
+        model: from `load_model`, on any device; it needs no head.
         images: as for `predict`.
         batch_size: images at a time.
 
     Raises:
-        CheckpointError: the model was not loaded, or its weights make no numbers.
+        CheckpointError: the model was not loaded, or computes nan or infinity.
         DataError: an image cannot be read, or there is none.
     """
     encoder, found = model.encoder, []
@@ -87,7 +87,7 @@ def embed(model: Model, images: Tensor | Picture | Sequence[Picture], batch_size
 
 
 def _tokens(model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int) -> Iterator[Tensor]:
-    """Yield the tokens (B, N, D) of images, batch by batch; files are read when their turn comes."""
+    """Yield the tokens (B, N, D) of images, batch by batch; each batch's files are read in turn."""
     origin, encoder = model.origin, model.encoder
     if origin is None:
         raise CheckpointError("nothing says how this model's images are prepared; load it by vit.load_model")

@@ -1,4 +1,4 @@
-"""What may be asked of a checkpoint. Light: nothing here imports torch, so that `--help` answers at once."""
+"""The options for loading a checkpoint. Nothing here imports torch, so that `--help` answers at once."""
 
 from __future__ import annotations
 
@@ -17,53 +17,53 @@ class CheckpointError(UserError):
     """A checkpoint that cannot be used; the message is one line: what, where, what to do."""
 
     def __init__(self, message: str):
-        line = one_line(message)  # other libraries' messages, which are passed on, have several
-        super().__init__(line if len(line) <= 1000 else f"{line[:700]} ... {line[-300:]}")  # names may have any length
+        line = one_line(message)  # other libraries' messages may have several
+        super().__init__(line if len(line) <= 1000 else f"{line[:700]} ... {line[-300:]}")  # names may be of any length
 
 
 @dataclass(frozen=True)
 class LoadOptions:
     """How the checkpoint is read; by default as it is.
 
-    The keyword arguments of `vit.checkpoints.load_model`, and options of every command that takes a checkpoint.
+    These are keyword arguments of `vit.checkpoints.load_model`, and options of every command that takes a checkpoint.
 
     Raises:
-        CheckpointError: a value that cannot be used.
+        CheckpointError: a value cannot be used.
     """
 
     part: Literal["encoder"] | None = None
-    """leave a decoder out"""
+    """leave out the decoder"""
     image_size: int | tuple[int, int] | None = None
     """pixels, H or H,W: resize the position table"""
     patch_size: int | tuple[int, int] | None = None
     """pixels, P or P,Q: resize the patch kernels"""
     channels: int | None = None
-    """of the images: adapt the patch kernels"""
+    """image channels: adapt the patch kernels"""
     num_classes: int | None = None
-    """of the head; 0 leaves it out"""
+    """classes of the head; 0 leaves it out"""
     class_token: bool | None = None
-    """whether it has one; false leaves it out"""
+    """whether there is a class token; false leaves it out"""
     global_pool: Literal["token", "avg"] | None = None
     """what the head reads"""
     fc_norm: bool | None = None
     """whether the last norm follows the pooling"""
     num_heads: int | None = None
-    """where nothing says so"""
+    """attention heads, if nothing says so"""
     decoder_heads: int | None = None
-    """where nothing says so"""
+    """the decoder's attention heads, if nothing says so"""
     norm_pix_loss: bool | None = None
-    """whether a decoder predicts normalised patches"""
+    """whether the decoder predicts normalised patches"""
     norm_eps: float | None = None
-    """of all norms, where nothing says so"""
+    """eps of all norms, if nothing says so"""
     grid_size: tuple[int, int] | None = None
-    """rows and columns R,C of its position table, where nothing says so"""
+    """rows and columns R,C of the position table, if nothing says so"""
     branch: str | None = None
-    """of several copies of the network: student, teacher, model_ema, ..."""
+    """which of several copies of the network: student, teacher, model_ema, ..."""
     allow: Sequence[str] = ()
-    """tensors, by name or pattern, that may be missing or unexpected or hold nan"""
+    """tensors, by name or pattern, that may be missing, unexpected or nan"""
 
     def __post_init__(self) -> None:
-        if isinstance(self.allow, str):  # of which each letter would be a pattern
+        if isinstance(self.allow, str):  # else each letter would be a pattern
             object.__setattr__(self, "allow", (self.allow,))
         for key, allowed in (("part", (None, "encoder")), ("global_pool", (None, "token", "avg"))):
             self._require(getattr(self, key) in allowed, key, f"one of {allowed}")
@@ -92,5 +92,5 @@ class LoadOptions:
             raise CheckpointError(f"{key}: {getattr(self, key)!r} cannot be used; {allowed}")
 
     def allows(self, *names: str) -> bool:
-        """Whether a tensor that is known by these names may be missing, unexpected, or not finite."""
+        """Return whether a tensor known by these names may be missing, unexpected, or not finite."""
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.allow)

@@ -1,4 +1,4 @@
-"""The first word of a command: torch takes seconds to load, in which a terminal would stay empty."""
+"""Tell a terminal that torch is loading, which takes seconds in which it would stay empty."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import ClassVar
 
 
 class _FirstWord(MetaPathFinder):
-    """Is asked where a module is before it is imported; finds none, but speaks when it is torch."""
+    """An import hook that finds no module, but prints a line before torch is imported."""
 
     who: ClassVar[str] = ""
 
     def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> None:
         if name == "torch":
             sys.meta_path.remove(self)
-            if sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":  # of several processes, the first
+            if sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":  # only the first of several processes
                 print(f"{self.who}: torch is being loaded ...", file=sys.stderr, flush=True)
 
 
 def announce_torch(who: str) -> None:
-    """Have a terminal told, on stderr, that `who` loads torch, once that begins: by then all that needs none is checked."""
+    """Print on a terminal's stderr that `who` loads torch, once that begins; what needs no torch is checked by then."""
     _FirstWord.who = who
     if "torch" not in sys.modules and not any(isinstance(finder, _FirstWord) for finder in sys.meta_path):
         sys.meta_path.insert(0, _FirstWord())

@@ -19,16 +19,16 @@ from vit.pretrained import Pretrained
 
 
 class MaskedDecoder(nn.Module):
-    """From the encoder's tokens to the pixels of every patch: a mask token stands where a patch was hidden.
+    """Map the encoder's tokens to the pixels of every patch, with a mask token in place of each hidden patch.
 
-    Positions are the fixed sin-cos table; prefix tokens travel along without one.
+    Positions are the fixed sin-cos table; prefix tokens have none.
 
     Args:
         config: the architecture.
-        encoder: that of the encoder, which gives the rest: image, patches, prefix tokens, and the kind of block.
+        encoder: the encoder's architecture, which decides the rest: image, patches, prefix tokens and kind of block.
 
     Attributes:
-        config: the decoder's, with nothing left open.
+        config: the architecture, with every None replaced by the encoder's value.
     """
 
     def __init__(self, config: DecoderConfig, encoder: ViTConfig):
@@ -46,11 +46,11 @@ class MaskedDecoder(nn.Module):
         init_weights(self)
 
     def forward(self, tokens: Tensor, mask: Mask) -> Tensor:
-        """Tokens of the visible patches (B, prefix + K, D) -> predictions for all patches in grid order (B, L, P)."""
+        """Map tokens of the visible patches (B, prefix + K, D) to predictions for all patches in grid order (B, L, P)."""
         return self.pred(self.features(tokens, mask))
 
     def features(self, tokens: Tensor, mask: Mask) -> Tensor:
-        """Return the same before the last linear map: (B, L, E)."""
+        """Compute `forward` up to its last linear map: (B, L, E)."""
         batch, hidden = len(tokens), mask.mask.shape[1] - mask.ids_keep.shape[1]
         x = self.embed(tokens)  # (B, prefix + K, E)
         prefix, visible = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
@@ -60,10 +60,10 @@ class MaskedDecoder(nn.Module):
         return self.norm(self.blocks(x))[:, self.num_prefix_tokens :]  # (B, L, E)
 
     def hidden(self, tokens: Tensor, mask: Mask) -> Tensor:
-        """Return the rows of `forward` for the hidden patches alone (B, L - K, P), in the order of `mask.ids_hidden`.
+        """Predict only the hidden patches (B, L - K, P), in the order of `mask.ids_hidden`.
 
-        Blocks do not depend on the order of tokens, so nothing is put back in grid order; and the last block computes only
-        the hidden tokens, as nothing reads the others.
+        Blocks do not depend on the order of tokens, so grid order is not restored. The last block computes only the hidden
+        tokens, because nothing reads the others.
         """
         batch, prefix = len(tokens), self.num_prefix_tokens
         ids_hidden = mask.ids_hidden  # (B, L - K)
@@ -80,15 +80,15 @@ class MaskedDecoder(nn.Module):
 
 
 class MaskedAutoencoder(Pretrained, nn.Module):
-    """Encoder and decoder. `forward` encodes, and under a mask fills patches in; `loss` measures how well. Both are pure.
+    """Encoder and decoder. `forward` encodes or, given a mask, fills in patches; `loss` measures how well. Both are pure.
 
     Args:
         encoder: sees only the visible patches.
         decoder: predicts the pixels of all patches.
-        norm_pix_loss: the target is each patch normalised by its own mean and deviation (see `patch_targets`).
+        norm_pix_loss: normalise each target patch by its own mean and standard deviation (see `patch_targets`).
 
     Attributes:
-        origin: of a loaded model, where it came from (`vit.checkpoints.Origin`).
+        origin: where a loaded model came from (`vit.checkpoints.Origin`).
     """
 
     origin: Any = None
@@ -100,24 +100,24 @@ class MaskedAutoencoder(Pretrained, nn.Module):
         self.norm_pix_loss = norm_pix_loss
 
     def forward(self, images: Tensor, mask: Mask | None = None) -> Tensor:
-        """Encode whole images, as `VisionTransformer.forward` does; under a mask, fill in its hidden patches.
+        """Encode whole images, as `VisionTransformer.forward` does, or fill in the patches that a mask hides.
 
         Args:
             images: (B, C, H, W).
-            mask: which patches are hidden; None hides none, and leaves the decoder out.
+            mask: which patches are hidden; None hides none, and skips the decoder.
 
         Returns:
-            Without a mask the encoder's tokens (B, N, D); with one the predicted patches (B, L, P) in grid order, in the
+            Without a mask, the encoder's tokens (B, N, D); with one, the predicted patches (B, L, P) in grid order, in the
             space of `targets`.
         """
         return self.encoder(images) if mask is None else self.decoder(self.encoder(images, mask), mask)
 
     def targets(self, images: Tensor) -> Tensor:
-        """Return what is to be predicted: images (B, C, H, W) -> (B, L, P)."""
+        """Turn images (B, C, H, W) into the patches to predict (B, L, P)."""
         return patch_targets(self.encoder.patchify(images), self.norm_pix_loss)
 
     def loss(self, images: Tensor, mask: Mask, drop_path: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Fill in the hidden patches and compare: what training runs.
+        """Compute the training loss: fill in the hidden patches, and compare with the targets.
 
         Args:
             images: (B, C, H, W).
@@ -125,7 +125,7 @@ class MaskedAutoencoder(Pretrained, nn.Module):
             drop_path: as in `VisionTransformer.forward`.
 
         Returns:
-            The loss over the hidden patches, a scalar, and the encoder's tokens (B, prefix + K, D).
+            The mean squared error over the hidden patches, a scalar, and the encoder's tokens (B, prefix + K, D).
         """
         patches = self.encoder.patchify(images)  # (B, L, P)
         tokens = self.encoder.encode(patches, mask, drop_path)  # (B, prefix + K, D)
@@ -143,9 +143,9 @@ def build_autoencoder(encoder: ViTConfig, decoder: DecoderConfig, norm_pix_loss:
 
 
 def patch_targets(patches: Tensor, norm_pix: bool) -> Tensor:
-    """Make targets of patches (B, L, P): as they are, or each one normalised by itself as in MAE.
+    """Turn patches (B, L, P) into targets: unchanged, or each normalised by itself as in MAE.
 
-    MAE's normalisation uses the unbiased variance, and eps 1e-6 inside the root.
+    MAE uses the unbiased variance, with eps 1e-6 inside the root.
     """
     if not norm_pix:
         return patches

@@ -1,7 +1,7 @@
 """Which patches are hidden: one recipe, noise -> argsort -> ids_keep, ids_restore, mask (He et al. 2022).
 
-A kind of mask is nothing but a kind of noise: the patches with the smallest values are kept. Masks are made outside the
-model with a generator of their own and handed to it as an argument.
+A kind of mask is just a kind of noise: the patches with the smallest values are kept. Masks are made outside the model,
+with a generator of their own, and passed to it as an argument.
 
 Letters: B batch, L patches, K kept patches.
 """
@@ -20,7 +20,7 @@ class Mask(NamedTuple):
 
     Attributes:
         ids_keep: int64 (B, K), the visible patches in the order in which the encoder gets them.
-        ids_restore: int64 (B, L), where each patch of the grid stands in (kept, hidden): undoes the shuffle.
+        ids_restore: int64 (B, L), the index in (kept, hidden) of each patch of the grid: undoes the shuffle.
         mask: float32 (B, L) in grid order, 1 = hidden, 0 = visible.
     """
 
@@ -39,7 +39,7 @@ class Mask(NamedTuple):
 
 
 def num_keep(num_patches: int, mask_ratio: float) -> int:
-    """Return how many of `num_patches` stay visible: rounded to the nearest, but never none and never all.
+    """Return how many of `num_patches` stay visible: rounded, but at least one and never all.
 
     Raises:
         ValueError: there are fewer than 2 patches, or the ratio is not between 0 and 1.
@@ -64,15 +64,15 @@ def mask_from_noise(noise: Tensor, keep: int) -> Mask:
 
 
 def random_noise(batch: int, grid_size: tuple[int, int], generator: Generator) -> Tensor:
-    """Draw noise for every patch by itself (B, L): what MAE uses."""
+    """Draw independent noise for every patch, as MAE does: (B, L)."""
     return torch.rand(batch, grid_size[0] * grid_size[1], generator=generator)
 
 
 def block_noise(batch: int, grid_size: tuple[int, int], generator: Generator) -> Tensor:
     """Draw noise that hides one rectangle per image, of random place and shape (aspect 1:2 to 2:1): (B, L).
 
-    The hidden patches are those nearest to a random centre, in a distance whose circles are rectangles; a rectangle that
-    reaches over the border is cut there and grows elsewhere, so that the count stays exact.
+    The hidden patches are those nearest to a random centre, by a distance whose circles are rectangles. A rectangle that
+    crosses the border is cut there and grows elsewhere, so the count stays exact.
     """
     rows, columns = grid_size
     draws = torch.rand(batch, 3, generator=generator)
@@ -85,8 +85,8 @@ def block_noise(batch: int, grid_size: tuple[int, int], generator: Generator) ->
 def grid_noise(batch: int, grid_size: tuple[int, int], generator: Generator) -> Tensor:
     """Draw noise that hides a regular pattern, shifted by a random offset per image: (B, L).
 
-    The order of ordered dithering (Bayer 1973): at mask ratio 0.75 one patch of each 2 x 2 is kept, at 0.5 a chequerboard,
-    and every other ratio is spread as evenly as it can be.
+    The pattern is that of ordered dithering (Bayer 1973): mask ratio 0.75 keeps one patch of each 2 x 2, 0.5 a chequerboard,
+    and any other ratio is spread as evenly as possible.
     """
     size = 1
     order = torch.zeros(1, 1)
@@ -103,14 +103,14 @@ NOISE = {"random": random_noise, "block": block_noise, "grid": grid_noise}
 
 
 def make_mask(kind: str, batch: int, grid_size: tuple[int, int], mask_ratio: float, generator: Generator) -> Mask:
-    """Draw a mask for a batch of images, on the CPU, so that it is the same for every device.
+    """Draw a mask for a batch of images, on the CPU so that every device gets the same.
 
     Args:
         kind: "random", "block" or "grid".
         batch: B.
         grid_size: (rows, columns) of patches.
         mask_ratio: the share of patches to hide, between 0 and 1.
-        generator: the only source of chance.
+        generator: the only source of randomness.
     """
     return mask_from_noise(NOISE[kind](batch, grid_size, generator), num_keep(grid_size[0] * grid_size[1], mask_ratio))
 
@@ -121,7 +121,7 @@ def take(x: Tensor, ids: Tensor) -> Tensor:
 
 
 def keep_visible(x: Tensor, mask: Mask) -> Tensor:
-    """Leave out what is hidden: (B, L, D) in grid order -> (B, K, D) in the order of `ids_keep`."""
+    """Leave out the hidden patches: (B, L, D) in grid order -> (B, K, D) in the order of `ids_keep`."""
     return take(x, mask.ids_keep)
 
 

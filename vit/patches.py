@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-# The one definition of a patch. (c p q) is the order in which a strided convolution flattens its kernel, so the linear
-# map of a patch and the convolution are the same matrix.
+# The one definition of a patch. A strided convolution flattens its kernel in the same order (c p q), so the linear map of
+# a patch and the convolution are the same matrix.
 IMAGE_PATTERN = "b c (row p) (column q)"
 PATCH_PATTERN = "b (row column) (c p q)"
 
@@ -22,7 +22,7 @@ def patchify(images: Tensor, patch_size: tuple[int, int]) -> Tensor:
     """Cut images into patches, row by row.
 
     Args:
-        images: (B, C, H, W), any channels, H and W multiples of the patch's.
+        images: (B, C, H, W), with H and W multiples of p and q.
         patch_size: (p, q) in pixels.
 
     Returns:
@@ -50,11 +50,11 @@ def unpatchify(patches: Tensor, patch_size: tuple[int, int], grid_size: tuple[in
 class PatchEmbed(nn.Module):
     """The patch embedding x W_E + b: one linear map, the same for every patch (Dosovitskiy et al. 2021, eq. 1).
 
-    `proj` holds the weights in a convolution's shape (D, C, p, q), as timm and MAE name and store them; it is applied as
-    the equal matrix product, because then patches that are hidden are simply left out of the product.
+    `proj` holds the weights in a convolution's shape (D, C, p, q), under timm's and MAE's name. It is applied as the
+    equivalent matrix product, so that hidden patches are simply left out.
 
     Args:
-        image_size: (H, W) in pixels, multiples of the patch's.
+        image_size: (H, W) in pixels, multiples of p and q.
         patch_size: (p, q) in pixels.
         channels: C.
         embed_dim: D.
@@ -76,18 +76,18 @@ class PatchEmbed(nn.Module):
         return self.proj.weight.flatten(1).T
 
     def forward(self, patches: Tensor) -> Tensor:
-        """Embed patches (B, any, C p q) as they come from `patchify`, all or some -> (B, any, D)."""
+        """Embed all or some patches from `patchify`: (B, any, C p q) -> (B, any, D)."""
         return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
 
 
 def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "mae") -> Tensor:
-    """Compute the fixed 2-D sine-cosine table, a quarter of the width for each of its four parts.
+    """Compute the fixed 2-D sine-cosine table, whose four parts have a quarter of the width each.
 
     Args:
         grid_size: (rows, columns).
         embed_dim: D, a multiple of 4.
-        order: of the parts: "mae" for [sin x, cos x, sin y, cos y], "timm" for [sin y, sin x, cos y, cos x]. They are
-            different tables: weights trained with one are wrong with the other.
+        order: of the parts: "mae" for [sin x, cos x, sin y, cos y], "timm" for [sin y, sin x, cos y, cos x]. Weights
+            trained with one are wrong with the other.
 
     Returns:
         (L, D) float32.
@@ -106,10 +106,10 @@ def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "m
 def position_table(kind: str, grid_size: tuple[int, int], num_prefix_tokens: int, embed_dim: int) -> nn.Parameter:
     """Make the position table (1, prefix + L, D), a parameter: learned from a small random start, or fixed sin-cos.
 
-    A prefix token has no place in the picture: its row of the sin-cos table is 0, as in MAE.
+    A prefix token has no place in the image: its row of the sin-cos table is 0, as in MAE.
 
     Args:
-        kind: "learned" or "sincos" (a parameter without gradient, so that it is saved and loaded like any other).
+        kind: "learned", or "sincos" (without a gradient, but saved and loaded like any other parameter).
     """
     num_tokens = num_prefix_tokens + math.prod(grid_size)
     if kind == "sincos":

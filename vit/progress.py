@@ -1,4 +1,4 @@
-"""Progress of long work: the one bar, and its lines where nobody watches a terminal."""
+"""Progress of long work: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ T = TypeVar("T")
 
 
 def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "") -> Tracked[T]:
-    """Yield `items`, with a bar on stderr that goes when they end; into a file or a pipe, with a line now and then.
+    """Yield `items`, with a bar on stderr that disappears at the end; in a file or pipe, with a line now and then.
 
-    Both say how long it has gone on and, where the number of items is known, how long it still will.
+    Both show the time elapsed and, if the number of items is known, the time left.
 
     Args:
         items: one per step of the work.
-        what: is being done, in a word or two.
-        total: number of items, where `items` has no length.
-        unit: of the items, " images" say; by default steps.
+        what: the work, in a word or two.
+        total: number of items, if `items` has no length.
+        unit: the items' unit, e.g. " images"; by default " steps".
     """
     return Tracked(items, what, len(items) if total is None and isinstance(items, Sized) else total, unit or " steps")
 
 
 class Tracked(Iterator[T]):
-    """The items of `track`, each done when the next one is asked for."""
+    """The items of `track`; an item is done when the next one is requested."""
 
     def __init__(self, items: Iterable[T], what: str, total: int | None, unit: str):
         self._items, self._what, self._total, self._unit = iter(items), what, total, unit
         self._bar = None
         if sys.stderr.isatty():
             self._bar = tqdm(desc=what, total=total, leave=False, unit=unit, dynamic_ncols=True)
-        self._count = -1  # of the items that are done; the first is not asked for yet
+        self._count = -1  # items done; -1 before the first is requested
         self._began = self._shown = 0.0
 
     def __next__(self) -> T:
-        """Return the next item, or end the bar with the items."""
+        """Return the next item; close the bar after the last."""
         self._count += 1
         if self._count == 0:
             self._began = self._shown = time.monotonic()
@@ -56,7 +56,7 @@ class Tracked(Iterator[T]):
             raise
 
     def pulse(self) -> None:
-        """Say that the work goes on, if it is time to: within an item that may take long."""
+        """Show, if it is time to, that the work continues within a long item."""
         if self._bar is not None:
             self._bar.update(0)
             return

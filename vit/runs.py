@@ -1,4 +1,4 @@
-"""A run folder: its files, the one reader of them, and the one table of the figures that are measured."""
+"""A run folder: its files, their one reader, and the one table of all measured figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunError(UserError):
 
 
 WRONG_VALUES = (LookupError, TypeError, ValueError, AttributeError)
-"""What is raised by a file's values that are missing or of a wrong kind."""
+"""What missing or wrong values in a file raise."""
 
 # ---- Files -----------------------------------------------------------------------------------------------------------
 
@@ -62,19 +62,19 @@ class RunFiles:
 
     @property
     def kept(self) -> list[Path]:
-        """The files that others read, and nothing writes again once the run has ended: not pictures and the page."""
+        """The files that other programs read and a finished run no longer writes; not the pictures and the report."""
         own = [self.config, self.metrics, self.showcase, self.summary, self.dynamics, self.model, self.model_config]
         return [path for path in own if path.is_file()] + sorted(self.snapshots.glob("*/*"))
 
     def saved_snapshots(self) -> dict[str, Path]:
-        """Return the folders of the weights that the run kept along its way by name, "step 1,250", from first to last."""
+        """Return the folders of the run's weight snapshots by name, e.g. "step 1,250", from first to last."""
         folders = sorted(path.parent for path in self.snapshots.glob("step-*/model.safetensors"))
         steps = {folder: folder.name.removeprefix("step-") for folder in folders}
         return {f"step {int(step):,}": folder for folder, step in steps.items() if step.isdecimal()}
 
 
 READ = ("config.yaml", "metrics.jsonl", "showcase.safetensors", "summary.json", "dynamics.safetensors")
-"""Of the files that are kept, what a page and a table are made of; the weights are compared where they are loaded."""
+"""The kept files that a report or a table reads; the weights are checked when they are loaded."""
 
 CONTENTS = {
     "report.html": "all of this on one page: open it first",
@@ -88,7 +88,7 @@ CONTENTS = {
     "manifest.json": "the hashes of its files: vit verify compares them",
     "model.safetensors": "the weights, with config.json: vit.checkpoints.load_model reads them",
 }
-"""What a person finds in the folder of a finished run."""
+"""What the user finds in the folder of a finished run."""
 
 OLD_KEYS = {
     "fingerprint": "content_hash",
@@ -97,11 +97,11 @@ OLD_KEYS = {
     "stamp": "content_hash",
     "whole_stamp": "whole_content_hash",
 }
-"""Keys in the JSON files of earlier versions, and what they are called now."""
+"""Keys in earlier versions' JSON files, and their present names."""
 
 
 def write_manifest(files: RunFiles) -> None:
-    """Write manifest.json, the SHA-256 of every file in `files.kept`: the last act of a run."""
+    """Write manifest.json, with the SHA-256 of every file in `files.kept`: the last act of a run."""
     write_json(
         files.manifest, {"sha256": {path.relative_to(files.path).as_posix(): _sha256(path) for path in files.kept}}
     )
@@ -112,11 +112,11 @@ def check_manifest(path: Path, names: Sequence[str] | None = None) -> list[str]:
 
     Args:
         path: run folder.
-        names: files to look at, relative to it; by default all that are kept, and all of the manifest's.
+        names: files to check, relative to it; by default all that are kept or in the manifest.
 
     Returns:
-        A line for each that is missing, another one, or not in the manifest: "metrics.jsonl has changed". None for a folder
-        without a manifest.
+        A line for each file that has changed, is missing, or is not in the manifest, e.g. "metrics.jsonl has changed". No
+        lines for a folder without a manifest.
 
     Raises:
         RunError: the manifest is damaged.
@@ -145,7 +145,7 @@ def _sha256(path: Path) -> str:
 
 
 def read_json(content: str) -> Any:
-    """Parse JSON without nan and infinity, which could not be written again; OLD_KEYS get their new names."""
+    """Parse JSON, refusing nan and infinity, which could not be written again; OLD_KEYS get their new names."""
 
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not a JSON number")
@@ -171,7 +171,7 @@ def read_mapping(path: Path, error: type[UserError] = RunError) -> dict[str, Any
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl, none if there is no file. A last line that a kill cut short is left out.
+    """Return the lines of metrics.jsonl, none if there is no file. A last line cut short by a kill is left out.
 
     Raises:
         RunError: another line is not JSON.
@@ -180,19 +180,19 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         return []
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines[:-1]]  # what follows the last newline was cut short
-    except ValueError as error:  # also what is no UTF-8
+        return [json.loads(line) for line in lines[:-1]]  # anything after the last newline was cut short
+    except ValueError as error:  # also raised for text that is not UTF-8
         raise RunError(f"{path} is damaged: {error}; remove the line that is not JSON") from error
 
 
 @dataclass(frozen=True)
 class SampleImages:
-    """A few test images that a run keeps, so that its folder can show the model at work without the data.
+    """A few test images that a run keeps, so that its folder can show the model at work without the data set.
 
     Attributes:
         images: uint8 (B, C, H, W).
         labels: B class names; may be empty strings.
-        class_names: of all classes.
+        class_names: all of them.
         data: `vit.data.Dataset.facts` of the whole data set.
     """
 
@@ -214,7 +214,7 @@ def read_sample_images(path: Path) -> SampleImages:
     """Read showcase.safetensors.
 
     Raises:
-        RunError: it is damaged, or another file.
+        RunError: it is damaged, or some other file.
     """
     import torch
     from safetensors import SafetensorError, safe_open
@@ -235,13 +235,13 @@ def read_sample_images(path: Path) -> SampleImages:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run folder, read. Metrics and sample images are read at first use.
+    """The contents of a run folder; metrics and sample images are read at first use.
 
     Attributes:
         files: where everything is.
         sections: config.yaml as it is; empty for a folder without one.
         summary: summary.json; empty if the run is not finished.
-        results: every results.json of `vit evaluate` on the run's own weights, by its folder's name within the run folder.
+        results: every results.json of `vit evaluate` on the run's own weights, by its folder within the run folder.
         notes: what was left out, and why.
     """
 
@@ -258,7 +258,7 @@ class RunRecord:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """All settings by "section.key"; one that config.yaml leaves out has its default, as for train.py."""
+        """All settings by "section.key"; one missing in config.yaml has its default, as for train.py."""
         return flat_settings(Config().to_dict()) | flat_settings(self.sections)
 
     @cached_property
@@ -278,12 +278,12 @@ class RunRecord:
 
     @property
     def tested_on(self) -> str:
-        """The images that the figures were measured on: "test images"."""
+        """The images on which the figures were measured, e.g. "test images"."""
         return str(self.data.get("tested_on", "test images"))
 
     @property
     def tested(self) -> str:
-        """The same with their number: "10,000 test images"."""
+        """The same with their number, e.g. "10,000 test images"."""
         return f"{self.data['test_images']:,} {self.tested_on}"
 
     @property
@@ -292,10 +292,10 @@ class RunRecord:
         return float(self.metrics[-1]["epoch"]) if self.metrics else 0.0
 
     def public(self) -> RunRecord:
-        """Return the record without the paths of its machine.
+        """Return the record without its machine's paths.
 
         Raises:
-            RunError: the command in a results.json is not one.
+            RunError: the command in a results.json is not a command.
         """
         results = {}
         for place, found in self.results.items():
@@ -311,9 +311,9 @@ class RunRecord:
         )
 
     def figures(self) -> dict[str, Any]:
-        """Return what was measured, for config.json, by the names of summary.json.
+        """Return the run's measurements for config.json, by their names in summary.json.
 
-        As `measured`, what each of `results` found, with its command and its data; without the tables of pictures.
+        "measured" holds those of each of `results`, with its command and data, but without confusion and reliability.
         """
         data = self.summary.get("data") or {}
         known = {key: self.summary[key] for key in KEPT if self.summary.get(key) not in (None, "")}
@@ -324,15 +324,12 @@ class RunRecord:
             about = {"command": found["command"], "data": found["data"]["name"]}
             about |= {key: found["data"].get(key) for key in ("test_images", "tested_on")}
             about["data_content_hash"] = found["data"].get("content_hash")
-            methods = {
-                method: found[method] for method in ("knn", "linear", "head", "reconstruction") if method in found
-            }
-            for method, values in methods.items():
+            for method in [name for name in ("knn", "linear", "head", "reconstruction") if name in found]:
+                values = found[method]
                 if isinstance(values, dict):
-                    methods[method] = {
-                        key: value for key, value in values.items() if key not in ("confusion", "reliability")
-                    }
-            measured.append(about | methods)
+                    values = {key: value for key, value in values.items() if key not in ("confusion", "reliability")}
+                about[method] = values
+            measured.append(about)
         return known | ({"measured": measured} if measured else {})
 
 
@@ -340,11 +337,11 @@ def read_run(path: Path) -> RunRecord:
     """Read a run folder, finished or not.
 
     Raises:
-        RunError: there is no run, its config.yaml or summary.json is damaged, or a file is not as the run left it.
+        RunError: there is no run, its config.yaml or summary.json is damaged, or a file has changed since the run ended.
     """
     if not RunFiles(path).config.is_file():
         raise RunError(f"{path} is not a run: it has no config.yaml; name the folder of a run, e.g. runs/quickstart")
-    there = [name for name in READ if (path / name).exists()]  # without one of them, a page says less
+    there = [name for name in READ if (path / name).exists()]  # a missing file only leaves a report with less to say
     if problems := check_manifest(path, there):
         ways = f"put it back, or remove {RunFiles(path).manifest} to use it as it is"
         raise RunError(f"{path}: {problems[0]} since the run ended: {ways}")
@@ -364,7 +361,7 @@ def read_run(path: Path) -> RunRecord:
 
 
 def read_folder(path: Path) -> RunRecord:
-    """Read the settings and the summary of a folder, each empty if it is not there.
+    """Read the settings and the summary of a folder; each is empty if missing.
 
     Raises:
         RunError: one of them is damaged.
@@ -377,22 +374,22 @@ def read_folder(path: Path) -> RunRecord:
 
 
 def settings_that_matter(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings, by "section.key", by which figures may differ: not where a run computes or finds its images."""
+    """Return the settings that can change figures, by "section.key": not where a run computes or finds its images."""
     places = {"data.root", "data.cache", "data.download", "data.name"}
     return {key: value for key, value in settings.items() if not key.startswith("run.") and key not in places}
 
 
 def is_about(summary: Mapping[str, Any], results: Mapping[str, Any]) -> bool:
-    """Return whether results.json was measured on the weights of this summary.json; True if an old summary has no hash."""
+    """Return whether results.json is about the weights of this summary.json; True if an old summary has no hash."""
     return summary.get("content_hash") in (None, results.get("content_hash"))
 
 
 def read_to_publish(folder: Path, results: Sequence[Path] = ()) -> RunRecord:
-    """Read a finished run to publish it, without the paths of its machine.
+    """Read a finished run for publication, without its machine's paths.
 
     Args:
-        folder: of the run, with config.yaml and summary.json.
-        results: folders that `vit evaluate --out` wrote about its model, with results.json.
+        folder: the run folder, with config.yaml and summary.json.
+        results: folders with a results.json that `vit evaluate --out` wrote about its model.
 
     Raises:
         RunError: the run has not ended, a file is damaged, or results are missing or about other weights.
@@ -415,11 +412,11 @@ KEPT = (
     "test_accuracy_with_flip", "test_calibration_error", "epochs", "steps", "weights", "seed", "seconds", "device",
     "precision", "versions", "content_hash",
 )  # fmt: skip
-"""Of summary.json, what config.json of a converted model keeps."""
+"""The keys of summary.json that a converted model's config.json keeps."""
 
 
 def without_paths(values: dict[str, Any]) -> dict[str, Any]:
-    """Return config.yaml or summary.json without the machine's paths: folders are dropped, `init` keeps its last part."""
+    """Remove the machine's paths from config.yaml or summary.json: folders are dropped, `init` keeps its last part."""
     values = dict(values)
     if isinstance(data := values.get("data"), dict):
         values["data"] = {key: value for key, value in data.items() if key not in ("root", "cache", "warning")}
@@ -429,7 +426,7 @@ def without_paths(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def last_part(value: Any) -> Any:
-    """Return the last part of a path that reveals a machine (/home/me/runs/tiny, ~/tiny, ../tiny); else `value` itself."""
+    """Return the last part of a path that reveals its machine (/home/me/runs/tiny, ~/tiny, ../tiny); else `value` itself."""
     if not isinstance(value, str):
         return value
     if PureWindowsPath(value).drive:
@@ -441,22 +438,22 @@ def last_part(value: Any) -> Any:
 # ---- Figures ---------------------------------------------------------------------------------------------------------
 
 FORMS = {"accuracy": (".2%", ".1%"), "error": (".2%", ".1%"), "loss": (".4f", ".3f"), "time": (",.0f", ",.0f")}
-"""How each kind of figure is written: in full, and with fewer digits. Of accuracy, more is better; of the others, less."""
+"""How to write each kind of figure: in full, and with fewer digits. Higher accuracy is better; of all else, less is."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that is measured: what it is called, how it is written, and where it is found.
+    """A measured number: its names, how it is written, and where it is stored.
 
     Attributes:
         key: its name in code.
-        kind: of FORMS.
-        label: its name in full.
+        kind: a key of FORMS.
+        label: its full name.
         short: its name in a column head.
         in_summary: its place in summary.json, with dots; "" if it is not there.
-        in_results: the method and the key in results.json; "" if it is not there.
-        baseline_of: the key of the figure that it is compared with; "" if it is not a baseline.
-        of_classifier: True for a figure of classifiers, False for one of pretraining, None if its place tells.
+        in_results: its method and key in results.json; "" if it is not there.
+        baseline_of: the key of the figure whose baseline it is; "" if it is not a baseline.
+        of_classifier: True for classifiers only, False for pretraining only, None if its place in the file says so.
     """
 
     key: str
@@ -478,7 +475,7 @@ class Figure:
         return None if value is None else float(value)
 
     def write(self, value: float, brief: bool = False) -> str:
-        """Return the value as text, `brief` with fewer digits."""
+        """Return the value as text, with fewer digits if `brief`."""
         return format(value, FORMS[self.kind][brief])
 
 
@@ -504,12 +501,12 @@ FIGURES = {figure.key: figure for figure in (
     Figure("linear_probe", "accuracy", "linear probe of frozen features", "linear probe", "", ("linear", "accuracy")),
     Figure("seconds", "time", "seconds of training", "seconds", "seconds"),
 )}  # fmt: skip
-"""Everything that is measured, by key, in the order in which it is shown."""
+"""Every figure, by key, in the order in which they are shown."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A figure as people read it: its value as text, and how it was measured, which may be ""."""
+    """A figure for people: its value as text, and how it was measured, which may be ""."""
 
     figure: Figure
     value: str
@@ -517,18 +514,18 @@ class Line:
 
 
 def baselines(key: str) -> list[Figure]:
-    """Return the figures that the figure of this key is compared with."""
+    """Return the baselines of the figure with this key."""
     return [figure for figure in FIGURES.values() if figure.baseline_of == key]
 
 
 def summary_values(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures that summary.json holds, by key."""
+    """Return the figures in summary.json, by key."""
     found = {key: figure.of_summary(summary) for key, figure in FIGURES.items()}
     return {key: value for key, value in found.items() if value is not None}
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[Line]:
-    """Return what a run measured at its end, baselines below what they are compared with; not the time."""
+    """Return what a run measured at its end, without the time; baselines follow their figure."""
     lines = []
     for key, value in summary_values(summary).items():
         mask = summary.get("test_mask") if key == "masked_loss" else None
@@ -539,7 +536,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[Line]:
 
 
 def results_lines(results: Mapping[str, Any]) -> list[Line]:
-    """Return what `vit evaluate` measured; baselines stand in `how`."""
+    """Return what `vit evaluate` measured; `how` includes the baselines."""
     lines = []
     for figure in FIGURES.values():
         method, key = figure.in_results
@@ -555,7 +552,7 @@ def results_lines(results: Mapping[str, Any]) -> list[Line]:
 
 
 def _protocol(method: str, key: str, row: Mapping[str, Any]) -> list[str]:
-    """How a figure of results.json was measured."""
+    """Return how a figure of results.json was measured."""
 
     def by_seed(value: Any, form: str = "") -> str:
         return ", ".join(format(choice, form) for choice in value) if isinstance(value, list) else format(value, form)

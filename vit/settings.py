@@ -1,4 +1,4 @@
-"""Configurations, read from files and the command line, and written again."""
+"""Read configurations from files and the command line, and write them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vit.errors import did_you_mean, one_line
 SECTIONS: dict[str, type] = {item.name: item.default_factory for item in fields(Config)}  # type: ignore[misc]
 PACKAGE = Path(__file__).resolve().parent
 CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
-"""The configurations: in the repository beside the package, in a wheel within it (setup.py)."""
+"""The configurations: next to the package in the repository, inside it in a wheel (setup.py)."""
 QUICKSTART = CONFIGS / "quickstart.yaml"
 RUN_CONFIG = "config.yaml"
 HELP = {"-h", "--help"}
@@ -28,7 +28,7 @@ TYPES = {
     int: "a whole number (int)", float: "a number (float)", bool: "true or false (bool)", str: "a text (str)",
     tuple: "2 elements as [A,B] (tuple)", list: "a list as [A,B]",
 }  # fmt: skip
-"""What a value may be, in words and as the help has it."""
+"""The types of values, in words and as in the help."""
 
 _MOVED = {
     "data": {"augment": "crop crop_scale crop_ratio crop_padding flip rand_augment rand_magnitude erasing"},
@@ -51,7 +51,7 @@ RENAMED = {
         for key in keys.split()
     },
 }
-"""Settings of earlier versions, and what has become of them."""
+"""Settings of earlier versions, and what became of them."""
 
 
 def config_parser(
@@ -61,16 +61,16 @@ def config_parser(
     sections: dict[str, type] = SECTIONS,
     with_help: bool = False,
 ) -> ArgumentParser:
-    """A parser for `--config FILE` (any number, the later wins), every field of every section, and `--print_config`.
+    """Make a parser for `--config FILE` (any number, the later wins), every field of every section, and `--print_config`.
 
-    What the command reads itself, `--data` too, is in the parser for its help alone.
+    Options that the command reads itself, `--data` included, are in the parser only for the help.
 
     Args:
         program: name of the command.
         description: for `--help`.
-        more: the command's own options, which it reads itself, and what they do.
-        sections: dataclasses by the names of their sections.
-        with_help: whether the help texts are read too, which takes as long as all else.
+        more: the help of the options that the command reads itself.
+        sections: dataclasses by section name.
+        with_help: whether to read the help texts too, which takes as long as everything else.
     """
     set_parsing_settings(docstring_parse_attribute_docstrings=with_help)
     usage = f"{program} [--config FILE ...] [--SECTION.FIELD VALUE ...] {' '.join(f'[{option}]' for option in more)}"
@@ -83,22 +83,22 @@ def config_parser(
         parser.add_argument(name, help=text, **(how | {"default": SUPPRESS} if name.startswith("--") else {}))
     for name, section in sections.items():
         group = parser.add_argument_group((section.__doc__ or name).rstrip("."), name=name)
-        group.add_class_arguments(section, name, as_group=False)  # as a group, it would take files past `check_file`
+        group.add_class_arguments(section, name, as_group=False)  # a group would read files without `check_file`
     return parser
 
 
 def parse_config(parser: ArgumentParser, argv: Sequence[str]) -> Config:
-    """The settings in `argv` and the files it names, checked; see `parse_sections`."""
+    """Return the checked settings in `argv` and the files it names; see `parse_sections`."""
     return Config(**parse_sections(parser, argv, SECTIONS))
 
 
 def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[str, type]) -> dict[str, Any]:
-    """The sections in `argv` and the files it names, each checked for itself.
+    """Return the sections in `argv` and the files it names, each checked by itself.
 
-    What stands on the command line wins over the files, before or after them.
+    The command line overrides the files, whichever comes first.
 
     Raises:
-        ConfigError: a key or value that cannot be used, in one line.
+        ConfigError: a key or value cannot be used.
     """
     try:
         (files,), settings = take_options(expand_data(argv), "--config")
@@ -106,7 +106,7 @@ def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[s
             key = option.removeprefix("--").partition("=")[0]
             if option.startswith("--") and key in RENAMED:
                 raise ConfigError(f"{key}: {RENAMED[key]}")
-            if option.startswith("--") and key.count(".") > 1:  # to the parser, a part of the setting before the dot
+            if option.startswith("--") and key.count(".") > 1:  # the parser takes it for a part of a setting
                 whole = ".".join(key.split(".")[:2])
                 raise ConfigError(
                     f"{one_line(key)}: there is no such setting; {one_line(whole)} would be one, without parts"
@@ -121,10 +121,10 @@ def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[s
 
 
 def _reason(message: str, sections: dict[str, type]) -> str:
-    """Return what is wrong with a setting that the parser refuses: its key, its value, and what it may be.
+    """Return what is wrong with a setting that the parser refuses: key, value, and what is allowed.
 
     Args:
-        message: jsonargparse's, with the names of Python's types and of its own.
+        message: jsonargparse's, with names of Python's types and its own.
         sections: by name.
     """
     if found := re.search(r'Parser key "(\w+)\.(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL):
@@ -148,14 +148,14 @@ def in_words(
     last: str = " or ",
     show: Callable[[Any], str] = str,
 ) -> str:
-    """Return types in words, the choices of a Literal one by one, as `show` has them."""
+    """Return types in words; `show` writes each choice of a Literal."""
     kinds = (get_args(kind) if get_origin(kind) is Literal else (get_origin(kind) or kind,) for kind in types)
     words = [names.get(kind, str(kind)) if isinstance(kind, type) else show(kind) for some in kinds for kind in some]
     return last.join(filter(None, (comma.join(words[:-1]), words[-1])))
 
 
 def config_file(name: str) -> Path:
-    """Return the file that `--config` names: one that is there, else one of the package, quickstart or configs/quickstart.yaml.
+    """Return the file that `--config` names: an existing one, else the package's, as quickstart or configs/quickstart.yaml.
 
     Raises:
         ConfigError: there is none.
@@ -171,12 +171,12 @@ def config_file(name: str) -> Path:
 
 
 def check_file(path: Path, sections: Collection[str]) -> None:
-    """Refuse what the parser would accept, or explain less clearly: a file without sections, or with a key twice.
+    """Refuse files that the parser would accept, or explain less clearly: without sections, or with a repeated key.
 
-    YAML accepts a key twice and forgets the first: a setting that silently does nothing.
+    YAML accepts a repeated key and forgets the first one: a setting that silently does nothing.
 
     Raises:
-        ConfigError: one of these, or the file cannot be read.
+        ConfigError: the file is one of these, or cannot be read.
     """
 
     seen: set[str] = set()
@@ -220,7 +220,7 @@ def check_file(path: Path, sections: Collection[str]) -> None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes a text like 1e3 or 1.5e3, which is a number to the parser but not to YAML 1.1."""
+    """Quotes text like 1e3 or 1.5e3, which is a number to the parser but not to YAML 1.1."""
 
 
 _FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
@@ -228,16 +228,16 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 
 
 def to_yaml(config: Config) -> str:
-    """A complete configuration file."""
+    """Return a complete configuration file."""
     return yaml.dump(config.to_dict(), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120)
 
 
 @dataclass(frozen=True)
 class TrainCommand:
-    """What train.py was asked to do: train with `config` in the run folder `out`, from where it stopped if `resume`.
+    """The parsed command line of train.py: train with `config` in the run folder `out`, and continue there if `resume`.
 
     Attributes:
-        given: keys of the settings that a file or the command line names; all else may follow from them.
+        given: keys of the settings that a file or the command line names; the others may follow from them.
         notes: lines that the user should see.
     """
 
@@ -250,7 +250,7 @@ class TrainCommand:
 
 
 def train_parser(program: str = "vit train", with_help: bool = False) -> ArgumentParser:
-    """Return the parser of `parse_train_command`; for its help, of where and how to train too."""
+    """Return the parser of `parse_train_command`; its help includes --out and --resume."""
     what = f"Pretrain by filling in hidden patches, or teach classes. Without --config: {QUICKSTART.name}."
     own = {
         "--out FOLDER": "for the run; by default runs/ and the configuration's name",
@@ -260,13 +260,13 @@ def train_parser(program: str = "vit train", with_help: bool = False) -> Argumen
 
 
 def parse_train_command(argv: Sequence[str], program: str = "python train.py") -> TrainCommand:
-    """Read the command line of train.py, or of `vit train`.
+    """Parse the command line of train.py or `vit train`.
 
-    Without `--config`, the quickstart's file is read; with `--resume`, the run's own config.yaml, which the settings on the
-    command line must agree with.
+    Without `--config`, the quickstart's file is read; with `--resume`, the run's own config.yaml, with which the command
+    line must agree.
 
     Raises:
-        ConfigError: in one line.
+        ConfigError: the command line cannot be used.
     """
     parser = train_parser(program, not HELP.isdisjoint(argv))
     (resume,), argv = take_flags(argv, "--resume")
@@ -284,25 +284,25 @@ def parse_train_command(argv: Sequence[str], program: str = "python train.py") -
         given = parser.parse_args(argv, defaults=False).as_flat()  # type: ignore[union-attr]
         return TrainCommand(config, out, False, program, frozenset(vars(given)), notes)
     saved = out / RUN_CONFIG
-    if not os.path.exists(saved):  # unlike Path.exists, False for a name that no file can have
+    if not os.path.exists(saved):  # unlike Path.exists, it returns False for an impossible name
         raise ConfigError(f"--resume: there is no run in {out}; leave --resume out to begin one, or name it by --out")
     before = parse_config(parser, ["--config", str(saved)])
     for key, old, new in parse_config(parser, ["--config", str(saved), *argv]).conflicts(before.to_dict()):
         ways = "leave it out (--config too: the run has its own), or begin another with --out"
         raise ConfigError(f"{key}: the run in {out} has {old!r}, not {new!r}; {ways}")
-    _, settings = take_options(argv, "--config")  # where the data is, say, a file does not change: the command line may
+    _, settings = take_options(argv, "--config")  # only the command line may change e.g. where the data is
     config = parse_config(parser, ["--config", str(saved), *settings])
     return TrainCommand(config, out, True, program)
 
 
 def fit_epochs(parser: ArgumentParser, argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Shorten what a file asks for within the epochs, where the command line asks for fewer of these.
+    """Shorten a file's warm-up and whole epochs if the command line sets fewer epochs than they need.
 
     Returns:
         `argv` with what was shortened, to a quarter of the epochs, and a note on each.
 
     Raises:
-        ConfigError: as `parse_sections`.
+        ConfigError: as in `parse_sections`.
     """
     said = {word.removeprefix("--").partition("=")[0] for word in argv if word.startswith("--")}
     if "train.epochs" not in said:
@@ -319,7 +319,7 @@ def fit_epochs(parser: ArgumentParser, argv: Sequence[str]) -> tuple[list[str], 
 
 
 def expand_data(argv: Sequence[str]) -> list[str]:
-    """Return `argv` with `--data NAME|FOLDER` as the settings that it stands for, before the others, which win."""
+    """Replace `--data NAME|FOLDER` in `argv` by the settings it stands for, placed first so that the others win."""
     (named,), rest = take_options(argv, "--data")
     return [*(f"--data.{key}={value}" for data in named for key, value in named_data(data).items()), *rest]
 

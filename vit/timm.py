@@ -1,6 +1,6 @@
-"""The models of the package for timm: `import vit.timm`, then `timm.create_model("vit_tiny_p4_cifar10", pretrained=True)`.
+"""The package's models for timm: `import vit.timm`, then `timm.create_model("vit_tiny_p4_cifar10", pretrained=True)`.
 
-timm only finds models that are registered, so this module must be imported; it imports timm, which takes seconds.
+timm only finds registered models, so this module must be imported; it imports timm, which takes seconds.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from vit.data.decode import Preparation
 from vit.pretrained import WEIGHTS, entry_points
 
 default_cfgs: dict[str, dict[str, Any]] = {}
-"""By the name of the entry point: how the input is prepared, the classes, the weights' file. timm looks for it here."""
+"""Input preparation, classes and weights file by the entry point's name; timm looks for it here."""
 
 
 def _register(name: str, folder: Path) -> None:
-    """Register a model with timm; its SHA-256 is compared here, because timm compares none."""
+    """Register a model with timm, after comparing its SHA-256, which timm does not do."""
     hints = native_hints(read_checkpoint(folder))
     normalize = Normalization(list(hints.mean or ()), list(hints.std or ()))
     prepared = Preparation(hints.interpolation or "bicubic", hints.crop_share or 1.0)
@@ -36,7 +36,7 @@ def _register(name: str, folder: Path) -> None:
 
     def encoder_for(tensors: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tensor]:
         encoder = load_model(tensors, part="encoder", num_heads=hints.encoder["num_heads"])
-        return checkpoint_filter_fn(encoder.state_dict(), model)  # resizes, if another size is asked for
+        return checkpoint_filter_fn(encoder.state_dict(), model)  # resizes, if another size is requested
 
     def create(pretrained: bool = False, **arguments: Any) -> VisionTransformer:
         return build_model_with_cfg(

@@ -1,8 +1,8 @@
 """A whole run: set up, train, finish.
 
-The run folder, runs/<config> or --out, gets config.yaml, metrics.jsonl, checkpoints/, model.safetensors and config.json,
-attention.png, curves.png, the objective's pictures, summary.json, report.html, a page with all of it, and manifest.json,
-the hashes that `vit verify` compares; with run.dynamics_every also dynamics.safetensors and dynamics.png.
+The run folder (runs/<config>, or --out) receives config.yaml, metrics.jsonl, checkpoints/, model.safetensors, config.json,
+attention.png, curves.png, the objective's pictures, summary.json, report.html (all of it on one page) and manifest.json
+(the hashes that `vit verify` compares); run.dynamics_every adds dynamics.safetensors and dynamics.png.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ def fit(
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
 ) -> Run:
-    """Train, measure and save a model: what `vit train` does, which calls this.
+    """Train, evaluate and save a model; `vit train` calls this.
 
     Args:
-        config: all settings; or a file of them, or its name, as of `--config`; or the whole command line, read.
-        out: folder for the run; by default, of a file, runs/ and its name.
-        dataset: what to train on in place of `data.source`: map-style, see `vit.data.map_style.load_datasets`.
-        test_dataset: what to measure on; without it, some images of `dataset` are held out.
-        callbacks: called by the main process beside the run's own.
-        settings: by "section.key", in place of those in the file.
-        resume: continue the run in `out` from its last saved state; with the same data, if these are handed over.
+        config: all settings, or the path or name of a settings file (as in `--config`), or a parsed command line.
+        out: the run folder; by default runs/ and the name of the settings file.
+        dataset: map-style training data that replaces `data.source`; see `vit.data.map_style.load_datasets`.
+        test_dataset: data to evaluate on; without it, some images of `dataset` are held out.
+        callbacks: added to the run's own; the main process calls them.
+        settings: by "section.key"; they override those in the file.
+        resume: continue the run in `out` from its last saved state; pass the same datasets, if any.
 
     Returns:
-        The finished run: `result` is the model, `summary` what was measured, `folder` where it all stands.
+        The finished run: `result` is the model, `summary` the measurements, `folder` the run folder.
 
     Raises:
-        UserError: in one line, what is wrong with settings, data or folder.
-        Stopped: a KeyboardInterrupt; the state is saved, and `resume` goes on from it.
+        UserError: settings, data or folder cannot be used; the message is one line.
+        Stopped: a signal ended the run (a KeyboardInterrupt); its state is saved, and `resume` continues it.
     """
     command = config if isinstance(config, TrainCommand) else read_command(config, out, settings or {}, resume)
     folder = RunFolder(command.out)
@@ -84,10 +84,10 @@ def fit(
 def read_command(
     config: Config | str | Path, out: str | Path | None, settings: Mapping[str, Any], resume: bool
 ) -> TrainCommand:
-    """Return the arguments of `fit` as what the command line would have said.
+    """Turn the arguments of `fit` into a parsed command line.
 
     Raises:
-        ConfigError: settings that cannot be used.
+        ConfigError: the settings cannot be used.
     """
     if isinstance(config, Config):
         if out is None or settings:
@@ -109,8 +109,8 @@ def set_up(
     test_dataset: Any,
     callbacks: Sequence[Callback],
 ) -> Run:
-    """Set up data, model, folder and callbacks for the next step. Only the main process touches the folder."""
-    # what can fail fails before the folder is touched
+    """Set up data, model, folder and callbacks. Only the main process touches the folder."""
+    # everything that can fail, before the folder is touched
     config, notes = command.config, list(command.notes)
     if not command.resume:
         if dist.is_main:
@@ -120,7 +120,7 @@ def set_up(
     trackers = [TRACKERS[name]() for name in dict.fromkeys(config.run.track)] if dist.is_main else []
     with dist.main_process_first():
         data = load_data(config.data, config.model.image_size_2d, dataset, test_dataset)
-    if data.source != config.data.source:  # config.yaml names the images that were used in the end
+    if data.source != config.data.source:  # config.yaml names the images actually used
         config = replace(config, data=replace(config.data, source=data.source, fallback="stop"))
     if command.resume and dist.is_main:
         folder.begin(config_yaml=None)
@@ -135,10 +135,10 @@ def set_up(
     if not dist.is_main:
         return run
 
-    # the folder, and what goes into it at every step
+    # the folder, and the callbacks that write to it
     if not command.resume:
         folder.begin(f"# trained on {one_line(data.description)}\n{to_yaml(config)}")
-    folder.manifest.unlink(missing_ok=True)  # of a run that had ended: its files change again
+    folder.manifest.unlink(missing_ok=True)  # a finished run that resumes has one, but its files change again
     sample_images(data).save(folder.showcase)
     announce(run, folder)
     run.callbacks += [Progress(run), MetricsFile(folder.metrics, run)]
@@ -147,7 +147,7 @@ def set_up(
 
 
 def announce(run: Run, folder: RunFolder) -> None:
-    """Print data, model, device, and length of the run."""
+    """Print the data, model, device and length of the run."""
     warn(run.data)
     parameters, (rows, columns) = sum(p.numel() for p in run.model.parameters()), run.config.model.grid_size
     learns = one_line(run.objective.learns(run.config.deciding(), run.config.model.init))
@@ -162,7 +162,7 @@ def announce(run: Run, folder: RunFolder) -> None:
 
 
 def finish(run: Run, folder: RunFolder) -> None:
-    """Write the model, the pictures, the summary and the page, and print a line on each."""
+    """Write the model, pictures, summary and report, and print a line about each."""
     from vit.report.page import write_report  # matplotlib, which no step needs
     from vit.report.pictures import draw_pictures
 
@@ -171,7 +171,7 @@ def finish(run: Run, folder: RunFolder) -> None:
     measured = run.objective.measure(run)
     draw_pictures(run, folder, measured)
     summary = run.summary = summarize(run, read_metrics(folder.metrics), measured)
-    write_json(folder.summary, summary)  # after all that it sums up: a folder with a summary holds a finished run
+    write_json(folder.summary, summary)  # after everything it sums up: a folder with a summary holds a finished run
     write_report(folder.path, folder.report)
     write_manifest(folder)
 

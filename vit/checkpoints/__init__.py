@@ -1,7 +1,7 @@
-"""Any pretrained vision transformer in, one model out; and out again, for others to load.
+"""Load any pretrained vision transformer as one model, and write it for others to load.
 
-`loading.load_model` is the way in: `reading` (from a path to tensors), `network` (format and names), `architecture` (read off
-the shapes, changed as options ask), `loading.build`. `formats` holds the tables of names, our own format's among them.
+`loading.load_model` goes through `reading` (from a path to tensors), `network` (format and names), `architecture` (read off
+the shapes, changed by the options) and `loading.build`. `formats` holds the tables of names, including our own format's.
 """
 
 from vit.checkpoints.convert import convert_model

@@ -1,4 +1,4 @@
-"""The architecture of a network, read off the shapes of its tensors and its settings, then changed as the options ask."""
+"""The architecture of a network, read off its settings and its tensors' shapes, then changed by the options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vit.checkpoints.origin import size_text
 from vit.config import DecoderConfig, ViTConfig
 from vit.patches import sincos_positions
 
-# Heads by width, if they are not width / 64: ViT-H and ViT-g of the usual families, and MAE's decoder.
+# heads by width, if they are not width / 64: ViT-H and ViT-g of the usual families, and MAE's decoder
 ENCODER_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 DECODER_HEADS = {512: 16}
 
@@ -23,7 +23,7 @@ def read_architecture(network: Network) -> None:
     """Set the network's `encoder`, `decoder` and `norm_pix_loss`, and convert its tensors to them.
 
     Raises:
-        CheckpointError: the tensors make no vision transformer, or contradict its settings or the options.
+        CheckpointError: the tensors are not a vision transformer's, or contradict its settings or the options.
     """
     encoder = _read_encoder(network)
     _set_head(network, encoder)
@@ -38,7 +38,7 @@ def read_architecture(network: Network) -> None:
 
 
 def _read_encoder(network: Network) -> dict[str, Any]:
-    """Return the encoder's settings for `ViTConfig`, those of its head apart."""
+    """Return the encoder's settings for `ViTConfig`, except those of its head."""
     hints, tensors = network.hints.encoder, network.tensors
 
     # patches and width; a wrong width would make the heads look wrong
@@ -86,7 +86,7 @@ def _read_decoder(network: Network) -> DecoderConfig:
 
 
 def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]:
-    """Return what the blocks of the encoder or the decoder show, and their heads."""
+    """Return the settings that the encoder's or the decoder's blocks show, and their heads."""
     tensors, first = network.tensors, f"{container}0."
     part, option = ("decoder", "decoder_heads") if container.startswith("decoder") else ("encoder", "num_heads")
     hints = getattr(network.hints, part)
@@ -109,7 +109,7 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
     identity = hints.get("qkv") == "identity"
     qk_norm = f"{first}attn.q_norm.weight" in tensors
 
-    # their heads: given, said, shown by qk-norm, or a guess
+    # their heads: given, in the settings, shown by qk-norm, or a guess
     heads = _given(network, option, getattr(network.options, option), hints.get("num_heads"))
     if qk_norm:
         (head_dim,) = network.shape(f"{first}attn.q_norm.weight", 1)
@@ -132,7 +132,7 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
         network.guess(f"{heads} heads of the {part} are a guess ({how}){kind}; {option} sets them")
     if width % heads:
         raise network.error(f"{heads} heads do not divide its width of {width}")
-    ratio = hints.get("mlp_ratio", 0)  # times the width, rarely a whole number: rounded here, cut off in timm
+    ratio = hints.get("mlp_ratio", 0)  # ratio x width is rounded here and truncated in timm
     return {
         "depth": depth,
         "mlp_ratio": ratio if abs(ratio * width - hidden) < 1 else hidden / width,
@@ -145,7 +145,7 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
 
 
 def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int]:
-    """Return the grid of the position table; put into `encoder` its kind, and whether it has rows for the prefix."""
+    """Return the position table's grid; set its kind in `encoder`, and whether it has rows for the prefix."""
     if "pos_embed" not in network.tensors:
         kinds = "rotary ones (EVA, DINOv3) or relative ones (BEiT)"
         raise network.error(f"it has no position table; positions of another kind, as {kinds}, are not computed here")
@@ -153,13 +153,13 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
     table, hints = network.tensors["pos_embed"], network.hints.encoder
     registers, prefix = encoder["registers"], encoder["class_token"] + encoder["registers"]
 
-    # the grid: given, said, or a square
+    # the grid: given, in the settings, or a square
     said = None
     if "image_size" in hints:
         (height, image_width), (p, q) = hints["image_size"], encoder["patch_size"]
         said = (height // p, image_width // q)
     grid = _given(network, "grid_size", pair(network.options.grid_size), said)
-    # With registers, DINOv2's table has a row for the class token alone.
+    # with registers, DINOv2's table has a row for the class token only
     counts = {rows - prefix, rows, rows - encoder["class_token"]}
     if grid is None:
         sides = [math.isqrt(count) for count in counts if count > 0 and math.isqrt(count) ** 2 == count]
@@ -194,7 +194,7 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
 
 
 def _compare(network: Network, found: dict[str, Any], hints: dict[str, Any]) -> None:
-    """Refuse settings that contradict the tensors; an image size that ends within a patch is only noted."""
+    """Refuse settings that contradict the tensors; only note an image size that ends within a patch."""
     for key in found.keys() & hints.keys() - {"layer_scale", "pos_embed"}:
         said: Any = hints[key]
         if math.isclose(found[key], said) if key == "mlp_ratio" else found[key] == said:
@@ -208,7 +208,7 @@ def _compare(network: Network, found: dict[str, Any], hints: dict[str, Any]) -> 
 
 
 def _given(network: Network, key: str, given: Any, said: Any) -> Any:
-    """Return the option, or what the settings say, which must not contradict each other; None for neither."""
+    """Return the option or what the settings say, which must not differ; None for neither."""
     if given is not None and said is not None and given != said:
         raise network.error(f"you gave {key} {size_text(given)}, its settings say {size_text(said)}")
     return said if given is None else given
@@ -218,7 +218,7 @@ def _given(network: Network, key: str, given: Any, said: Any) -> Any:
 
 
 def _set_head(network: Network, encoder: dict[str, Any]) -> None:
-    """Set pooling, the norm before or after it, and the head: as the checkpoint has them, or as was asked for."""
+    """Set the pooling, the norm before or after it, and the head: as in the checkpoint, or as requested."""
     tensors, options, hints = network.tensors, network.options, network.hints.encoder
 
     # what the tensors show
@@ -235,7 +235,7 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
         found["num_classes"] = classes
     _compare(network, found, hints)
 
-    # the pooling: asked for, said, or a guess
+    # the pooling: requested, in the settings, or a guess
     pool = options.global_pool or hints.get("global_pool")
     if not pool:
         pool = "avg" if fc_norm or not encoder["class_token"] else "token"
@@ -263,7 +263,7 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
 
 
 def _set_class_token(network: Network, encoder: dict[str, Any]) -> None:
-    """Add or leave out the class token, with its position."""
+    """Add or leave out the class token and its position."""
     wanted = network.options.class_token
     if wanted is None or wanted == encoder["class_token"]:
         return
@@ -271,7 +271,7 @@ def _set_class_token(network: Network, encoder: dict[str, Any]) -> None:
         raise network.error("its decoder counts on the tokens that there are; take part encoder to change them")
     encoder["class_token"] = wanted
     table = network.tensors["pos_embed"]
-    if wanted:  # the pooling stays as it was: the new token is untrained
+    if wanted:  # the pooling stays as it was, because the new token is untrained
         if not encoder["no_embed_class"]:
             table.change(_put_zeros(table.value, at=0, count=1), "a row of zeros put in for the class token")
         return
@@ -289,7 +289,7 @@ def _set_class_token(network: Network, encoder: dict[str, Any]) -> None:
 
 
 def _resize(network: Network, encoder: dict[str, Any]) -> None:
-    """Resize patch kernels and positions by timm's functions, and change the number of input channels."""
+    """Resize patch kernels and positions with timm's functions, and change the number of input channels."""
     options = network.options
     image_size, patch_size, channels = pair(options.image_size), pair(options.patch_size), options.channels
     if image_size is patch_size is channels is None:
@@ -300,7 +300,7 @@ def _resize(network: Network, encoder: dict[str, Any]) -> None:
     (height, width), (p, q) = encoder["image_size"], encoder["patch_size"]
     old = (height // p, width // q)
 
-    # patch kernels (D, C, p, q): by the pseudo-inverse of the resizing of images (Beyer et al. 2023, "FlexiViT")
+    # patch kernels (D, C, p, q): by the pseudo-inverse of resizing images (Beyer et al. 2023, "FlexiViT")
     kernels = network.tensors["patch_embed.proj.weight"]
     if network.has_decoder() and (patch_size not in (None, (p, q)) or channels not in (None, encoder["channels"])):
         raise network.error(
@@ -336,5 +336,5 @@ def _resize(network: Network, encoder: dict[str, Any]) -> None:
 
 
 def _put_zeros(table: Tensor, at: int, count: int) -> Tensor:
-    """Return a position table (1, N, D) with `count` rows of zeros put in before row `at`."""
+    """Insert `count` rows of zeros into a position table (1, N, D), before row `at`."""
     return torch.cat([table[:, :at], table.new_zeros(1, count, table.shape[2]), table[:, at:]], dim=1)

@@ -1,4 +1,4 @@
-"""Model cards (Mitchell et al. 2019) by the template card.md.j2, from the files of the run and nothing else."""
+"""Model cards (Mitchell et al. 2019), made with the template card.md.j2 from a run's files alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vit.load_options import CheckpointError
 from vit.pretrained import shipped_models
 from vit.runs import Line, RunFiles, RunRecord, read_folder, read_mapping, results_lines, summary_lines
 
-# The facts about a run that a card lists, with a format and the key in summary.json.
+# the facts that a card lists about a run, each with a format and its key in summary.json
 FACTS = {
     "epochs": ("{}", "epochs"),
     "steps": ("{:,}", "steps"),
@@ -33,14 +33,14 @@ FACTS = {
 
 
 def model_card(folder: str | Path, name: str) -> str:
-    """Return the card of a run, or of a folder that `convert --to safetensors` wrote.
+    """Return the card of a run, or of a folder from `convert --to safetensors`.
 
     Args:
         folder: with config.json and, if it is a run, config.yaml and summary.json.
         name: see `card_of`.
 
     Raises:
-        CheckpointError: there is no config.json, or a value in these files is of a wrong kind.
+        CheckpointError: there is no config.json, or a value in these files has the wrong type.
         RunError: one of these files is damaged.
     """
     config = read_mapping(RunFiles(Path(folder)).model_config)
@@ -53,14 +53,14 @@ def card_of(config: dict[str, Any], run: RunRecord, name: str, half: bool = Fals
     """Return the card of a model, in the hub's form.
 
     Args:
-        config: of config.json.
-        run: that trained it, without the paths of its machine; empty if nothing is known of it.
+        config: the content of config.json.
+        run: the run that trained it, without its machine's paths; empty if unknown.
         name: ORGANISATION/NAME on the hub, or the name of a model of the package.
         half: whether its weights are stored in half precision.
         note: a sentence on the data.
 
     Raises:
-        CheckpointError: a value in `config` or `run` is of a wrong kind.
+        CheckpointError: a value in `config` or `run` has the wrong type.
     """
     try:
         return _template().render(_values(config, run, name), half=half, note=note.rstrip().rstrip("."))
@@ -72,7 +72,7 @@ def card_of(config: dict[str, Any], run: RunRecord, name: str, half: bool = Fals
 def _template() -> Any:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        finalize=_escape,  # of every value that is put in
+        finalize=_escape,  # applied to every inserted value
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -82,7 +82,7 @@ def _template() -> Any:
 
 
 def _values(config: dict[str, Any], run: RunRecord, name: str) -> dict[str, Any]:
-    """Return what the template puts in."""
+    """Return the template's values."""
     encoder, decoder, summary = config["encoder"], config.get("decoder"), run.summary
     data = summary.get("data") or {}
     front = {
@@ -152,13 +152,13 @@ def _table(lines: Sequence[Line]) -> Markup:
 
 
 def _fenced(content: str, language: str = "") -> Markup:
-    """Return a block of code; nothing in it can end it."""
+    """Return a block of code, with a fence that its content cannot close."""
     fence = "`" * (1 + max(2, *map(len, re.findall("`+", content)), 0))
     return Markup(f"{fence}{language}\n{content}\n{fence}")
 
 
 def _escape(value: Any) -> str:
-    """Return a value from a file within Markdown: on one line, and no markup of its own."""
+    """Escape a value for Markdown: on one line, without markup of its own."""
     if isinstance(value, Markup):
         return value
     return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|!" else c for c in one_line(str(value)))

@@ -1,4 +1,4 @@
-"""A loaded model out into another format, so that others load it."""
+"""Write a loaded model in another format, for others to load."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ FOREIGN = {"timm": to_timm, "mae": to_mae, "huggingface": to_huggingface}
 def convert_model(
     model: Model, to: str, out: str | Path, half: bool = False, run: RunRecord | None = None, note: str = ""
 ) -> list[str]:
-    """Write a model that `load_model` gave.
+    """Write a model from `load_model`.
 
     Args:
         model: with its `origin`.
         to: "timm" (a folder for `timm.create_model("local-dir:FOLDER")`), "huggingface" (a folder for `from_pretrained`),
             "mae" (a .pth for facebookresearch/mae), or "safetensors" (a folder in the project's own format).
-        out: the folder or file; it must not exist yet, a folder may be empty.
-        half: of "safetensors": write the weights in half precision, for a file of half the size. They load as float32.
-        run: of "safetensors": the finished run that trained the model, whose card is written too, as README.md, and whose
-            figures stand in config.json.
+        out: the folder or file; it must not exist yet, except as an empty folder.
+        half: for "safetensors": write the weights in half precision, which halves the file. They load as float32.
+        run: for "safetensors": the finished run that trained the model; its card is written as README.md, and its figures
+            go into config.json.
         note: with `run`, a sentence on the data for its card.
 
     Returns:
-        What was left out, or will be computed otherwise there, a line each.
+        One line for each thing that was left out or is computed differently there.
 
     Raises:
         CheckpointError: the format cannot hold the model, a value is too large for half precision, the run trained another
@@ -63,7 +63,7 @@ def convert_model(
         raise CheckpointError(f"{out}: for MAE's code, name a file that ends in .pth")
     outgoing = FOREIGN[to](model, origin)
     if to == "mae":
-        buffer = io.BytesIO()  # a name within the archive would be the temporary file's
+        buffer = io.BytesIO()  # because the archive would contain the temporary file's name
         torch.save({"model": outgoing.tensors, "args": outgoing.config}, buffer)
         with replacing(out) as temporary:
             temporary.write_bytes(buffer.getbuffer())
@@ -111,10 +111,10 @@ def _write_native(model: Model, origin: Origin, out: Path, half: bool, run: RunR
 
 
 def _rounding(model: Model) -> float:
-    """Return by how much half precision changes a model's values at most.
+    """Return the largest change of a model's values by half precision.
 
     Raises:
-        CheckpointError: it cannot hold one of them.
+        CheckpointError: half precision cannot hold one of them.
     """
     most = 0.0
     for name, value in model.state_dict().items():

@@ -1,4 +1,4 @@
-"""An encoder as a program that runs without this package: ONNX, or torch.export's."""
+"""Export an encoder as a program that runs without this package: ONNX, or torch.export's."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from vit.mae import Model
 
 PROGRAMS = {"onnx": ".onnx", "torch-export": ".pt2"}
 MOST_DIFFERENCE = 1e-4
-EXAMPLE, COMPARED = 2, (1, 3)  # batch sizes: of tracing (1 would be taken as fixed), and of the comparison
+EXAMPLE, COMPARED = 2, (1, 3)  # batch sizes for tracing (1 would be taken as fixed) and for the comparison
 
 Program = Callable[[Tensor], tuple[Tensor, ...]]
 
 
 class _EncoderWithHead(nn.Module):
-    """Normalised images (B, C, H, W) -> tokens (B, N, D), and logits (B, classes) or pooled features (B, D)."""
+    """Map normalised images (B, C, H, W) to tokens (B, N, D), and to logits (B, classes) or pooled features (B, D)."""
 
     def __init__(self, encoder: VisionTransformer):
         super().__init__()
@@ -44,24 +44,24 @@ class _EncoderWithHead(nn.Module):
 
 
 def export_program(model: Model, path: Path, to: str, metadata: dict[str, str] | None = None) -> float:
-    """Write the encoder as a program, run that, and compare.
+    """Write the encoder as a program, run it, and compare.
 
-    Its input is `images`, float32 (B, C, H, W), normalised, of any batch size; its outputs are `tokens` (B, N, D) and
-    `logits` (B, classes), or `features` (B, D) of a model without a head. The model stays as it was.
+    The input is `images`, float32 (B, C, H, W), normalised, of any batch size; the outputs are `tokens` (B, N, D) and
+    `logits` (B, classes) or, without a head, `features` (B, D). The model does not change.
 
     Args:
         model: an encoder, or an autoencoder, whose decoder is left out.
-        path: to write; an existing file is only replaced by a program that has been compared.
+        path: the file to write; an existing one is only replaced by a program that passed the comparison.
         to: "onnx" or "torch-export".
         metadata: texts to store in the file, e.g. the input's normalisation.
 
     Returns:
-        The largest difference between an output of the program and of the model.
+        The largest difference between the outputs of program and model.
 
     Raises:
         CheckpointError: packages are missing, the model cannot be exported, or the program computes something else.
     """
-    # what can be known before anything is computed
+    # check first what needs no computation
     if to not in PROGRAMS:
         raise CheckpointError(f"programs are {', '.join(PROGRAMS)}, got {to!r}")
     if path.suffix != PROGRAMS[to]:
@@ -75,7 +75,7 @@ def export_program(model: Model, path: Path, to: str, metadata: dict[str, str] |
         except ImportError as error:
             raise CheckpointError("ONNX needs more packages: pip install 'vit-patch-trainer[export]'") from error
 
-    # a copy with the attention that exports as one operation, traced, written, run and compared
+    # trace a copy whose attention exports as one operation, then write it, run it and compare
     encoder = copy.deepcopy(model.encoder).cpu().eval()
     set_kernel(encoder, "flash")
     try:
@@ -83,7 +83,7 @@ def export_program(model: Model, path: Path, to: str, metadata: dict[str, str] |
             example = (_images(EXAMPLE, encoder),)
             shapes = ({0: torch.export.Dim("batch")},)
             traced = torch.export.export(_EncoderWithHead(encoder), example, dynamic_shapes=shapes)
-            for node in traced.graph.nodes:  # else the paths of this machine's sources travel with the program
+            for node in traced.graph.nodes:  # remove the paths of this machine's sources
                 node.meta.pop("stack_trace", None)
             with replacing(path) as temporary:
                 program = (_onnx if to == "onnx" else _torch_export)(traced, temporary, encoder, metadata or {})
@@ -115,13 +115,13 @@ def _torch_export(traced: Any, path: Path, encoder: VisionTransformer, metadata:
 
 
 def _images(count: int, encoder: VisionTransformer) -> Tensor:
-    """Return normalised noise (count, C, H, W), always the same; the generator of the process stays where it is."""
+    """Return fixed normalised noise (count, C, H, W), without touching the process's generator."""
     shape = (count, encoder.config.channels, *encoder.config.image_size)
     return torch.randn(shape, generator=torch.Generator().manual_seed(count))
 
 
 def _compare(program: Program, encoder: VisionTransformer) -> float:
-    """Return the largest difference on batches of other sizes than that of tracing.
+    """Return the largest difference, on batch sizes other than the traced one.
 
     Raises:
         CheckpointError: it is larger than rounding explains.
@@ -142,7 +142,7 @@ def _compare(program: Program, encoder: VisionTransformer) -> float:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Run without the exporters' commentary."""
+    """Silence the exporters' output."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

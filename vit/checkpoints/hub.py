@@ -1,4 +1,4 @@
-"""Models from a hub and to it, through huggingface_hub: its cache, its login, its settings (HF_HOME, HF_TOKEN, HF_ENDPOINT)."""
+"""Models from and to a hub, through huggingface_hub: its cache, its login, its settings (HF_HOME, HF_TOKEN, HF_ENDPOINT)."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from vit.pretrained import CARD
 from vit.runs import RunFiles, read_folder
 
 _FILES = RunFiles(Path())
-# Published of a run: never its training states, which hold the optimizer too and are many times as large.
+# published files of a run; never its training states, which include the optimizer and are many times as large
 PUBLISHED = [CARD, *(path.name for path in (
     _FILES.model, _FILES.model_config, _FILES.config, _FILES.summary, _FILES.metrics, _FILES.curves,
     _FILES.reconstructions, _FILES.attention, _FILES.dynamics_picture, _FILES.confusion, _FILES.reliability,
 ))]  # fmt: skip
-# Fetched: settings, and weights as safetensors or, if there are none, as a pickle.
+# fetched files: settings, and weights as safetensors or else as a pickle
 SETTINGS = ["config.json", "preprocessor_config.json"]
 SAFETENSORS = ["model.safetensors", "model.safetensors.index.json", "model-*.safetensors"]
 PICKLES = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"]
 
 
 def download(name: str) -> Path:
-    """Fetch a model's weights and settings, and nothing else, into huggingface_hub's cache; all files are of one commit.
+    """Fetch only a model's weights and settings into huggingface_hub's cache, all from one commit.
 
     Args:
         name: "ORGANISATION/NAME", or "ORGANISATION/NAME@REVISION".
 
     Returns:
-        The folder where they are.
+        Their folder.
 
     Raises:
         CheckpointError: there is no such model, it may not be read, or there is no network and it is not in the cache.
@@ -71,20 +71,20 @@ def push_to_hub(folder: str | Path, repository: str, private: bool = False) -> s
     A README.md in the folder is its card; else `model_card` writes one. Paths of this machine are left out.
 
     Args:
-        folder: of the run.
-        repository: "ORGANISATION/NAME"; it is made if it does not exist.
-        private: whether it is made for its owner alone.
+        folder: the run folder.
+        repository: "ORGANISATION/NAME"; created if it does not exist.
+        private: whether only its owner may see it.
 
     Returns:
-        Where it can be seen.
+        Its address.
 
     Raises:
-        CheckpointError: the folder holds no whole model of ours, it is to be private and the repository is public, or the hub
-            refuses or cannot be reached. Nothing is uploaded then.
+        CheckpointError: the folder holds no complete model in our format, the repository is public although `private` is set,
+            or the hub refuses or cannot be reached. Nothing is uploaded then.
     """
     folder = Path(folder)
     source = read_checkpoint(folder)
-    # a file alone, or weights under another name, would not be published whole
+    # a single file, or weights under another name, would be published incompletely
     if source.config.get("format") != FORMAT or not source.verified or source.files != (folder / FOLDER_FILES[0],):
         raise CheckpointError(
             f"{folder} is no folder with a model in the project's own format; `vit checkpoint convert` writes one"
@@ -103,7 +103,7 @@ def push_to_hub(folder: str | Path, repository: str, private: bool = False) -> s
     with _errors_in_one_line(repository):
         api = HfApi()
         api.create_repo(repository, private=private, exist_ok=True)
-        if private and not api.repo_info(repository).private:  # one that exists stays as public as it is
+        if private and not api.repo_info(repository).private:  # an existing one does not become private
             raise CheckpointError(f"{repository} exists and is public; make it private on the hub, or name another")
         api.create_commit(repository, operations, commit_message=f"Add {source.config.get('data') or 'a'} model")
     return f"{api.endpoint}/{repository}"
@@ -124,12 +124,12 @@ REASONS = {  # special cases first
 
 @contextmanager
 def _errors_in_one_line(name: str) -> Iterator[None]:
-    """Turn whatever the hub's library raises into one line that says what to do."""
+    """Turn anything that the hub's library raises into one line that says what to do."""
     try:
         yield
     except CheckpointError:
         raise
-    except Exception as error:  # below the library are several others, for the network and for large files
+    except Exception as error:  # the library uses several others, for the network and for large files
         status = getattr(getattr(error.__cause__ or error, "response", None), "status_code", None)
         detail = f"the hub answers {status}" if status else shorten(str(error), 200)
         reason = next((text for kind, text in REASONS.items() if isinstance(error, kind)), "the hub cannot be reached")

@@ -1,4 +1,4 @@
-"""What a checkpoint is and what would become of each tensor, without the model: for `vit checkpoint inspect`."""
+"""What a checkpoint is and what would become of each tensor, without building the model: for `vit checkpoint inspect`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SIZES = ("image_size", "patch_size", "channels", "embed_dim", "dim", "depth", "n
 def facts(network: Network) -> dict[str, Any]:
     """Return all that is known about a checkpoint, in plain values.
 
-    Every tensor is read once, to count values that are nan or infinite: a problem if `load_model` refuses them, a note if it
-    would not look at them or they are allowed.
+    Every tensor is read once to count nan and infinite values: a problem if `load_model` would refuse them, a note if it would
+    ignore or allow them.
     """
     source, report = network.source, network.report
     report.problems += filter(None, map(network.problem, network.tensors))
@@ -59,7 +59,7 @@ def facts(network: Network) -> dict[str, Any]:
 
 
 def describe(network: Network, known: dict[str, Any], every: bool = False) -> str:
-    """Return the `facts` of a network as a table for people; with `every`, list each tensor of the model too."""
+    """Return the `facts` of a network as a readable table; with `every`, also list each tensor of the model."""
     decoder, names, count = network.decoder, known["class_names"], known["parameters"]
     mean, std = (", ".join(f"{value:.3f}" for value in known[key]) for key in ("mean", "std"))
     cropped = f", the middle {known['crop_share']:.1%}" if known["crop_share"] < 1 else ""
@@ -89,7 +89,7 @@ def describe(network: Network, known: dict[str, Any], every: bool = False) -> st
 
 
 def _settings(config: dict[str, Any]) -> str:
-    """Return the sizes, and what is not the default."""
+    """Return the sizes, and all settings that are not defaults."""
     defaults = asdict(ViTConfig())
     shown = {key: value for key, value in config.items() if key in SIZES or value != defaults.get(key, value)}
     return ", ".join(f"{key} {size_text(value)}" for key, value in shown.items())

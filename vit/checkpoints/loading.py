@@ -1,4 +1,4 @@
-"""Any pretrained vision transformer in one call: find it, recognise it, account for every tensor, build the model."""
+"""Load any pretrained vision transformer in one call: find it, recognise it, account for every tensor, build the model."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def load_model(
     Args:
         checkpoint: a run folder or another folder with weights; a .safetensors, .pth, .pt or .bin file; the name of a model
             that comes with the package (`vit models` lists them), unless a local file or folder has that name; "timm/NAME",
-            fetched by timm; "hf/ORGANISATION/NAME", fetched by huggingface_hub; a model of timm's or transformers' in memory,
-            which describes itself; or a state dict in memory, some of whose settings are guessed.
+            fetched by timm; "hf/ORGANISATION/NAME", fetched by huggingface_hub; a timm or transformers model in memory, which
+            describes itself; or a state dict in memory, some of whose settings are guessed.
         options: how it is read; by default as it is.
-        fields: of `LoadOptions`, one by one: part="encoder", image_size=64, num_classes=0, ...
+        fields: fields of `LoadOptions`: part="encoder", image_size=64, num_classes=0, ...
 
     Returns:
         A `VisionTransformer`, or a `MaskedAutoencoder` if the checkpoint holds a decoder; float32, on the CPU, in eval mode.
         Its `origin` says what became of every tensor and how to prepare its input.
 
     Raises:
-        CheckpointError: in one line: the file cannot be read or is not safe, its family is not computed here, or a tensor is
-            missing, unexpected, of another shape, or not finite.
+        CheckpointError: the file cannot be read or is not safe, its family is not computed here, or a tensor is missing,
+            unexpected, of another shape, or not finite; the message is one line.
     """
     options = replace(options or LoadOptions(), **fields)
     source = find(checkpoint)
@@ -56,7 +56,7 @@ def load_model(
 
 
 def load_trained(checkpoint: str | Path, options: LoadOptions | None = None, **fields: Any) -> Model:
-    """Load a model to look at or to measure: as `load_model`, but no part of it may be untrained."""
+    """Load a model as `load_model` does, but refuse one with an untrained part: to look at it, or to measure it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*: untrained, ")
         model = load_model(checkpoint, options, **fields)
@@ -67,7 +67,7 @@ def load_trained(checkpoint: str | Path, options: LoadOptions | None = None, **f
 
 
 def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
-    """Read a checkpoint, named or given as for `load_model`; it may have to be fetched first."""
+    """Read a checkpoint, given as for `load_model`; fetch it first if necessary."""
     if isinstance(checkpoint, nn.Module):
         return _of_module(checkpoint)
     if isinstance(checkpoint, Mapping):
@@ -90,7 +90,7 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
         return read_checkpoint(hub.download(name.removeprefix("hf/")))
     source = replace(read_checkpoint(place), path=Path(name))
 
-    # the path comes before the model of the same name
+    # a path takes precedence over the model of the same name
     if isinstance(checkpoint, str) and name in shipped_models() and place != shipped_models()[name]:
         note = f"this is what is called {name} here, not the model of that name that comes with the package"
         return replace(source, notes=(note,))
@@ -113,24 +113,24 @@ def _of_module(model: nn.Module) -> Source:
 
 
 def read_network(source: Source, options: LoadOptions) -> Network:
-    """Recognise the network, read its architecture, change what was asked for, and account for every tensor.
+    """Recognise the network, read its architecture, apply the options, and account for every tensor.
 
     The report lists what is missing or unexpected, as problems unless allowed.
 
     Raises:
-        CheckpointError: no format fits, or the tensors make no model; in one line.
+        CheckpointError: no format fits, or the tensors make no model; the message is one line.
     """
     try:
         network = recognise(source, options)
         read_architecture(network)
-    except (RuntimeError, MemoryError) as error:  # of sizes that were asked for, or are in the file
+    except (RuntimeError, MemoryError) as error:  # caused by sizes in the options or the file
         raise source.error(f"the model cannot be made: {shorten(str(error), 200)}") from error
     _account(network)
     return network
 
 
 def _account(network: Network) -> None:
-    """Compare the tensors with those that the model needs, and report the outcome."""
+    """Compare the tensors with those that the model needs, and report the result."""
     report, options = network.report, network.options
     try:
         with torch.device("meta"):  # shapes without the memory
@@ -139,7 +139,7 @@ def _account(network: Network) -> None:
         raise network.error(f"its tensors make no model: {error}") from error
     missing = {name: tuple(value.shape) for name, value in model.state_dict().items()}
 
-    # what there is: used, converted, or without a place
+    # each tensor is used, converted, or without a place
     for ours, tensor in list(network.tensors.items()):
         shape, needed = tuple(tensor.value.shape), missing.pop(network.model_name(ours), None)
         if needed is None and network.allows(ours):
@@ -154,7 +154,7 @@ def _account(network: Network) -> None:
         else:
             report.used[tensor.theirs[0]] = ours
 
-    # what is missing or unexpected: a problem, except for new parts that were asked for
+    # missing and unexpected tensors are problems, except for new parts that were requested
     report.missing = missing
     new = {"head.weight", "head.bias"} if options.num_classes else set()
     new |= {"cls_token"} if options.class_token else set()
@@ -180,7 +180,7 @@ def build(network: Network) -> Model:
     if network.report.problems:
         raise network.error(network.report.problems[0])
 
-    # The model's values are its own. What is new already is not copied again: freed copies would stay in the heap.
+    # Give the model its own values. What is new already is not copied again, because freed copies would stay in the heap.
     borrowed = {tensor.untyped_storage().data_ptr() for tensor in network.source.tensors.values()}
     state: dict[str, Tensor] = {}
     for ours, tensor in network.tensors.items():
@@ -189,7 +189,7 @@ def build(network: Network) -> Model:
         copy = tensor.value.untyped_storage().data_ptr() in borrowed
         state[network.model_name(ours)] = tensor.value.to(torch.float32, copy=copy).contiguous()
 
-    # A fresh model is only needed for what the checkpoint does not hold.
+    # initialised weights are only needed for what the checkpoint lacks
     missing = bool(network.report.missing)
     with torch.device("cpu" if missing else "meta"):
         model = build_model(network.encoder, network.decoder, network.norm_pix_loss)

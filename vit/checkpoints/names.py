@@ -1,6 +1,6 @@
-"""Tables of names: which tensor of a foreign format is which of ours. One table serves both ways, in and out.
+"""Tables of names: which tensor of a foreign format is which of ours. One table serves both directions, in and out.
 
-Ours are timm's for the encoder, and `decoder.` in front of what belongs to the decoder.
+Our names are timm's for the encoder; the decoder's begin with `decoder.`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ NOTES = {
     "normalised": "with the batch norm before it folded in",
     "pixels": "rows from (p q c) to (c p q): here a patch is flattened channel first",
 }
-"""The ways in which the values of a tensor change, in words for the user."""
+"""How a tensor's values change, in words for the user."""
 
 
 @dataclass(frozen=True)
 class KeyRule:
-    """A row of a table: one tensor, or one of every block, under our name and theirs.
+    """A row of a table: a tensor, or one per block, under our name and theirs.
 
-    In both, `#` stands for the number of a block and `@` for "weight" or "bias"; `*`, in theirs alone, for another number.
+    In both, `#` stands for a block's number and `@` for "weight" or "bias"; in theirs, `*` stands for another number.
 
     Attributes:
         ours: our name.
-        theirs: their name; several, if ours holds theirs side by side.
+        theirs: their name, or several whose tensors ours stacks.
         change: a key of `NOTES`.
     """
 
@@ -44,7 +44,7 @@ class KeyRule:
     change: str = ""
 
     def filled(self, match: re.Match[str], theirs: tuple[str, ...] = ()) -> KeyRule:
-        """Return the rule for the one tensor, or the one of theirs, whose name matched."""
+        """Return the rule for the one tensor whose name matched."""
         found = match.groupdict()
 
         def fill(name: str) -> str:
@@ -72,15 +72,15 @@ class KeyRule:
 
 
 def _fold(weight: Tensor, variance: Tensor, mean: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """Return the weight, or the bias, of a linear layer with the batch norm before it, as MAE has it: no scale, eps 1e-6."""
+    """Fold MAE's batch norm (no scale, eps 1e-6) into the weight, or the bias, of the linear layer after it."""
     weight = weight / (variance + 1e-6).sqrt()
     return weight if mean is None or bias is None else bias - weight @ mean
 
 
 def table(text: str) -> tuple[KeyRule, ...]:
-    """Read a table: in a line our name, then theirs, or several of theirs that are stacked.
+    """Read a table: each line has our name, then theirs, or several of theirs to be stacked.
 
-    "(pixels)" at the end of a line says that the order of pixels differs.
+    "(pixels)" at the end of a line means that the order of pixels differs.
     """
     rules = []
     for line in text.strip().splitlines():
@@ -91,12 +91,12 @@ def table(text: str) -> tuple[KeyRule, ...]:
 
 
 def shared(names: str) -> tuple[KeyRule, ...]:
-    """Return the rows for names, with spaces between them, that are ours and theirs."""
+    """Return the rows for space-separated names that are both ours and theirs."""
     return tuple(KeyRule(name, (name,)) for name in names.split())
 
 
 def within(rules: Iterable[KeyRule], ours: str, theirs: str) -> tuple[KeyRule, ...]:
-    """Return the rows of one block as rows of a model: with the container's name in front."""
+    """Return a block's rows as a model's, with the container's name in front."""
     return tuple(KeyRule(ours + r.ours, tuple(theirs + name for name in r.theirs), r.change) for r in rules)
 
 
@@ -110,11 +110,11 @@ def map_in(rules: Iterable[KeyRule], keys: Iterable[str]) -> tuple[dict[str, Key
     """Read a table from theirs to ours.
 
     Args:
-        rules: the table; of several spellings of one name, any may be there.
-        keys: of their tensors.
+        rules: the table; it may give several spellings of a name.
+        keys: names of their tensors.
 
     Returns:
-        The rules that apply, by our names, and the keys that none knows. A stack with a part missing counts as unknown.
+        The rules that apply, by our names, and the unknown keys. A stack with a missing part counts as unknown.
 
     Raises:
         CheckpointError: two of their tensors claim the same name of ours.
@@ -139,7 +139,7 @@ def map_in(rules: Iterable[KeyRule], keys: Iterable[str]) -> tuple[dict[str, Key
 def map_out(
     rules: Iterable[KeyRule], state: Mapping[str, Tensor], channels: int
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Read a table from ours to theirs; of several spellings the first is taken.
+    """Read a table from ours to theirs, using the first of several spellings.
 
     Args:
         rules: the table.
@@ -147,7 +147,7 @@ def map_out(
         channels: C of the images.
 
     Returns:
-        The tensors under their names, and our names that the format has no place for.
+        The tensors under their names, and our names for which the format has no place.
     """
     patterns = [(_pattern(r.ours), r) for r in rules]
     tensors: dict[str, Tensor] = {}

@@ -1,7 +1,7 @@
-"""The project's own format: model.safetensors (the weights) beside config.json (all else that is needed to use them).
+"""The project's own format: model.safetensors (the weights) and config.json (everything else needed to use them).
 
-The encoder's tensors stand in it under timm's names, and config.json has timm's settings beside ours where timm computes the
-same: so timm's "local-dir:FOLDER" and transformers' AutoModel (by its TimmWrapper) load such a folder too.
+The encoder's tensors have timm's names, and if timm computes the same, config.json also holds timm's settings, so that timm's
+"local-dir:FOLDER" and transformers' AutoModel (through its TimmWrapper) load such a folder too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vit.pretrained import CONFIG, WEIGHTS
 
 
 def build_model(encoder: ViTConfig, decoder: DecoderConfig | None, norm_pix_loss: bool) -> Model:
-    """Build an encoder, or an autoencoder if there is a decoder, newly initialised."""
+    """Build an encoder, or an autoencoder if there is a decoder, with new weights."""
     if decoder is None:
         return VisionTransformer(encoder)
     return build_autoencoder(encoder, decoder, norm_pix_loss)
@@ -50,16 +50,16 @@ def save_model(
     """Write model.safetensors and config.json into `folder`, for `vit.checkpoints.load_model`.
 
     Args:
-        folder: made if missing.
+        folder: created if missing.
         model: an encoder, or an autoencoder with its decoder.
         normalize: of the input.
         class_names: of the head, or of the training data.
         data: name of the training data.
-        interpolation: of resizing images to the model's size.
-        crop_share: of an image's centred part that is kept.
-        data_content_hash: of the training data's images (`vit.data.Dataset.content_hash`).
-        dtype: of the weights on disk; they are loaded as float32 whatever it is.
-        figures: that were measured (see `vit.runs.RunRecord.figures`), for config.json.
+        interpolation: how images are resized to the model's size.
+        crop_share: share to keep of an image's centred part.
+        data_content_hash: the training data's (`vit.data.Dataset.content_hash`).
+        dtype: of the weights on disk; they always load as float32.
+        figures: measurements for config.json (see `vit.runs.RunRecord.figures`).
     """
     state = {name.removeprefix("encoder."): value for name, value in model.state_dict().items()}
     tensors = {name: value.detach().cpu().to(dtype).contiguous() for name, value in state.items()}
@@ -84,7 +84,7 @@ def save_model(
 
 
 def architecture(model: Model) -> dict[str, Any]:
-    """Return what is needed to build a model again, in plain values: its encoder's settings, its decoder's, its target."""
+    """Return plain values from which a model can be rebuilt: the settings of encoder and decoder, and the target."""
     return {
         "encoder": asdict(model.encoder.config),
         "decoder": None if model.decoder is None else asdict(model.decoder.config),
@@ -95,9 +95,9 @@ def architecture(model: Model) -> dict[str, Any]:
 def content_hash(model: Model) -> str:
     """Return 16 hexadecimal digits that identify a model's weights; a copy in half precision has the same.
 
-    A loaded model has that of its checkpoint, if config.json says it, even if it was resized or left its head behind.
+    A loaded model keeps the hash in its checkpoint's config.json, if any, even if it was resized or lost its head.
     """
-    details = getattr(getattr(model, "origin", None), "details", {})  # fingerprint: its name before
+    details = getattr(getattr(model, "origin", None), "details", {})  # earlier versions call it fingerprint
     said = details.get("content_hash", details.get("fingerprint"))
     return said if isinstance(said, str) else _hash_weights(model)
 
@@ -111,8 +111,8 @@ def _hash_weights(model: Model) -> str:
 
 
 def write_weights(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
-    """Write model.safetensors, then config.json with the weights' SHA-256 and its own, which `load_model` compares."""
-    weights = save(tensors, metadata={"format": "pt"})  # transformers asks for it
+    """Write model.safetensors, then config.json with the weights' SHA-256 and its own, which `load_model` checks."""
+    weights = save(tensors, metadata={"format": "pt"})  # transformers requires the format
     with replacing(folder / WEIGHTS) as temporary:
         temporary.write_bytes(weights)
     config = {**config, "sha256": hashlib.sha256(weights).hexdigest()}

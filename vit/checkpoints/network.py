@@ -1,4 +1,4 @@
-"""Which network of a checkpoint is taken, in which format it is, and each of its tensors under our name."""
+"""Choose a checkpoint's network, recognise its format, and give each tensor our name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from vit.checkpoints.reading import Source, shorten, weight_problem
 from vit.config import DecoderConfig, ViTConfig
 from vit.load_options import CheckpointError, LoadOptions
 
-# Of several copies of the network in one file, the first of these is taken: averaged weights before the last ones.
+# among several copies of the network in a file, the first of these wins: averaged weights before the last ones
 BRANCHES = ("teacher", "target_encoder", "model_ema", "state_dict_ema", "ema")
 LAST_BRANCHES = ("student",)
-# What stands in training files beside the network, at any depth.
+# what training files hold besides the network, at any depth
 NOT_THE_NETWORK = {
     r"(opt|optim|optimizers?|optimizer_states?|lr_schedulers?|schedulers?|(amp_|grad_)?scaler|loops|callbacks)\..*":
         "the state of the training, not of the network",
@@ -30,39 +30,39 @@ NOT_THE_NETWORK = {
         "a projection head of the training",
     r"predictor\..*": "the predictor of the training",
 }  # fmt: skip
-# What torch puts into the names of a compiled, sharded or recomputing module, at any depth.
+# what torch inserts into the names of a compiled, sharded or recomputing module, at any depth
 WRAPPERS = re.compile(r"(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 
 @dataclass
 class ModelTensor:
-    """A tensor of the model to be: its value, its names in the checkpoint, and what was changed, for the user."""
+    """A tensor for the model: its value, its names in the checkpoint, and its changes in words for the user."""
 
     value: Tensor
     theirs: tuple[str, ...]
     changes: list[str] = field(default_factory=list)
 
     def change(self, value: Tensor, note: str) -> None:
-        """Replace the value; `note` says so to the user."""
+        """Replace the value; `note` tells the user."""
         self.value = value
         self.changes.append(note)
 
 
 @dataclass
 class Network:
-    """A network read from a checkpoint; it can be shown instead of loaded.
+    """A network read from a checkpoint, to be loaded or shown.
 
     Attributes:
-        source: what was read.
-        options: what was asked for.
+        source: the checkpoint's contents.
+        options: how to load it.
         format: as recognised.
-        prefix: what stands before the names of its tensors.
+        prefix: precedes the names of its tensors.
         hints: what its settings say.
         report: for the user.
-        tensors: those that the model takes, by our names.
+        tensors: those for the model, by our names.
         encoder: its architecture.
         decoder: likewise; None for an encoder alone.
-        norm_pix_loss: of an autoencoder.
+        norm_pix_loss: the autoencoder's.
     """
 
     source: Source
@@ -85,12 +85,12 @@ class Network:
         self.report.notes.append(what)
 
     def guess(self, what: str) -> None:
-        """Tell the user, in a warning too, what neither the tensors nor the settings say."""
+        """Tell the user, also in a warning, about a guess that neither tensors nor settings confirm."""
         self.note(what)
         warnings.warn(f"{self.source.path}: {what}", stacklevel=2)
 
     def shape(self, name: str, dimensions: int) -> Shape:
-        """Return the shape of a tensor that every model has."""
+        """Return the shape of a tensor that every model must have."""
         if name not in self.tensors:
             raise self.error(
                 f"no {name} in it, so this is no vision transformer that can be loaded ({self.format.name})"
@@ -110,27 +110,27 @@ class Network:
             self.report.dropped |= dict.fromkeys(self.tensors.pop(name).theirs, why)
 
     def allows(self, name: str) -> bool:
-        """Return whether the options allow a tensor, by any name that a message could have called it."""
+        """Return whether the options allow a tensor, under any name that a message may have used."""
         theirs = self.tensors[name].theirs if name in self.tensors else ()
         return self.options.allows(name, f"encoder.{name}", *theirs, *(key.removeprefix(self.prefix) for key in theirs))
 
     def problem(self, name: str) -> str:
-        """Return why the values of a tensor cannot be used, "" if they can."""
+        """Return why a tensor's values cannot be used, "" if they can."""
         allowed, theirs = self.allows(name), self.tensors[name].theirs
         return next(filter(None, (weight_problem(key, self.source.tensors[key], allowed) for key in theirs)), "")
 
     def model_name(self, name: str) -> str:
-        """Return the name that a tensor has in the model: an autoencoder holds its encoder under `encoder.`."""
+        """Return a tensor's name in the model: an autoencoder's encoder is under `encoder.`."""
         return name if self.decoder is None or name.startswith("decoder.") else f"encoder.{name}"
 
 
 def recognise(source: Source, options: LoadOptions) -> Network:
-    """Find the network in a checkpoint, and give every tensor its place, or the reason why it has none.
+    """Find the network in a checkpoint, and give every tensor a place, or a reason why it has none.
 
     Raises:
         CheckpointError: no format fits, the family is known but not computed here, or its settings cannot be used.
     """
-    # the names that the network's own code gives its tensors
+    # remove what torch inserts into names
     tensors = {WRAPPERS.sub("", name): tensor for name, tensor in source.tensors.items()}
     if len(tensors) != len(source.tensors):
         raise CheckpointError(f"{source.path} holds tensors that differ in what torch.compile or FSDP add to a name")
@@ -145,19 +145,19 @@ def recognise(source: Source, options: LoadOptions) -> Network:
         raise source.error(f"its settings cannot be used: {shorten(what, 200)}") from error
     report = Report(notes=[*source.notes, *hints.notes])
 
-    # what no rule knows has a reason, or is unexpected
+    # tensors without a rule: dropped for a reason, or unexpected
     shapes = {key.removeprefix(prefix): tuple(t.shape) for key, t in tensors.items() if key.startswith(prefix)}
     maps, unknown = map_in(format.rules, shapes)
-    beside = [prefix + key for key in unknown] + [key for key in tensors if not key.startswith(prefix)]
-    for name in beside:
+    outside = [prefix + key for key in unknown] + [key for key in tensors if not key.startswith(prefix)]
+    for name in outside:
         why = format.reason(name.removeprefix(prefix)) if name.startswith(prefix) else ""
-        why = why or _why_beside(name, prefix, copies)
+        why = why or _why_outside(name, prefix, copies)
         if why or options.allows(name, name.removeprefix(prefix)):
             report.dropped[name] = why or "allowed"
         else:
             report.unexpected.append(name)
 
-    # what a rule knows becomes one of ours; the order of a patch's pixels depends on the channels
+    # tensors with a rule: convert them to ours; the order of a patch's pixels depends on the channels
     network = Network(source, options, format, prefix, hints, report)
     embed = maps.get("patch_embed.proj.weight")
     kernels = shapes[embed.theirs[0]] if embed else ()
@@ -173,8 +173,8 @@ def recognise(source: Source, options: LoadOptions) -> Network:
 
 
 def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]:
-    """Return the format, what stands before the names of the network's tensors, and before those of its copies."""
-    # the networks in it: the key of the patch embedding -> anchor of a format -> what stands before it
+    """Return the format, the prefix of the network's tensors, and the prefixes of its copies."""
+    # the networks in it: key of the patch embedding -> anchor of a format -> prefix
     networks: dict[str, dict[str, str]] = {}
     for anchor in dict.fromkeys(format.anchor for format in FORMATS):
         pattern = re.compile(rf"(?P<prefix>(?:.*?\.)??){anchor}", re.DOTALL)
@@ -182,7 +182,7 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
             if match := pattern.fullmatch(key):
                 networks.setdefault(key, {})[anchor] = match["prefix"]
 
-    # first which copy, then its format
+    # choose the copy, then its format
     wrappings = {key: max(prefixes.values(), key=len) for key, prefixes in networks.items()}
     chosen = [key for key in networks if branch is None or branch in wrappings[key].split(".")]
     if networks and not chosen:
@@ -218,8 +218,8 @@ def _preference(prefix: str) -> tuple[int, int]:
     return rank + last, len(prefix)
 
 
-def _why_beside(key: str, prefix: str, copies: list[str]) -> str:
-    """Return why a tensor beside the network is left out; "" if nothing is known about it."""
+def _why_outside(key: str, prefix: str, copies: list[str]) -> str:
+    """Return why a tensor outside the network is left out; "" if it is unknown."""
     for copy in copies:
         if copy and key.startswith(copy):
             words = [word for word in copy.split(".") if word and word not in prefix.split(".")]

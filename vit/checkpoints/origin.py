@@ -1,4 +1,4 @@
-"""What travels with a loaded model: where it came from, how to prepare its input, and what became of each tensor."""
+"""What a loaded model carries: where it came from, how to prepare its input, and what became of each tensor."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Report:
         used: their names -> ours, as they are.
         converted: our name -> (their names, what was done): rearranged, resized, folded.
         dropped: their name -> the reason.
-        missing: our name -> its shape: the file does not hold it, so it is untrained.
-        unexpected: their names that nothing is known about.
+        missing: our name -> its shape: not in the file, so untrained.
+        unexpected: their names that are unknown.
         notes: what was assumed or changed, for the user.
-        problems: why the checkpoint cannot be loaded so; empty where it can.
+        problems: why the checkpoint cannot be loaded; empty if it can.
     """
 
     used: dict[str, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Report:
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """A table: what is used counted, all else by name (alike blocks together)."""
+        """Return a table: used tensors are counted, all others named (with similar blocks together)."""
         reasons = {why: [name for name in self.dropped if self.dropped[name] == why] for why in self.dropped.values()}
         lines = [f"{'used as they are':<18} {_tensors(len(self.used))}"]
         for title, tensors, details in (
@@ -69,22 +69,22 @@ class Report:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model came from and how to prepare its input; `model.origin` of all that `load_model` gives.
+    """Where a model came from and how to prepare its input: the `origin` of every model from `load_model`.
 
     Attributes:
-        source: the name or path that was asked for.
-        format: of the file.
-        normalize: of the input: uint8 images from 0 to 255, or floats from 0 to 1.
-        interpolation: of resizing images to the model's size: "bicubic" or "bilinear".
-        crop_share: of each side of an image's centred part that the model takes: the part is resized to so many pixels that the
-            model's size is this share of them, rounded down to whole pixels as timm does.
-        image_size: (H, W) that the model takes.
-        channels: C that it takes.
-        class_names: of the head, or of the training data; empty if nothing names them.
-        data: name of the training data; "" if nothing says so.
-        data_content_hash: of the training and the test images, as `vit.data.Dataset.content_hash` has it; likewise.
+        source: the requested name or path.
+        format: the file's format.
+        normalize: normalises the input: uint8 images from 0 to 255, or floats from 0 to 1.
+        interpolation: how images are resized: "bicubic" or "bilinear".
+        crop_share: the share that the model takes of each side of an image's centred part: the part is resized so that the
+            model's size is this share of it, rounded down to whole pixels as in timm.
+        image_size: (H, W) of the input.
+        channels: C of the input.
+        class_names: of the head, or of the training data; empty if unknown.
+        data: name of the training data; "" if unknown.
+        data_content_hash: `vit.data.Dataset.content_hash` of the training and test images; "" if unknown.
         report: what became of each tensor.
-        details: all of the checkpoint's config.json.
+        details: the checkpoint's whole config.json.
     """
 
     source: str
@@ -102,7 +102,7 @@ class Origin:
 
     @classmethod
     def of(cls, source: Source, format: Format, hints: Hints, encoder: ViTConfig, report: Report) -> Origin:
-        """Return what the settings say, or else what is usual for the format, with a note in the report."""
+        """Return what the settings say, else what is usual for the format, with a note in the report."""
         # how the input was normalised
         if hints.mean is None or hints.std is None:
             usual = f"mean {format.mean}, std {format.std}, as is usual for {format.name}"
@@ -135,7 +135,7 @@ class Origin:
         )
 
     def was_tested_on(self, content_hash: str) -> bool:
-        """Return whether images with this hash (of `vit.data.ImageSet`) are those that its training set aside."""
+        """Return whether the images with this hash (of `vit.data.ImageSet`) are those that its training held out."""
         return self.data_content_hash.rpartition("-")[2] == content_hash
 
     @property
@@ -145,16 +145,16 @@ class Origin:
         return Preparation(self.interpolation, height / math.floor(height / self.crop_share + 1e-6))
 
     def read_images(self, paths: Sequence[str | Path]) -> Tensor:
-        """Read image files as the model takes them, up to `normalize`: cut and resized its way, in its channels.
+        """Read image files as the model's input before `normalize`: cropped, resized, and in its channels.
 
         Args:
-            paths: of JPEG, PNG and other usual formats; see `vit.data.decode`.
+            paths: of JPEG, PNG and other common formats; see `vit.data.decode`.
 
         Returns:
             uint8 (B, C, H, W).
 
         Raises:
-            DataError: a file is no image, damaged or too large, or the model takes no pictures in colour or grey.
+            DataError: a file is not an image, damaged or too large, or the model takes neither colour nor grey images.
         """
         pictures = []
         for path in paths:
@@ -165,7 +165,7 @@ class Origin:
         return self._in_channels(torch.stack(pictures))
 
     def fit(self, images: Tensor) -> Tensor:
-        """Cut and resize images of a data set to what the model takes.
+        """Crop and resize a data set's images for the model.
 
         Args:
             images: uint8 (B, 3, h, w).
@@ -174,7 +174,7 @@ class Origin:
             uint8 (B, C, H, W).
 
         Raises:
-            DataError: the model takes no pictures in colour or grey.
+            DataError: the model takes neither colour nor grey images.
         """
         images = cut_to_shape(self._in_channels(images), self.image_size)
         if images.shape[-2:] != self._size_before_crop:
@@ -185,11 +185,11 @@ class Origin:
         return self._crop(images)
 
     def inputs(self, images: Tensor, whole: bool = False) -> Tensor:
-        """Prepare images of a data set as in training: the model's input; `fit` would round them once more.
+        """Turn a data set's images into the model's input, as in training, without the additional rounding of `fit`.
 
         Args:
             images: uint8 (B, 3, h, w).
-            whole: keep all of their centred part, as of images that are cut already.
+            whole: ignore `crop_share`, for images that are cropped already.
 
         Returns:
             float32 (B, C, H, W).
@@ -205,14 +205,14 @@ class Origin:
 
     @property
     def transform(self) -> Transform:
-        """A torchvision v2 transform that does all of it: to hand to a Dataset, or to put into a v2.Compose.
+        """A torchvision v2 transform that does all of this, for a Dataset or a v2.Compose.
 
-        PIL images of any mode, upright or not, become the model's input float32 (C, H, W), the same as their files would by
-        `read_images` and `normalize` (a large JPEG within rounding: of a file, fewer pixels are decoded); uint8 tensors
-        (..., 3, h, w) or (..., 1, h, w) become (..., C, H, W), the same as by `inputs`.
+        PIL images of any mode and orientation become the model's input float32 (C, H, W), just as their files do by
+        `read_images` and `normalize` (a large JPEG within rounding, because fewer pixels of its file are decoded); uint8
+        tensors (..., 3, h, w) or (..., 1, h, w) become (..., C, H, W), just as by `inputs`.
 
         Raises:
-            DataError: (when it is called) other tensors, or the model takes no pictures in colour or grey.
+            DataError: (when called) other tensors, or the model takes neither colour nor grey images.
         """
         from vit.checkpoints.transform import ModelTransform  # torchvision's transforms take seconds to import
 
@@ -224,7 +224,7 @@ class Origin:
         return height, width
 
     def _crop(self, images: Tensor) -> Tensor:
-        """Cut the middle of the model's size out of images (B, C, h, w)."""
+        """Crop the centre of images (B, C, h, w) to the model's size."""
         (height, width), (h, w) = self.image_size, images.shape[-2:]
         top, left = round((h - height) / 2), round((w - width) / 2)
         return images[..., top : top + height, left : left + width]
@@ -243,14 +243,14 @@ class Origin:
 
 
 def _per_channel(values: Sequence[float], channels: int) -> list[float]:
-    """Return a mean or deviation for another number of channels: for one, their mean; for more, repeated."""
+    """Adapt a mean or standard deviation to the number of channels: averaged for one, repeated for more."""
     if channels == 1 != len(values):
         return [sum(values) / len(values)]
     return [values[i % len(values)] for i in range(channels)]
 
 
 def _ranges(lines: list[str]) -> list[str]:
-    """Write lines that differ only in the numbers within their names as one: blocks.0-11.attn.qkv.weight."""
+    """Join lines that differ only in the numbers within their names: blocks.0-11.attn.qkv.weight."""
     number = re.compile(r"(?<=\.)\d+(?=\.)")
     groups: dict[str, list[list[int]]] = {}
     for line in lines:
@@ -265,7 +265,7 @@ def _ranges(lines: list[str]) -> list[str]:
 
 
 def first_few(names: list[str]) -> str:
-    """Return names as a part of a sentence, four of them at most."""
+    """Return at most four names as a part of a sentence."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 

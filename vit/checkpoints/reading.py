@@ -1,4 +1,4 @@
-"""From a path to tensors. Nothing in a file is run: pickles go through torch's `weights_only=True`."""
+"""From a path to tensors. No code in a file is run: pickles go through torch's `weights_only=True`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from vit.errors import one_line
 from vit.load_options import CheckpointError
 
-NO_WEIGHTS = ("dynamics.safetensors", "showcase.safetensors")  # of a run: what was recorded of it, and its test images
+NO_WEIGHTS = ("dynamics.safetensors", "showcase.safetensors")  # a run's recorded dynamics and its test images
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 FOLDER_FILES = (
     "model.safetensors",
@@ -28,7 +28,7 @@ FOLDER_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-# In training files: the settings of MAE and DINO, the paths of submitit, the numbers of a schedule that NumPy made.
+# types in training files: the settings of MAE and DINO, the paths of submitit, the numbers of a NumPy schedule
 _SCALAR = np.float64(0).__reduce__()[0]
 _NUMBERS = {type(np.dtype(code)) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]}
 HARMLESS: list[Any] = [
@@ -36,9 +36,9 @@ HARMLESS: list[Any] = [
     (_SCALAR, "numpy.core.multiarray.scalar"), (_SCALAR, "numpy._core.multiarray.scalar"),
 ]  # fmt: skip
 CONFIG_HASH = "config_sha256"
-"""The key in config.json of the hash of all its other keys."""
+"""The key in config.json for the hash of all its other keys."""
 PLAIN = str | int | float | None
-# What a failed download leaves in the place of weights.
+# what a failed download leaves in place of weights
 NOT_WEIGHTS = (
     (b"<", "a web page: the download failed; fetch it again"),
     (b"version https://git-lfs", "a pointer of Git LFS, not the file itself: `git lfs pull` fetches it"),
@@ -50,13 +50,13 @@ class Source:
     """The contents of a checkpoint.
 
     Attributes:
-        path: as it was asked for.
-        tensors: all of them, on the CPU, read from disk when they are used; keys of nested dicts are joined by dots.
-        other: everything else, flattened likewise: plain values as they are, the rest as the name of its type.
-        config: config.json beside the weights; empty if there is none.
+        path: as requested.
+        tensors: all of them, on the CPU, read from disk when used; keys of nested dicts are joined by dots.
+        other: everything else, flattened likewise: plain values as they are, anything else as the name of its type.
+        config: the config.json next to the weights; empty if there is none.
         preprocessor: preprocessor_config.json, likewise.
-        module: the model of timm's itself, if it is one in memory; it says what it is.
-        files: of the weights; empty for what is in memory.
+        module: a timm model in memory, which describes itself.
+        files: of the weights; empty for a checkpoint in memory.
         verified: whether config.json holds the SHA-256 of the weights.
         notes: for the user, on how it was found.
     """
@@ -77,7 +77,7 @@ class Source:
 
 
 def config_hash(config: dict[str, Any]) -> str:
-    """Return the SHA-256 of the settings in a config.json, in whatever order, without `CONFIG_HASH` itself."""
+    """Return the SHA-256 of the settings in a config.json, in any order, without `CONFIG_HASH` itself."""
     plain = json.loads(json.dumps({key: value for key, value in config.items() if key != CONFIG_HASH}))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
@@ -86,11 +86,11 @@ def read_checkpoint(path: str | Path) -> Source:
     """Read a file of weights, or a folder with one.
 
     Args:
-        path: a .safetensors file; one of torch's, recognised by its content; a folder with model.safetensors,
+        path: a .safetensors file; a torch file, recognised by its content; or a folder with model.safetensors,
             pytorch_model.bin, either of them in parts with an index, or a single file of weights.
 
     Raises:
-        CheckpointError: it is not there, damaged, not its config.json's, or holds more than weights.
+        CheckpointError: it is missing, damaged, does not match its config.json, or holds more than weights.
     """
     path = Path(path)
     try:
@@ -123,12 +123,12 @@ def read_checkpoint(path: str | Path) -> Source:
 
 
 def _locate(path: Path) -> tuple[Path, Path | None]:
-    """Return the file to read, or the index of its parts, and the folder whose config.json is about it, if any."""
+    """Return the file to read, or the index of its parts, and the folder whose config.json describes it, if any."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
         raise CheckpointError(f"no checkpoint at {path}: {getattr(error, 'strerror', None) or error}") from error
-    if stat.S_ISREG(mode):  # config.json may be another model's
+    if stat.S_ISREG(mode):  # the folder's config.json may be another model's
         return path, path.parent if path.name in FOLDER_FILES or _weights_in(path.parent) == [path] else None
     if not stat.S_ISDIR(mode):
         raise CheckpointError(f"{path} is not a file")
@@ -177,7 +177,7 @@ def _parts_of(index: Path) -> dict[Path, set[str] | None]:
 
 
 def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the other values of one file, recognised by its content."""
+    """Return the tensors and other values of one file, recognised by its content."""
     with path.open("rb") as file:
         start = file.read(100)
     if not start:
@@ -190,21 +190,21 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             with safe_open(path, framework="pt") as opened:
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # it is no dict
                 return tensors, {f"__metadata__.{key}": value for key, value in (opened.metadata() or {}).items()}
-        # The open file, as torch takes the name .safetensors at its word. Not mapped: a storage that is shorter than its
-        # tensor would then lend it the bytes behind, which torch refuses otherwise.
+        # Pass the open file, because torch trusts the name .safetensors. Do not map it: torch would then let a tensor that is
+        # longer than its storage read the bytes behind it.
         with (
             warnings.catch_warnings(action="ignore"),
             torch.serialization.safe_globals(HARMLESS),
             path.open("rb") as file,
         ):
             tree = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # on damaged bytes both libraries raise nearly anything
+    except Exception as error:  # both libraries raise nearly anything on damaged bytes
         raise CheckpointError(f"{path} {_reason(error)}") from error
     return flatten(tree, path)
 
 
 def _reason(error: Exception) -> str:
-    """Say what is wrong with a file, in a line: torch explains at length, and advises to load it unsafely."""
+    """Say in a line what is wrong with a file; torch's own long message advises loading it unsafely."""
     message = str(error)
     if asked := re.search(r"GLOBAL (\S+)", message):
         advice = "nothing of it was run. Ask for the weights as .safetensors, or as a state dict alone"
@@ -216,10 +216,10 @@ def _reason(error: Exception) -> str:
 
 
 def flatten(tree: Any, where: str | Path = "the state dict") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the other values of nested dicts, lists and namespaces, their keys joined by dots.
+    """Return the tensors and other values of nested dicts, lists and namespaces, with keys joined by dots.
 
     Raises:
-        CheckpointError: two values have one name, or a tensor is sparse or quantized.
+        CheckpointError: two values have the same name, or a tensor is sparse or quantized.
     """
     tensors: dict[str, Tensor] = {}
     other: dict[str, Any] = {}
@@ -247,7 +247,7 @@ def flatten(tree: Any, where: str | Path = "the state dict") -> tuple[dict[str, 
 
 
 def weight_problem(name: str, tensor: Tensor, allowed: bool = False) -> str:
-    """Return why the values of a tensor cannot be weights, "" if they can: `allowed` are those that are not finite."""
+    """Return why a tensor's values cannot be weights, "" if they can; `allowed` permits nan and infinite values."""
     if tensor.device.type == "meta":
         return f"{name} is on the device meta: it has a shape and no values"
     if not tensor.is_floating_point() or tensor.dtype is torch.float4_e2m1fn_x2:  # the last, torch cannot convert
@@ -259,7 +259,7 @@ def weight_problem(name: str, tensor: Tensor, allowed: bool = False) -> str:
 
 
 def count_not_finite(tensor: Tensor) -> int:
-    """Return how many values of a tensor are nan or infinite as float32; looks at a small part of them at a time."""
+    """Count the values of a tensor that are nan or infinite as float32, a small part at a time."""
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.dtype is torch.float4_e2m1fn_x2:
         return 0
     parts = tensor.detach().reshape(-1).split(1 << 16)
@@ -267,6 +267,6 @@ def count_not_finite(tensor: Tensor) -> int:
 
 
 def shorten(text: str, most: int = 100) -> str:
-    """Return text from outside as a part of a message: on one line, and not too long."""
+    """Shorten text from outside for a message, on one line."""
     text = one_line(text[: most + 1])
     return text if len(text) <= most else f"{text[:most]}..."

@@ -1,4 +1,4 @@
-"""What a model expects of its images, as torchvision calls it. Apart, because torchvision takes seconds to import."""
+"""A model's image preparation as a torchvision transform; a module of its own because torchvision takes seconds to import."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from vit.data.images import DataError
 
 
 class ModelTransform(Transform):
-    """Images to the input of a model: see `Origin.transform`."""
+    """Turns images into a model's input: see `Origin.transform`."""
 
     def __init__(self, origin: Origin):
         super().__init__()
         self.origin = origin
 
     def transform(self, inpt: Image.Image | Tensor, params: dict[str, Any]) -> Tensor:
-        """Return the input (..., C, H, W) that a picture, or uint8 images (..., 3, h, w), are for the model."""
+        """Turn a picture, or uint8 images (..., 3, h, w), into the model's input (..., C, H, W)."""
         if isinstance(inpt, Image.Image):
             return self.origin.inputs(self._pixels(inpt)[None], whole=True)[0]
         inputs = self.origin.inputs(inpt.reshape(-1, *inpt.shape[-3:]))
@@ -36,7 +36,7 @@ class ModelTransform(Transform):
             raise DataError(str(error)) from error
 
     def extra_repr(self) -> str:
-        """Say what is done, for a printed pipeline."""
+        """Describe the transform, for a printed pipeline."""
         origin = self.origin
         shape = (origin.channels, *origin.image_size)
         kept = f", the middle {origin.crop_share:.1%}" if origin.crop_share < 1 else ""

@@ -22,18 +22,18 @@ SCENES_SEED = 0  # the same pictures for every run, like any other data set
 class Dataset:
     """The images that a run trains on and is tested on."""
 
-    name: str  # what every output calls it
+    name: str  # its name in every output
     source: Source
     train: ImageSet
     test: ImageSet
-    warning: str | None = None  # for the user, where the data is not what was asked for
-    held_out: bool = False  # whether `test` is a part of the training images, set aside to choose settings by
-    prepared: bool = False  # whether the images are a model's own input already, by its `Preparation`
-    whole_content_hash: str = ""  # of both splits before images were held out and labels left aside; "" where none were
+    warning: str | None = None  # for the user, if the data is not what was asked for
+    held_out: bool = False  # whether `test` is a part of the training images, held out to choose settings by
+    prepared: bool = False  # whether the images already are a model's input, by its `Preparation`
+    whole_content_hash: str = ""  # of both splits before `val_size` and `labels` took some away; "" if none
 
     @property
     def description(self) -> str:
-        """Name, counts and content hash in a line."""
+        """Name, counts and content hash on one line."""
         counts = f"{len(self.train):,} training and {len(self.test):,} {self.tested_on}"
         return f"{self.name}: {counts}, content hash {self.content_hash}"
 
@@ -44,13 +44,13 @@ class Dataset:
 
     @property
     def notes(self) -> list[str]:
-        """Lines that a person should see: what there is, what was done by itself, what was left out."""
+        """Lines that the user should see: what was found, what was done automatically, what was left out."""
         skipped = (f"unreadable, left out: {path}" for part in (self.train, self.test) for path in part.skipped)
         return list(dict.fromkeys([*self.train.notes, *self.test.notes, *skipped]))
 
     @property
     def content_hash(self) -> str:
-        """Identifies exactly these images, training and test."""
+        """Identifies exactly these training and test images."""
         return f"{self.train.content_hash}-{self.test.content_hash}"
 
     @property
@@ -73,11 +73,11 @@ class Dataset:
 
 
 class DataSource(NamedTuple):
-    """A source of images. CIFAR and Scenes are what they are, 32 x 32; the pictures of the others become what is asked for."""
+    """A source of images. CIFAR and Scenes are always 32 x 32; the other sources' pictures are resized as requested."""
 
-    title: str  # what outputs call the data; "" for the name of its folder
+    title: str  # name of the data in outputs; "" for the name of its folder
     load: Callable[[DataConfig, tuple[int, int], Preparation], tuple[ImageSet, ImageSet]]
-    pictures: bool = False  # of any size, which are decoded
+    pictures: bool = False  # whether it holds pictures of any size, to be decoded
 
 
 def _cifar(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
@@ -104,7 +104,7 @@ def _dataset(config: DataConfig, image_size: tuple[int, int], prepared: Preparat
 
 
 def _scenes(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
-    train, test = (min(most, config.limit or most) for most in (50_000, 10_000))  # more would be drawn in vain
+    train, test = (min(most, config.limit or most) for most in (50_000, 10_000))  # draw no more than are used
     return load_scenes(train, SCENES_SEED, "train"), load_scenes(test, SCENES_SEED, "test")
 
 
@@ -125,20 +125,20 @@ def load_data(
     test_dataset: Any = None,
     prepared: Preparation = OWN,
 ) -> Dataset:
-    """Load what `config.source` names, then take what `limit`, `val_size` and `labels` leave of it.
+    """Load the images of `config.source`, and apply `limit`, `val_size` and `labels`.
 
     Args:
         config: the data section.
-        image_size: (H, W) of the model's input, which decides the size that a folder's images are kept at.
-        dataset, test_dataset: map-style data sets in place of the source, see `vit.data.map_style.load_datasets`.
-        prepared: how pictures of any size are cut and resized; another way than this package trains by gives no images to train
-            on, but the input of a model that expects it.
+        image_size: (H, W) of the model's input, which decides the size at which a folder's images are kept.
+        dataset, test_dataset: map-style data sets that replace the source; see `vit.data.map_style.load_datasets`.
+        prepared: how pictures of any size are cropped and resized. Anything but this package's own way makes the input of
+            a model that expects it, not images to train on.
 
     Raises:
-        DataError: the data is not there or cannot be read; one line with the ways out.
-        ConfigError: more is to be held out than can be.
+        DataError: the data is missing or cannot be read; the message is one line with the ways out.
+        ConfigError: `val_size` holds out too many images.
     """
-    # The images, or Scenes in place of a CIFAR that cannot be had
+    # The images, or Scenes if CIFAR is unavailable
     source, warning = config.source, None
     name = config.name or SOURCES[source].title or Path(config.root).resolve().name
     try:
@@ -157,14 +157,14 @@ def load_data(
         warning = f"{wanted} could not be had, so this run uses the built-in {name} images instead. {error}"
         train, test = SOURCES[source].load(config, image_size, prepared)
 
-    # Fewer of both splits
+    # Limit both splits
     if 0 < config.limit < len(train):
         train = train.subset(evenly_spaced(len(train), config.limit))
     if 0 < config.limit < len(test):
         test = test.subset(evenly_spaced(len(test), config.limit))
     whole_content_hash = f"{train.content_hash}-{test.content_hash}"
 
-    # Training images held out in place of the test images
+    # Hold out training images in place of the test images
     if config.val_size:
         if config.val_size > len(train) // 2:
             most = f"at most half of the {len(train):,} training images"
@@ -172,7 +172,7 @@ def load_data(
         aside = spread_over_classes(train.labels, config.val_size, config.subset_seed, "holdout")
         train, test = train.subset(~aside), train.subset(aside)
 
-    # A share of the labels: only the images that have one
+    # Keep only the images whose labels may be used
     if config.labels < 1:
         count = max(1, round(config.labels * len(train)))
         train = train.subset(spread_over_classes(train.labels, count, config.subset_seed, "labels"))

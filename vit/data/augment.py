@@ -1,6 +1,6 @@
 """Images on their way into the model: uint8 to float, augmented in whole batches, each image by its own draws.
 
-All of it runs on the device of the images, and nothing is random: `Draws` holds what happens to which image.
+Everything runs on the images' device, and nothing is random: `Draws` says what happens to which image.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from vit.patches import patchify, unpatchify
 
 
 def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
-    """Vary images: RandAugment on the whole image, then crop and flip, colours, erasing, shuffled patches, and mixing.
+    """Augment images: RandAugment on the whole image, then crop and flip, colours, erasing, shuffled patches and mixing.
 
     Args:
-        images: uint8 (B, C, h, w), with the rows of `draws`.
-        draws: of `vit.data.draws.draw_step`.
+        images: uint8 (B, C, h, w), one per row of `draws`.
+        draws: from `vit.data.draws.draw_step`.
         config: `augment.crop_padding`, `augment.shuffle` and the sizes of images and patches are read.
 
     Returns:
-        float32 (B, C, H, W) from 0 to 1; with mixing (B - 1, C, H, W), since the last row is only mixed into the one before.
+        float32 (B, C, H, W) from 0 to 1; with mixing (B - 1, C, H, W), as the last image is only mixed into the one before.
     """
     assert draws.flip is not None
     size = config.model.image_size_2d
@@ -53,7 +53,7 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
 
 
 def sample_boxes(images: Tensor, boxes: Tensor, flip: Tensor, image_size: tuple[int, int]) -> Tensor:
-    """Cut a box out of each image and resize it, bilinearly; mirrored where `flip`.
+    """Crop a box from each image, resize it bilinearly, and mirror it if `flip`.
 
     Args:
         images: uint8 (B, C, h, w).
@@ -72,26 +72,26 @@ def sample_boxes(images: Tensor, boxes: Tensor, flip: Tensor, image_size: tuple[
     size = [len(images), images.shape[1], *image_size]
     grid = F.affine_grid(to_device(theta, images.device), size, align_corners=False)  # (B, H, W, 2)
     padding = "border"
-    if images.device.type == "mps":  # has no border padding before torch 2.11: what lies outside is moved to the border
+    if images.device.type == "mps":  # has no border padding before torch 2.11, so move outside points to the border
         border = 1 - 1 / torch.tensor([images.shape[-1], images.shape[-2]], device=images.device)
         grid, padding = grid.clamp(-border, border), "zeros"
     return F.grid_sample(images.float() / 255, grid, mode="bilinear", padding_mode=padding, align_corners=False)
 
 
 def pad_and_crop(images: Tensor, padding: int, shifts: Tensor) -> Tensor:
-    """Shift each image by up to `padding` pixels either way, black coming in.
+    """Shift each image by up to `padding` pixels in each direction, within a black border.
 
     Args:
         images: uint8 (B, C, H, W).
-        padding: width of the black border.
-        shifts: int64 (B, 2), the top and the left of what is kept of the bordered image, from 0 to 2 padding.
+        padding: width of the border.
+        shifts: int64 (B, 2), top and left of the crop from the bordered image, from 0 to 2 padding.
     """
     height, width = images.shape[-2:]
     bordered = F.pad(images, (padding,) * 4)
     top, left = to_device(shifts, images.device).T[:, :, None]  # (B, 1) each
     rows = top + torch.arange(height, device=images.device)  # (B, H)
     columns = left + torch.arange(width, device=images.device)  # (B, W)
-    # One gather within whole planes: one along each axis would take a CPU ten times as long.
+    # one gather within whole planes: on a CPU, one along each axis would take ten times as long
     pixels = (rows[:, :, None] * bordered.shape[-1] + columns[:, None]).view(len(images), 1, -1)
     return bordered.flatten(2).gather(2, pixels.expand(-1, images.shape[1], -1)).view(images.shape)
 
@@ -99,11 +99,11 @@ def pad_and_crop(images: Tensor, padding: int, shifts: Tensor) -> Tensor:
 def color_jitter(images: Tensor, factors: Tensor) -> Tensor:
     """Change brightness, then contrast, then saturation of each image by its own factors; 1 changes nothing.
 
-    As torchvision's ColorJitter in that order, but for a whole batch at once.
+    It equals torchvision's ColorJitter in that order, but for a whole batch at once.
 
     Args:
         images: float32 (B, 3, H, W) from 0 to 1.
-        factors: (B, 3) as from `vit.data.draws.draw_jitter`.
+        factors: (B, 3) from `vit.data.draws.draw_jitter`.
     """
     brightness, contrast, saturation = to_device(factors, images.device).T[:, :, None, None, None]  # (B, 1, 1, 1) each
     images = (images * brightness).clamp(0, 1)
@@ -112,17 +112,17 @@ def color_jitter(images: Tensor, factors: Tensor) -> Tensor:
 
 
 def luma(images: Tensor) -> Tensor:
-    """Return the brightness of each pixel as ITU-R 601 weighs the colours: (B, 3, H, W) -> (B, 1, H, W)."""
+    """Return each pixel's brightness, the luma of ITU-R 601: (B, 3, H, W) -> (B, 1, H, W)."""
     weights = torch.tensor([0.299, 0.587, 0.114], device=images.device)
     return (images * weights[:, None, None]).sum(1, keepdim=True)
 
 
 def erase(images: Tensor, boxes: Tensor, colours: Tensor) -> Tensor:
-    """Cover a box of each image with one colour (random erasing, Zhong et al. 2020; much as timm's mode "rand").
+    """Cover a box of each image with one colour (random erasing, Zhong et al. 2020; much like timm's mode "rand").
 
     Args:
         images: float32 (B, C, H, W).
-        boxes: (B, 4) as from `crop_boxes`; of height and width 0 where nothing is covered.
+        boxes: (B, 4) as from `crop_boxes`; height and width 0 cover nothing.
         colours: (B, C).
     """
     height, width = images.shape[-2:]
@@ -131,14 +131,14 @@ def erase(images: Tensor, boxes: Tensor, colours: Tensor) -> Tensor:
 
 
 def shuffle_patches(images: Tensor, noise: Tensor, patch_size: tuple[int, int], across: bool) -> Tensor:
-    """Move patches: a control for what is learned from patches that belong together.
+    """Shuffle patches: a control for learning from patches that belong together.
 
     Args:
         images: (B, C, H, W).
-        noise: (B, L), whose order says where they go.
+        noise: (B, L), whose order decides where they go.
         patch_size: (p, q).
-        across: each patch keeps its place and goes into another image of the batch, so that nothing in an image belongs
-            together; else each image's patches change places, so that what occurs together still does, but anywhere.
+        across: if true, each patch keeps its place but moves to another image of the batch, so that nothing in an image
+            belongs together; else patches move within their image, so that they still occur together, but anywhere.
     """
     patches = patchify(images, patch_size)  # (B, L, C p q)
     along = 0 if across else 1
@@ -148,10 +148,10 @@ def shuffle_patches(images: Tensor, noise: Tensor, patch_size: tuple[int, int], 
 
 
 def mix(images: Tensor, following: Tensor, share: Tensor, box: Tensor) -> Tensor:
-    """Mix each image with the one after it: Mixup or CutMix.
+    """Mix each image with the next one: Mixup or CutMix.
 
-    A batch is in random order, so the next image is as good as one that is drawn, and a part of a batch (of one process
-    among several) needs a single image more than its own.
+    A batch is in random order, so the next image is as good as a random one, and a process that computes only a part of
+    the batch needs just one more image than its own.
 
     Args:
         images: float32 (B, C, H, W).
@@ -160,7 +160,7 @@ def mix(images: Tensor, following: Tensor, share: Tensor, box: Tensor) -> Tensor
     """
     share, box = to_device(share, images.device), to_device(box, images.device)
     blended = torch.lerp(following, images, share[:, None, None, None])
-    cut = (box[:, 2] > box[:, 0])[:, None, None, None]  # an empty rectangle is no blending either: its share is 1
+    cut = (box[:, 2] > box[:, 0])[:, None, None, None]  # CutMix's empty rectangles have share 1, and blend nothing
     return torch.where(_inside(box, images), following, torch.where(cut, images, blended))
 
 
@@ -168,10 +168,10 @@ def mixed_labels(labels: Tensor, following: Tensor, share: Tensor, classes: int,
     """Return the soft targets of mixed images.
 
     Args:
-        labels, following: int64 (B,), of the images and of those after them.
-        share: float32 (B,), what each kept of itself.
+        labels, following: int64 (B,), of the images and of the next ones.
+        share: float32 (B,), the share of itself that each image kept.
         classes: K.
-        smoothing: share that is spread over all classes (Szegedy et al. 2016).
+        smoothing: share to spread over all classes (Szegedy et al. 2016).
 
     Returns:
         float32 (B, K), each row a distribution.
@@ -181,7 +181,7 @@ def mixed_labels(labels: Tensor, following: Tensor, share: Tensor, classes: int,
 
 
 def _inside(edges: Tensor, images: Tensor) -> Tensor:
-    """Return the pixels within top, left, bottom, right (B, 4): bool (B, 1, H, W), on the device of the images."""
+    """Return which pixels lie within top, left, bottom, right (B, 4): bool (B, 1, H, W), on the images' device."""
     top, left, bottom, right = to_device(edges, images.device).T[:, :, None]  # (B, 1) each
     rows, columns = (torch.arange(length, device=images.device) for length in images.shape[-2:])
     in_rows = (rows >= top) & (rows < bottom)  # (B, H)
@@ -190,10 +190,10 @@ def _inside(edges: Tensor, images: Tensor) -> Tensor:
 
 
 def to_float(images: Tensor, image_size: tuple[int, int], interpolation: str = "bicubic") -> Tensor:
-    """Turn uint8 (B, C, h, w) into float32 (B, C, H, W) from 0 to 1, cut to that shape and resized where the size differs.
+    """Turn uint8 (B, C, h, w) into float32 (B, C, H, W) from 0 to 1, cropped to that shape and resized if the size differs.
 
-    So every image of a data set is prepared, in training and wherever a model is measured. `interpolation` is "bicubic" or
-    "bilinear", with antialiasing.
+    This prepares every image of a data set, in training and evaluation. `interpolation` is "bicubic" or "bilinear", with
+    antialiasing.
     """
     images = cut_to_shape(images, image_size).float() / 255
     if images.shape[-2:] != image_size:
@@ -202,7 +202,7 @@ def to_float(images: Tensor, image_size: tuple[int, int], interpolation: str = "
 
 
 def cut_to_shape(images: Tensor, image_size: tuple[int, int]) -> Tensor:
-    """Return the largest centred part of images (..., h, w) that has the shape of `image_size`."""
+    """Return the largest centred part of images (..., h, w) with the aspect ratio of `image_size`."""
     (height, width), (h, w) = image_size, images.shape[-2:]
     part = min(h / height, w / width)
     cut = max(1, round(height * part)), max(1, round(width * part))
@@ -211,11 +211,11 @@ def cut_to_shape(images: Tensor, image_size: tuple[int, int]) -> Tensor:
 
 
 class Normalization:
-    """The mean and deviation of each channel: the model's input is (image - mean) / std, of images from 0 to 1.
+    """The model's input is (image - mean) / std, with images from 0 to 1.
 
     Args:
-        mean: one number per channel, images from 0 to 1.
-        std: likewise, positive.
+        mean: one number per channel.
+        std: one positive number per channel.
     """
 
     def __init__(self, mean: list[float], std: list[float]):
@@ -225,9 +225,9 @@ class Normalization:
 
     @classmethod
     def of(cls, images: Tensor, most: int = 10_000) -> Normalization:
-        """Measure it on images uint8 (N, C, H, W), on at most `most` of them, spread evenly."""
+        """Measure it on uint8 images (N, C, H, W), using at most `most` of them, spread evenly."""
         counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)  # how often each channel has each value
-        few = max(2**22 // (images.shape[-2] * images.shape[-1]), 1)  # at a time: each pixel takes 8 bytes
+        few = max(2**22 // (images.shape[-2] * images.shape[-1]), 1)  # images at a time: each pixel takes 8 bytes
         for part in evenly_spaced(len(images), most).split(few):
             for channel, values in enumerate(images[part].unbind(1)):
                 counts[channel] += torch.bincount(values.flatten(), minlength=256)
@@ -235,14 +235,14 @@ class Normalization:
         total = counts.sum(1, keepdim=True)
         mean = (counts * values).sum(1, keepdim=True) / total
         variance = (counts * (values - mean).square()).sum(1, keepdim=True) / (total - 1)
-        # A channel without any contrast would otherwise be divided by nothing.
+        # avoid dividing a constant channel by 0
         return cls(mean.flatten().tolist(), variance.sqrt().clamp(min=1e-3).flatten().tolist())
 
     def __call__(self, images: Tensor) -> Tensor:
         """Turn images (B, C, H, W) into the model's input: uint8 from 0 to 255, or floats from 0 to 1.
 
         Raises:
-            ValueError: other numbers; on the CPU also floats far from 0 to 1 (a GPU would have to be waited for).
+            ValueError: other numbers; on the CPU, also floats far outside 0 to 1 (on a GPU, checking would have to wait).
         """
         if images.dtype == torch.uint8:
             images = images.float() / 255
@@ -250,7 +250,7 @@ class Normalization:
             raise ValueError(f"images are uint8 from 0 to 255, or floats from 0 to 1; got {images.dtype}")
         elif images.device.type == "cpu" and images.numel():
             low, high = (value.item() for value in images.aminmax())
-            if low < -0.5 or high > 1.5:  # what resizing adds to an edge is less; nan is for the model to show
+            if low < -0.5 or high > 1.5:  # resizing overshoots less than that at edges; nan is left to the model
                 raise ValueError(
                     f"images of floats are from 0 to 1, these from {low:.3g} to {high:.3g}; divide by 255?"
                 )
@@ -258,12 +258,12 @@ class Normalization:
         return images.sub(mean).div_(std)
 
     def invert(self, inputs: Tensor) -> Tensor:
-        """Turn the model's input (B, C, H, W) into images, 0 to 1 where they came from images."""
+        """Turn the model's input (B, C, H, W) back into images."""
         mean, std = self._statistics(inputs)
         return inputs * std + mean
 
     def _statistics(self, like: Tensor) -> Tensor:
         key = (like.device, like.dtype)
-        if key not in self._columns:  # kept, because sending them anew at each step would have a GPU wait
+        if key not in self._columns:  # kept, because sending them at each step would make a GPU wait
             self._columns[key] = torch.tensor([self.mean, self.std], dtype=like.dtype, device=like.device)
         return self._columns[key][:, :, None, None]  # (2, C, 1, 1)

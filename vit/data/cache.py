@@ -1,9 +1,8 @@
-"""Pictures from anywhere as images of one size: decoded once, into a file that is mapped into memory.
+"""Pictures from anywhere as images of one size, decoded once into a memory-mapped file.
 
-The file is an .npy: the pixels, uint8 (N, 3, h, w), in the order of the pictures, and behind them, where NumPy does not look,
-a record in JSON: the key of the pictures, the content hash, the names of skipped ones, the pictures' sizes, and of a large file
-the checksum of each image. Neither making nor using it needs memory for all images at once: the system reads the rows of a
-batch from the disk, and forgets them again.
+The file is an .npy: the pixels, uint8 (N, 3, h, w), in the order of the pictures. After them, where NumPy does not look,
+comes a JSON record: the pictures' key, the content hash, the names of skipped pictures, the pictures' sizes and, in a large
+file, each image's checksum. The images never need to fit in memory: the system reads a batch's rows from disk, and drops them.
 """
 
 from __future__ import annotations
@@ -36,36 +35,36 @@ from vit.errors import one_line
 from vit.progress import track
 
 DETAIL = 2
-"""Images are kept at up to this many times the model's input, so that random crops, which enlarge, see detail."""
+"""Images are kept at up to this many times the model's input size, so that random crops, which enlarge, keep detail."""
 
 MEASURED = 1000
-"""Pictures whose sizes are read, spread evenly, to say what there is and to choose at which size they are kept."""
+"""Pictures, spread evenly, whose sizes are read for a note and to choose the size at which images are kept."""
 
 HASHED = 2**30
-"""Bytes of a cache up to which its pixels are hashed at every start, half a second; of a larger one, each image has a checksum,
-which is compared when the image is first read: so one flipped bit is found in either."""
+"""Largest cache, in bytes, whose pixels are hashed at every start (half a second). In a larger one, each image has a checksum,
+compared when the image is first read. Either way, a single flipped bit is found."""
 
 NAMED_CLASSES = 12
-"""Classes up to which a note counts the images of each."""
+"""Most classes for which a note counts the images of each."""
 
 CACHE_LAYOUT = 3
-"""To be raised when the pixels made of a picture, or their place in the cache, change."""
+"""Increase it when the pixels made from a picture, or their place in the cache, change."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Split(ABC):
-    """The pictures of a split, not decoded yet, and the size that is made of them.
+    """The pictures of a split, not decoded yet, and the size that they will have.
 
     Attributes:
-        origin: what messages and the cache's name call the data: its folder or name.
-        name: of the split, "train" or "test".
-        class_names: of the labels; empty for pictures without labels.
+        origin: the data's folder or name, for messages and the cache's file name.
+        name: "train" or "test".
+        class_names: the labels' names; empty for pictures without labels.
         image_size: (H, W) of the model's input.
-        kept: (h, w) that the images are kept at; None: chosen by their own sizes.
-        prepared: how they are cut and resized. In another way than this package trains by, they are no images to train on but
-            a loaded model's input, and kept at its size: another resizing would blur them.
+        kept: (h, w) at which the images are kept; None: chosen from their own sizes.
+        prepared: how they are cropped and resized. Anything but this package's own way makes a loaded model's input, not
+            images to train on; it is kept at the model's size, because resizing it again would blur it.
     """
 
     origin: str
@@ -81,31 +80,31 @@ class Split(ABC):
     @property
     @abstractmethod
     def key(self) -> str:
-        """Identifies the pictures and all else that shapes the images; "" where that is unknown: they are not cached."""
+        """Identifies the pictures and all else that shapes the images; "" if unknown, which rules out a cache."""
 
     @abstractmethod
     def name_of(self, number: int) -> str:
         """Return the name of a picture within `origin`."""
 
     def located(self, name: str) -> str:
-        """Return what messages call the picture of this name."""
+        """Return how messages refer to the picture of this name."""
         return one_line(f"{self.origin}: {name}")
 
     @abstractmethod
     def size_of(self, number: int) -> tuple[int, int] | None:
-        """Return the (width, height) of a picture, upright; None where it cannot be read."""
+        """Return the upright (width, height) of a picture; None if it cannot be read."""
 
     @abstractmethod
     def decoded(self, size: tuple[int, int]) -> Generator[bytes | str]:
-        """Yield the pixels of each picture, uint8 (3, h, w) for `size` = (h, w), or why it has none, in their order."""
+        """Yield each picture's pixels in order, uint8 (3, h, w) for `size` = (h, w), or the reason why it has none."""
 
     @abstractmethod
     def labels(self) -> list[int]:
-        """Return the label of each picture, -1 for none; asked for when all are decoded."""
+        """Return the label of each picture, -1 for none; called after all are decoded."""
 
     @property
     def cache_name(self) -> str:
-        """One name for each origin, split, size and preparation, that tells a reader which."""
+        """A readable file name, unique to origin, split, size and preparation."""
         place = os.path.realpath(self.origin) if os.path.exists(self.origin) else self.origin
         own = (place, self.name, self.image_size)
         key = hashlib.sha256(repr(own if self.prepared == OWN else (*own, self.prepared)).encode()).hexdigest()[:12]
@@ -113,18 +112,18 @@ class Split(ABC):
         return f"{stem}-{self.name}-{self.image_size[0]}x{self.image_size[1]}-{key}.npy"
 
     def measured(self) -> list[list[int]]:
-        """Return the (width, height) of the smallest, the median and the largest of some images, by `detail`."""
+        """Return the (width, height) of the smallest, the median and the largest of some pictures, by `detail`."""
         some = evenly_spaced(len(self), MEASURED).tolist()
-        with warnings.catch_warnings(action="ignore"):  # what Pillow warns of names no file
+        with warnings.catch_warnings(action="ignore"):  # Pillow's warnings name no file
             found = sorted(filter(None, map(self.size_of, some)), key=self.detail)
         return [list(found[i]) for i in (0, len(found) // 2, -1)] if found else [[0, 0]] * 3
 
     def detail(self, size: Sequence[int]) -> float:
-        """Return how many times the model's input an image of this (width, height) is, after it is cut to its shape."""
+        """Return how many times larger than the model's input a picture of this (width, height) is, cropped to its shape."""
         return min(size[0] / self.image_size[1], size[1] / self.image_size[0])
 
     def choose_size(self, median: Sequence[int]) -> tuple[int, int]:
-        """Return the (h, w) to keep images at, where the median one has this (width, height)."""
+        """Return the (h, w) at which to keep images, given the (width, height) of the median one."""
         if self.prepared != OWN:
             return self.image_size
         detail = max(1.0, min(DETAIL, self.detail(median)))
@@ -133,14 +132,14 @@ class Split(ABC):
     def image_set(
         self, pixels: np.ndarray, skipped: list[str], size: tuple[int, int], known_hash: str | None = None
     ) -> ImageSet:
-        """Return the images with their labels; the content hash is computed unless it is known."""
+        """Return the images with their labels; the content hash is computed unless known."""
         left_out = set(skipped)
         labels = torch.tensor(
             [x for i, x in enumerate(self.labels()) if not left_out or self.name_of(i) not in left_out]
         )
         if pixels.dtype != np.uint8 or pixels.shape != (len(labels), 3, *size):
             raise ValueError(f"{pixels.dtype} {pixels.shape}")
-        with warnings.catch_warnings(action="ignore"):  # that one must not write to them: nobody does
+        with warnings.catch_warnings(action="ignore"):  # about read-only pixels: nobody writes to them
             images = torch.from_numpy(pixels)
         known_hash = known_hash or content_hash(images, labels)
         return ImageSet(images, labels, self.class_names, known_hash, tuple(map(self.located, skipped)))
@@ -152,11 +151,11 @@ class CheckedRows(Rows):
     Args:
         images: uint8 (N, 3, h, w), mapped from the file.
         checksums: uint32 (N,), the CRC-32 of each image's bytes.
-        path: of the file, for the message.
+        path: the file's, for messages.
 
     Raises:
-        ValueError: there are more checksums or fewer than images.
-        DataError: on reading, an image is not the one that was written.
+        ValueError: the numbers of checksums and images differ.
+        DataError: on reading, an image does not match its checksum.
     """
 
     def __init__(self, images: Tensor, checksums: np.ndarray, path: Path):
@@ -182,22 +181,22 @@ class CheckedRows(Rows):
 def load_splits(
     train: Split, test: Split, on_bad_image: str, cache: Path, notes: Sequence[str]
 ) -> tuple[ImageSet, ImageSet]:
-    """Return two splits as images, mapped from a cache that is made if missing or old.
+    """Return two splits as images, mapped from a cache that is made if missing or outdated.
 
-    The images are kept at the shape of the model's input and up to `DETAIL` times its size, as far as half of the training
-    images have that detail: random crops are taken there, and all else is shrunk to the input.
+    Images have the shape of the model's input, and up to `DETAIL` times its size if half of the training pictures have that
+    detail: random crops use it, and everything else shrinks the images to the input.
 
     Args:
         train, test: the pictures.
-        on_bad_image: at one that cannot be read, `stop` with its name, or `skip` it and list it in `skipped`.
+        on_bad_image: at an unreadable picture, `stop` and name it, or `skip` it and list it in `skipped`.
         cache: folder for the cache files.
-        notes: lines on what was done before.
+        notes: lines to put before the training split's own notes.
 
     Returns:
-        train, test: uint8 images (N, 3, h, w), int64 labels; the notes of the first say what there is and what is not used.
+        train, test: uint8 images (N, 3, h, w), int64 labels; the notes of `train` say what was found and what is not used.
 
     Raises:
-        DataError: an image that cannot be read, a cache that cannot be written.
+        DataError: an image cannot be read, or the cache cannot be written.
     """
     first, sizes = _load(train, on_bad_image, cache)
     kept = (first.images.shape[-2], first.images.shape[-1])
@@ -207,9 +206,9 @@ def load_splits(
 
 
 def _load(split: Split, on_bad_image: str, cache: Path) -> tuple[ImageSet, list[list[int]]]:
-    """Return a split's images from its cache, which is made anew if it will not do, and what `Split.measured` found."""
+    """Return a split's images from its cache, made again if it does not fit, and the sizes from `Split.measured`."""
     try:
-        if not split.key:  # a file without a name, which goes when nothing is mapped from it any more
+        if not split.key:  # use a file without a name, which disappears once nothing maps it
             cache.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=cache) as out:
                 return _decode(out, split, on_bad_image)
@@ -217,19 +216,19 @@ def _load(split: Split, on_bad_image: str, cache: Path) -> tuple[ImageSet, list[
         cached = _open_cache(path, split)
         if cached is not None and (on_bad_image == "skip" or not cached[0].skipped):
             return cached
-        # When anything fails, what was at `path` is still there; what killed processes left takes room.
-        _remove_abandoned(cache)
+        # if anything fails, the old file at `path` stays
+        _remove_abandoned(cache)  # first, to free their space
         with ExitStack() as held, replacing(path) as partial, partial.open("wb+") as out:
             _lock(held.enter_context(partial.open("rb")))  # until it has its name
             made = _decode(out, split, on_bad_image)
-        _remove_abandoned(cache)  # of one that made the same at the same time
+        _remove_abandoned(cache)  # of a process that made the same cache at the same time
         return made
     except OSError as error:
         raise DataError(f"{cache}: cannot hold the cache ({error.strerror or error}); set data.cache") from error
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Lock a file until it is closed, or its process ends; a BlockingIOError if another has locked it."""
+    """Lock a file until it is closed or the process ends; raise BlockingIOError if another process has locked it."""
     if sys.platform != "win32":
         import fcntl
 
@@ -237,17 +236,17 @@ def _lock(file: IO[bytes]) -> None:
 
 
 def _remove_abandoned(cache: Path) -> None:
-    """Remove the unfinished files of processes that were killed: nobody holds their locks any more."""
+    """Remove the unfinished files of killed processes, whose locks nobody holds any more."""
     for left in cache.glob(f"{PARTIAL}*.npy") if sys.platform != "win32" else ():
-        # An OSError: it is locked, or has its name by now, or is not ours to remove.
+        # OSError means that the file is locked, has its final name by now, or is not ours to remove
         with suppress(OSError), left.open("rb") as file:
             _lock(file)
-            if os.fstat(file.fileno()).st_size:  # an empty one may be about to be locked
+            if os.fstat(file.fileno()).st_size:  # an empty file may be about to be locked
                 left.unlink()
 
 
 def _open_cache(path: Path, split: Split) -> tuple[ImageSet, list[list[int]]] | None:
-    """Return the images of a cache, mapped into memory; None where there is none, or one of other pictures."""
+    """Return the images of a cache, memory-mapped; None if there is none, or it holds other pictures."""
     try:
         with path.open("rb") as file:
             pixels = _map(file)
@@ -269,31 +268,31 @@ def _open_cache(path: Path, split: Split) -> tuple[ImageSet, list[list[int]]] | 
         return images, sizes
     except FileNotFoundError:
         return None
-    except Exception as error:  # on damaged bytes NumPy raises nearly anything; the cache is not the only copy
+    except Exception as error:  # NumPy raises nearly anything on damaged bytes; the cache can be made again
         logger.warning("%s: this cache is damaged (%s) and is made anew", path, one_line(str(error)))
         return None
 
 
 def _map(file: IO[bytes]) -> np.memmap:
-    """Map the array of an .npy file into memory: it is read where it is touched, and writes stay in this process."""
+    """Map the array of an .npy file into memory; writes to it stay in this process."""
     npy.read_magic(file)
     shape, _, dtype = npy.read_array_header_1_0(file)
     start = file.tell()
     try:
         return np.memmap(file, dtype, "c", start, shape)
-    except OSError:  # Linux refuses writable copies that are larger than its memory
+    except OSError:  # Linux refuses a writable copy larger than its memory
         return np.memmap(file, dtype, "r", start, shape)
 
 
 def _decode(out: IO[bytes], split: Split, on_bad_image: str) -> tuple[ImageSet, list[list[int]]]:
-    """Decode a split into a file, written as a stream: a full disk kills a process that writes to a memory map."""
+    """Decode a split into a file, as a stream, because a full disk kills a process that writes to a memory map."""
     sizes = split.measured()
     size = split.kept or split.choose_size(sizes[1])
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(split), 3, *size)}
     skipped: list[str] = []
     checksums: list[int] = []
     npy.write_array_header_1_0(out, header)
-    out.flush()  # no empty file any more: see _remove_abandoned
+    out.flush()  # so that the file is no longer empty: see _remove_abandoned
     with closing(split.decoded(size)) as decoded:
         for number, pixels in enumerate(track(decoded, f"decoding {split.name}", len(split), " images")):
             if isinstance(pixels, bytes):
@@ -309,7 +308,7 @@ def _decode(out: IO[bytes], split: Split, on_bad_image: str) -> tuple[ImageSet, 
     if len(skipped) == len(split):
         raise DataError(f"none of the {len(skipped)} {split.name} images can be read, neither {bad}")
 
-    # How many images can be read shows only now; NumPy's header has room for this number to change.
+    # only now is the number of readable images known; NumPy's header has room for it to change
     out.seek(0)
     header["shape"] = (len(split) - len(skipped), 3, *size)
     npy.write_array_header_1_0(out, header)
@@ -323,11 +322,11 @@ def _decode(out: IO[bytes], split: Split, on_bad_image: str) -> tuple[ImageSet, 
     return made, sizes
 
 
-# --- what a person should know ----------------------------------------------------------------------------------------
+# --- notes for the user -----------------------------------------------------------------------------------------------
 
 
 def _count_classes(train: ImageSet, test: ImageSet) -> list[str]:
-    """Return a note on how many images each class has, none where there are no classes."""
+    """Return a note on the number of images per class; none if there are no classes."""
     if not (names := train.class_names):
         return []
     counts = [torch.bincount(split.labels.clamp(min=0), minlength=len(names)).tolist() for split in (train, test)]
@@ -340,7 +339,7 @@ def _count_classes(train: ImageSet, test: ImageSet) -> list[str]:
 
 
 def _describe_sizes(sizes: list[list[int]], kept: tuple[int, int], image_size: tuple[int, int]) -> str:
-    """Return a note on the sizes that `Split.measured` found, and on the (h, w) that the images are kept at."""
+    """Return a note on the sizes from `Split.measured`, and the (h, w) at which the images are kept."""
     found = ", ".join(
         f"{name} {width} x {height}"
         for name, (width, height) in zip(("smallest", "median", "largest"), sizes, strict=True)

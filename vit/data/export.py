@@ -21,20 +21,20 @@ from vit.progress import track
 def export_images(data: Dataset, folder: Path, kind: str = "jpeg", quality: int = 75) -> int:
     """Write `folder`/train/<class>/0000.jpg ... and test/<class>/..., numbered within each class, in the order of the data.
 
-    Images without labels stand in train/ and test/ themselves. The folder appears whole or not at all: it is written beside
-    its place under a temporary name, which goes when anything fails.
+    Images without labels go directly into train/ and test/. The folder appears whole or not at all: it is written under
+    a temporary name next to it, and removed if anything fails.
 
     Args:
         data: uint8 images (N, 3, H, W).
         folder: must not exist.
-        kind: "jpeg", with colours at half the resolution (4:2:0), or "png", whose pixels are those of `data`.
-        quality: of JPEG, 1 to 100, on Pillow's scale.
+        kind: "jpeg", with colours at half the resolution (4:2:0), or "png", which is lossless.
+        quality: JPEG's, 1 to 100, on Pillow's scale.
 
     Returns:
         The number of files.
 
     Raises:
-        DataError: classes that cannot be folders, or would not be read back from one.
+        DataError: classes cannot be folders, or would not be read back from them.
         OSError: `folder` exists, or cannot be written.
     """
     refuse_classes(data)
@@ -45,11 +45,11 @@ def export_images(data: Dataset, folder: Path, kind: str = "jpeg", quality: int 
     try:
         partial.mkdir(parents=True)
         count = sum(_write_split(split, partial / name, suffix, how) for name, split in _splits(data).items())
-        if hasattr(os, "sync"):  # once for all of them: a file at a time would take minutes
+        if hasattr(os, "sync"):  # once for all files: one at a time would take minutes
             os.sync()
         partial.rename(folder)
         sync_folder(folder.parent)
-    except OSError as error:  # about the folder that was asked for, not one that nobody knows
+    except OSError as error:  # name the folder that was asked for, not the temporary one
         raise OSError(error.errno, error.strerror or str(error), str(folder)) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -57,10 +57,10 @@ def export_images(data: Dataset, folder: Path, kind: str = "jpeg", quality: int 
 
 
 def refuse_classes(data: Dataset) -> None:
-    """Refuse classes that would not come back from a folder.
+    """Refuse classes that would not survive a folder.
 
     Raises:
-        DataError: a name that no folder can have, images without a class beside others, a class without training images.
+        DataError: no folder can have a class's name, only some images have a class, or a class has no training images.
     """
     present = {name: set(split.label_names) for name, split in _splits(data).items()}
     for name in sorted(present["train"] | present["test"]):
@@ -80,7 +80,7 @@ def _write_split(split: ImageSet, folder: Path, suffix: str, how: dict[str, Any]
     """Write the images of a split, and return how many there are."""
     names = split.label_names
     for name in sorted(set(names)):
-        (folder / name).mkdir(parents=True)  # fails for Cat beside cat where the disk takes them for the same
+        (folder / name).mkdir(parents=True)  # fails for Cat and cat on a disk that ignores case
     numbers: Counter[str] = Counter()
     digits = max(4, len(str(max(Counter(names).values()) - 1)))
     for row, name in enumerate(track(names, f"writing {folder.name}", unit=" images")):

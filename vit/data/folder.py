@@ -1,4 +1,4 @@
-"""A folder of images: which files there are, and what is read of them, in parallel."""
+"""A folder of images: listing its files, and reading them in parallel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 """Which files are images: torchvision's IMG_EXTENSIONS and GIF, in upper or lower case."""
 
 SMALL_FILE = 4096
-"""Mean bytes per file below which one thread decodes: at such images Pillow works mostly within Python's lock."""
+"""Mean bytes per file below which one thread decodes: on small images, Pillow works mostly within Python's lock."""
 
 logger = logging.getLogger(__name__)
 
@@ -33,31 +33,31 @@ logger = logging.getLogger(__name__)
 def load_folder(
     root: Path, image_size: tuple[int, int], on_bad_image: str, cache: Path, prepared: Preparation = OWN
 ) -> tuple[ImageSet, ImageSet]:
-    """Return the training and test images of a folder, resized, mapped from a cache that is made if missing or old.
+    """Return the training and test images of a folder, resized, mapped from a cache that is made if missing or outdated.
 
     Layouts:
-        root/train/<class>/..., root/test/<class>/...    `val` is taken where there is no `test`
+        root/train/<class>/..., root/test/<class>/...    `val` is used if there is no `test`
         root/<class>/...                                 no train folder: the folders are the classes
         root/*.png, root/train/*.png                     no folders: images without labels
 
-    Classes are the folders with an image somewhere in them, in sorted order; the files of a class are in the order of
-    torchvision's ImageFolder. Without a test split, M = min(1000, max(1, N // 10)) of the N files, evenly spaced in the
-    list (numbers i * N // M), are held out of the training images. What becomes of the pixels: `decode.decode`.
+    Classes are the folders with an image anywhere in them, sorted; the files of a class are in the order of torchvision's
+    ImageFolder. Without a test split, M = min(1000, max(1, N // 10)) of the N files, evenly spaced in the list (numbers
+    i * N // M), are held out. `decode.decode` says how the pixels are made.
 
     Args:
         root: the folder with the images.
         image_size: (H, W) of the model's input in pixels.
-        on_bad_image: at a file that cannot be read, `stop` with its path, or `skip` it and list it in `skipped`.
+        on_bad_image: at an unreadable file, `stop` with its path, or `skip` it and list it in `skipped`.
         cache: folder for the cache files.
         prepared: as a model expects its images.
 
     Returns:
-        train, test: uint8 images (N, 3, h, w), int64 labels, both with the class names of the training images; the notes of
-            the first say what there is and what is not used.
+        train, test: uint8 images (N, 3, h, w), int64 labels, both with the training images' class names; the notes of
+            `train` say what was found and what is not used.
 
     Raises:
-        DataError: no images, fewer than two, a class of the test images that the training images lack, an image that
-            cannot be read, a cache that cannot be written.
+        DataError: there are fewer than two images, the training images lack a class of the test images, an image cannot be
+            read, or the cache cannot be written.
     """
     notes: list[str] = []
     files = list_splits(root, notes)
@@ -73,19 +73,19 @@ def load_folder(
 
 
 class ImageFile(NamedTuple):
-    """An image file, of whose content nothing is known yet."""
+    """An image file, not opened yet."""
 
-    class_name: str  # "" where there are no class folders
+    class_name: str  # "" if there are no class folders
     name: str  # relative to the root, "/" between the parts
     size: int
     mtime_ns: int
 
 
 def list_splits(root: Path, notes: list[str] | None = None) -> tuple[list[ImageFile], list[ImageFile]]:
-    """Return the files for training and for testing, each in its order; `notes` gets a line on what was done by itself.
+    """Return the training and test files, in order; `notes` gets a line on what was done automatically.
 
     Raises:
-        DataError: as `load_folder`, as far as it can be seen without reading an image.
+        DataError: as in `load_folder`, as far as it shows without reading an image.
     """
     notes = [] if notes is None else notes
     train, *tests = list_folder(root, notes).values()
@@ -99,12 +99,12 @@ def list_splits(root: Path, notes: list[str] | None = None) -> tuple[list[ImageF
 
 
 def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[ImageFile]]:
-    """Return the files by the folder that splits them, "train" and "test" or "val"; of a folder without these, by "".
+    """Return the files by split folder, "train" and "test" or "val"; without split folders, by "".
 
     `notes` gets a line on files that are left out.
 
     Raises:
-        DataError: as `load_folder`, as far as it can be seen without reading an image.
+        DataError: as in `load_folder`, as far as it shows without reading an image.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; set data.root to your folder of images")
@@ -124,7 +124,7 @@ def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[Im
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return all image files in a folder, however deep, by name.
+    """Return all image files in a folder, however deep, sorted by path.
 
     Raises:
         DataError: there are none, or a folder cannot be read.
@@ -151,7 +151,7 @@ def readable(paths: Sequence[str | Path]) -> list[bool]:
 def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
     """Return all image files in the folder `split` of `root`, in the order of torchvision's ImageFolder.
 
-    `notes` gets a line on the other files, hidden ones aside.
+    `notes` gets a line on the other files, except hidden ones.
     """
     start = root / split
     images, others = _find_images(start)
@@ -169,7 +169,7 @@ def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
 
 
 def _find_images(folder: Path) -> tuple[list[tuple[Path, os.stat_result]], Counter[str]]:
-    """Return all image files in a folder, however deep, and how many others there are by suffix, hidden ones aside.
+    """Return all image files in a folder, however deep, and the number of other files by suffix, except hidden ones.
 
     Raises:
         DataError: there are no images, or a folder cannot be read.
@@ -179,7 +179,7 @@ def _find_images(folder: Path) -> tuple[list[tuple[Path, os.stat_result]], Count
     try:
         for entry in _walk(str(folder)):
             if entry.name.lower().endswith(EXTENSIONS):
-                # A link to nowhere is listed too, so that it counts as an image that cannot be read.
+                # a broken link is listed too, and counts as an unreadable image
                 images.append((Path(entry.path), entry.stat(follow_symlinks=os.path.exists(entry))))
             else:
                 others[PurePath(entry.name).suffix.lower() or "without a suffix"] += not entry.name.startswith(".")
@@ -192,7 +192,7 @@ def _find_images(folder: Path) -> tuple[list[tuple[Path, os.stat_result]], Count
 
 
 def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEntry[str]]:
-    """Yield the files in `folder`, however deep; links are followed, but not back to a folder that they are in."""
+    """Yield the files in `folder`, however deep; links are followed, except to a folder above them."""
     place = os.path.realpath(folder)
     if place in above:
         return
@@ -204,12 +204,12 @@ def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEn
                 yield entry
 
 
-# --- what is read of them --------------------------------------------------------------------------------------------
+# --- reading them ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class FolderSplit(Split):
-    """The files of a split; `origin` is the folder that their names begin at."""
+    """The files of a split; their names are relative to `origin`."""
 
     files: list[ImageFile]
 
@@ -219,7 +219,7 @@ class FolderSplit(Split):
     @cached_property
     def key(self) -> str:
         """Changes with every file added, removed, renamed or written to, and with whatever else shapes the images."""
-        # The class names count, as a new class in train renumbers those in test, whose files are as they were.
+        # includes the class names, because a new class in train renumbers those in test
         shaping = [(CACHE_LAYOUT, self.image_size, self.class_names, self.kept, self.prepared), *self.files]
         return hashlib.sha256("".join(map(repr, shaping)).encode()).hexdigest()
 
@@ -237,18 +237,18 @@ class FolderSplit(Split):
         return [label_of.get(file.class_name, -1) for file in self.files]
 
     def decoded(self, size: tuple[int, int]) -> Generator[bytes | str]:
-        """Yield what `Split.decoded` says.
+        """Implement `Split.decoded` with threads, because Pillow decodes and resizes outside of Python's lock.
 
-        Threads, as Pillow decodes and resizes outside of Python's lock: two take 1.4 s for 3,000 photos that one takes 2.7 s
-        for, and two processes 1.4 s. Processes would import torch and run the main module again, whether or not it is guarded.
+        For 3,000 photos, one thread takes 2.7 s, two 1.4 s, and two processes also 1.4 s; but processes would import torch
+        and run the main module again, guarded or not.
         """
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         small = sum(file.size for file in self.files) < SMALL_FILE * len(self.files)
         paths = [os.path.join(self.origin, file.name) for file in self.files]
         pool = ThreadPoolExecutor(1 if small else min(cores, 16))
         try:
-            with warnings.catch_warnings(action="ignore"):  # what Pillow warns of names no file
-                for start in range(0, len(paths), 256):  # the next images wait in memory, but not all of them
+            with warnings.catch_warnings(action="ignore"):  # Pillow's warnings name no file
+                for start in range(0, len(paths), 256):  # so that only some images wait in memory
                     yield from pool.map(
                         lambda path: decode.decode(path, size, self.prepared), paths[start : start + 256]
                     )

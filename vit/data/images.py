@@ -1,4 +1,4 @@
-"""The one form in which every source returns its images, and how some of them are chosen."""
+"""The one form in which every source returns its images, and ways to choose some of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vit.data.draws import make_generator
 from vit.errors import UserError
 
 LARGE = 2**28
-"""Bytes of images from which a part of a set is no copy: enough for all of CIFAR."""
+"""Bytes of images above which a subset is not copied: enough for all of CIFAR."""
 
 
 class DataError(UserError):
@@ -22,19 +22,19 @@ class DataError(UserError):
 
 
 class CifarUnavailable(DataError):  # noqa: N818 - a state, not a mistake
-    """CIFAR is neither on disk nor to be had from any host; data that is there but damaged is a plain DataError."""
+    """CIFAR is not on disk, and no host delivers it; if it is damaged, that is a plain DataError."""
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """One split of a data set, whole, in memory (or memory-mapped from a cache)."""
+    """One whole split of a data set, in memory (or memory-mapped from a cache)."""
 
     images: Tensor  # uint8 (N, C, H, W), RGB
-    labels: Tensor  # int64 (N,), an index into `class_names`; -1 where there is no label
+    labels: Tensor  # int64 (N,), an index into `class_names`; -1 for no label
     class_names: tuple[str, ...]  # empty for images without labels
     content_hash: str  # 16 hexadecimal digits that identify exactly these images and labels: `content_hash` below
-    skipped: tuple[str, ...] = ()  # paths of files that could not be read and were left out on request
-    notes: tuple[str, ...] = ()  # lines that a person should see: what there is, what was done by itself
+    skipped: tuple[str, ...] = ()  # paths of unreadable files, left out on request
+    notes: tuple[str, ...] = ()  # lines that the user should see: what was found, what was done automatically
 
     def __len__(self) -> int:
         return len(self.images)
@@ -46,18 +46,18 @@ class ImageSet:
 
     @property
     def label_names(self) -> list[str]:
-        """The class of each image by name, "" where it has none."""
+        """The class of each image by name, "" if it has none."""
         return [self.class_names[label] if label >= 0 else "" for label in self.labels.tolist()]
 
     def showcase(self, count: int) -> Tensor:
         """Return the indices of up to `count` images to show, spread evenly over the classes: int64 (count,)."""
         count = min(count, len(self))
-        # The middles of equal stretches: their starts would lie on the edges between classes, and miss some.
+        # the middles of equal stretches: their starts would lie on the edges between classes, and miss some
         middles = (2 * torch.arange(count) + 1) * len(self) // (2 * count)
         return self.labels.argsort(stable=True)[middles]
 
     def subset(self, indices: Tensor) -> ImageSet:
-        """Return the images at `indices` (int64 (M,), or bool (N,)) as a set with a content hash of its own."""
+        """Return the images at `indices` (int64 (M,), or bool (N,)) as a set with its own content hash."""
         rows = Rows(self.images, torch.arange(len(self))[indices])
         images = cast(Tensor, rows) if rows.nbytes > LARGE else rows[:]
         labels = self.labels[indices]
@@ -65,9 +65,9 @@ class ImageSet:
 
 
 class Rows:
-    """Some images of a set that may be larger than the memory: copied when they are asked for, not before.
+    """A subset of images that may not fit in memory: rows are copied only when they are read.
 
-    It answers what is asked of the images of a whole set, as a tensor would: rows by number, shape, size and device.
+    It stands in for the image tensor of a whole set: rows by number, shape, size and device.
 
     Args:
         images: uint8 (N, C, H, W).
@@ -88,12 +88,12 @@ class Rows:
         return self._images[self._rows[numbers]]
 
     def to(self, device: torch.device) -> Tensor:
-        """Return all of the images on a device."""
+        """Return all images on a device."""
         return self[:].to(device)
 
 
 def content_hash(images: Tensor, labels: Tensor) -> str:
-    """Return 16 hexadecimal digits of the SHA-256 over shape, pixels and labels: equal exactly when the content is."""
+    """Return 16 hexadecimal digits of the SHA-256 over shape, pixels and labels."""
     digest = hashlib.sha256(repr(tuple(images.shape)).encode())
     few = max(2**24 // max(math.prod(images.shape[1:]), 1), 1)  # a memory-mapped set need not fit in memory
     for start in range(0, len(images), few):
@@ -103,16 +103,16 @@ def content_hash(images: Tensor, labels: Tensor) -> str:
 
 
 def evenly_spaced(count: int, most: int) -> Tensor:
-    """Return up to `most` of `count` indices, spread evenly: int64 (min(count, most),); all of them when `most` is 0."""
+    """Return up to `most` of `count` indices, spread evenly: int64 (min(count, most),); all of them if `most` is 0."""
     most = min(count, most) if most else count
     return torch.arange(most) * count // most
 
 
 def hold_out(count: int) -> tuple[list[int], list[int], str]:
-    """Choose test images where there are none: M = min(1000, max(1, N // 10)) of N images, evenly spaced (i * N // M).
+    """Choose test images from a data set without any: M = min(1000, max(1, N // 10)) of N, evenly spaced (i * N // M).
 
     Returns:
-        The numbers that stay to train on, those that are held out, and a note on it.
+        The indices to train on, those held out, and a note about it.
     """
     held_out = evenly_spaced(count, min(1000, max(1, count // 10))).tolist()
     kept = sorted(set(range(count)).difference(held_out))
@@ -121,28 +121,28 @@ def hold_out(count: int) -> tuple[list[int], list[int], str]:
 
 
 def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> Tensor:
-    """Choose `count` of the images at random, of each class its share.
+    """Choose `count` of the images at random, stratified by class.
 
-    A larger count of the same seed and purpose holds all of a smaller one; two purposes of one seed draw independently.
+    With the same seed and purpose, a larger choice includes every smaller one; different purposes draw independently.
 
     Args:
         labels: int64 (N,).
         count: from 0 to N.
-        seed, purpose: decide which.
+        seed, purpose: of the random numbers.
 
     Returns:
         bool (N,), `count` of them True.
     """
     if not 0 <= count <= len(labels):
         raise ValueError(f"{count} of {len(labels)} images cannot be taken")
-    # Rank each image within its class at random, as a share of the class: from 0 to below 1.
+    # Rank each image at random within its class, as a share of the class: from 0 to below 1.
     order = torch.randperm(len(labels), generator=make_generator(seed, purpose))
     rank = torch.empty(len(labels))  # of the images in that order
     for label in labels.unique():
         members = labels[order] == label
         size = int(members.sum())
         rank[members] = (torch.arange(size) + 0.5) / size
-    # Take the lowest ranks of all classes; where two are equal, the image drawn first.
+    # Take the lowest ranks over all classes; between equal ones, the image drawn first.
     mask = torch.zeros(len(labels), dtype=torch.bool)
     mask[order[rank.argsort(stable=True)[:count]]] = True
     return mask

@@ -1,4 +1,4 @@
-"""Any map-style data set, torch's, torchvision's or Hugging Face's, as pictures: decoded once, see `vit.data.cache`."""
+"""Any map-style data set (torch's, torchvision's or Hugging Face's) as pictures, decoded once: see `vit.data.cache`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from vit.data.images import DataError, ImageSet, hold_out
 from vit.errors import one_line
 
 FEW = 2000
-"""Images below which no processes are started to decode them."""
+"""Fewer images than this are decoded without extra processes."""
 
 HELD_OUT = ("test", "validation", "val")
-"""Splits of a Hugging Face data set to test on, the first that has labels."""
+"""Splits of a Hugging Face data set to test on: the first one with labels."""
 
 
 def load_datasets(
@@ -41,25 +41,26 @@ def load_datasets(
     cached: bool = False,
     prepared: Preparation = OWN,
 ) -> tuple[ImageSet, ImageSet]:
-    """Return map-style data sets as images, decoded in their order into a file that is mapped into memory.
+    """Return map-style data sets as images, decoded in order into a memory-mapped file.
 
-    An item is a picture, or begins with a picture and its label, or is a mapping with "image" and "label"; of a Hugging Face
-    data set, the first columns of images and of classes count. A picture is a PIL image or a uint8 tensor (C, H, W), of 1 or
-    3 channels; a label is an integer, None or a negative number for none. What becomes of the pixels: `decode.fit_picture`.
+    An item is a picture, a sequence that begins with a picture and its label, or a mapping with "image" and "label"; in
+    a Hugging Face data set, the first columns of images and classes count. A picture is a PIL image or a uint8 tensor
+    (C, H, W) with 1 or 3 channels; a label is an integer, or None or a negative number for none. `decode.fit_picture` says
+    how the pixels are made.
 
     Args:
         train, test: with `__len__` and `__getitem__`; without `test`, some images of `train` are held out (`hold_out`).
         config: the data section, for `cache` and `on_bad_image`.
         image_size: (H, W) of the model's input.
-        name: what messages call the data; "": the class of `train`.
-        cached: whether the file is kept for the next run; only where the data have a fingerprint.
+        name: the data's name in messages; "": the class of `train`.
+        cached: whether the file is kept for the next run; the data must have a fingerprint.
         prepared: as a model expects its images.
 
     Returns:
-        train, test: as of `load_splits`. Class names are the data's (`classes`, or a ClassLabel's), else "0", "1", ...
+        train, test: as from `load_splits`. Class names are the data's (`classes`, or a ClassLabel's), else "0", "1", ...
 
     Raises:
-        DataError: not map-style, fewer than two images, items of another kind, some without a label.
+        DataError: the data is not map-style, has fewer than two images or other items, or lacks some of the labels.
     """
     for part in (train, *([] if test is None else [test])):
         if not (hasattr(part, "__getitem__") and hasattr(part, "__len__")):
@@ -90,11 +91,11 @@ def load_datasets(
 
 
 def load_hf(config: DataConfig, image_size: tuple[int, int], prepared: Preparation = OWN) -> tuple[ImageSet, ImageSet]:
-    """Return the images of a Hugging Face data set: `config.root` is a folder of `save_to_disk`, else a name of the hub.
+    """Return the images of a Hugging Face data set: `config.root` is a folder from `save_to_disk`, or a name on the hub.
 
     Raises:
         ConfigError: the library is not installed.
-        DataError: there is no such data set, it cannot be downloaded, or as `load_datasets`.
+        DataError: there is no such data set, it cannot be downloaded, or as in `load_datasets`.
     """
     try:
         import datasets
@@ -109,7 +110,7 @@ def load_hf(config: DataConfig, image_size: tuple[int, int], prepared: Preparati
             found = datasets.load_dataset(
                 root, download_config=datasets.DownloadConfig(local_files_only=not config.download)
             )
-    except Exception as error:  # of the network, the hub, the library or a damaged file: of many kinds
+    except Exception as error:  # network, hub, library or a damaged file may raise anything
         reason = one_line(f"{type(error).__name__}: {error}").rstrip(".")
         ways = (
             "set data.root to a data set's name on the Hugging Face hub, or to a folder that save_to_disk has written"
@@ -128,10 +129,10 @@ def load_hf(config: DataConfig, image_size: tuple[int, int], prepared: Preparati
 
 
 def columns_of(dataset: Any) -> tuple[str, str]:
-    """Return the names of picture and label in a data set's items, where these are mappings; "" for no label.
+    """Return the keys of picture and label in a data set's mappings; "" for no label.
 
     Raises:
-        DataError: a Hugging Face data set without a column of images.
+        DataError: a Hugging Face data set has no column of images.
     """
     features = getattr(dataset, "features", None)
     if not isinstance(features, Mapping):
@@ -146,7 +147,7 @@ def columns_of(dataset: Any) -> tuple[str, str]:
 
 
 def class_names_of(dataset: Any) -> tuple[str, ...]:
-    """Return the names of the classes that a data set, or the one that it is a part of, declares; else none."""
+    """Return the class names that a data set, or the one it is a subset of, declares; none if it declares none."""
     features = getattr(dataset, "features", None)
     if isinstance(features, Mapping):
         return tuple(getattr(features.get(columns_of(dataset)[1]), "names", ()))
@@ -160,9 +161,9 @@ class DatasetSplit(Split):
     """Some items of a map-style data set.
 
     Attributes:
-        dataset: of which `rows` are this split's.
-        columns: names of picture and label in items that are mappings.
-        cached: whether there is a fingerprint to know it by, and it is to be cached.
+        dataset: the whole data set; `rows` are this split's items.
+        columns: keys of picture and label in items that are mappings.
+        cached: whether it has a fingerprint, and is to be cached.
         found: labels, in the order in which their pictures were decoded.
     """
 
@@ -189,7 +190,7 @@ class DatasetSplit(Split):
     def size_of(self, number: int) -> tuple[int, int] | None:
         try:
             return decode.upright_size(_picture(self.dataset[self.rows[number]], self.columns)[0])
-        except Exception:  # as in `pixels`, which says what is wrong with it
+        except Exception:  # `pixels` will say what is wrong
             return None
 
     def labels(self) -> list[int]:
@@ -199,33 +200,33 @@ class DatasetSplit(Split):
         return [known[row] for row in self.rows]
 
     def decoded(self, size: tuple[int, int]) -> Generator[bytes | str]:
-        """Yield what `Split.decoded` says, by torch's DataLoader: in processes, where the system can fork them."""
+        """Implement `Split.decoded` with torch's DataLoader, in several processes if the system can fork."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
         workers = min(cores, 8) if sys.platform == "linux" and len(self) >= FEW and cores > 1 else 0
-        how = {"multiprocessing_context": "fork"} if workers else {}  # others would run the main module again
+        how = {"multiprocessing_context": "fork"} if workers else {}  # other methods would run the main module again
         self.found.clear()
         work = partial(self.pixels, size=size)
         loader: DataLoader[Any] = DataLoader(
             range(len(self)), batch_size=None, num_workers=workers, collate_fn=work, **how  # type: ignore[arg-type]
         )  # fmt: skip
-        with warnings.catch_warnings(action="ignore"):  # of Pillow, naming no file; of Python, that torch has threads
+        with warnings.catch_warnings(action="ignore"):  # Pillow's name no file; Python's are about torch's threads
             for pixels, label in loader:
                 self.found.append(label)
                 yield pixels
 
     def pixels(self, number: int, size: tuple[int, int]) -> tuple[bytes | str, int]:
-        """Return the pixels of a picture, uint8 (3, h, w) for `size` = (h, w), or why it has none; and its label."""
+        """Return a picture's pixels, uint8 (3, h, w) for `size` = (h, w), or the reason why it has none, and its label."""
         try:
             picture, label = _picture(self.dataset[self.rows[number]], self.columns)
             return decode.planes(picture, size, self.prepared), label
-        except Exception as error:  # a data set of somebody else's may raise anything
+        except Exception as error:  # somebody else's data set may raise anything
             return f"{type(error).__name__}: {error}", -1
 
     def image_set(self, *args: Any) -> ImageSet:
-        """Return the images, with the names of their classes.
+        """Return the images with their class names.
 
         Raises:
-            DataError: only some of the images have a label, or one has no name.
+            DataError: only some of the images have a label, or a label has no name.
         """
         made = super().image_set(*args)
         missing, most = made.labels < 0, int(made.labels.max())
@@ -245,7 +246,7 @@ class DatasetSplit(Split):
 
 
 def _picture(item: Any, columns: tuple[str, str]) -> tuple[Image.Image, int]:
-    """Return picture and label of an item.
+    """Return an item's picture and label.
 
     Raises:
         TypeError: the item has another form.
@@ -269,6 +270,6 @@ def _picture(item: Any, columns: tuple[str, str]) -> tuple[Image.Image, int]:
 
 
 def _labels(dataset: Any, column: str) -> list[int]:
-    """Return the labels of a Hugging Face data set, without decoding its images; -1 where there are none."""
+    """Return the labels of a Hugging Face data set without decoding its images; -1 for none."""
     values = dataset.select_columns([column])[:][column] if column else [None] * len(dataset)
     return [-1 if value is None else max(operator.index(value), -1) for value in values]

@@ -1,10 +1,10 @@
 """RandAugment (Cubuk et al. 2020) for whole batches on any device, each image by its own draws.
 
-The fifteen operations, their strengths and how they are drawn are those of timm's rand-m9-mstd0.5-inc1, which works image by
+The fifteen operations, their strengths and their distribution are those of timm's rand-m9-mstd0.5-inc1, which works image by
 image with Pillow. Here each operation runs once, over the images of the batch that drew it.
 
-What differs: shears are about the middle of the image, not its corner; moved images are sampled bilinearly, not by a kernel
-that is drawn too; grey comes in from outside, not the data's mean; and all of it comes before the crop, not after.
+Differences: shears keep the middle of the image fixed, not its corner; moved images are sampled bilinearly, not by a random
+kernel; uncovered areas are grey, not the data's mean; and all of it comes before the crop, not after.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor
 from vit.device import to_device
 
 FILL = 128
-"""The grey that comes in from outside, where an image is moved."""
+"""The grey of areas that a moved image uncovers."""
 
 
 def rand_augment(images: Tensor, operations: Tensor, strengths: Tensor) -> Tensor:
-    """Apply one operation after another, to each image its own.
+    """Apply each image's own operations, one after another.
 
     Args:
         images: uint8 (B, 3, H, W), on any device.
@@ -35,7 +35,7 @@ def rand_augment(images: Tensor, operations: Tensor, strengths: Tensor) -> Tenso
     images = images.clone()
     for chosen, strength in zip(operations.T, strengths.T, strict=True):
         for number, operation in enumerate(OPERATIONS.values()):
-            members = (chosen == number).nonzero()[:, 0]  # on the CPU: nothing waits
+            members = (chosen == number).nonzero()[:, 0]  # on the CPU, so nothing waits
             if len(members):
                 there = to_device(members, images.device)
                 level = to_device(strength[members], images.device)[:, None, None, None]  # (b, 1, 1, 1)
@@ -44,44 +44,44 @@ def rand_augment(images: Tensor, operations: Tensor, strengths: Tensor) -> Tenso
 
 
 # --- the operations: uint8 (b, 3, H, W) and strengths (b, 1, 1, 1) from -1 to 1 -> uint8 (b, 3, H, W) ---------------------
-# Equalize is torchvision's kernel, equal to Pillow's to the bit. The others are written here: torchvision's
-# autocontrast and rgb_to_grayscale round otherwise than Pillow (a fifth and a half of the values are off by one); its
-# posterize, solarize, blends and moves take one strength per batch, these one per image.
+# Equalize is torchvision's kernel, equal to Pillow's to the bit. The others are written here, because torchvision's
+# autocontrast and rgb_to_grayscale round differently from Pillow's (a fifth and a half of the values are off by one), and
+# its posterize, solarize, blends and moves take one strength per batch, not per image.
 
 
 def _whole(values: Tensor) -> Tensor:
-    """Cut values off at 0 and 255 and drop the fraction, as Pillow does."""
+    """Clamp values to 0 to 255 and drop the fraction, as Pillow does."""
     return values.clamp(0, 255).to(torch.uint8)
 
 
 def auto_contrast(images: Tensor, strength: Tensor) -> Tensor:
-    """Stretch each channel from its darkest and brightest value to 0 and 255."""
+    """Stretch each channel so that its darkest and brightest values become 0 and 255."""
     low, high = images.amin((-2, -1), keepdim=True).float(), images.amax((-2, -1), keepdim=True).float()
     stretched = _whole((images - low) * (255 / (high - low).clamp(min=1)))
     return torch.where(high > low, stretched, images)
 
 
 def equalize(images: Tensor, strength: Tensor) -> Tensor:
-    """Spread the values of each channel so that all are about as frequent."""
+    """Spread the values of each channel so that all are about equally frequent."""
     from torchvision.transforms.v2 import functional as kernels  # takes seconds to import, and few runs need it
 
     return kernels.equalize(images)
 
 
 def posterize(images: Tensor, strength: Tensor) -> Tensor:
-    """Keep only the highest bits of each value: four of them, fewer with more strength."""
+    """Keep only the highest four bits of each value, or fewer with more strength."""
     dropped = 4 + (strength.abs() * 4).to(torch.uint8)
     return images >> dropped << dropped
 
 
 def solarize(images: Tensor, strength: Tensor) -> Tensor:
-    """The negative of all values from a limit on, which falls as the strength grows."""
+    """Invert all values from a limit upwards; the limit falls as the strength grows."""
     limit = 256 - (strength.abs() * 256).floor()
     return torch.where(images < limit, images, 255 - images)
 
 
 def solarize_add(images: Tensor, strength: Tensor) -> Tensor:
-    """Brighten what is darker than the middle."""
+    """Brighten values below 128."""
     more = _whole(images + (strength.abs() * 110).floor())
     return torch.where(images < 128, more, images)
 
@@ -93,7 +93,7 @@ def contrast(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def sharpness(images: Tensor, strength: Tensor) -> Tensor:
-    """Move the image towards its smoothed copy, or away from it; the border stays."""
+    """Move the image towards its smoothed copy, or away from it; the border stays as it is."""
     kernel = torch.ones(3, 3, device=images.device)
     kernel[1, 1] = 5
     channels = images.shape[1]
@@ -124,15 +124,15 @@ def rotate(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def _moved(images: Tensor, entries: dict[tuple[int, int], Tensor]) -> Tensor:
-    """Sample the images where a 2 x 3 matrix, the identity but for `entries`, sends the output pixels (x, y, 1).
+    """Sample the images where a 2 x 3 matrix maps the output pixels (x, y, 1).
 
-    Coordinates run from -1 to 1 across the image.
+    The matrix is the identity except for `entries`; coordinates run from -1 to 1 across the image.
     """
     theta = torch.eye(2, 3, device=images.device).repeat(len(images), 1, 1)  # (b, 2, 3)
     for (row, column), values in entries.items():
         theta[:, row, column] = values.flatten()
     grid = F.affine_grid(theta, list(images.shape), align_corners=False)
-    shifted = images.float() - FILL  # what comes in from outside is 0, so FILL
+    shifted = images.float() - FILL  # outside is 0, which becomes FILL
     sampled = F.grid_sample(shifted, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     return _whole(sampled + FILL + 0.5)
 
@@ -156,4 +156,4 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "translate x": lambda images, strength: _moved(images, {(0, 2): 0.9 * strength}),
     "translate y": lambda images, strength: _moved(images, {(1, 2): 0.9 * strength}),
 }
-"""By name, in timm's order; they are drawn by their number in it."""
+"""By name, in timm's order; `Draws.operations` holds positions in it."""

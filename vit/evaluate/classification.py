@@ -16,11 +16,11 @@ from vit.errors import UserError
 from vit.evaluate.features import Prepare, batches
 
 DENSE_CLASSES = 100
-"""Classes up to which a confusion matrix is a dense tensor: above, as 10,000 have 100 million cells, its cells with a count."""
+"""Most classes for a dense confusion matrix; a larger one is sparse, since 10,000 classes make 100 million cells."""
 
 
 class EvaluationError(UserError):
-    """A model and data that cannot be measured so; the message is one line."""
+    """A measurement that this model and data do not allow; the message is one line."""
 
 
 @torch.no_grad()
@@ -32,7 +32,7 @@ def head_logits(
     flip: bool = False,
     batch_size: int = 256,
 ) -> Tensor:
-    """Return the logits of a model's own head; with `flip`, the mean over each image and its mirror image."""
+    """Return the logits of a model's own head; with `flip`, averaged over each image and its mirror image."""
     parts = []
     with eval_mode(encoder), compute.autocast():
         for inputs in batches(images, prepare, compute, "logits", batch_size):
@@ -44,7 +44,7 @@ def head_logits(
 
 
 def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Return accuracy, cross-entropy, expected calibration error and confusion, as plain values.
+    """Return accuracy, cross-entropy, expected calibration error and confusion as plain values.
 
     Raises:
         EvaluationError: a logit is nan or infinite.
@@ -70,7 +70,7 @@ def confusion(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def plain_confusion(table: Tensor) -> list[list[int]] | dict[str, Any]:
-    """Return what `confusion` counted as plain values for JSON: its rows, or its cells as [label, prediction, count]."""
+    """Return a confusion matrix as plain values for JSON: its rows, or its cells as [label, prediction, count]."""
     if not table.is_sparse:
         return table.tolist()
     cells = torch.cat([table.indices(), table.values()[None]])  # (3, cells)
@@ -78,7 +78,7 @@ def plain_confusion(table: Tensor) -> list[list[int]] | dict[str, Any]:
 
 
 def read_confusion(plain: Any) -> Tensor:
-    """Return what `plain_confusion` was made of; earlier versions wrote the rows of any number of classes."""
+    """Invert `plain_confusion`; earlier versions wrote rows for any number of classes."""
     if isinstance(plain, dict):
         cells = torch.tensor(plain["cells"], dtype=torch.int64).view(-1, 3)
         return _counts(cells[:, :2].T, cells[:, 2], plain["classes"])
@@ -97,9 +97,9 @@ class Reliability:
     """Confidence against accuracy, in bins of confidence.
 
     Attributes:
-        confidence: (bins,), the mean in each; nan where it is empty.
-        accuracy: (bins,), of the images in each; nan where it is empty.
-        count: int64 (bins,).
+        confidence: (bins,), the mean in each; nan if empty.
+        accuracy: (bins,), in each; nan if empty.
+        count: int64 (bins,), the images in each.
         error: the expected calibration error: the mean distance of the two, weighted by count (Naeini et al. 2015).
     """
 

@@ -42,16 +42,16 @@ class Options:
 
     Attributes:
         labels: share of the training images whose labels knn and linear may use, above 0 and at most 1.
-        seeds: of that subset and of the held-out images; with several, figures are means over them. knn with all labels has
-            one result.
-        bank: number of the training images with labels that nearest neighbours search, evenly spaced; 0: all.
-        raw_pixels: also search neighbours by raw pixels, the baseline.
+        seeds: of that subset and of the held-out images; with several, figures are means over them. With all labels, knn
+            has one result.
+        bank: training images, evenly spaced, in which knn searches; 0: all.
+        raw_pixels: also measure knn on raw pixels, the baseline.
         every_layer: probe every layer and choose the best on held-out training images; else only the last.
-        holdout: training images that choose the probe's layer and regularisation; at most half of those with labels.
-        held_out: bool (N,) over the training images, to choose these instead; None: `holdout` of them, spread over classes.
-        l2_grid: regularisations that the probe tries.
+        holdout: training images to choose the probe's layer and regularisation by; at most half of those with labels.
+        held_out: bool (N,) over the training images, to hold out these instead; None: `holdout` images, spread over classes.
+        l2_grid: the probe's regularisations to try.
         masks: (kind, ratio) of the masks for reconstruction; empty: every kind with RATIOS.
-        flip: the head also sees each image together with its mirror image; reported apart.
+        flip: also measure the head on each image together with its mirror image; reported separately.
     """
 
     labels: float = 1.0
@@ -72,10 +72,10 @@ class Evaluation:
 
     Attributes:
         figures: plain values by method, as in results.json.
-        seconds: by method, and of the features.
-        logits: (seeds * N, classes) of the test images by the head, else by the linear probe, one seed after the other;
-            None if neither was measured.
-        classifier: what gave the logits.
+        seconds: by method, and for "features".
+        logits: (seeds * N, classes) of the test images from the head, else from the linear probe, seed after seed; None if
+            neither was measured.
+        classifier: where the logits come from.
     """
 
     figures: dict[str, Any] = field(default_factory=dict)
@@ -96,17 +96,17 @@ def evaluate(
 
     Args:
         data: with labels for knn, linear and head.
-        methods: of METHODS: nearest neighbours, a linear probe, filling in hidden patches (of a model with a decoder), and
-            the model's own head (of a classifier); see `obstacles`.
+        methods: some of METHODS: nearest neighbours, a linear probe, reconstruction (with a decoder), and the model's own
+            head (of a classifier); see `obstacles`.
 
     Raises:
-        EvaluationError: a logit is nan or infinite; nothing is held out to choose the probe, or everything.
+        EvaluationError: a logit is nan or infinite, or no or all training images are held out to choose the probe.
     """
     options = options or Options()
     encoder, train, test = model.encoder, data.train, data.test
     evaluation = Evaluation()
 
-    # Features of all images, (layers, N, D), once for both methods that use them, and the images whose labels these use
+    # For knn and linear: the features of all images, (layers, N, D), and which images' labels to use
     if "knn" in methods or "linear" in methods:
         since = time.perf_counter()
         last = len(encoder.blocks) - 1
@@ -154,7 +154,7 @@ def evaluate(
 
 
 def obstacles(model: Model, data: Dataset) -> dict[str, str]:
-    """Return why each of METHODS cannot measure a loaded model on this data; "" where it can."""
+    """Return why each of METHODS cannot measure a loaded model on this data; "" if it can."""
     encoder, names, own_names = model.encoder, data.test.class_names, model.origin.class_names
     classes, found = encoder.config.num_classes, dict.fromkeys(METHODS, "")
     if not (data.train.labelled and data.test.labelled):
@@ -171,13 +171,13 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
 
 
 def standard_masks(patches: int) -> list[tuple[str, float]]:
-    """Return every kind of mask with RATIOS; of few patches, each number of hidden ones once, by its own share."""
+    """Return every kind of mask with RATIOS; among few patches, each number of hidden ones comes once, by its exact ratio."""
     hidden = {patches - num_keep(patches, ratio) for ratio in RATIOS}
     return [(kind, ratio) for kind in NOISE for ratio in sorted(count / patches for count in hidden)]
 
 
 def as_summary(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of `evaluate` with a single mask under the names that they have in summary.json."""
+    """Return the figures of `evaluate`, with at most one mask, under their names in summary.json."""
     summary: dict[str, Any] = {}
     if head := figures.get("head"):
         summary |= {
@@ -207,8 +207,8 @@ def as_summary(figures: Mapping[str, Any]) -> dict[str, Any]:
 def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
     """Combine the figures of knn or linear over several seeds; a single row stays as it is.
 
-    Measures become means, with the "spread" (standard deviation) of the accuracy; confusions are summed; what was chosen is a
-    list where it differs.
+    Measures become means, with the "spread" (standard deviation) of the accuracy; confusions are summed; choices that differ
+    become a list.
     """
     if len(rows) == 1:
         return rows[0]
@@ -219,7 +219,8 @@ def over_seeds(rows: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, An
             combined[key] = statistics.mean(values)
         elif key == "confusion":
             first, *others = map(read_confusion, values)
-            combined[key] = plain_confusion(sum(others, first).coalesce() if first.is_sparse else sum(others, first))
+            table = sum(others, first)
+            combined[key] = plain_confusion(table.coalesce() if table.is_sparse else table)
         elif key == "converged":
             combined[key] = all(values)
         else:
@@ -242,13 +243,13 @@ def _knn(train: Tensor, test: Tensor, bank: Tensor, data: Dataset, raw_pixels: b
 def _linear(
     train: Tensor, test: Tensor, used: Tensor, data: Dataset, layers: Sequence[int], seed: int, options: Options
 ) -> tuple[dict[str, Any], Tensor]:
-    """Fit a linear probe to the features (layers, N, D) of the training images `used`: its figures and test logits."""
+    """Fit a linear probe to the features (layers, N, D) of the training images `used`; return figures and test logits."""
     labels, classes = data.train.labels[used], len(data.train.class_names)
     if options.held_out is None:
         held_out = spread_over_classes(labels, min(options.holdout, len(used) // 2), seed, "holdout")
     else:
         held_out = options.held_out[used]
-    features = train if len(used) == train.shape[1] else train[:, used]  # all of them need no copy
+    features = train if len(used) == train.shape[1] else train[:, used]  # no copy if all are used
     probe = linear_probe(features, labels, test, held_out, classes, options.l2_grid)
     return {
         **classification_metrics(probe.logits, data.test.labels),

@@ -1,4 +1,4 @@
-"""Features of a frozen encoder, layer by layer, and the baseline: the pixels themselves."""
+"""Features of a frozen encoder, layer by layer, and their baseline, raw pixels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Prepare = Callable[[Tensor], Tensor]
 
 
 def batches(images: Tensor, prepare: Prepare, compute: Compute, what: str, batch_size: int = 256) -> Iterator[Tensor]:
-    """Yield images as a model's input (B, C, H, W), behind a progress bar that says `what` is done."""
+    """Yield images as a model's input (B, C, H, W), with a progress bar titled `what`."""
     for start in track(range(0, len(images), batch_size), what, unit=" batches"):
         yield prepare(images[start : start + batch_size].to(compute.device))
 
@@ -38,14 +38,14 @@ def encoder_features(
     The class token is not used: masked reconstruction leaves it untrained.
 
     Args:
-        layers: numbers of the blocks, negative from the last; the last one's tokens go through the final norm.
+        layers: block numbers; negative ones count from the last, whose tokens go through the final norm.
 
     Returns:
         Features (layers, N, D).
     """
     last = len(encoder.blocks) - 1
     numbers = [layer % (last + 1) for layer in layers]
-    # Allocated whole: joining parts at the end takes the memory twice.
+    # allocated whole, because joining parts at the end takes twice the memory
     features = torch.empty(len(numbers), len(images), encoder.config.embed_dim)
     done = 0
 
@@ -67,10 +67,10 @@ def encoder_features(
 def pixel_features(images: Tensor, chosen: Tensor | None = None) -> Tensor:
     """Return the pixels as features: uint8 (N, C, h, w) -> float32 (N, C h w).
 
-    Images larger than 32 x 32 are shrunk to it, whole: that keeps the features small and helps the baseline.
+    Larger images are shrunk to 32 x 32, which keeps the features small and helps the baseline.
 
     Args:
-        images: may be mapped from a disk: they are read in parts.
+        images: read in parts, so they may be memory-mapped.
         chosen: int64 (M,), only these; None for all.
     """
     size = (min(images.shape[-2], 32), min(images.shape[-1], 32))
@@ -85,9 +85,9 @@ def pixel_features(images: Tensor, chosen: Tensor | None = None) -> Tensor:
 
 
 def standardised(train: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    """Standardise features (N, D) in every dimension, and others by the statistics of the first.
+    """Standardise every dimension of features (N, D), and of others, by the statistics of the first.
 
-    Like a BatchNorm without weights before a probe: otherwise the common part and a few large dimensions make all
+    It acts like a BatchNorm without weights before a probe: without it, the common part and a few large dimensions make all
     features alike. A dimension that is constant in `train` carries no information and becomes 0.
     """
     centre, spread = train.mean(0), train.std(0, correction=0)

@@ -1,4 +1,4 @@
-"""k nearest neighbours on frozen features: what an encoder separates without any training on top."""
+"""k nearest neighbours on frozen features: how well an encoder separates classes without any training on top."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from vit.evaluate.features import standardised
 from vit.progress import track
 
-K, TEMPERATURE = 20, 0.07  # never tuned here; those of DINO (Caron et al. 2021) and its predecessors
+K, TEMPERATURE = 20, 0.07  # never tuned here: taken from DINO (Caron et al. 2021) and its predecessors
 
 
 def knn_accuracy(
@@ -21,16 +21,16 @@ def knn_accuracy(
 ) -> float:
     """Return the accuracy of k nearest neighbours, whose votes are weighted by exp(cosine / temperature).
 
-    Every dimension is standardised first, see `vit.evaluate.features`.
+    Every dimension is standardised first; see `vit.evaluate.features`.
 
     Args:
-        train_features, train_labels: to search.
+        train_features, train_labels: of the images to search.
         features, labels: of the test images.
-        k: neighbours; all training images where there are fewer.
-        temperature: small ones let the nearest decide.
+        k: neighbours; all training images if there are fewer.
+        temperature: the smaller, the more the nearest decide.
     """
     train_features, features = standardised(train_features, features)
-    for part in (train_features, features):  # in place: there may be many
+    for part in (train_features, features):  # in place, to save memory
         part.div_(part.norm(dim=1, keepdim=True).clamp(min=1e-12))
     classes = int(train_labels.max()) + 1
     correct = 0

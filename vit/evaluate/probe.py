@@ -1,4 +1,4 @@
-"""Linear probe: how well a linear map of frozen features separates the classes."""
+"""Linear probe: how well a linear map separates classes by frozen features."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from vit.evaluate.features import standardised
 from vit.progress import track
 
 L2_GRID = tuple(10.0**power for power in range(-1, -6, -1))
-"""L2 strengths that are tried, the strongest first: each fit starts where the one before ended."""
+"""L2 strengths to try, strongest first; each fit starts from the one before."""
 MOST_STEPS, TOLERANCE = 1000, 1e-2
-"""Of L-BFGS: steps, and the gradient's length where a fit counts as converged, as a share of the regularisation's own."""
+"""L-BFGS: most steps, and the gradient's norm at convergence, as a share of that of the regularisation alone."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Probe:
     Attributes:
         weight: float64 (classes, D).
         bias: float64 (classes,).
-        converged: whether the fit ended because the gradient vanished, not because the steps were used up.
+        converged: whether the fit ended because the gradient vanished, not because it ran out of steps.
     """
 
     weight: Tensor
@@ -35,7 +35,7 @@ class Probe:
     converged: bool
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Standardised features (N, D) -> logits (N, classes)."""
+        """Map standardised features (N, D) to logits (N, classes)."""
         return (features.double() @ self.weight.T + self.bias).float()
 
 
@@ -44,11 +44,11 @@ class ProbeResult:
     """The result of a linear probe.
 
     Attributes:
-        layer: whose features, an index into those given.
-        strength: of the L2 regularisation.
-        held_out: for each layer, the best accuracy on held-out training images, and the strength that had it.
-        logits: (N, classes) of the test images, by a probe fitted to all training images.
-        converged: whether that fit did.
+        layer: index of the chosen layer.
+        strength: the chosen L2 regularisation.
+        held_out: for each layer, the best accuracy on held-out training images, and its strength.
+        logits: (N, classes) of the test images, from a probe fitted to all training images.
+        converged: whether that fit converged.
     """
 
     layer: int
@@ -66,21 +66,21 @@ def fit_probe(
     start: Probe | None = None,
     pulse: Callable[[], None] | None = None,
 ) -> Probe:
-    """Multinomial logistic regression with L2 on the weights, to convergence, by L-BFGS over all images at once.
+    """Fit multinomial logistic regression with L2 on the weights, to convergence, by L-BFGS over all images at once.
 
-    Features of a trained model are nearly collinear, and in their own coordinates a fit takes very many steps. So the weights
-    are fitted in coordinates in which all directions are about as steep; the optimum is the same.
+    A trained model's features are nearly collinear, and in their own coordinates a fit takes very many steps. So the weights
+    are fitted in coordinates where all directions are about equally steep; the optimum is the same.
 
     Args:
         features: standardised.
         labels: below `classes`.
-        strength: factor of half the squared length of the weights, beside the mean cross-entropy.
-        start: where to begin; None for zeros.
-        pulse: called many times while it is fitted.
+        strength: factor of half the weights' squared norm, which is added to the mean cross-entropy.
+        start: the initial probe; None for zeros.
+        pulse: called often during the fit.
     """
     features = features.double()  # in float32, rounding hides the slope near the optimum of a weak regularisation
     identity = torch.eye(features.shape[1], dtype=torch.double)
-    # Of the cross-entropy, at zero weights: (D, D)
+    # of the cross-entropy, at zero weights: (D, D)
     curvature = (classes - 1) / classes**2 * features.T @ features / len(features)
     steepness = torch.linalg.cholesky(curvature + strength * identity)  # (D, D); scaled = weight @ steepness
     back = torch.linalg.solve_triangular(steepness, identity, upper=False)
@@ -88,7 +88,7 @@ def fit_probe(
     scaled = torch.zeros(classes, len(back), dtype=torch.double) if start is None else start.weight @ steepness
     bias = torch.zeros(classes, dtype=torch.double) if start is None else start.bias.clone()
     parameters = [scaled.requires_grad_(), bias.requires_grad_()]
-    steps = min(MOST_STEPS, 20)  # between two looks at the gradient of the weights themselves
+    steps = min(MOST_STEPS, 20)  # between checks of the gradient with respect to the weights themselves
     settings: dict[str, Any] = dict(
         tolerance_grad=0.0, tolerance_change=0.0, history_size=20, line_search_fn="strong_wolfe"
     )
@@ -128,22 +128,23 @@ def linear_probe(
 ) -> ProbeResult:
     """Choose layer and strength on held-out training images, fit to all training images, and look at the test images once.
 
+    Between equally good strengths the strongest wins, between equally good layers the first.
+
     Args:
-        train, test: features of the training and the test images, (layers, N, D) and (layers, M, D).
+        train, test: features of the training and test images, (layers, N, D) and (layers, M, D).
         labels: of the training images.
-        held_out: bool (N,), training images that choose and do not fit at first.
-        classes: their number; some may have no label here.
-        strengths: to choose from, the strongest first; of equally good ones the strongest is taken, of equally good layers the
-            first.
+        held_out: bool (N,), training images to choose by, which only the final fit uses.
+        classes: their number, including classes without a label here.
+        strengths: to choose from, strongest first.
 
     Raises:
-        EvaluationError: there is nothing to fit or nothing held out.
+        EvaluationError: there is nothing to fit, or nothing held out.
     """
     if not bool(held_out.any()) or bool(held_out.all()):
         held = f"{int(held_out.sum())} of {len(labels)} training images are held out"
         raise EvaluationError(f"{held}; some must be, and not all")
 
-    # The best strength of each layer; of equally good ones, the strongest
+    # The best strength of each layer
     best: list[tuple[float, float]] = []
     fits = track(range(len(train) * len(strengths) + 1), "linear probe", unit=" fits")
     for features in train:
@@ -161,5 +162,5 @@ def linear_probe(
     fitting, testing = standardised(train[layer], test[layer])
     next(fits)
     probe = fit_probe(fitting, labels, classes, strength, pulse=fits.pulse)
-    next(fits, None)  # the bar goes
+    next(fits, None)  # close the bar
     return ProbeResult(layer, strength, best, probe(testing), probe.converged)

@@ -1,4 +1,4 @@
-"""How well hidden patches are filled in, against two baselines that learn nothing."""
+"""How well hidden patches are filled in, compared with two baselines that learn nothing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, make_mask
 from vit.patches import patchify, unpatchify
 
-TEST_SEED = 20_220_612  # of the fixed test mask: the same patches are hidden for every run and every model
+TEST_SEED = 20_220_612  # of the fixed test mask, which hides the same patches for every run and model
 
 
 def fixed_mask(kind: str, start: int, batch: int, grid_size: tuple[int, int], mask_ratio: float) -> Mask:
-    """Return the mask of test images `start` to `start + batch`: always the same."""
+    """Return the mask of test images `start` to `start + batch`, which is always the same."""
     return make_mask(kind, batch, grid_size, mask_ratio, make_generator(TEST_SEED, "test mask", start))
 
 
@@ -36,11 +36,11 @@ def score_reconstruction(
 ) -> dict[str, float]:
     """Return the losses over the hidden patches of test images, under the fixed test mask.
 
-    All are in the model's own target space, and so comparable with each other. The mask of an image depends on `batch_size`,
+    All are in the model's own target space, and so comparable with each other. An image's mask depends on `batch_size`,
     which is part of the protocol.
 
     Returns:
-        "loss", the model's, and those of two baselines: "mean_of_visible_patches", of the image, and "nearest_visible_patch".
+        The model's "loss", and those of two baselines: "mean_of_visible_patches" (per image) and "nearest_visible_patch".
     """
     grid_size = model.encoder.patch_embed.grid_size
     sums, start = torch.zeros(3, dtype=torch.float64), 0
@@ -64,9 +64,9 @@ def mean_visible(targets: Tensor, mask: Mask) -> Tensor:
 
 
 def nearest_visible(targets: Tensor, mask: Mask, grid_size: tuple[int, int]) -> Tensor:
-    """Return the nearest visible patch for every patch, the first in grid order of several: (B, L, P) -> (B, L, P)."""
+    """Return the nearest visible patch for every patch, of equally near ones the first: (B, L, P) -> (B, L, P)."""
     distance = grid_distances(grid_size, targets.device)  # (L, L)
-    few = max(2**24 // distance.numel(), 1)  # images at a time: (B, L, L) of a whole batch may be gigabytes
+    few = max(2**24 // distance.numel(), 1)  # images at a time: a whole batch's (B, L, L) may be gigabytes
     hidden = [part[:, None, :] > 0 for part in mask.mask.split(few)]
     nearest = torch.cat([distance.masked_fill(part, torch.inf).argmin(-1) for part in hidden])  # (B, L)
     return targets.gather(1, nearest[:, :, None].expand_as(targets))
@@ -84,10 +84,10 @@ class Reconstruction:
     """Pictures of a reconstruction, all float32 (B, C, H, W) from 0 to 1.
 
     Attributes:
-        original: what went in.
+        original: the input.
         filled: the visible patches as they were, the hidden ones as the model fills them in.
         hidden: bool (B, 1, H, W), the pixels that the model did not see.
-        from_normalized: the model predicts normalised patches; their brightness and contrast are estimated.
+        from_normalized: whether the model predicts normalised patches, whose brightness and contrast are estimated.
     """
 
     original: Tensor
@@ -102,8 +102,8 @@ def reconstruct(
 ) -> Reconstruction:
     """Fill in the hidden patches of some images, as pictures.
 
-    A model that predicts normalised patches does not predict their brightness and contrast. Those of the true patch would
-    be cheating; they are estimated from the visible patches, weighted by 1 / distance^2.
+    A model that predicts normalised patches does not predict their brightness and contrast. Taking the true patch's would
+    be cheating, so they are estimated from the visible patches, weighted by 1 / distance^2.
     """
     embed = model.encoder.patch_embed
     original = to_float(images.to(compute.device), embed.image_size)

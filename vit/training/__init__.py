@@ -1,1 +1,1 @@
-"""The training of a model: a generator of steps, its optimizer and schedule, and what makes a run survive."""
+"""Training: the loop, the objectives, optimizer and schedule, and saving and resuming a run."""

@@ -1,4 +1,4 @@
-"""What happens between the steps of a run: objects that are called after each, in the main process."""
+"""What happens between the steps of a run: objects that the main process calls after each."""
 
 from __future__ import annotations
 
@@ -25,48 +25,48 @@ SECONDS_BETWEEN_LOSSES = 0.5
 
 
 class Callback:
-    """The base of what happens between steps, also of `vit.fit(callbacks=...)`: does nothing.
+    """The base class, also for `vit.fit(callbacks=...)`; every method does nothing.
 
-    Nothing but saving and closing should wait for the device, as reading a step's loss does.
+    Only saving and closing should wait for the device, as reading a step's loss does.
 
     Attributes:
-        name: of its state within that of the run; "" for none.
+        name: key of its state within the run's state; "" if it has none.
     """
 
     name = ""
 
     def on_start(self, run: Run) -> None:
-        """Called before the first step of a process, with `run` at the step where it begins or resumes."""
+        """Called before a process's first step, with `run` at the step where it begins or resumes."""
 
     def on_gradient(self, step: int) -> None:
-        """Called when the gradient of step `step` (from 1) is whole, and neither clipped nor used yet."""
+        """Called when the gradient of step `step` (from 1) is complete, but neither clipped nor used yet."""
 
     def on_step(self, run: Run, done: Step) -> None:
         """Called after a step."""
 
     def on_log(self, values: dict[str, Any]) -> None:
-        """Called with each line of metrics, which has a "step"."""
+        """Called with each line of metrics, which includes "step"."""
 
     def on_save(self) -> None:
-        """Called before a state is saved: bring to disk what belongs to it."""
+        """Called before a state is saved: flush to disk whatever belongs to it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what it needs to continue in another process: tensors on the CPU and plain values."""
+        """Return what another process needs to continue: tensors on the CPU and plain values."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Continue from what `state_dict` returned; None where the run began without this callback."""
 
     def close(self) -> None:
-        """Called at the end, also of a run that fails."""
+        """Called at the end, even if the run fails."""
 
 
 class MetricsFile(Callback):
-    """metrics.jsonl: a JSON object per line, for the first step, the last, and every `run.log_every`-th.
+    """Writes metrics.jsonl: one JSON object per line, for the first step, the last, and every `run.log_every`-th.
 
     Args:
-        path: the file; lines of steps after `run.step` are removed, since they are about to be made again.
-        run: at the step that it goes on from.
+        path: the file; lines for steps after `run.step` are removed, because those steps are about to be repeated.
+        run: at the step from which it continues.
     """
 
     def __init__(self, path: Path, run: Run):
@@ -103,11 +103,11 @@ class Validation(Callback):
 
 
 class Snapshots(Callback):
-    """Keeps the weights, or their average, of some moments for good, in half precision, for films and `vit explore`.
+    """Keeps the weights, or their average, of some steps in half precision, for films and `vit explore`.
 
     Args:
-        folder: for a folder per snapshot.
-        run: of which the first weights are kept now, if it is at its first step.
+        folder: gets a folder per snapshot.
+        run: at its first step, its initial weights are kept at once.
     """
 
     def __init__(self, folder: Path, run: Run):
@@ -126,18 +126,18 @@ class Snapshots(Callback):
 
 
 def snapshot_steps(total: int, count: int) -> list[int]:
-    """Return the steps at which weights are kept: `count` of them from 0 to `total`, closer at first, where most changes."""
+    """Return the steps whose weights are kept: `count` of them from 0 to `total`, denser at first, where most changes."""
     return sorted({round(total * (i / (count - 1)) ** 2) for i in range(count)}) if count > 1 else [total] * count
 
 
 class Progress(Callback):
-    """Shows that a run is moving: epoch, loss, images a second and time left.
+    """Shows epoch, loss, images per second and time left.
 
     Reading the loss waits for the GPU, so it is read only now and then.
 
     Args:
-        run: at the step that it goes on from.
-        stream: where to show it, stderr if None; a bar where that is a terminal, a line now and then where it is not.
+        run: at the step from which it continues.
+        stream: where to write; None: stderr. A terminal shows a bar, anything else gets a line now and then.
     """
 
     def __init__(self, run: Run, stream: TextIO | None = None):

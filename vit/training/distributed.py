@@ -1,6 +1,6 @@
 """Several processes, on one machine or many, started by torchrun, with DistributedDataParallel.
 
-Every process draws the same batch, takes its rows of it, and averages its gradient with the others'. The main process
+Every process draws the same batch, computes its own rows, and averages its gradient with the others'. The main process
 (rank 0) writes.
 """
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class PeerLostError(UserError):
-    """Another process of the group has ended, and this one cannot go on alone."""
+    """Another process of the group has ended, and this one cannot continue alone."""
 
     exit_code = 75
 
@@ -38,7 +38,7 @@ class Distributed:
     Attributes:
         rank: from 0, over all machines.
         world_size: number of processes on all machines.
-        local_rank: from 0, on this machine; on GPUs also the GPU's number.
+        local_rank: from 0, on this machine; also the GPU's number.
     """
 
     rank: int = 0
@@ -50,7 +50,7 @@ class Distributed:
         return self.rank == 0
 
     def largest_shard(self, images: int) -> int:
-        """Return how many of a batch's images the process with the most has."""
+        """Return the most images of a batch that any process gets."""
         return -(-images // self.world_size)
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
@@ -60,14 +60,14 @@ class Distributed:
         return values
 
     def all_reduce_max(self, here: int) -> int:
-        """Return the largest of the processes' numbers; on the CPU, so that no GPU waits."""
+        """Return the largest of the processes' numbers; computed on the CPU, so that no GPU waits."""
         number = torch.tensor(here)
         if self.world_size > 1:
             dist.all_reduce(number, dist.ReduceOp.MAX)
         return int(number)
 
     def broadcast_from_main(self, make: Callable[[], T]) -> T:
-        """Return in every process what `make` returns in the main one."""
+        """Call `make` in the main process, and return its result in every process."""
         if self.world_size == 1:
             return make()
         values = [make() if self.is_main else None]
@@ -76,7 +76,7 @@ class Distributed:
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """Let one process of each machine run a block alone, and the others after it: they find its cache."""
+        """Let one process per machine run the block first; the others follow, and find its cache."""
         if self.world_size > 1 and self.local_rank:
             dist.barrier()
         yield
@@ -84,10 +84,10 @@ class Distributed:
             dist.barrier()
 
     def wrap(self, module: nn.Module, device: torch.device) -> nn.Module:
-        """Wrap `module` to average its gradients over the processes; return it as it is where there is one."""
+        """Wrap `module` to average its gradients over the processes; a single process gets it back as it is."""
         if self.world_size == 1:
             return module
-        # In a process with a single image the class token's gradient is a view with other strides, which is harmless.
+        # with a single image in a process, the class token's gradient is a view with other strides, which is harmless
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         devices = [torch.cuda.current_device()] if device.type == "cuda" else None
         return nn.parallel.DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
@@ -101,12 +101,12 @@ SINGLE = Distributed()
 
 @contextmanager
 def init_distributed(config: Config) -> Iterator[Distributed]:
-    """Join the processes that torchrun started to one group for a block: gloo on the CPU, nccl between GPUs.
+    """Join the processes started by torchrun into one group for the block: gloo on the CPU, nccl between GPUs.
 
     Without torchrun, yield `SINGLE`.
 
     Raises:
-        ConfigError: the device cannot be shared in this way.
+        ConfigError: this many processes cannot share the device or the batch.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield SINGLE
@@ -120,7 +120,7 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
     if count > batch_size:
         raise ConfigError(f"train.batch_size: {batch_size} images cannot be shared by {count} processes")
 
-    # each process on a GPU, or on CPU cores, of its own: threads that move lose their caches
+    # give each process its own GPU or CPU cores: threads that move lose their caches
     if on_gpus:
         if local_rank >= torch.cuda.device_count():
             found = f"{torch.cuda.device_count()} GPUs, {local_count} processes on this machine"
@@ -131,14 +131,14 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
         if share := len(cores) // local_count:
             os.sched_setaffinity(0, cores[local_rank * share : (local_rank + 1) * share])
 
-    # the group; the others wait while the first downloads, decodes or evaluates
+    # form the group; the long timeout lets the others wait while the first downloads, decodes or evaluates
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=timedelta(hours=2))
     try:
         yield Distributed(rank, count, local_rank)
-    except RuntimeError as error:  # gloo's; it has no type of its own
+    except RuntimeError as error:  # gloo raises no type of its own
         if "onnection" not in str(error) or "peer" not in str(error):
             raise
-        time.sleep(10)  # so that torchrun sees the other one, which knows the cause, end first
+        time.sleep(10)  # so that torchrun first sees the end of the other one, which knows the cause
         ends = f"process {rank} of {count} ends, because another one has ended"
         raise PeerLostError(f"{ends}; see the message of that one") from error
     finally:

@@ -1,4 +1,4 @@
-"""Parts of a model that do not learn, by name, down to the thirds of a fused qkv layer."""
+"""Freeze parts of a model by name, down to the thirds of a fused qkv layer."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ THIRDS = {"W_Q": 0, "W_K": 1, "W_V": 2}
 
 
 class FreezeError(UserError, ValueError):
-    """A name in model.freeze that is no part of the model; the message is one line."""
+    """A name in model.freeze that is not part of the model; the message is one line."""
 
 
 def freeze(model: Model, names: list[str]) -> list[Tensor]:
     """Stop parts of `model` from learning.
 
-    A name has components of a parameter's name, in their order: "patch_embed", "pos_embed", "encoder.blocks.0", "mlp",
-    "decoder.norm1". W_Q, W_K and W_V mean that third of every qkv layer, weight and bias, and W_O every attention's proj;
-    they too can be narrowed down: "decoder.W_Q", "encoder.blocks.3.attn.W_K".
+    A name consists of components of a parameter's name, in their order: "patch_embed", "pos_embed", "encoder.blocks.0",
+    "mlp", "decoder.norm1". W_Q, W_K and W_V stand for that third of every qkv layer, weight and bias, and W_O for every
+    attention's proj; they can be narrowed down as well: "decoder.W_Q", "encoder.blocks.3.attn.W_K".
 
     Returns:
-        Views of the frozen thirds. Their gradient is zero from now on; hand them to `restore_frozen_rows`, which protects
-        them from weight decay.
+        Views of the frozen thirds. Their gradient is zero from now on; `restore_frozen_rows` protects them from weight decay.
 
     Raises:
         FreezeError: a name matches nothing.
     """
     rows = []
     for name in names:
-        if model.decoder is None:  # an encoder alone, a classifier's, is called as within an autoencoder
+        if model.decoder is None:  # a classifier's encoder may be named as within an autoencoder
             name = name.removeprefix("encoder.")
         matrix = name.rpartition(".")[2]
         wanted = name.replace("attn.W_O", "W_O").replace("W_O", "attn.proj")
@@ -52,7 +51,7 @@ def freeze(model: Model, names: list[str]) -> list[Tensor]:
 
 
 def restore_frozen_rows(optimizer: Optimizer, rows: list[Tensor]) -> None:
-    """After every step of `optimizer`, put `rows` (from `freeze`) back: AdamW's decay shrinks even where no gradient is."""
+    """Restore `rows` (from `freeze`) after every step of `optimizer`, because weight decay shrinks them without a gradient."""
     originals = [row.detach().clone() for row in rows]
 
     def restore(*_: object) -> None:
@@ -79,4 +78,4 @@ def _freeze_third(parameter: nn.Parameter, third: int) -> Tensor:
 
 def _contains(key: str, name: str) -> bool:
     components = iter(key.split("."))
-    return all(part in components for part in name.split("."))  # `in` moves the iterator on: the order counts
+    return all(part in components for part in name.split("."))  # `in` advances the iterator, so the order counts

@@ -21,7 +21,7 @@ from vit.mae import Model
 from vit.runs import RunFiles, read_mapping
 from vit.training.objectives import objective_class
 
-# Fields of a checkpoint that settings need not repeat: those that a run chooses, and those that only foreign models vary.
+# fields in which settings may differ from a checkpoint: those that a run chooses, and those that only foreign models vary
 CHOSEN = {"drop_path", "global_pool", "channels", "num_classes"}
 FOREIGN = {"no_embed_class", "fc_norm", "qk_norm", "mlp", "norm_eps"}
 
@@ -30,11 +30,11 @@ class InitialModel(NamedTuple):
     """The model that a run begins with, and what belongs to it.
 
     Attributes:
-        model: the objective's; of a checkpoint it has the encoder, and what else fits (`Objective.take_over`).
+        model: the objective's, with the encoder of a checkpoint and whatever else fits (`Objective.take_over`).
         normalize: of the input: the checkpoint's, or that of the training images.
-        notes: what the user should know of both.
+        notes: what the user should know about both.
         init: `vit.checkpoints.native.content_hash` of the checkpoint; "" for random weights.
-        init_seconds: of training that these weights have behind them, if the checkpoint is the folder of a finished run.
+        init_seconds: seconds of training behind these weights, if the checkpoint is the folder of a finished run.
     """
 
     model: Model
@@ -45,16 +45,16 @@ class InitialModel(NamedTuple):
 
 
 def initial_model(config: Config, data: Dataset) -> InitialModel:
-    """The model of a run at its first step.
+    """Return the model of a run at its first step.
 
     Args:
-        config: all settings. With `model.init`, they must agree with the checkpoint's, but for drop path and pooling.
-        data: what is trained on.
+        config: all settings. With `model.init`, they must agree with the checkpoint's, except for drop path and pooling.
+        data: the training data.
 
     Raises:
         CheckpointError: `model.init` cannot be loaded.
         ConfigError: its architecture differs from the settings.
-        DataError: the data has not what the objective needs.
+        DataError: the data lacks what the objective needs.
     """
     objective = objective_class(config.train.objective)
     derived = objective.encoder_settings(config, data)
@@ -71,16 +71,16 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
     _agree(config.model, source.config)
     chosen = {"drop_path": config.model.drop_path, "global_pool": config.model.global_pool, "num_classes": 0}
 
-    # a new model with what fits of the loaded one
+    # a new model, with whatever fits from the loaded one
     model = objective.build_model(config, replace(source.config, **(chosen | derived)))
     state = {key: value for key, value in source.state_dict().items() if not key.startswith("head.")}
     model.encoder.load_state_dict(state, strict=False)
     notes = [f"model.init: {note}" for note in origin.report.notes]
     notes.append(f"model.init: {objective.take_over(model, loaded, data)}")
 
-    # whether the checkpoint has seen labels that this run holds back
+    # warn if the checkpoint has seen labels that this run holds back
     knows = "model.init: it has been taught classes, perhaps"
-    taught = source.config.num_classes == len(data.train.class_names) > 0  # others are of other images
+    taught = source.config.num_classes == len(data.train.class_names) > 0  # another number means other images
     if taught and data.held_out and not origin.was_tested_on(data.test.content_hash):
         notes.append(f"{knows} of the held-out images: their figures may flatter it")
     if taught and config.data.labels < 1 and origin.data_content_hash != data.content_hash:
@@ -91,14 +91,14 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
 
 
 def follow_checkpoint(config: Config, given: Collection[str]) -> tuple[Config, list[str]]:
-    """Take the architecture from the checkpoint `model.init`, except where somebody named a setting.
+    """Take the architecture from the checkpoint `model.init`, except for settings given explicitly.
 
     Args:
         config: all settings.
-        given: keys of the settings that somebody named; the others have their defaults.
+        given: keys of the settings given explicitly; the others have their defaults.
 
     Returns:
-        The settings that describe the model, and a note on what was taken.
+        The settings that describe the model, and a note on what was taken over.
 
     Raises:
         CheckpointError: `model.init` cannot be read.
@@ -126,15 +126,15 @@ def follow_checkpoint(config: Config, given: Collection[str]) -> tuple[Config, l
 def _load(settings: ModelConfig, part: Literal["encoder"] | None) -> Model:
     size, patch = settings.image_size_2d, settings.patch_size_2d
     load = partial(load_model, settings.init, part=part, channels=3, image_size=size, patch_size=patch)
-    with warnings.catch_warnings(action="ignore"):  # a decoder or head that begins anew
+    with warnings.catch_warnings(action="ignore"):  # about a decoder or head with new weights
         try:
-            return load(num_heads=settings.dimensions["num_heads"])  # a bare file of weights does not have the number
+            return load(num_heads=settings.dimensions["num_heads"])  # a bare file of weights does not state it
         except CheckpointError:
             return load()  # it has another number: `_agree` lists all differences at once
 
 
 def _agree(settings: ModelConfig, found: ViTConfig) -> None:
-    """Refuse settings of another architecture than the checkpoint's, because config.yaml must describe the model."""
+    """Refuse settings whose architecture differs from the checkpoint's, because config.yaml must describe the model."""
     expected, loaded = asdict(settings.vit_config()), asdict(found)
     if None not in (expected["layer_scale"], loaded["layer_scale"]):  # its initial value does not matter
         del loaded["layer_scale"]

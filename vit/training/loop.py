@@ -1,4 +1,4 @@
-"""The training loop: a generator of steps. Its caller saves; all else that happens between steps is a callback's work."""
+"""The training loop: a generator of steps. Its caller saves; everything else between steps is a callback's work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class NonFiniteError(UserError, ArithmeticError):
-    """The loss or the gradient of a step is nan or infinite; the weights are still those before it."""
+    """The loss or gradient of a step is nan or infinite; the weights are still those before it."""
 
     exit_code = 1
 
@@ -40,7 +40,7 @@ class Step:
         step: steps done so far, this one included.
         epoch: epochs done so far, with fractions.
         lr: learning rate.
-        images: images in the batch, of all processes; each view counts.
+        images: images in the batch, over all processes; each view counts.
         values: float32 scalars on the device, by name: "first_bad", the first step of this session that was not finite (0:
             none); "loss" and the objective's metrics, means over the batch before the update; "grad_norm" before clipping.
     """
@@ -53,7 +53,7 @@ class Step:
 
     @cached_property
     def _read(self) -> dict[str, float]:
-        numbers = torch.stack(list(self.values.values())).tolist()  # all in one transfer
+        numbers = torch.stack(list(self.values.values())).tolist()  # one transfer for all
         return dict(zip(self.values, numbers, strict=True))
 
     @property
@@ -66,15 +66,15 @@ class Step:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """A line of metrics.jsonl."""
+        """The step's values for a line of metrics.jsonl."""
         found = {key: value for key, value in self._read.items() if key not in ("first_bad", "grad_norm")}
         return {"step": self.step, "epoch": self.epoch, **found, "lr": self.lr, "grad_norm": self.grad_norm}
 
     def check(self) -> None:
-        """Wait for the step, and check that all was finite so far.
+        """Wait for the step, and check that everything so far was finite.
 
         Raises:
-            NonFiniteError: it names the first step that was not; the weights are those before it.
+            NonFiniteError: it names the first step that was not; the weights are those before that step.
         """
         if first := self._read["first_bad"]:
             found = f"step {first:.0f}: the loss or the gradient is not finite"
@@ -88,12 +88,12 @@ def train_and_save(run: Run, checkpoints: Path, stopping: Callable[[], object] =
     """Make all remaining steps; the main process saves the run's state every `run.save_every` steps and at the end.
 
     Args:
-        run: as set up, or restored.
+        run: newly set up, or restored.
         checkpoints: folder for the states.
         stopping: called after each step, in every process; if true, the run ends there with its state saved.
 
     Raises:
-        NonFiniteError: the states saved before are kept.
+        NonFiniteError: a step was not finite; the states saved before are kept.
     """
     began, seconds, every = run.step, run.seconds, run.config.run.save_every
     try:
@@ -114,18 +114,18 @@ def train_and_save(run: Run, checkpoints: Path, stopping: Callable[[], object] =
 
 
 def train_steps(run: Run) -> Iterator[Step]:
-    """Train from where `run` is to its end, yielding after every step; `run.step` and `run.seconds` follow.
+    """Train from where `run` is to its end, yielding after every step; `run.step` and `run.seconds` keep up.
 
-    Every batch, its augmentation and its masks depend only on (seed, step): see `vit.data.draws`. Several processes draw the
-    whole batch alike, and each computes its rows.
+    Every batch, its augmentation and its masks depend only on (seed, step): see `vit.data.draws`. Every process draws the
+    whole batch, and computes its own rows.
 
-    No step waits for a GPU. The device itself keeps whether all was finite, and makes no update from the first step on that
-    was not; this flag is read every `run.log_every` steps (on a CPU at each).
+    No step waits for a GPU. The device itself records the first step that was not finite, and makes no update from there on;
+    the record is read every `run.log_every` steps (on a CPU, at each step).
 
     Raises:
         NonFiniteError: the loss or gradient of a step is not finite; its update was not made.
     """
-    # 1. what stays the same for all steps
+    # 1. what is the same for all steps
     config, objective, optimizer, dist = run.config, run.objective, run.optimizer, run.dist
     compute, device, batch_size = run.compute, run.compute.device, config.train.batch_size
     labels, count = run.data.train.labels, len(run.data.train)
@@ -138,17 +138,17 @@ def train_steps(run: Run) -> Iterator[Step]:
     first_bad = torch.zeros((), device=device)
     since = time.perf_counter()
     for step in range(run.step, total):
-        # 2. the images of this process, varied; from here on nothing is random
+        # 2. this process's images, augmented; after this, nothing is random
         batch = draw_step(config, step, count, masked=objective.mask_ratio(step) > 0)
         images_in_batch = len(batch.indices)  # type: ignore[arg-type]
         rows = shard(images_in_batch, dist.rank, dist.world_size)
         draws = batch.shard(dist.rank, dist.world_size)
         images = to_device(dataset[to_device(draws.indices, dataset.device)], device)  # type: ignore[arg-type]
         images = run.normalize(augment(images, draws, config))  # (B, C, H, W)
-        draws = draws.rows(slice(len(images)))  # mixing needed one more
+        draws = draws.rows(slice(len(images)))  # mixing needed one image more
         targets = objective.targets(labels, draws)
 
-        # 3. the gradient; averaged over the processes, of which each counts by its share of the images
+        # 3. the gradient, averaged over the processes by their shares of the images
         share = (rows.stop - rows.start) / images_in_batch
         with compute.only_compiled_for(len(images) == dist.largest_shard(config.images_per_step)):
             metrics = accumulate_gradient(
@@ -169,7 +169,7 @@ def train_steps(run: Run) -> Iterator[Step]:
 
         # 4. the update
         set_learning_rate(optimizer, lr)
-        optimizer.found_inf = (first_bad > 0).float()  # type: ignore[attr-defined]  # where 1, it makes no update
+        optimizer.found_inf = (first_bad > 0).float()  # type: ignore[attr-defined]  # 1 makes it skip the update
         optimizer.step()
         objective.after_step(step + 1)
         if run.ema is not None:
@@ -178,7 +178,7 @@ def train_steps(run: Run) -> Iterator[Step]:
         if step + 1 == total or (step + 1) % config.run.steps_between_lines(total) == 0:
             done.check()
 
-        # 5. the callbacks and the caller, whose time does not count
+        # 5. callbacks and caller, whose time does not count
         run.step, run.seconds = step + 1, run.seconds + time.perf_counter() - since
         for callback in run.callbacks:
             callback.on_step(run, done)
@@ -200,11 +200,11 @@ def accumulate_gradient(
     Each counts by its share of the images, so that the sum is the whole batch's mean.
 
     Args:
-        forward: an `Objective`, compiled or wrapped for several processes, or as it is.
+        forward: an `Objective`, perhaps compiled or wrapped for several processes.
         images, targets, draws: its arguments, on the device.
-        accum_steps: at most this many micro-batches; fewer where there are fewer images.
+        accum_steps: the number of micro-batches, or fewer if there are fewer images.
         compute: device and precision.
-        weight: factor of loss and gradient.
+        weight: factor on loss and gradient.
 
     Returns:
         "loss" and the objective's metrics over the batch, times `weight`: float32 scalars on the device.
@@ -213,7 +213,7 @@ def accumulate_gradient(
     bounds = [len(images) * i // accum_steps for i in range(accum_steps + 1)]
     parts = [slice(low, high) for low, high in pairwise(bounds) if high > low]
     for part in parts:
-        waits = isinstance(forward, DistributedDataParallel) and part is not parts[-1]  # for the sum of all parts
+        waits = isinstance(forward, DistributedDataParallel) and part is not parts[-1]  # the last part averages the sum
         with forward.no_sync() if waits else nullcontext():  # type: ignore[operator]
             with compute.autocast():
                 loss, metrics = forward(images[part], None if targets is None else targets[part], draws.rows(part))

@@ -1,4 +1,4 @@
-"""Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon): matrices learn by orthogonalised momentum, others by AdamW."""
+"""Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon): orthogonalised momentum for matrices, AdamW for the rest."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-# Of the five iterations, each with its own a, b, c: all singular values end nearer to 1 than with one triple for all (Cesista
-# et al. 2025, leloykun.github.io/ponder/muon-opt-coeffs).
+# Each of the five iterations has its own a, b, c, which brings all singular values nearer to 1 than one triple for all
+# (Cesista et al. 2025, leloykun.github.io/ponder/muon-opt-coeffs).
 COEFFICIENTS = (
     (4.0848, -6.8946, 2.9270),
     (3.9505, -6.3029, 2.6377),
@@ -20,17 +20,17 @@ COEFFICIENTS = (
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for groups with "use_fallback" false, torch's fused AdamW for the others; neither updates where `found_inf` is 1.
+    """Muon for groups with "use_fallback" false, torch's fused AdamW for the others; neither updates if `found_inf` is 1.
 
-    An update is as long as AdamW's usually is, 0.2 a weight, so that both have one learning rate (Liu et al. 2025,
-    arXiv 2502.16982). Matrices of a group that have one shape are orthogonalised together.
+    Updates have AdamW's usual size, 0.2 per weight, so that both share one learning rate (Liu et al. 2025, arXiv 2502.16982).
+    Matrices of the same shape within a group are orthogonalised together.
 
     Args:
-        groups: parameters, each group with "use_fallback"; those of Muon are matrices.
-        betas: AdamW's; the first is Muon's momentum too, in Nesterov's form.
+        groups: parameters, each group with "use_fallback"; Muon's are matrices.
+        betas: AdamW's; the first is also Muon's momentum, in Nesterov's form.
     """
 
-    found_inf: Tensor | None = None  # a scalar on the device, as torch's AdamW has it: nothing waits for it
+    found_inf: Tensor | None = None  # a scalar on the device, as in torch's AdamW, so that nothing waits for it
 
     def __init__(self, groups: list[dict[str, Any]], betas: tuple[float, float]) -> None:
         super().__init__(groups, dict(lr=0.0, betas=betas, eps=1e-8, weight_decay=0.0, fused=True))
@@ -86,11 +86,11 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """Return U Vᵀ of each matrix U S Vᵀ by five Newton-Schulz iterations: all but its smallest singular values come near 1.
+    """Return U Vᵀ of each matrix U S Vᵀ by five Newton-Schulz iterations: all but the smallest singular values come near 1.
 
     An iteration is X <- P X with P = a I + b G + c G², G = X Xᵀ. All P are polynomials of the first G, so they commute, and the
-    long side of X is needed only at both ends: in between G <- P G P. For 192 x 768 that is 0.6 of the arithmetic. In float32:
-    bfloat16, which others take, is fifty times as slow on a processor without it, and lifts singular values out of rounding.
+    long side of X is needed only at both ends: in between, G <- P G P. For 192 x 768 this takes 0.6 of the arithmetic. It runs
+    in float32: bfloat16, the usual choice, is fifty times as slow on a CPU without it, and turns rounding errors into updates.
 
     Args:
         matrices: (N, rows, columns), of any scale.

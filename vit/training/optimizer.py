@@ -18,18 +18,18 @@ TOKENS_AND_POSITIONS = ("cls_token", "reg_token", "mask_token", "pos_embed")
 def parameter_groups(
     model: nn.Module, weight_decay: float, layer_decay: float = 1.0, muon: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the parameters that learn, in groups of the same treatment.
+    """Group the parameters that learn by weight decay, learning rate and optimizer.
 
-    Matrices decay; norms, biases, scales, tokens and positions do not. With layer decay, a parameter's learning rate is to be
-    multiplied by its group's "lr_scale": 1 for head, last norm and decoder, less for each block further from them, least for
-    embedding, tokens and positions (Clark et al. 2020, ELECTRA; Bao et al. 2022, BEiT). With Muon, the matrices within
-    blocks, of encoder and decoder, have groups of their own, and all others have "use_fallback": AdamW.
+    Matrices decay; norms, biases, scales, tokens and positions do not. With layer decay, a group's "lr_scale" multiplies its
+    learning rate: 1 for head, last norm and decoder, less for each earlier block, least for embedding, tokens and positions
+    (Clark et al. 2020, ELECTRA; Bao et al. 2022, BEiT). With Muon, "use_fallback" says which groups AdamW updates: all but
+    the matrices within the blocks of encoder and decoder.
 
     Args:
         model: a `VisionTransformer`, or a model that holds one.
         weight_decay: of matrices.
-        layer_decay: factor from a block to the one before it.
-        muon: whether the groups are Muon's.
+        layer_decay: factor from each block to the one before it.
+        muon: whether the groups are for Muon.
     """
     scales = _scales(model, layer_decay)
     groups: dict[tuple, dict[str, Any]] = {}
@@ -59,7 +59,7 @@ def _scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
 
 
 def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """Build AdamW or Muon over `parameter_groups`; its learning rate is set at every step by `set_learning_rate`.
+    """Build AdamW or Muon over `parameter_groups`; `set_learning_rate` sets its learning rate at every step.
 
     Raises:
         ConfigError: every parameter is frozen.
@@ -69,18 +69,17 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimiz
         raise ConfigError("model.freeze: every part is frozen; leave one out, so that something can learn")
     if config.name == "adamw":
         return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=True)
-
     return Muon(groups, config.betas)
 
 
 def make_ema(model: nn.Module, decay: float) -> AveragedModel:
-    """Build the exponential moving average of a model's weights over the steps (Polyak & Juditsky 1992), the start included.
+    """Build the exponential moving average of a model's weights over the steps, the start included (Polyak & Juditsky 1992).
 
-    The decay is min(decay, (1 + step) / (10 + step)), because else the random start would weigh long.
+    The decay is min(decay, (1 + step) / (10 + step)), so that the random start is soon forgotten.
     """
 
     def average(averages: Any, weights: Any, _: Any) -> None:
-        updates = int(ema.n_averaged)  # on the CPU: nothing waits
+        updates = int(ema.n_averaged)  # on the CPU, so nothing waits
         torch._foreach_lerp_(averages, weights, 1 - min(decay, updates / (9 + updates)))
 
     ema = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
@@ -89,7 +88,7 @@ def make_ema(model: nn.Module, decay: float) -> AveragedModel:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Give every group the rate `lr`, times its "lr_scale" where it has one."""
+    """Set every group's learning rate to `lr`, times its "lr_scale" if it has one."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("lr_scale", 1.0)
 
@@ -97,7 +96,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 def learning_rate(step: int, total_steps: int, warmup_steps: int, peak: float, end: float = 0.0) -> float:
     """Return the learning rate of step `step` (from 0): linear warm-up to `peak`, then half a cosine down to `end`.
 
-    The first step already moves: its rate is peak / warmup_steps. The last step's rate is the last above `end`.
+    The first step's rate is already above 0 (peak / warmup_steps), the last step's still above `end`.
     """
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps

@@ -1,4 +1,4 @@
-"""The process of a run: a signal ends it after the step under way, with its state saved; and it keeps freed memory."""
+"""The process of a run: how signals stop it with its state saved, and how it keeps freed memory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """The user or the system asked the process to end. Not an Exception, so that no handler of errors catches it.
+    """The user or the system asked the process to end. It is no Exception, so that no error handler catches it.
 
     Attributes:
-        number: of the signal.
-        exit_code: 128 + the signal's number, as in a shell.
+        number: the signal's number.
+        exit_code: 128 + that number, as in a shell.
     """
 
     def __init__(self, number: int):
@@ -31,22 +31,22 @@ class Stopped(KeyboardInterrupt):
 
 
 def leave_signals_to_the_system() -> None:
-    """Let Ctrl-C end a program at once, as SIGTERM does, wherever `StopRequests` does not receive them.
+    """Let Ctrl-C end a program at once, as SIGTERM does, wherever `StopRequests` does not receive it.
 
-    Before the work and after it, nothing needs to be put away, and Python's own handler would print a traceback of whatever is
-    being imported. For programs alone: a library leaves the handlers of its host as they are.
+    Before and after the work there is nothing to clean up, and Python's own handler would print a traceback of whatever is
+    being imported. Only programs call this: a library leaves its host's handlers alone.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if a shell lets it be ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class StopRequests:
-    """Turns the signals into `Stopped`: at once, or, while they are held, when the loop asks.
+    """Turns signals into `Stopped`: at once or, while they are held, when the loop asks.
 
-    A context manager around a run. Within the training loop the signal is held, and the loop asks `agree` after each step;
-    elsewhere it raises where it arrives, which is safe because all files are written whole. A second one always raises.
-    Python hands signals to the main thread only: in another, none is asked for. Where it cannot raise, in a destructor or a
-    callback of the garbage collector, it would print and drop the `Stopped`: such a signal is sent once more.
+    This is a context manager around a run. During the training loop a signal is held, and the loop calls `agree` after each
+    step; elsewhere it raises at once, which is safe because all files are written atomically. A second signal always raises.
+    Only the main thread gets signals; other threads install no handlers. In a destructor or a garbage collector's callback,
+    Python would print `Stopped` and drop it: such a signal is sent again.
     """
 
     def __init__(self) -> None:
@@ -68,13 +68,13 @@ class StopRequests:
             signal.signal(number, handler)
 
     def hold(self, holding: bool) -> None:
-        """From now on, keep a signal in `requested` (True), or let it raise (False), also one that was kept."""
+        """From now on, keep a signal in `requested` (True), or let it raise, including one already kept (False)."""
         self._holding = holding
         if not holding and self.requested is not None:
             raise Stopped(self.requested)
 
     def agree(self, dist: Distributed) -> int | None:
-        """`requested`, once any of the processes has received a signal: all ask after each step, and stop at the same."""
+        """Return a signal that any process has received: all ask after each step, and so stop at the same one."""
         self.requested = dist.all_reduce_max(self.requested or 0) or None
         return self.requested
 
@@ -85,26 +85,25 @@ class StopRequests:
             raise Stopped(number)
 
     def _not_raised(self, lost: Any) -> None:
-        if isinstance(lost.exc_value, Stopped):  # from another thread: in here it would be lost again
+        if isinstance(lost.exc_value, Stopped):  # from another thread, because here it would be lost again
             threading.Timer(0.01, os.kill, (os.getpid(), lost.exc_value.number)).start()
         else:
             self._hook_before(lost)
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc not to give freed memory back to the system.
+    """Tell glibc not to return freed memory to the system.
 
-    A training step frees and asks for the same large blocks again and again. glibc returns each to the kernel and gets it
-    back page by page, zeroed: some 50,000 page faults a step of ViT-Tiny with 128 images. Kept blocks are used again at
-    once: at patch 2 a step is 1.27 times as fast (docs/speed.md). The price is that the process stays as
-    large as its largest step, until it ends.
+    Every training step frees and allocates the same large blocks. glibc returns each to the kernel and gets it back page by
+    page, zeroed: some 50,000 page faults per step of ViT-Tiny with 128 images. Kept blocks are reused at once: at patch 2
+    a step is 1.27 times as fast (docs/speed.md). The price: until it ends, the process stays as large as its largest step.
 
     Returns:
-        Whether it was set: False where the C library is not glibc (macOS, Windows, musl), which is left as it is.
+        Whether it was set: False if the C library is not glibc (macOS, Windows, musl).
     """
     if platform.libc_ver()[0] != "glibc":
         return False
-    trim_threshold, top_pad, mmap_max = -1, -2, -4  # of <malloc.h>
+    trim_threshold, top_pad, mmap_max = -1, -2, -4  # from <malloc.h>
     mallopt = ctypes.CDLL(None).mallopt
     settings = ((mmap_max, 0), (trim_threshold, 2**31 - 1), (top_pad, 64 * 2**20))
     return all([mallopt(option, value) == 1 for option, value in settings])

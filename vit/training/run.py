@@ -1,4 +1,4 @@
-"""A run in memory: all that its next step depends on, and how it is set up, saved and restored."""
+"""A run in memory: everything that its next step depends on, and how it is set up, saved and restored."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import make_ema, make_optimizer
 from vit.training.state import StateError, load_latest_state, save_state, saved_states
 
-# Tokens that one micro-batch may have on a CPU, in the part of the model that has most. Larger ones are no faster there, and
-# their activations, some 0.2 MB per token of ViT-Tiny, are what fills the memory.
+# Most tokens of a micro-batch on a CPU, in the part of the model with the most. Larger ones are no faster there, and their
+# activations, some 0.2 MB per token of ViT-Tiny, are what fills the memory.
 CPU_TOKENS = 8_448
 
 
@@ -42,21 +42,21 @@ class Run:
 
     Attributes:
         config: all settings.
-        data: what it trains on, and is measured on.
+        data: training and test images.
         compute: device and precision.
-        normalize: of the input.
-        objective: with the model, on the device.
-        optimizer: over the parts that learn.
-        ema: average of the weights over the steps, where `optim.ema` asks for it.
+        normalize: the input's normalisation.
+        objective: holds the model, on the device.
+        optimizer: of the parts that learn.
+        ema: the average of the weights over the steps, if `optim.ema` is set.
         dist: which process of how many this is.
-        init: `vit.checkpoints.native.content_hash` of what it began with; "" for random weights.
-        init_seconds: of training that it had behind it, see `vit.training.initial.InitialModel`.
-        notes: lines that the user should see: what was damaged, what differs from the session before.
+        init: `vit.checkpoints.native.content_hash` of the initial checkpoint; "" for random weights.
+        init_seconds: seconds of training behind that checkpoint; see `vit.training.initial.InitialModel`.
+        notes: lines that the user should see, e.g. what was damaged, or differs from the session before.
         callbacks: called at every step of this process.
-        folder: what it writes stands there; None for a run in memory only.
-        summary: what summary.json says; empty until the run is finished.
+        folder: the run folder; None for a run in memory only.
+        summary: the content of summary.json; empty until the run is finished.
         step: steps done.
-        seconds: of training, all sessions together.
+        seconds: seconds of training, over all sessions.
     """
 
     config: Config
@@ -82,7 +82,7 @@ class Run:
 
     @property
     def result(self) -> Model:
-        """The model that the run is for: the one that learns, or its average."""
+        """The model that the run produces: the one that learns, or its average."""
         return self.model if self.ema is None else self.ema.module  # type: ignore[return-value]
 
     @property
@@ -92,7 +92,7 @@ class Run:
 
     @property
     def grad_accum_steps(self) -> int:
-        """Micro-batches of a step in each process: as set, or as many as are good for the device."""
+        """Micro-batches per step in each process: as set, or as many as suit the device."""
         if asked := self.config.run.grad_accum_steps:
             return asked
         if self.compute.device.type != "cpu" or self.objective.compares_images:
@@ -103,7 +103,7 @@ class Run:
 
     @property
     def computed_on(self) -> str:
-        """The device, and what was chosen for it; elsewhere the result is the same but for its last bits."""
+        """The device, and what was chosen for it; another device or choice changes only the last bits of the result."""
         images, parts = self.dist.largest_shard(self.config.images_per_step), self.grad_accum_steps
         shares = f"{parts} x {math.ceil(images / parts)} images" if parts > 1 else f"{images} images at once"
         dtype = torch.bfloat16 if self.compute.precision == "bf16" else torch.float32
@@ -115,32 +115,32 @@ class Run:
 
     @property
     def caption(self) -> str:
-        """The line below the titles of all pictures: data, images, epochs."""
+        """The line below the title of every picture: data, images, epochs."""
         data = self.data
         return f"{data.name}, {data.tested_on} · {self.config.train.epochs} epochs on {len(data.train):,} images"
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Turn images uint8 (B, C, h, w) into the model's input (B, C, H, W), for measuring: nothing is random."""
+        """Turn uint8 images (B, C, h, w) into the model's input (B, C, H, W) for evaluation, with nothing random."""
         return self.normalize(to_float(images, self.config.model.image_size_2d))
 
     def evaluate(self, methods: Sequence[str], data: Dataset, options: Options) -> dict[str, Any]:
-        """Measure `result` on `data` by some methods of `vit.evaluate`: plain values for summary.json."""
+        """Measure `result` on `data` by some methods of `vit.evaluate`; return plain values for summary.json."""
         return as_summary(evaluate(self.result, data, methods, self.prepare, self.compute, options).figures)
 
     def log(self, values: dict[str, Any]) -> None:
-        """Hand a line of metrics, with its "step", to the callbacks; it gets the "seconds" of training until then."""
+        """Pass a line of metrics, which has its "step", to the callbacks, adding the "seconds" of training so far."""
         for callback in self.callbacks:
             callback.on_log({**values, "seconds": round(self.seconds, 1)})
 
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Save `result` and what `vit.checkpoints.load_model` should know of it."""
+        """Save `result`, and what `vit.checkpoints.load_model` should know about it."""
         data, names = self.data, self.data.train.class_names
         save_model(
             folder, self.result, self.normalize, names, data.name, data_content_hash=data.content_hash, dtype=dtype
         )
 
     def save(self, folder: Path) -> None:
-        """Save the state of this step; the last two stay (see `vit.training.state`)."""
+        """Save the state of this step; the last two are kept (see `vit.training.state`)."""
         for callback in self.callbacks:
             callback.on_save()
         more = {key: value for key, value in self.objective.state_dict().items() if not key.startswith("model.")}
@@ -156,7 +156,7 @@ class Run:
             "init_seconds": self.init_seconds,
             "precision": self.compute.precision,
             "computed_on": self.computed_on,
-            "torch": str(torch.__version__),  # a class of its own, which is no plain value
+            "torch": str(torch.__version__),  # its own class is not a plain value
             "init": self.init,
             "data_stamp": self.data.content_hash,
             "data": self.data.name,
@@ -175,12 +175,12 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
         config: all settings.
         data: from `vit.data.load_data`.
         dist: which process of how many this is.
-        state: of `find_state`, where the run is to be restored: model and precision are the state's.
+        state: from `find_state`, for a run to be restored; model and precision come from it.
 
     Raises:
-        ConfigError: a device, precision or frozen part that does not exist, or what `initial_model` raises.
+        ConfigError: a device, precision or frozen part does not exist, or what `initial_model` raises.
     """
-    # compute: all processes in the same precision
+    # compute, in one precision for all processes
     kind = objective_class(config.train.objective)
     total = config.train.epochs * steps_per_epoch(len(data.train), config.train.batch_size)
     precision = state["precision"] if state else config.train.precision
@@ -212,10 +212,10 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
 
 
 def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = SINGLE) -> dict[str, Any] | None:
-    """Return the newest whole state in `folder`, None where nothing has been saved yet; the main process reads it for all.
+    """Return the newest undamaged state in `folder`, read by the main process for all; None if nothing has been saved yet.
 
     Raises:
-        StateError: no saved state is whole, or it belongs to other data or settings.
+        StateError: every saved state is damaged, or it belongs to other data or settings.
     """
     latest = dist.broadcast_from_main(lambda: load_latest_state(folder) if saved_states(folder) else None)
     if latest is None:
@@ -234,7 +234,7 @@ def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = 
 def restore(run: Run, state: dict[str, Any]) -> None:
     """Bring a run, set up for `state` and with its callbacks, to the step where the state was saved.
 
-    It continues as if it had never stopped; on the same CPU, to the bit.
+    It continues as if it had never stopped: on the same CPU, to the bit.
     """
     run.objective.load_state_dict(state["objective"], strict=False)
     run.optimizer.load_state_dict(state["optimizer"])

@@ -1,4 +1,4 @@
-"""A run's folder: what stands where, and that nothing in it is ever overwritten."""
+"""The folder that a run writes: locked, and never overwritten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RunFolderError(UserError):
 class RunFolder(RunFiles):
     """A run folder that this process writes: locked against others, and never overwritten."""
 
-    _lock: IO[str]  # held as long as it is open
+    _lock: IO[str]  # held while it is open
 
     @property
     def begun(self) -> bool:
@@ -25,14 +25,14 @@ class RunFolder(RunFiles):
         return self.config.exists()
 
     def refuse_if_taken(self) -> None:
-        """Refuse to begin a run where something stands that it would write over.
+        """Refuse to begin a run in a folder that already holds one of its files.
 
         Raises:
-            RunFolderError: it names the ways out.
+            RunFolderError: the folder is taken, or cannot be used; it names the ways out.
         """
         try:
             taken = [path.name for path in self.all if path.exists()]
-        except OSError as error:  # a name that is too long, a folder that is closed to us
+        except OSError as error:  # e.g. a name that is too long, or a folder without permission
             reason = f"cannot use the run folder {self.path}: {error.strerror}"
             raise RunFolderError(f"{reason}; choose --out DIR") from error
         if taken:
@@ -40,7 +40,7 @@ class RunFolder(RunFiles):
             raise RunFolderError(f"{self.path} already holds a run ({taken[0]}); {ways}")
 
     def begin(self, config_yaml: str | None) -> None:
-        """Make the folder ours: lock it against a second process, and write the configuration of a new run.
+        """Take the folder: lock it against other processes, and write the configuration of a new run.
 
         Raises:
             RunFolderError: another process works in it or has begun a run there, or it cannot be written.
@@ -53,11 +53,11 @@ class RunFolder(RunFiles):
 
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for left in (*self.path.glob(f"{PARTIAL}*"), *self.checkpoints.glob(f"{PARTIAL}*")):
-                left.unlink()  # of a process that was killed while it wrote
+                left.unlink()  # left by a process killed while writing
             if config_yaml is not None:
-                self.refuse_if_taken()  # once more: another process may have been quicker, and gone again
+                self.refuse_if_taken()  # again: another process may have come and gone in between
                 write_text(self.config, config_yaml)
-        except BlockingIOError as error:  # of the lock
+        except BlockingIOError as error:  # from the lock
             raise RunFolderError(f"another process is working in {self.path}; wait for it or stop it") from error
         except OSError as error:
             reason = error.strerror or error

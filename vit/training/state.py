@@ -1,9 +1,8 @@
-"""The state of a run on disk: saved whole, checked before use, the last two kept.
+"""The state of a run on disk: written atomically, checked before use, the last two kept.
 
 A state is an ordinary torch file of tensors and plain values (read with `weights_only=True`). torch.load checks nothing:
-a flipped bit becomes a wrong weight. So the file's SHA-256 stands in its zip comment, where torch and zip readers pass
-over it, and is compared before anything is read. (The checksums of zip itself leave out its directory, where a flipped bit
-moves a tensor.)
+a flipped bit becomes a wrong weight. So the zip comment, which torch and zip readers skip, holds the file's SHA-256, and it
+is compared before anything is read. (Zip's own checksums leave out its directory, where a flipped bit moves a tensor.)
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from vit.atomic import replacing, sync_folder
 from vit.errors import UserError
 
 KEPT = 2
-# What torch and pickle raise when content is no state.
+# what torch and pickle raise for content that is not a state
 MALFORMED = (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, EOFError, AttributeError, TypeError)
 
 
@@ -36,7 +35,7 @@ def state_path(folder: Path, step: int) -> Path:
 
 
 def saved_states(folder: Path) -> list[Path]:
-    """List the states in `folder`, the oldest first."""
+    """List the states in `folder`, oldest first."""
     found = (path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d{8,}\.pt", path.name))
     return sorted(found, key=_step_of)
 
@@ -46,12 +45,12 @@ def _step_of(path: Path) -> int:
 
 
 def save_state(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Save `state` as that of step `step`, then remove all earlier ones but the last.
+    """Save the `state` of step `step`, then remove all earlier ones but the last.
 
-    A kill at any point leaves the earlier states and either no new one or a whole one.
+    A kill at any point leaves the earlier states and either a whole new one or none.
 
     Raises:
-        StateError: it cannot be written (e.g. a full disk); the earlier states stay.
+        StateError: it cannot be written (e.g. the disk is full); the earlier states stay.
     """
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -71,16 +70,16 @@ def save_state(folder: Path, step: int, state: dict[str, Any]) -> Path:
 
 
 def _tail(content: bytes | memoryview) -> bytes:
-    """Return the end of the zip file: the length of its comment, and the comment, the SHA-256 of all before."""
+    """Return the end of the zip file: the comment's length, and the comment, the SHA-256 of all before."""
     comment = b"sha256:" + hashlib.sha256(content).hexdigest().encode()
     return struct.pack("<H", len(comment)) + comment
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Read a state onto the CPU, after checking that no bit of it has changed.
+    """Read a state onto the CPU, after checking that no bit has changed.
 
     Raises:
-        StateError: the file is damaged, or no state.
+        StateError: the file is damaged, or not a state.
     """
     try:
         saved = path.read_bytes()
@@ -96,7 +95,7 @@ def load_state(path: Path) -> dict[str, Any]:
 
 
 def load_latest_state(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the newest state in `folder` that is whole, and a line about each newer one that is not.
+    """Return the newest undamaged state in `folder`, and a line about each newer, damaged one.
 
     Raises:
         StateError: there is none.

@@ -1,4 +1,4 @@
-"""The lines of metrics.jsonl, also for the tools that people watch runs with: a callback for each, off by default."""
+"""Callbacks that also send the lines of metrics.jsonl to experiment trackers; off by default."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from vit.training.run import Run
 
 PROJECT = "vit"
-"""What runs are filed under where the tool's own environment variable does not say."""
+"""The project that runs belong to, unless the tool's own environment variable names another."""
 
 logger = logging.getLogger(__name__)
 
 
 class TensorBoard(Callback):
-    """Writes event files into the run's folder `tensorboard`."""
+    """Writes event files into `tensorboard` in the run folder."""
 
     def __init__(self) -> None:
         self._writer_type = _imported("torch.utils.tensorboard", "tensorboard").SummaryWriter
@@ -43,18 +43,18 @@ class TensorBoard(Callback):
 
 
 class _Service(Callback):
-    """A tool that keeps runs itself, and knows this one by an id: a resumed run goes on in the same."""
+    """A tool that stores runs itself, under an id, so that a resumed run continues there."""
 
     id: str | None = None
 
     def begin(self, run: Run) -> None:
-        """Begin a run, or continue that of `id`."""
+        """Begin a run, or continue the one with `id`."""
         raise NotImplementedError
 
     def on_start(self, run: Run) -> None:
         try:
             self.begin(run)
-        except Exception as error:  # of its settings, server or network: of many kinds
+        except Exception as error:  # its settings, server or network may raise anything
             ways = "set it up as its documentation says, or leave it out, and go on with --resume"
             reason = one_line(f"{type(error).__name__}: {error}").rstrip(".")
             raise ConfigError(f"run.track: {self.name} cannot begin ({reason}); {ways}") from error
@@ -67,9 +67,9 @@ class _Service(Callback):
 
 
 class WandB(_Service):
-    """Writes to Weights & Biases, which its own variables set up (WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY, ...).
+    """Writes to Weights & Biases, configured by its own variables (WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY, ...).
 
-    Figures stand over their "step", not over the number of calls: a resumed run makes some steps again.
+    Metrics are plotted over their "step", not over the number of calls, because a resumed run repeats some steps.
     """
 
     name = "wandb"
@@ -87,7 +87,7 @@ class WandB(_Service):
             config=run.config.to_dict(),
             id=self.id,
             resume="allow",
-            settings=self._wandb.Settings(console="off"),  # the progress stays as it is
+            settings=self._wandb.Settings(console="off"),  # leave the progress bar alone
         )
         self.id = self._run.id
         self._run.define_metric("*", step_metric="step")
@@ -101,9 +101,9 @@ class WandB(_Service):
 
 
 class MLflow(_Service):
-    """Writes to MLflow, where MLFLOW_TRACKING_URI says, in the experiment MLFLOW_EXPERIMENT_NAME.
+    """Writes to the MLflow server at MLFLOW_TRACKING_URI, in the experiment MLFLOW_EXPERIMENT_NAME.
 
-    Figures are sent in a thread; what could not be sent is reported at the end, and does not stop the run.
+    A thread sends the metrics; failures are reported at the end, and do not stop the run.
     """
 
     name = "mlflow"
@@ -138,16 +138,16 @@ class MLflow(_Service):
                 operation.wait()
             if self.id is not None and self._client is not None:
                 self._client.set_terminated(self.id)
-        except Exception as error:  # of its server or network: of many kinds
+        except Exception as error:  # its server or network may raise anything
             logger.warning("mlflow: some figures were not sent (%s)", one_line(str(error)))
 
 
 TRACKERS: dict[str, type[Callback]] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
-"""By their names in `run.track`."""
+"""By name in `run.track`."""
 
 
 def _imported(module: str, tool: str) -> Any:
-    """Import what a tracker needs.
+    """Import a tracker's module.
 
     Raises:
         ConfigError: it is not installed.

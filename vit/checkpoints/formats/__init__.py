@@ -1,4 +1,4 @@
-"""One small module a format: how to know it, its names, and what its own settings say about the model."""
+"""One small module per format: how to recognise it, its names, and what its own settings say about the model."""
 
 from vit.checkpoints.formats import dino, huggingface, mae, native, timm, torchvision
 from vit.checkpoints.formats.format import Format, Hints
@@ -17,6 +17,6 @@ FORMATS = (
     torchvision.TORCHVISION,
     timm.TIMM,
 )
-"""Those with more marks first."""
+"""Formats with more marks come first."""
 
 __all__ = ["FORMATS", "Format", "Hints", "refusal"]

@@ -1,4 +1,4 @@
-"""facebookresearch/dino, bytedance/ibot, which follows it, and facebookresearch/dinov2: training files and backbones."""
+"""facebookresearch/dino, its follower bytedance/ibot, and facebookresearch/dinov2: training files and backbones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DINOV2 = Format(
     rules=(
         *OUTSIDE_BLOCKS,
         *table("reg_token register_tokens"),
-        # In a training file, blocks stand in chunks: blocks.CHUNK.BLOCK, where BLOCK counts through.
+        # a training file groups blocks in chunks: blocks.CHUNK.BLOCK, where BLOCK does not restart
         *(r for chunk in ("", r"*.") for r in within((*BLOCK, *SWIGLU), "blocks.#.", f"blocks.{chunk}#.")),
     ),
     dropped=((r"mask_token", "DINOv2's token for hidden patches, of use in its training alone"),),

@@ -1,4 +1,4 @@
-"""A format: how to recognise it, its table of names, and what its own settings say about a model."""
+"""A checkpoint format: how to recognise it, its table of names, and what its own settings say about a model."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 @dataclass(frozen=True)
 class Hints:
-    """What a checkpoint's settings say, as far as they do; the tensors say the rest.
+    """What a checkpoint's settings say; the tensors say the rest.
 
     Attributes:
-        encoder: settings of `ViTConfig`; those that the tensors show too must agree with them.
+        encoder: settings of `ViTConfig`; they must agree with the tensors.
         decoder: settings of `DecoderConfig`, likewise.
-        norm_pix_loss: of the autoencoder; None if nothing says so.
-        mean, std: of the input; None if nothing says so.
-        interpolation: of the resizing of the input, as the settings call it; None if nothing says so.
+        norm_pix_loss: the autoencoder's; None if unknown.
+        mean, std: of the input; None if unknown.
+        interpolation: how the input is resized, as the settings call it; None if unknown.
         class_names: of the head.
-        crop_share: of the centred part of an image that is kept; None if nothing says so.
-        notes: for the user, on what the settings ask for and is not done here.
+        crop_share: share to keep of an image's centred part; None if unknown.
+        notes: for the user, on what the settings ask for but is not done here.
 
     Raises:
-        ValueError: a value that cannot be used, which is named: settings come from outside and may hold anything.
+        ValueError: a value cannot be used; settings come from outside and may hold anything.
     """
 
     encoder: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Hints:
 
 
 def _usable(key: str, value: Any) -> bool:
-    """Whether a setting of `ViTConfig` can have this value, by its type; a number may be 0 if 0 is its default."""
+    """Return whether the type of a setting of `ViTConfig` allows this value; a number may be 0 if 0 is its default."""
     kind, default = get_type_hints(ViTConfig)[key], getattr(ViTConfig, key)
     if kind == tuple[int, int]:
         return isinstance(value, tuple) and pair(value) is not None and min(value) > 0
@@ -78,7 +78,7 @@ def _number(value: Any) -> bool:
 
 
 def pair(value: Any) -> tuple[int, int] | None:
-    """Return a size as (height, width): a number stands for a square; None for what is no size."""
+    """Return a size as (height, width); a number stands for a square; None for anything that is not a size."""
     if type(value) is int:
         return value, value
     if isinstance(value, list | tuple) and len(value) == 2 and all(type(v) is int for v in value):
@@ -93,18 +93,18 @@ def only_given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Format:
-    """A format.
+    """A checkpoint format.
 
     Attributes:
         name: for the user.
-        anchor: regular expression of the patch embedding's key, to the end; what stands before it is the wrapping.
-        marks: regular expressions; one of them must match a key within the wrapping, a name of `Source.other`, or
+        anchor: regular expression for the end of the patch embedding's key; what precedes it is the prefix.
+        marks: regular expressions; one of them must match a key after the prefix, a name in `Source.other`, or
             "config.json says FORMAT".
         rules: the table of names.
-        dropped: regular expressions of keys that are left out, each with the reason.
+        dropped: regular expressions of keys to leave out, each with the reason.
         hints: reads the settings.
-        global_pool: what the head reads in every model of this format; "" if it may be either.
-        norm_eps, mean, std, interpolation, crop_share: what holds if the settings do not say.
+        global_pool: what the head reads in every model of this format; "" if it varies.
+        norm_eps, mean, std, interpolation, crop_share: the values if the settings do not say.
     """
 
     name: str
@@ -121,11 +121,11 @@ class Format:
     crop_share: float = 1.0
 
     def marked(self, source: Source, prefix: str) -> bool:
-        """Whether what stands under `prefix` bears a mark of this format."""
+        """Return whether the tensors under `prefix`, or the settings, bear a mark of this format."""
         names = [key.removeprefix(prefix) for key in source.tensors if key.startswith(prefix)]
         names += [*source.other, f"config.json says {source.config.get('format')}"]
         return not self.marks or any(re.fullmatch("|".join(self.marks), name) for name in names)
 
     def reason(self, key: str) -> str:
-        """Return why `key` is left out; "" if it should not be."""
+        """Return why to leave out `key`; "" if it should stay."""
         return next((why for pattern, why in self.dropped if re.fullmatch(pattern, key)), "")

@@ -1,7 +1,7 @@
-"""transformers' ViT, ViTMAE and Dinov2 (with registers), as they stand on disk and, since 5.9, in memory.
+"""transformers' ViT, ViTMAE and Dinov2 (with registers), as on disk and, since 5.9, in memory.
 
-ViT is the format of its ViTMSN, DeiT and I-JEPA too, and of the encoder that its SimMIM trains: the same blocks, with another
-token more (DeiT's for distillation, read as a register) or no class token (I-JEPA).
+Its ViTMSN, DeiT, I-JEPA and SimMIM encoders use the format of ViT too: the same blocks, with one more token (DeiT's for
+distillation, read as a register) or no class token (I-JEPA).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ DINOV2_BODY = (*BODY, *table("reg_token embeddings.register_tokens"))
 
 
 def _anywhere(rules: tuple[KeyRule, ...], *models: str) -> tuple[KeyRule, ...]:
-    """Return the rules of a body: in a task model under the model's name, in a bare one without."""
+    """Return a body's rules, with the model's name in front (in a task model) and without (in a bare one)."""
     return tuple(r for model in (*models, "") for r in within(rules, "", model))
 
 
@@ -105,7 +105,7 @@ def huggingface_hints(source: Source) -> Hints:
     """Read config.json and preprocessor_config.json.
 
     Raises:
-        CheckpointError: an activation that our encoder does not compute.
+        CheckpointError: our encoder does not compute its activation.
     """
     config, processor = source.config, source.preprocessor
     if config.get("hidden_act", "gelu") != "gelu":
@@ -113,9 +113,9 @@ def huggingface_hints(source: Source) -> Hints:
     encoder = {ours: config.get(theirs) for ours, theirs in ENCODER_SETTINGS.items()}
     decoder = {ours: config.get(theirs) for ours, theirs in DECODER_SETTINGS.items()}
     for key in ("image_size", "patch_size"):
-        encoder[key] = pair(encoder[key]) or encoder[key]  # what is no size, to be refused
+        encoder[key] = pair(encoder[key]) or encoder[key]  # `Hints` refuses anything but a size
 
-    # transformers writes LABEL_0, LABEL_1, ... if nobody gave names
+    # transformers writes LABEL_0, LABEL_1, ... for classes without names
     labels = config.get("id2label") or {}
     names = [str(labels[key]) for key in sorted(labels, key=lambda key: int(key) if str(key).isdigit() else 0)]
     if all(name.startswith("LABEL_") for name in names):
@@ -145,7 +145,7 @@ def huggingface_hints(source: Source) -> Hints:
 
 
 def _height(size: Any) -> int:
-    """Return the height that a preprocessor resizes or cuts to, 0 where it names none: the shorter side, or both."""
+    """Return the height, or shorter side, to which a preprocessor resizes or crops; 0 if it names none."""
     value = size.get("shortest_edge", size.get("height")) if isinstance(size, dict) else size
     return value if type(value) is int else 0
 
@@ -209,7 +209,7 @@ DINOV2 = Format(
 
 
 def to_huggingface(model: Model, origin: Origin) -> Outgoing:
-    """Write for transformers' `from_pretrained`: ViTMAE for an autoencoder, Dinov2 if there are layer scales, else ViT."""
+    """Write for transformers' `from_pretrained`: ViTMAE for an autoencoder, Dinov2 with layer scales, else ViT."""
     settings = model.encoder.config
     name, write = "Dinov2", _dinov2
     if model.decoder is not None:
@@ -241,7 +241,7 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
 
 
 def _vit_mae(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
-    """Set the tensors for ViTMAE, and return the settings that only it has; the blocks' MLP is `hidden` wide."""
+    """Set the tensors for ViTMAE, and return its own settings; the blocks' MLP is `hidden` wide."""
     model = out.model
     out.require(registers=0, layer_scale=None, mlp="gelu", fc_norm=False)
     out.require_squares()
@@ -271,7 +271,7 @@ def _vit(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
     if headed:
         names = origin.class_names or tuple(f"LABEL_{i}" for i in range(settings.num_classes))
         config["id2label"] = {str(i): name for i, name in enumerate(names)}
-        # Two classes of one name ("crane" in ImageNet) must not become one entry.
+        # two classes with the same name ("crane" in ImageNet) must not become one entry
         config["label2id"] = {n if names.index(n) == i else f"{n} ({i})": i for i, n in enumerate(names)}
     return config
 
@@ -297,7 +297,7 @@ def _dinov2(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
         positions = out.tensors["embeddings.position_embeddings"]
         kept = torch.cat([positions[:, :1], positions[:, 1 + registers :]], dim=1)
         out.tensors["embeddings.position_embeddings"] = kept
-    out.tensors["embeddings.mask_token"] = torch.zeros(1, width)  # of its training; we have none
+    out.tensors["embeddings.mask_token"] = torch.zeros(1, width)  # used in its training only; we have none
     name = "Dinov2WithRegisters" if registers else "Dinov2"
     return {
         "model_type": "dinov2_with_registers" if registers else "dinov2",

@@ -1,4 +1,4 @@
-"""facebookresearch/mae: pretraining with its decoder, and fine-tuned classifiers."""
+"""facebookresearch/mae: pretrained models with their decoder, and fine-tuned classifiers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mae_hints(source: Source) -> Hints:
     """Read the saved command line, `args`."""
     args = {key.removeprefix("args."): value for key, value in source.other.items() if key.startswith("args.")}
     norm_pix = args.get("norm_pix_loss")
-    # The heads stand in files that `to_mae` wrote; MAE's own leave them to the name of the model.
+    # files from `to_mae` state the heads; MAE's own leave them to the model's name
     encoder = only_given({"image_size": pair(args.get("input_size")), "num_heads": args.get("num_heads")})
     decoder = only_given({"num_heads": args.get("decoder_num_heads")})
     return Hints(encoder, decoder, norm_pix_loss=norm_pix if isinstance(norm_pix, bool) else None)
@@ -43,7 +43,7 @@ PRETRAINING = Format(
 FINE_TUNED = Format(
     name="facebookresearch/mae, fine-tuned",
     anchor=ANCHOR,
-    marks=(r"args\.(finetune|layer_decay|cls_token|num_heads)",),  # the last of what `to_mae` wrote without a decoder
+    marks=(r"args\.(finetune|layer_decay|cls_token|num_heads)",),  # num_heads: from `to_mae` without a decoder
     rules=(*ENCODER, *LINEAR_PROBE),
     dropped=(BATCHES,),
     hints=mae_hints,
@@ -52,11 +52,11 @@ FINE_TUNED = Format(
 
 
 def to_mae(model: Model, origin: Origin) -> Outgoing:
-    """Write for facebookresearch/mae: the names of its code, under "model"; what that code cannot know, under "args"."""
+    """Write for facebookresearch/mae: its code's names under "model", and what that code cannot know under "args"."""
     settings, out = model.encoder.config, Outgoing(model, "MAE's code")
     out.require(class_token=True, registers=0, qkv="linear", mlp="gelu", qk_norm=False, layer_scale=None)
     out.require(no_embed_class=False)
-    # its models_vit.py: the final norm before the class token is taken, or fc_norm after the mean of the patches
+    # its models_vit.py has the final norm before taking the class token, or fc_norm after the mean of the patches
     if settings.num_classes and settings.fc_norm != (settings.global_pool == "avg"):
         pooling = f"global_pool {settings.global_pool} {'with' if settings.fc_norm else 'without'} fc_norm"
         raise out.error(f"has no classifier of {pooling}, as this model is")

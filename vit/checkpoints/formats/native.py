@@ -1,4 +1,4 @@
-"""The project's own: model.safetensors beside config.json, and the states of a run."""
+"""The project's own formats: model.safetensors with config.json, and the states of a run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from vit.config import DecoderConfig, ViTConfig
 from vit.load_options import CheckpointError
 
 FORMAT = "vit-patch-trainer/1"
-"""What config.json says under "format"."""
+"""The "format" in config.json."""
 
 
 def refuse_other_version(source: Source) -> None:
-    """Raise a CheckpointError if config.json is of another version of our format than this one reads."""
+    """Raise a CheckpointError if config.json has a version of our format that this one does not read."""
     said = source.config.get("format")
     if isinstance(said, str) and said != FORMAT and said.startswith(FORMAT.partition("/")[0] + "/"):
         versions = f"is not of the format {FORMAT}, which this version reads, but of {shorten(said)}"
@@ -31,10 +31,10 @@ DECODER = (
 
 
 def native_hints(source: Source) -> Hints:
-    """Read config.json; of a state of a run, what stands in it under the same names.
+    """Read config.json or, in a run's state, the values of the same names.
 
     Raises:
-        CheckpointError: a setting is missing, or makes no model.
+        CheckpointError: a setting is missing, or cannot be used.
     """
     config, where = source.config, "config.json"
     if config and config.get("format") != FORMAT:
@@ -47,7 +47,7 @@ def native_hints(source: Source) -> Hints:
             return Hints()
     try:
         if source.config:
-            config["sha256"]  # compared in reading, if it is there
+            config["sha256"]  # must be there; `reading` has compared it
         encoder = {key: tuple(v) if isinstance(v, list) else v for key, v in config["encoder"].items()}
         decoder = config["decoder"] or {}
         if decoder:
@@ -70,7 +70,7 @@ def native_hints(source: Source) -> Hints:
 
 
 def _of_state(values: dict[str, Any]) -> dict[str, Any]:
-    """Return what a state of a run (see `vit.training.run`) says of its model, as config.json has it."""
+    """Return what a run's state (see `vit.training.run`) says about its model, in the form of config.json."""
     parts = {
         name: {key.removeprefix(f"{name}."): value for key, value in values.items() if key.startswith(f"{name}.")}
         for name in ("encoder", "decoder")
@@ -81,7 +81,7 @@ def _of_state(values: dict[str, Any]) -> dict[str, Any]:
 
 AUTOENCODER = Format(
     name="vit-patch-trainer",
-    anchor=rf"(?:encoder\.)?{ANCHOR}",  # with it in states of a run, and in files of 0.1.0
+    anchor=rf"(?:encoder\.)?{ANCHOR}",  # with the prefix in a run's states, and in files of 0.1.0
     marks=(r"decoder\.pred\.weight",),
     rules=(*ENCODER, *within(ENCODER, "", "encoder."), *DECODER),
     hints=native_hints,

@@ -1,4 +1,4 @@
-"""A model on its way out, in a foreign format."""
+"""A model to be written in a foreign format."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from vit.mae import Model
 
 @dataclass
 class Outgoing:
-    """A model, and the content of the files that a format needs of it.
+    """A model, and the content of its files in a foreign format.
 
     Attributes:
-        model: to write.
-        format: that it is written in, for messages.
+        model: the model to write.
+        format: the format's name in messages.
         tensors: by their names in the format.
-        config: of config.json.
-        preprocessor: of preprocessor_config.json; empty for none.
-        notes: on what was left out, or will be computed otherwise there.
+        config: the content of config.json.
+        preprocessor: the content of preprocessor_config.json; empty for none.
+        notes: on what was left out, or is computed differently there.
     """
 
     model: Model
@@ -34,18 +34,18 @@ class Outgoing:
     notes: list[str] = field(default_factory=list)
 
     def error(self, what: str) -> CheckpointError:
-        """Return an error that says what the format has, and what this model has instead."""
+        """Return an error that says what the format and this model have."""
         return CheckpointError(f"{self.format} {what}: it cannot be written so")
 
     def require(self, **needed: Any) -> None:
-        """Refuse a model in which one of these settings has another value than the format computes."""
+        """Refuse a model unless all these settings have the values that the format computes."""
         for key, value in needed.items():
             has = getattr(self.model.encoder.config, key)
             if has != value:
                 raise self.error(f"computes {key} {value}, this model has {has}")
 
     def require_squares(self) -> None:
-        """Refuse a model whose images or patches are no squares."""
+        """Refuse a model whose images or patches are not square."""
         settings = self.model.encoder.config
         (height, width), (p, q) = settings.image_size, settings.patch_size
         if height != width or p != q:
@@ -53,7 +53,7 @@ class Outgoing:
             raise self.error(f"computes square images of square patches, {has}")
 
     def compare_eps(self, eps: float) -> None:
-        """Note that the format's norms have a fixed eps, if this model has another."""
+        """Note if this model's eps differs from the fixed one of the format's norms."""
         own = self.model.encoder.config.norm_eps
         if own != eps:
             self.notes.append(
@@ -61,11 +61,11 @@ class Outgoing:
             )
 
     def rename(self, rules: Iterable[KeyRule], leave_out: Mapping[str, str] | None = None) -> None:
-        """Set the tensors, by the format's table.
+        """Set the tensors by the format's table.
 
         Args:
             rules: the table.
-            leave_out: beginnings of our names that are left out -> the reason, for the notes.
+            leave_out: prefixes of our names to leave out -> the reason, for the notes.
 
         Raises:
             CheckpointError: the format has no place for a tensor.

@@ -1,12 +1,12 @@
-"""Families that are known, and not computed by this encoder: each is refused by name, with the reason."""
+"""Known families that this encoder does not compute: each is refused by name, with the reason."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-# Name, why, and the ends of keys by which it is known; of several in brackets, all must be there. The first that fits counts:
-# what is special stands first.
+# Name, reason, and the ends of keys that mark the family; of those in brackets, all must be there. The first match counts, so
+# special cases come first.
 FAMILIES: tuple[tuple[str, str, tuple[str | tuple[str, ...], ...]], ...] = (
     (
         "Swin, SimMIM's too", "attention in shifted windows, with relative positions",
@@ -67,7 +67,7 @@ FAMILIES: tuple[tuple[str, str, tuple[str | tuple[str, ...], ...]], ...] = (
 
 
 def refusal(keys: Iterable[str]) -> str:
-    """Which of `FAMILIES` the keys belong to and why it cannot be loaded, as a sentence; "" for none."""
+    """Say in a sentence which of `FAMILIES` the keys belong to, and why it cannot be loaded; "" for none."""
     keys = list(keys)
 
     def holding(end: str) -> str | None:

@@ -1,4 +1,4 @@
-"""timm's vision transformers; their names are ours."""
+"""timm's vision transformers, whose names are also ours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEIT_III = table("""
     blocks.#.ls1.gamma  blocks.#.gamma_1
     blocks.#.ls2.gamma  blocks.#.gamma_2
 """)
-# MAE's linear probe: a batch norm without a scale, then the classifier.
+# MAE's linear probe: a batch norm without a scale, then the classifier
 LINEAR_PROBE = (
     KeyRule("head.weight", ("head.1.weight", "head.0.running_var"), "normalised"),
     KeyRule("head.bias", ("head.1.weight", "head.0.running_var", "head.0.running_mean", "head.1.bias"), "normalised"),
@@ -35,7 +35,7 @@ ANCHOR = r"patch_embed\.proj\.weight"
 
 
 def timm_hints(source: Source) -> Hints:
-    """Read timm's config.json, or a model in memory, if there is one: see `timm_models.hints`."""
+    """Read timm's config.json or a model in memory, if there is one: see `timm_models.hints`."""
     if source.module is None and "architecture" not in source.config:
         return Hints()
     from vit.checkpoints.formats import timm_models  # with timm, which takes seconds to import
@@ -60,9 +60,9 @@ SAME_NAME = (
 )
 OTHER_NAME = {"img_size": "image_size", "in_chans": "channels", "reg_tokens": "registers", "init_values": "layer_scale"}
 MODEL_ARGS = {key: key for key in SAME_NAME.split()} | OTHER_NAME
-"""timm's arguments of a model, and our settings."""
+"""timm's model arguments -> our settings."""
 TIMM_EPS = 1e-6
-"""Of timm's norms, which no argument changes."""
+"""The eps of timm's norms, which no argument changes."""
 
 
 def same_in_timm(settings: ViTConfig) -> bool:
@@ -76,21 +76,21 @@ def timm_config(
     """Return timm's config.json for an encoder, which transformers' TimmWrapper reads too.
 
     Args:
-        settings: of the encoder.
+        settings: the encoder's.
         normalize, prepared: of its input.
         class_names: of the head, or of the training data.
     """
     model_args = {theirs: getattr(settings, ours) for theirs, ours in MODEL_ARGS.items()}
-    # The width times the ratio is the hidden width: rounded here; timm cuts off, and counts gate and value.
+    # The hidden width is ratio x width: rounded here, but truncated in timm, where it includes both gate and value.
     gated, width = settings.mlp == "swiglu", settings.embed_dim
     hidden = round(width * settings.mlp_ratio) * (2 if gated else 1)
     ratio = hidden / width
     model_args["mlp_ratio"] = ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
-    model_args["init_values"] = settings.layer_scale or 0  # None would leave the architecture's own
+    model_args["init_values"] = settings.layer_scale or 0  # None would keep the architecture's own
     return {
-        # Any of timm's names of the kind will do: all that could differ stands in model_args.
+        # any of timm's names of the kind will do, since model_args states everything that could differ
         "architecture": "vit_giant_patch14_dinov2" if gated else "vit_base_patch16_224",
-        "num_classes": settings.num_classes,  # not in model_args: TimmWrapper sets it beside those
+        "num_classes": settings.num_classes,  # not in model_args, because TimmWrapper passes it separately
         "num_features": settings.embed_dim,
         "global_pool": settings.global_pool,
         "model_args": model_args,
@@ -107,7 +107,7 @@ def timm_config(
             "classifier": "head",
         },
         **({"label_names": list(class_names)} if 0 < settings.num_classes == len(class_names) else {}),
-        "torch_dtype": "float32",  # of weights in half precision too, for transformers
+        "torch_dtype": "float32",  # for transformers, even if the weights are in half precision
     }
 
 

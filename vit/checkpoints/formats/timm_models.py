@@ -1,4 +1,4 @@
-"""What timm itself knows of a model: by its config.json, or by the name that it is fetched by. Imports timm, for seconds."""
+"""What timm itself knows about a model, from its config.json or its name. Imports timm, which takes seconds."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from vit.checkpoints.reading import Source, shorten
 from vit.load_options import CheckpointError
 
 ARGUMENTS = signature(VisionTransformer).parameters.keys() - signature(timm.create_model).parameters.keys()
-"""The arguments of a model that may stand in a config.json. `timm.create_model` takes more, such as the path of a
-checkpoint, which it would unpickle."""
+"""The model arguments that a config.json may hold. `timm.create_model` takes more, such as the path of a checkpoint, which it
+would unpickle."""
 
 
 def hints(source: Source) -> Hints:
     """Read a model itself, or timm's config.json: the architecture's name, its changed arguments, the normalisation.
 
     Raises:
-        CheckpointError: an architecture that timm does not know or our encoder does not compute.
+        CheckpointError: timm does not know the architecture, or our encoder does not compute it.
     """
     config, model = source.config, source.module
     if model is not None:
@@ -42,7 +42,7 @@ def hints(source: Source) -> Hints:
         raise source.error(f"config.json names the architecture {name!r}, which timm does not know")
     _require_plain(name, str(source.path))
 
-    # the arguments, of which only settings of the architecture reach timm
+    # the arguments; only settings of the architecture reach timm
     arguments: dict[str, Any] = config.get("model_args") or {}
     arguments = {key: config[key] for key in ("num_classes", "global_pool") if key in config} | arguments
     if unknown := sorted(arguments.keys() - ARGUMENTS):
@@ -50,20 +50,20 @@ def hints(source: Source) -> Hints:
         raise source.error(what)
     arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
 
-    # the model that timm makes of them, which says the rest
+    # the model that timm builds from them, which shows the rest
     try:
         with torch.device("meta"):  # shapes without the memory
             model = timm.create_model(name, pretrained=False, **arguments)
-    except Exception as error:  # timm raises nearly anything on arguments that make no model
+    except Exception as error:  # timm raises nearly anything on invalid arguments
         reason = shorten(str(error), 200)
         raise source.error(f"timm cannot build {name} by config.json: {reason}") from error
-    settings = config.get("pretrained_cfg") or config  # on its hub, older folders have no level in between
+    settings = config.get("pretrained_cfg") or config  # older folders on its hub have no such level
     names = config.get("label_names") or settings.get("label_names")
     return _hints_of_model(model, {**settings, "label_names": names}, name)
 
 
 def _require_plain(name: str, where: str) -> None:
-    """Refuse what is no plain vision transformer before it is built or fetched."""
+    """Refuse anything but a plain vision transformer before it is built or fetched."""
     home = model_entrypoint(name).__module__
     if home not in ("timm.models.vision_transformer", "timm.models.deit"):
         raise CheckpointError(
@@ -72,10 +72,10 @@ def _require_plain(name: str, where: str) -> None:
 
 
 def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
-    """Read off a model that timm built what it is, and off its pretrained_cfg its input's normalisation and classes.
+    """Read the architecture off a model that timm built, and normalisation and classes off its pretrained_cfg.
 
     Raises:
-        CheckpointError: it is not one that our encoder computes; `name` is for the message.
+        CheckpointError: our encoder does not compute it; `name` is for the message.
     """
 
     def require(ok: bool, what: str) -> None:
@@ -100,7 +100,7 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
     require(not isinstance(model.norm, nn.Identity) or not isinstance(model.fc_norm, nn.Identity), "no norm at its end")
     require(plain_norms, f"other norms ({type(block.norm1).__name__})")
 
-    # the rest, in our words
+    # the rest, under our names
     encoder = {
         "image_size": tuple(embed.img_size),
         "patch_size": tuple(embed.patch_size),
@@ -121,7 +121,7 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
         "num_classes": model.num_classes,
     }
     labels = settings.get("label_names") or ()
-    if isinstance(labels, dict):  # from numbers, or from the codes of WordNet in the order of the classes
+    if isinstance(labels, dict):  # keyed by numbers, or by WordNet's codes in the order of the classes
         labels = [labels[key] for key in sorted(labels, key=lambda key: int(key) if str(key).isdecimal() else 0)]
     mean, std = (tuple(settings[key]) if settings.get(key) else None for key in ("mean", "std"))
     names = tuple(map(str, labels)) if isinstance(labels, list | tuple) else ()
@@ -139,7 +139,7 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
 
 
 def fetch(name: str) -> Source:
-    """Fetch a pretrained model of timm's, "timm/NAME", by timm's own downloader and cache.
+    """Fetch a pretrained timm model, "timm/NAME", with timm's own downloader and cache.
 
     Raises:
         CheckpointError: timm does not know it, has no weights for it, or cannot fetch them.
@@ -153,14 +153,14 @@ def fetch(name: str) -> Source:
     try:
         with _no_waiting():
             model = timm.create_model(short, pretrained=True)
-    except Exception as error:  # hub, network, cache, damaged file: timm lets all of it through as it comes
+    except Exception as error:  # timm passes on any error of hub, network, cache or a damaged file
         raise CheckpointError(f"{name} cannot be fetched: {shorten(str(error), 300)}") from error
     return of_module(model, name)
 
 
 @contextmanager
 def _no_waiting() -> Iterator[None]:
-    """Where the hub cannot be reached, let timm look into the cache alone: its downloader tries again for a minute."""
+    """If the hub cannot be reached, make timm use only the cache: its downloader would retry for a minute."""
     hub = urllib.parse.urlsplit(constants.ENDPOINT)
     before = constants.HF_HUB_OFFLINE
     if not urllib.request.getproxies():
@@ -175,5 +175,5 @@ def _no_waiting() -> Iterator[None]:
 
 
 def of_module(model: nn.Module, name: str) -> Source:
-    """Return a model of timm's in memory as a checkpoint called `name`; what it is, it says itself."""
+    """Return a timm model in memory as a checkpoint called `name`; it describes itself."""
     return Source(Path(name), dict(model.state_dict()), module=model)

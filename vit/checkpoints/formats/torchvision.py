@@ -5,7 +5,7 @@ from __future__ import annotations
 from vit.checkpoints.formats.format import Format
 from vit.checkpoints.names import table, within
 
-# linear_1 and linear_2 are the names in the published files.
+# linear_1 and linear_2 are the names in the published files
 BLOCK = table("""
     norm1.@         ln_1.@
     attn.qkv.@      self_attention.in_proj_@
@@ -31,5 +31,5 @@ TORCHVISION = Format(
     rules=(*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "encoder.layers.encoder_layer_#.")),
     global_pool="token",
     interpolation="bilinear",
-    crop_share=0.875,  # resized to 256, of which 224 are kept
+    crop_share=0.875,  # resized to 256, cropped to 224
 )

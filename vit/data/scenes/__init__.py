@@ -1,12 +1,12 @@
-"""Drawn pictures of ten classes, made here without a network, with the part that every pixel belongs to.
+"""Drawn pictures of ten classes, made without a download, with the part that every pixel belongs to.
 
 A picture is a pure function of (seed, index): every random number is a hash of (seed, index, name of the draw), and
 only integers and correctly rounded float operations are used, so any batch on any machine gives the same picture.
 
-What occurs beside what is known (`PARTS_OF_CLASS`, `MAY_TOUCH`), so that a study can ask whether attention and
-embeddings pick it up: a wheel always comes with a road, a hull with water, a leg with grass. A part that several
-classes share looks the same in all of them. `LOOK_ALIKES` are the controls: the ball in the grass and the buoy in
-the water are drawn by the wheel's own code, in its colours and sizes, yet never in one picture with a wheel or a road.
+Which parts occur together is known (`PARTS_OF_CLASS`, `MAY_TOUCH`), so that a study can ask whether attention and
+embeddings pick it up: a wheel always comes with a road, a hull with water, a leg with grass. A part shared by several
+classes looks the same in all of them. `LOOK_ALIKES` are the controls: the ball in the grass and the buoy in the water
+are drawn by the wheel's own code, in its colours and sizes, but never in a picture with a wheel or a road.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vit.data.scenes.drawing import SAMPLES, Array, Canvas, Dice
 from vit.data.scenes.scenery import Ground
 from vit.progress import track
 
-# --- what Scenes are made of, and what may stand beside what: the known truth that studies measure against -------------
+# --- what Scenes are made of, and which parts may touch: the ground truth of the studies ---------------------------------
 
 CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -60,7 +60,7 @@ _SCENES: dict[str, Callable[[Canvas, Dice], Ground]] = {
     "sea": scenery.sea_scene,
     "pond": scenery.pond_scene,
 }
-_RECIPES: dict[str, tuple[tuple[str, Painter], ...]] = {  # every picture of a class is one of these, equally often
+_RECIPES: dict[str, tuple[tuple[str, Painter], ...]] = {  # a class uses each of its recipes equally often
     "airplane": (("air", objects.airplane),),
     "automobile": (("street", objects.automobile),),
     "bird": (("air", objects.flying_bird), ("meadow", objects.standing_bird)),
@@ -80,7 +80,7 @@ PARTS_OF_CLASS: dict[str, frozenset[str]] = {
 }
 PART_NAMES = tuple(dict.fromkeys(p for table in (PARTS_OF_SCENE, PARTS_OF_OBJECT) for ps in table.values() for p in ps))
 
-# The four neighbours of a pixel of such a part are of the same part or of one of these.
+# a pixel of one of these parts has four neighbours, each of the same part or one listed here
 MAY_TOUCH: dict[str, frozenset[str]] = {
     "wheel": frozenset({"road", "body", "cargo", "lamp"}),
     "marking": frozenset({"road"}),
@@ -95,10 +95,10 @@ LOOK_ALIKES: dict[str, tuple[str, ...]] = {"wheel": ("ball", "buoy")}
 
 # --- from a painted canvas to a picture ---------------------------------------------------------------------------------
 
-_CHUNK = 128  # images painted at once: their samples stay in the processor's cache
+_CHUNK = 128  # images painted at once, so that their samples stay in the CPU's cache
 _FIRST_TEST_INDEX = 1 << 40
 
-_TEXTURE = {  # how much lightness varies in: fine grain, horizontal streaks, soft blotches
+_TEXTURE = {  # variation of lightness: fine grain, horizontal streaks, soft blotches
     "sky": (0.0, 0.01, 0.02), "cloud": (0.01, 0.02, 0.07), "hill": (0.05, 0.02, 0.08), "grass": (0.13, 0.04, 0.16),
     "road": (0.06, 0.02, 0.07), "marking": (0.08, 0.0, 0.1), "water": (0.02, 0.15, 0.06), "leaf": (0.05, 0.0, 0.1),
     "crown": (0.2, 0.0, 0.14), "trunk": (0.12, 0.0, 0.1), "torso": (0.05, 0.0, 0.08), "head": (0.03, 0.0, 0.05),
@@ -109,19 +109,19 @@ _PART_TEXTURE = np.array([_TEXTURE.get(part, (0.02, 0.0, 0.03)) for part in PART
 
 
 def _stretch(lattice: Array) -> Array:
-    """Linear interpolation of the last axis: k + 1 values become 4 k."""
+    """Interpolate the last axis linearly: k + 1 values become 4 k."""
     step = np.array([1, 3, 5, 7], np.float32) / 8
     fine = lattice[..., :-1, None] * (1 - step) + lattice[..., 1:, None] * step
     return fine.reshape(*lattice.shape[:-1], -1)
 
 
 def _develop(canvas: Canvas, dice: Dice) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Pictures (n, 3, size, size) and part maps (n, size, size): samples averaged, then texture, light and noise."""
+    """Return pictures (n, 3, size, size) and part maps (n, size, size): averaged samples with texture, light and noise."""
     size, centre = canvas.size, slice(SAMPLES // 2, None, SAMPLES)
     numbers = np.array([PART_NAMES.index(part) for part in canvas.parts], np.uint8)
     parts = numbers[canvas.top[:, centre, centre]]
 
-    # Red, green and blue travel through one sum: nine samples of 0..255 fill 12 of the 16 bits each has.
+    # red, green and blue share one sum: nine samples of 0..255 fill 12 of the 16 bits that each has
     colours = np.clip(np.stack(canvas.colours, axis=1), 0, 255).astype(np.int64)  # (n, paints, 3)
     packed = colours[..., 0] | colours[..., 1] << 16 | colours[..., 2] << 32
     sums = np.empty((len(parts), size, size), np.int64)
@@ -145,7 +145,7 @@ def _develop(canvas: Canvas, dice: Dice) -> tuple[NDArray[np.uint8], NDArray[np.
 
 
 def _draw(seed: int, indices: NDArray[np.int64], scene: str, thing: Painter, size: int) -> tuple[NDArray, NDArray]:
-    """Pictures and part maps of images that all show the same `thing` in the same kind of scene."""
+    """Draw pictures and part maps that all show the same `thing` in the same kind of scene."""
     dice, canvas = Dice(seed, indices), Canvas(len(indices), size)
     with np.errstate(divide="ignore", invalid="ignore"):  # rows that an ellipse misses, edges that are level
         ground = _SCENES[scene](canvas, dice)
@@ -155,9 +155,9 @@ def _draw(seed: int, indices: NDArray[np.int64], scene: str, thing: Painter, siz
 
 
 def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Tensor, Tensor]:
-    """Pictures `indices` of the endless series `seed`; picture k is the same whichever batch it is drawn in.
+    """Draw pictures `indices` of the endless series `seed`; picture k is the same in any batch.
 
-    From every multiple of ten on, ten successive pictures show the ten classes once each, in changing order.
+    Starting at any multiple of ten, ten successive pictures show each class once, in varying order.
 
     Args:
         indices: int64 (n,), each 0 or more.
@@ -166,10 +166,10 @@ def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Ten
 
     Returns:
         images uint8 (n, 3, size, size), RGB; labels int64 (n,), indices into `CLASS_NAMES`; parts uint8
-        (n, size, size), for every pixel an index into `PART_NAMES`: what is painted at the pixel's centre.
+        (n, size, size), an index into `PART_NAMES` for every pixel: the part at the pixel's centre.
 
     Raises:
-        ValueError: indices that are not int64 (n,) or negative, a seed or a size out of range.
+        ValueError: indices are negative or not int64 (n,), or seed or size is out of range.
     """
     if indices.dtype != torch.int64 or indices.ndim != 1 or (indices < 0).any():
         raise ValueError(f"indices must be int64 (n,), 0 or more, got {indices.dtype} {tuple(indices.shape)}")
@@ -194,16 +194,16 @@ def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Ten
         rows, scene, thing = job
         images[rows], parts[rows] = _draw(seed, index[rows], scene, thing, size)
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # NumPy frees the interpreter while it computes
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # NumPy releases the GIL while it computes
         list(track(pool.map(draw, jobs), "drawing Scenes", len(jobs)))
     return torch.from_numpy(images), torch.from_numpy(labels), torch.from_numpy(parts)
 
 
 def scene_indices(count: int, split: Literal["train", "test"]) -> Tensor:
-    """The indices int64 (count,) of a split's first `count` pictures; train and test never share one.
+    """Return the indices int64 (count,) of a split's first `count` pictures; train and test never share one.
 
     Raises:
-        ValueError: a negative count, or a split that is neither "train" nor "test".
+        ValueError: `count` is negative, or `split` is neither "train" nor "test".
     """
     if split not in ("train", "test") or not 0 <= count <= _FIRST_TEST_INDEX:
         raise ValueError(f"split must be 'train' or 'test' and count 0 or more, got {split!r} and {count}")
@@ -211,12 +211,12 @@ def scene_indices(count: int, split: Literal["train", "test"]) -> Tensor:
 
 
 def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> ImageSet:
-    """The first `count` pictures of a split, 32 x 32.
+    """Return the first `count` pictures of a split, 32 x 32.
 
     Their part maps are `draw_scenes(scene_indices(count, split), seed)[2]`.
 
     Raises:
-        ValueError: as `scene_indices` and `draw_scenes`.
+        ValueError: as in `scene_indices` and `draw_scenes`.
     """
     images, labels, _ = draw_scenes(scene_indices(count, split), seed)
     return ImageSet(images, labels, CLASS_NAMES, content_hash(images, labels))

@@ -1,4 +1,4 @@
-"""How Scenes are drawn: chance that depends on nothing but (seed, index), a canvas, shapes on it."""
+"""How Scenes are drawn: random numbers that depend only on (seed, index), a canvas, and shapes on it."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ Mask = NDArray[np.bool_]
 Number = float | Array  # one for all images, or (n, 1)
 Point = tuple[Number, Number]
 
-SAMPLES = 3  # a side: nine samples a pixel soften the edges, and an odd number has one in the middle
+SAMPLES = 3  # per side of a pixel: nine samples soften the edges, and an odd number has one in the middle
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _splitmix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The output function of SplitMix64: 64 well-mixed bits of every 64-bit state."""
+    """Apply the output function of SplitMix64: 64 well-mixed bits for every 64-bit state."""
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
 
 
 def rgb(codes: str) -> Array:
-    """(k, 3) in 0..255 from k hexadecimal codes."""
+    """Return (k, 3) in 0..255 from k hexadecimal codes."""
     return np.array([list(bytes.fromhex(code)) for code in codes.split()], np.float32)
 
 
 class Dice:
-    """Random numbers of n images; the same name gives the same numbers again, and a new draw never shifts another."""
+    """Random numbers for n images; the same name always gives the same numbers, and a new draw never changes another."""
 
     def __init__(self, seed: int, indices: NDArray[np.int64]) -> None:
         start = _splitmix(np.array([seed], np.uint64) + _GOLDEN)
@@ -57,18 +57,18 @@ class Dice:
         return (values.astype(np.float32) * np.float32(2 / 255) - 1).reshape(-1, *shape)  # (n, *shape) in -1..1
 
     def colour(self, name: str, palette: Array, vary: float = 0.15) -> Array:
-        """(n, 3): one of the palette's colours, lighter or darker by up to `vary` and a little off in hue."""
+        """Return (n, 3): one of the palette's colours, lighter or darker by up to `vary`, with a slightly different hue."""
         chosen = palette[self.choice(name, len(palette))] + 9 * self.noise(name + " hue", 3)
         return chosen * self.uniform(name + " light", 1 - vary, 1 + vary)
 
 
-# --- primitives: lengths are in pixels of a 32 x 32 picture, whatever size is drawn -----------------------------------
+# --- primitives: lengths are in pixels of a 32 x 32 picture, whatever the size drawn ----------------------------------
 
 
 class Shape:
-    """A union of convex pieces, each held as the left and right end (n, rows) of what it covers in every row.
+    """A union of convex pieces, each stored as the left and right end (n, rows) of its extent in every row.
 
-    Two numbers a row, not one a sample: that is what makes 50,000 pictures a matter of seconds.
+    Two numbers per row, instead of one per sample, make 50,000 pictures a matter of seconds.
     """
 
     def __init__(self, *pieces: tuple[Array, Array]) -> None:
@@ -81,12 +81,12 @@ class Shape:
         return Shape(*((np.maximum(a, c), np.minimum(b, d)) for a, b in self.pieces for c, d in other.pieces))
 
     def where(self, present: Mask | bool) -> Shape:
-        """Only in the images where `present` (n, 1) is true."""
+        """Return the shape, empty in images where `present` (n, 1) is false."""
         return Shape(*((left, np.where(present, right, np.float32(-np.inf))) for left, right in self.pieces))
 
 
 class Canvas:
-    """n pictures being painted back to front: one paint call writes the colour and the part of what it covers."""
+    """n pictures, painted back to front: each paint call sets the colour and the part of what it covers."""
 
     def __init__(self, n: int, size: int) -> None:
         self.n, self.size, self.samples = n, size, size * SAMPLES
@@ -94,12 +94,12 @@ class Canvas:
         centres = (np.arange(self.samples, dtype=np.float32) + np.float32(0.5)) * self.step
         self.x = self.y = centres[None]  # (1, samples)
         self.up_to = np.tri(self.samples + 1, self.samples, -1, np.uint8) * np.uint8(255)  # row k covers k samples
-        self.top = np.zeros((n, self.samples, self.samples), np.uint8)  # the number of the paint call that is seen
+        self.top = np.zeros((n, self.samples, self.samples), np.uint8)  # the number of the topmost paint call
         self.colours: list[Array] = []
         self.parts: list[str] = []
 
     def paint(self, shape: Shape, part: str, colour: Array, only: Mask | None = None) -> None:
-        """Colours (n, 3); `only` restricts the shape to some samples, broadcast to (n, rows, columns)."""
+        """Paint a shape in a colour (n, 3); `only` restricts it to some samples, broadcast to (n, rows, columns)."""
         number = np.uint8(len(self.parts))
         for left, right in shape.pieces:
             first = np.clip(np.ceil(left / self.step - np.float32(0.5)), 0, self.samples)
@@ -109,24 +109,24 @@ class Canvas:
             inside = self.up_to.take(end[:, rows].astype(np.intp), axis=0)
             inside ^= self.up_to.take(first[:, rows].astype(np.intp), axis=0)
             inside &= number if only is None else np.broadcast_to(only, self.top.shape)[:, rows] * number
-            # Later paint has the higher number, so the painter's algorithm is a maximum.
+            # later paint has the higher number, so the painter's algorithm is a maximum
             np.maximum(self.top[:, rows], inside, out=self.top[:, rows])
         self.colours.append(np.broadcast_to(colour, (self.n, 3)))
         self.parts.append(part)
 
     def below(self, height: Number, depth: Number = np.inf) -> Shape:
-        """The whole width of the picture, from `height` down to `depth` below it."""
+        """Return the picture's whole width, from `height` down to `depth` below it."""
         left = np.where((self.y > height) & (self.y <= height + depth), np.float32(-np.inf), np.float32(np.inf))
         return Shape((left, np.full_like(left, np.inf)))
 
     def zigzag(self, period: Number, phase: Number = 0.0) -> Array:
-        """A triangle wave over the columns, 0..1, to broadcast over rows: (n or 1, 1, columns)."""
+        """Return a triangle wave over the columns, 0..1, to broadcast over rows: (n or 1, 1, columns)."""
         turns = self.x / period + phase
         return np.abs(turns - np.floor(turns) - np.float32(0.5))[..., None, :] * 2
 
 
 class Frame:
-    """An object's own coordinates: origin (x, y), `scale` pixels a unit, u forwards (`facing` 1 or -1), v down."""
+    """An object's own coordinates: origin (x, y), `scale` pixels per unit, u forwards (`facing` 1 or -1), v down."""
 
     def __init__(
         self, canvas: Canvas, x: Number, y: Number, scale: Number = 1.0, facing: Number = 1.0, tilt: Number = 0.0
@@ -149,7 +149,7 @@ class Frame:
         return Shape((middle - half, middle + half))
 
     def polygon(self, *corners: Point) -> Shape:
-        """Convex, either way round."""
+        """Return a convex polygon; its corners may be in either direction."""
         points = [self._place(u, v) for u, v in corners]
         left: Array = np.full(1, np.inf, np.float32)
         right = -left
@@ -164,7 +164,7 @@ class Frame:
         return self.polygon((u0, v0), (u1, v0), (u1, v1), (u0, v1))
 
     def limb(self, start: Point, end: Point, width0: Number, width1: Number) -> Shape:
-        """A straight piece, `width0` to `width1` to either side of its axis."""
+        """Return a straight piece that extends `width0` (at its start) to `width1` (at its end) either side of its axis."""
         du, dv = end[0] - start[0], end[1] - start[1]
         length = np.sqrt(np.float32(1) * (du * du + dv * dv))
         nu, nv = dv / length, -du / length

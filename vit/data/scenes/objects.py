@@ -35,7 +35,7 @@ _PUPIL = rgb("181618 221c16")
 
 
 def _stand(canvas: Canvas, dice: Dice, ground: Ground, small: float, large: float, tilt: float = 0.0) -> Frame:
-    """The object's frame: facing either way, now and then so far to one side that the border cuts it."""
+    """Return the object's frame: facing either way, and sometimes so far to one side that the border cuts it."""
     facing = np.where(dice.chance("left", 0.5), np.float32(-1), np.float32(1))
     size, slope = dice.uniform("size", small, large), dice.uniform("tilt", -tilt, tilt)
     return Frame(canvas, dice.uniform("x", 11, 21), ground.level, size, facing, slope)
@@ -173,7 +173,7 @@ def ship(canvas: Canvas, dice: Dice, ground: Ground) -> None:
 
 
 class _Build(NamedTuple):
-    """The proportions of one four-legged animal; widths are half of what one sees."""
+    """The proportions of one four-legged animal; widths are half of the visible ones."""
 
     torso: Point  # length, depth
     leg: Point  # length, width
@@ -243,7 +243,7 @@ def standing(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
 
 
 def sitting(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
-    """A cat or a dog that looks at us."""
+    """Paint a cat or a dog that faces the viewer."""
     animal, coat = _stand(canvas, dice, ground, 0.9, 1.35), dice.colour("coat", _COAT[kind])
     pale = blend(coat, dice.colour("pale", _PALE), 0.6)
     turn, chin = dice.uniform("turn", -1.2, 1.2), dice.uniform("chin", -12.4, -10.8)

@@ -1,4 +1,4 @@
-"""Skies, streets, meadows, seas and ponds, and what stands in front."""
+"""Skies, streets, meadows, seas and ponds, and their foreground."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from vit.data.scenes.drawing import Array, Canvas, Dice, Frame, Mask, blend, rgb
 
-# One mood a column: clear, deep blue, haze, overcast, gold, dusk, blue hour.
+# one mood per column: clear, deep blue, haze, overcast, gold, dusk, blue hour
 ZENITH = rgb("4c86ce 2c68be 92aec8 9298a0 6e96cd 5c5a96 324274")
 HORIZON = rgb("b0d4ec 8cbee6 d6e0e6 c8ccd0 fad6a0 f6a676 9690b4")
 LIGHT = rgb("ffffff ffffff f6faff d8dee8 fff4d4 f0d0be b4bce2")
@@ -24,7 +24,7 @@ _HUB = rgb("96989e bebec0 707076")
 
 
 class Ground(NamedTuple):
-    """What the object stands on, and `level` (n, 1), where its feet, wheels or waterline are; in the air, its middle."""
+    """What the object stands on, and `level` (n, 1), the height of its feet, wheels or waterline; in the air, its middle."""
 
     part: str
     colour: Array
@@ -32,7 +32,7 @@ class Ground(NamedTuple):
 
 
 def mood(dice: Dice, of: Array) -> Array:
-    """One of the moods of `ZENITH`, `HORIZON` or `LIGHT`, the same one for all three: (n, 3)."""
+    """Choose a mood's colour from `ZENITH`, `HORIZON` or `LIGHT`, the same mood for all three: (n, 3)."""
     return of[dice.choice("mood", len(of))] + 8 * dice.noise("mood hue", 3)
 
 
@@ -69,7 +69,7 @@ def _trees(canvas: Canvas, dice: Dice, base: Array) -> None:
 
 
 def disc(canvas: Canvas, dice: Dice, frame: Frame, u: float, part: str, here: Mask | bool = True) -> None:
-    """A wheel, and all that is meant to look like one: a dark ring around a light hub, standing at v = 0."""
+    """Paint a wheel, or a look-alike: a dark ring around a light hub, standing at v = 0."""
     radius = dice.uniform("disc", 2.1, 2.6)
     tyre, hub = (frame.ellipse(u, -radius, radius * share, radius * share).where(here) for share in (1.0, 0.45))
     canvas.paint(tyre, part, dice.colour("tyre", _TYRE))
@@ -130,7 +130,7 @@ def pond_scene(canvas: Canvas, dice: Dice) -> Ground:
 
 
 def foreground(canvas: Canvas, dice: Dice, ground: Ground) -> None:
-    """What hides a little of the object: the waves always, blades of grass and a ball or a buoy now and then."""
+    """Paint what hides a little of the object: always the waves, sometimes blades of grass and a ball or a buoy."""
     if ground.part == "water":
         surface = ground.level[:, None] + canvas.zigzag(dice.uniform("wave", 4, 9), dice.uniform("phase")) * 0.9
         rows, band = canvas.y[..., None], canvas.below(ground.level)

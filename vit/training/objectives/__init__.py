@@ -1,6 +1,6 @@
 """What a run learns: one file per objective, named as in `vit.config.OBJECTIVES`, each with a class `OBJECTIVE`.
 
-docs/objectives.md shows how to write one.
+docs/objectives.md shows how to add one.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class Objective(nn.Module):
-    """A model and its loss as one module, which is what is compiled and wrapped for several processes.
+    """A model and its loss as one module, to be compiled and wrapped for several processes.
 
     Args:
         model: from `build_model`; its parameters are this module's.
         config: all settings.
-        data: what is learned from.
+        data: the training and test data.
 
     Attributes:
-        kind: of run, in a word.
-        compares_images: the setting, if any, by which the loss depends on which images are computed together.
-        lengths: the most tokens that each part of the model gets in training, by its name.
+        kind: the kind of run, in one word.
+        compares_images: the setting, if any, that makes the loss depend on which images are computed together.
+        lengths: the most tokens that each part of the model gets in training, by the part's name.
         notes: lines that the user should see.
     """
 
@@ -47,25 +47,25 @@ class Objective(nn.Module):
         self.model, self.config = model, config
         self.notes: list[str] = []
 
-    # --- the model: how it is built, and what is taken over from a loaded one ---
+    # --- the model, and what it takes over from a loaded one ---
 
     @classmethod
     def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
-        """Fields of `ViTConfig` that follow from the objective, not from the settings.
+        """Return the fields of `ViTConfig` that follow from the objective, not from the settings.
 
         Raises:
-            DataError: the data has not what the objective needs.
+            DataError: the data lacks what the objective needs.
         """
         return {}
 
     @classmethod
     def build_model(cls, config: Config, encoder: ViTConfig) -> Model:
-        """Build the model that is trained, with random weights."""
+        """Build the model to train, with random weights."""
         raise NotImplementedError
 
     @classmethod
     def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
-        """Copy what lies behind the encoder from a checkpoint, where it fits; return a note on what was done."""
+        """Copy what follows the encoder from a loaded checkpoint, where it fits; return a note on what was done."""
         raise NotImplementedError
 
     @property
@@ -75,57 +75,57 @@ class Objective(nn.Module):
     # --- the step ---
 
     def mask_ratio(self, step: int) -> float:
-        """Return the share of patches that the encoder does not see in this step; 0 where it sees all."""
+        """Return the share of patches hidden from the encoder in this step; 0 if it sees all."""
         return 0.0
 
     def targets(self, labels: Tensor, draws: Draws) -> Tensor | None:
-        """Return what `forward` compares with, on the CPU, from the labels of all images: (B, ...), or None."""
+        """Return the targets of `forward`, on the CPU, from the labels of all images: (B, ...), or None."""
         return None
 
     def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, and what else is measured by name: means over the images, the same names in every step.
+        """Return the loss, and metrics by name: means over the images, with the same names in every step.
 
-        A pure function of its arguments and the weights; a batch may come in parts.
+        It is a pure function of its arguments and the weights; a batch may come in parts.
 
         Args:
             images: normalised (B, C, H, W).
             targets: from `targets`, on the device.
-            draws: of these images; only what the model reads is there.
+            draws: of these images, with only what the model reads.
         """
         raise NotImplementedError
 
     def after_step(self, step: int) -> None:
-        """Called when step `step` (from 1) has changed the weights: a teacher's average, kept in buffers or submodules."""
+        """Called after step `step` (from 1) has changed the weights, e.g. to update a teacher kept in a submodule."""
 
-    # --- what is measured and drawn ---
+    # --- measuring and drawing ---
 
     def validate(self, run: Run) -> dict[str, float]:
-        """Measure the model in the course of a run on the validation images (`run.data.test`), for metrics.jsonl."""
+        """Measure the model on the validation images (`run.data.test`) during the run, for metrics.jsonl."""
         raise NotImplementedError
 
     def measure(self, run: Run) -> dict[str, Any]:
-        """Measure the trained model on `run.data.test`: plain values for summary.json."""
+        """Measure the trained model on `run.data.test`; return plain values for summary.json."""
         raise NotImplementedError
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
-        """Draw what was learned: figures by the stem of their file's name; `measured` is of `measure`."""
+        """Draw what was learned: figures by the stem of their file name; `measured` is from `measure`."""
         raise NotImplementedError
 
     @staticmethod
     def learns(settings: Mapping[str, Any], init: str) -> str:
-        """Return what a run with these settings (by "section.key") learns, to follow "it learns"; `init`: its checkpoint."""
+        """Complete the sentence "it learns ..." for settings by "section.key"; `init` is the checkpoint, if any."""
         raise NotImplementedError
 
     @staticmethod
     def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
-        """Return the curves of a run beside learning rate and gradient norm.
+        """Return the curves of a run, in addition to learning rate and gradient norm.
 
-        Those without a `key`, measured on held-out images alone, are drawn of a run that has them.
+        A curve without a `key` is measured only on held-out images, and drawn only if the run has such measurements.
 
         Args:
             settings: by "section.key".
-            end: label of what was measured at the end.
-            measured: of `measure`; empty for a run that is not finished.
+            end: label of the measurements at the end.
+            measured: from `measure`; empty for an unfinished run.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Name the class of images: cross-entropy with the labels, which Mixup and CutMix may have blended."""
+"""Classify images: cross-entropy with the labels, which Mixup and CutMix may have blended."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Classify(Objective):
 
     @classmethod
     def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
-        """Copy the head where its classes have the same names and it reads the same pooled token."""
+        """Copy the head if its classes have the same names and it reads the same pooled token."""
         old, new = loaded.encoder.config, model.encoder.config
         same = (old.num_classes, old.global_pool) == (new.num_classes, new.global_pool)
         fits = same and loaded.origin.class_names == data.train.class_names
@@ -77,7 +77,7 @@ class Classify(Objective):
         return self.config.classify.drop_patches if step < self.whole_from else 0.0
 
     def targets(self, labels: Tensor, draws: Draws) -> Tensor:
-        """Return a distribution over the classes per image: float32 (B, K)."""
+        """Return each image's distribution over the classes: float32 (B, K)."""
         own = labels[draws.indices]
         partners, share = own, torch.ones(len(own))
         if draws.partner is not None and draws.share is not None:
@@ -85,7 +85,7 @@ class Classify(Objective):
         return mixed_labels(own, partners, share, self.classes, self.config.classify.label_smoothing)
 
     def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the cross-entropy, and how often the likeliest class is the target's."""
+        """Return the cross-entropy and the top-1 accuracy."""
         mask = None if draws.mask_noise is None else mask_from_noise(draws.mask_noise, self.keep)
         assert targets is not None
         logits = self.model.forward_head(self.model(images, mask, draws.drop_path)).float()  # (B, K)
@@ -105,7 +105,7 @@ class Classify(Objective):
         return run.evaluate(["head"], run.data, Options(flip=self.config.run.test_flip))
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
-        """Draw confusion (which classes are taken for which) and reliability (how sure it is, how often it is right)."""
+        """Draw confusion (which classes are mistaken for which) and reliability (accuracy by confidence)."""
         from vit.figures import confusion_figure, reliability_figure, why_not_drawn
 
         about = f"{run.caption} · accuracy {measured['test_accuracy']:.2%}"

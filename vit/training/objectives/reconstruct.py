@@ -1,4 +1,4 @@
-"""Fill in hidden patches (He et al. 2022); beside it, where the settings ask for them, tell images from each other."""
+"""Fill in hidden patches (He et al. 2022), with an optional second loss that tells images apart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vit.training.run import Run
 
 SHOWN = 10
-"""Test images in reconstructions.png; of CIFAR-10, one of each class."""
+"""Test images in reconstructions.png; for CIFAR-10, one per class."""
 
 
 class Reconstruct(Objective):
@@ -50,7 +50,7 @@ class Reconstruct(Objective):
 
     @classmethod
     def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
-        """Copy the decoder where there is one of the same shape."""
+        """Copy the decoder if there is one of the same architecture."""
         old, new = loaded.decoder, model.decoder
         if old is None or new is None or old.config != new.config:
             return "its encoder goes on, with a new decoder"
@@ -61,7 +61,7 @@ class Reconstruct(Objective):
         return self.config.mask.ratio
 
     def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss over the hidden patches; with the contrast between views, the weighted sum and both."""
+        """Return the loss over the hidden patches; with `reconstruct.contrast`, the weighted sum and both its terms."""
         assert draws.mask_noise is not None
         settings, mask = self.config.reconstruct, mask_from_noise(draws.mask_noise, self.keep)
         loss, tokens = self.model.loss(images, mask, draws.drop_path)
@@ -73,25 +73,25 @@ class Reconstruct(Objective):
         return loss + settings.contrast * contrast, metrics
 
     def validate(self, run: Run) -> dict[str, float]:
-        """Measure the loss, and, with labels, the nearest neighbours of the encoder's features."""
+        """Measure the loss and, with labels, the k-NN accuracy of the encoder's features."""
         found = self.measure(run, baselines=False)
         neighbours = found["neighbours"]
         accuracy = {"val_knn_accuracy": neighbours["encoder_accuracy"]} if neighbours else {}
         return {"val_loss": found["test_loss"], **accuracy}
 
     def measure(self, run: Run, baselines: bool = True) -> dict[str, Any]:
-        """Measure the loss beside its baselines, and, with labels, the nearest neighbours by features and by raw pixels.
+        """Measure the loss and its baselines and, with labels, the k-NN accuracy of features and, as a baseline, of raw pixels.
 
-        Without `baselines`, none by raw pixels.
+        Without `baselines`, leave out the raw pixels.
         """
         data, searched, mask = run.data, self.config.run.knn_images, self.config.mask
         methods = ["reconstruction", *(["knn"] if data.train.labelled and data.test.labelled else [])]
-        if 0 < searched < len(data.train):  # the features of the others are not needed
+        if 0 < searched < len(data.train):  # the other images' features are not needed
             data = replace(data, train=data.train.subset(evenly_spaced(len(data.train), searched)))
         return run.evaluate(methods, data, Options(masks=((mask.kind, mask.ratio),), raw_pixels=baselines))
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
-        """Draw reconstructions: test images, what the model sees of them, and how it fills in the rest."""
+        """Draw reconstructions: test images, what the model sees of them, and what it fills in."""
         from vit.figures import reconstruction_figure
 
         # fill some test images in
@@ -118,7 +118,7 @@ class Reconstruct(Objective):
 
     @staticmethod
     def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
-        """Return the loss over the hidden patches, how often the other view is found, and the nearest neighbours' accuracy."""
+        """Return the loss over the hidden patches, how often the other view is found, and the k-NN accuracy."""
         from vit.figures import Curve
 
         lines, accuracy = {}, {}

@@ -1,4 +1,4 @@
-"""The loss beside the filling in of patches: it compares the images of a batch with each other."""
+"""The contrastive loss, which compares the images of a batch with each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Projector(nn.Sequential):
-    """Features (B, D) -> (B, 128), in which views are compared, and thrown away with training (SimCLR, Chen et al. 2020).
+    """Map features (B, D) to (B, 128), where views are compared; discarded after training (SimCLR, Chen et al. 2020).
 
     Args:
         width: D.
@@ -19,15 +19,14 @@ class Projector(nn.Sequential):
 
 
 def info_nce(projected: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Find the other view of each image among those of all images of the batch (InfoNCE, van den Oord et al. 2018).
+    """Find each image's other view among all views in the batch (InfoNCE, van den Oord et al. 2018).
 
     Args:
-        projected: (B, D), of which rows 2i and 2i + 1 are views of one image; at least two images.
-        temperature: what the cosines are divided by.
+        projected: (B, D); rows 2i and 2i + 1 are views of one image; at least two images.
+        temperature: divides the cosine similarities.
 
     Returns:
-        The cross-entropy, a scalar from 0 (found with certainty; log(B - 1) is guessing), and how often the other view is the
-        likeliest.
+        The cross-entropy, a scalar (0 is certainty, log(B - 1) guessing), and how often the other view is the likeliest.
     """
     with torch.autocast(projected.device.type, enabled=False):
         unit = F.normalize(projected.float(), dim=1)
