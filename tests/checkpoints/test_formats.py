@@ -189,63 +189,50 @@ def test_mae_linear_probe_keeps_its_head(said, images, tmp_path):
 # --- DINO and DINOv2 -------------------------------------------------------------------------------------------------
 
 
-def dino_file(student: nn.Module, teacher: nn.Module) -> dict:
-    """As main_dino.py saves it."""
-    head = under("head.", {"mlp.0.weight": torch.ones(4, 32), "last_layer.weight_g": torch.ones(4, 1)})
-    return {
-        "student": under("module.", under("backbone.", student.state_dict()) | head),
-        "teacher": under("backbone.", teacher.state_dict()) | head,
-        "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
-        "epoch": 7,
-        "args": argparse.Namespace(arch="vit_tiny", patch_size=4, teacher_temp=0.04),
-        "dino_loss": {"center": torch.zeros(1, 4)},
-    }
-
-
-@pytest.mark.parametrize("branch", [None, "student"])
-def test_dino_training_file(branch, images, tmp_path):
-    student, teacher = (timm_model(num_classes=0) for _ in range(2))
-    torch.save(dino_file(student, teacher), tmp_path / "dino.pth")
-    ours = load_model(tmp_path / "dino.pth", branch=branch, num_heads=4)
-    close(ours(images), (student if branch == "student" else teacher).forward_features(images))
-    dropped = ours.origin.report.dropped
-    other = "teacher" if branch == "student" else "student"
-    assert any(why == f"another copy of the network; branch {other} takes it" for why in dropped.values())
-    assert "state of the training" in dropped["optimizer.state.0.exp_avg"]
-    assert "state of a loss" in dropped["dino_loss.center"]
-    count = sum(
-        isinstance(v, Tensor) for part in ("student", "teacher") for v in dino_file(student, teacher)[part].values()
+@pytest.mark.parametrize(
+    ("family", "branch", "pooling"),
+    [("dino", "student", "token"), ("ibot", "student", "token"), ("ibot", None, "mean")],
+)
+def test_files_of_a_student_and_its_teacher(family, branch, pooling, images, tmp_path):
+    """As main_dino.py and main_ibot.py save them; iBOT's has two heads, a token for hidden patches, and here layer scale."""
+    ibot, args = family == "ibot", {"norm_last_layer": False} if family == "ibot" else {"teacher_temp": 0.04}
+    settings = dict(
+        num_classes=0, global_pool="avg" if pooling == "mean" else "token", init_values=0.1 if ibot else None
     )
-    assert len(dropped) + len(ours.origin.report.used) == count + 2
-
-
-@pytest.mark.parametrize(("branch", "pooling"), [(None, "mean"), ("student", "token")])
-def test_ibot_training_file(branch, pooling, images, tmp_path):
-    """As main_ibot.py saves it; its transformer is timm's, here with layer scale, and a token for hidden patches."""
-    settings = dict(num_classes=0, init_values=0.1, global_pool="avg" if pooling == "mean" else "token")
     student, teacher = (timm_model(**settings) for _ in range(2))
-    head = {"mlp.0.weight": torch.ones(4, 32), "last_layer2.weight_v": torch.ones(4, 1), "mlp2.bias": torch.ones(4)}
+    head = {"mlp.0.weight": torch.ones(4, 32), "last_layer.weight_g": torch.ones(4, 1)}
+    if ibot:
+        head |= {"last_layer2.weight_v": torch.ones(4, 1), "mlp2.bias": torch.ones(4)}
     file = {}
     for name, model, wrapped in (("student", student, "module."), ("teacher", teacher, "")):
         state = renamed(model.state_dict(), [(r"ls(\d)\.gamma", r"gamma_\1")])
         file[name] = under(wrapped, under("backbone.", state) | under("head.", head))
-    file["student"]["module.backbone.masked_embed"] = torch.ones(1, 32)
-    file["ibot_loss"] = {"center": torch.zeros(1, 4), "center2": torch.zeros(1, 1, 4)}
-    file["args"] = argparse.Namespace(arch="vit_tiny", norm_last_layer=False)
-    torch.save(file, tmp_path / "ibot.pth")
-    ours = load_model(tmp_path / "ibot.pth", branch=branch, num_heads=4)
+    if ibot:
+        file["student"]["module.backbone.masked_embed"] = torch.ones(1, 32)
+    count = len(file["student"]) + len(file["teacher"])
+    file["optimizer"] = {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+    file |= {"epoch": 7, "args": argparse.Namespace(arch="vit_tiny", **args)}
+    file[f"{family}_loss"] = {"center": torch.zeros(1, 4)}
+    torch.save(file, tmp_path / "file.pth")
+    ours = load_model(tmp_path / "file.pth", branch=branch, num_heads=4)
     theirs = student if branch else teacher
     close(ours(images), theirs.forward_features(images))
     close(ours.forward_head(ours(images)), theirs(images))
     dropped = ours.origin.report.dropped
-    assert "state of a loss" in dropped["ibot_loss.center2"]
-    hidden = dropped["student.module.backbone.masked_embed"]
-    assert ("token for hidden patches" if branch else "another copy of the network") in hidden
-    backbone = {
-        key: value for key, value in file["student"].items() if ".head." not in key
-    }  # extract_backbone_weights.py
-    alone = load_model({key.removeprefix("module.backbone."): value for key, value in backbone.items()}, num_heads=4)
-    close(alone(images), student.forward_features(images))
+    other = "teacher" if branch == "student" else "student"
+    assert any(why == f"another copy of the network; branch {other} takes it" for why in dropped.values())
+    assert "state of the training" in dropped["optimizer.state.0.exp_avg"]
+    assert "state of a loss" in dropped[f"{family}_loss.center"]
+    assert len(dropped) + len(ours.origin.report.used) + len(ours.origin.report.converted) == count + 2
+    if ibot:
+        hidden = dropped["student.module.backbone.masked_embed"]
+        assert ("token for hidden patches" if branch else "another copy of the network") in hidden
+        # extract_backbone_weights.py
+        backbone = {key: value for key, value in file["student"].items() if ".head." not in key}
+        alone = load_model(
+            {key.removeprefix("module.backbone."): value for key, value in backbone.items()}, num_heads=4
+        )
+        close(alone(images), student.forward_features(images))
 
 
 @pytest.mark.parametrize("family", ["I-JEPA", "MSN"])

@@ -8,6 +8,7 @@ import timm
 import torch
 import torchvision
 from PIL import Image
+from small import change
 from timm.data import create_transform, resolve_data_config
 from torch.utils.data import DataLoader
 from torchvision import tv_tensors
@@ -224,6 +225,7 @@ def test_transformers_prepares_the_same_pixels(size, photo, tmp_path):
 @pytest.mark.parametrize("share", [0, 1.5, True, "most", float("nan")])
 def test_a_share_that_is_none_is_refused(share, tmp_path):
     config = ViTConfig(image_size=SIZE, patch_size=(4, 4), embed_dim=16, depth=1, num_heads=2)
-    save_model(tmp_path, VisionTransformer(config), NORMALIZE, crop_share=share)
+    save_model(tmp_path, VisionTransformer(config), NORMALIZE)
+    change(tmp_path, crop_share=share)
     with pytest.raises(CheckpointError, match=r"config\.json"):
         load_model(tmp_path)
