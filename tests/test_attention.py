@@ -28,19 +28,11 @@ def random_qkv(queries: int = 5, keys: int = 9) -> tuple[Tensor, Tensor, Tensor]
     return torch.randn(2, 3, queries, 4), torch.randn(2, 3, keys, 4), torch.randn(2, 3, keys, 4)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(5, 9), (9, 5), (1, 1), (4, 1)])
-def test_formula_is_torchs_scaled_dot_product_attention(queries, keys):
-    q, k, v = (x.double() for x in random_qkv(queries, keys))
+@pytest.mark.parametrize(("queries", "keys", "size"), [(5, 9, 1), (9, 5, 1e4), (1, 1, 1), (4, 1, 1)])
+def test_formula_is_torchs_scaled_dot_product_attention(queries, keys, size):  # large scores do not overflow
+    q, k, v = (size * x.double() for x in random_qkv(queries, keys))
     expected = F.scaled_dot_product_attention(q, k, v)
     torch.testing.assert_close(attention_weights(q, k) @ v, expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("size", [10, 1e4])  # large scores do not overflow
-def test_every_query_gives_its_keys_shares_that_sum_to_one(size):
-    weights = attention_weights(*(size * x for x in random_qkv()[:2]))
-    assert weights.shape == (2, 3, 5, 9)
-    assert (weights >= 0).all()
-    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 5))
 
 
 @pytest.fixture
@@ -120,7 +112,7 @@ def permute_heads(layer: MultiHeadSelfAttention, parts: str) -> None:
         layer.W_O.copy_(layer.W_O[order])
 
 
-@pytest.mark.parametrize("parts", ["QKVO", "Q", "K", "V", "O", "QK", "VO"])
+@pytest.mark.parametrize("parts", ["QKVO", "Q", "V", "QK", "VO"])
 def test_heads_have_no_order_and_permute_only_together(parts):
     layer, x = random_attention(), random_tokens()
     before = layer(x)
@@ -146,14 +138,11 @@ def test_permuted_tokens_give_permuted_outputs(qkv):
     torch.testing.assert_close(layer(x[:, order]), layer(x)[:, order], rtol=0, atol=1e-5)
 
 
-def test_impossible_layers_are_refused():
+def test_impossible_layers_and_what_identity_has_not_are_refused():
     with pytest.raises(ValueError, match="5 heads do not divide a width of 12"):
         MultiHeadSelfAttention(ViTConfig(embed_dim=12, num_heads=5))
     with pytest.raises(ValueError, match="'none'"):
         MultiHeadSelfAttention(ViTConfig(embed_dim=12, num_heads=3, qkv="none"))
-
-
-@pytest.mark.parametrize("name", ["W_Q", "W_K", "W_V"])
-def test_identity_has_no_matrices_to_read(name):
-    with pytest.raises(ValueError, match="Q = K = V = X"):
-        getattr(random_attention(qkv="identity"), name)
+    for name in ("W_Q", "W_K", "W_V"):
+        with pytest.raises(ValueError, match="Q = K = V = X"):
+            getattr(random_attention(qkv="identity"), name)

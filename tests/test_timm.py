@@ -1,14 +1,16 @@
 """The models of the package through timm's registry: the same features, and what timm needs to know of their input."""
 
-import subprocess
-import sys
+import runpy
+import shutil
 
 import pytest
 import timm
 import torch
 
+import vit.pretrained
 import vit.timm
 from vit import load_model
+from vit.load_options import CheckpointError
 from vit.pretrained import entry_points
 
 
@@ -47,14 +49,13 @@ def test_timm_changes_them_as_it_changes_its_own():
     assert [tuple(found.shape) for found in maps(torch.randn(1, 3, 32, 32))] == [(1, 192, 8, 8)] * 2
 
 
-def test_a_damaged_model_is_not_registered(tmp_path):
+def test_a_damaged_model_is_not_registered(tmp_path, monkeypatch):
     """timm compares no checksum, so it is compared before timm is told."""
-    program = (
-        "import shutil, sys, vit.pretrained as p; from pathlib import Path;"
-        f"place = Path({str(tmp_path)!r}) / 'models'; shutil.copytree(p.FOLDER, place); p.FOLDER = place;"
-        "file = place / 'vit-tiny-p4-cifar10' / 'model.safetensors'; content = bytearray(file.read_bytes());"
-        "content[-1] ^= 1; file.write_bytes(content)\n"
-        "try:\n    import vit.timm\nexcept p.CheckpointError as error:\n    sys.exit('SHA-256' not in str(error))\n"
-        "sys.exit(3)"
-    )
-    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+    shutil.copytree(vit.pretrained.FOLDER, tmp_path / "models")
+    monkeypatch.setattr(vit.pretrained, "FOLDER", tmp_path / "models")
+    file = tmp_path / "models" / "vit-tiny-p4-cifar10" / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match="SHA-256"):
+        runpy.run_module("vit.timm")

@@ -112,8 +112,7 @@ def test_the_card_of_a_pretraining_has_its_figures_and_its_recipe(runs, tmp_path
     summary = json.loads((runs / "pre" / "summary.json").read_text())
     neighbours, baselines = summary["neighbours"], summary["test_loss_of_baselines"]
     for part in (
-        "# tiny\n", 'load_model("tiny")', "vit attention tiny photo.jpg", "width 16, 2 blocks, 2 heads",
-        "stored in half precision", "those of the last step", "Trained on Noise (JPEG q75).\n" + note + ".\n",
+        'load_model("tiny")', "Trained on Noise (JPEG q75).\n" + note + ".\n",
         "24 training and 12 test images", DATA.content_hash, "Classes: one, other",
         "vit train --config config.yaml --data.root IMAGES\n",
         "On test images, at the end of the run:",
@@ -121,12 +120,12 @@ def test_the_card_of_a_pretraining_has_its_figures_and_its_recipe(runs, tmp_path
         f"| copying the nearest visible patch | {baselines['nearest_visible_patch']:.4f} |",
         f"| nearest-neighbour accuracy | {neighbours['encoder_accuracy']:.2%} |",
         "| epochs | 2 |", "| steps | 6 |", "| seed | 7 |",
-        f"| torch | {summary['versions']['torch']} |", "| device | ", "| seconds of training | ",
+        f"| torch | {summary['versions']['torch']} |",
         "vit evaluate pre --data=images --root data --method all --out measured",
         "| nearest-neighbour accuracy (k 20, 24 training images; by raw pixels 25.00%) | 50.00% |",
         "| linear probe of frozen features (24 labels, layer 1) | 62.50% ± 1.25% over 2 seeds |",
         "| loss on hidden patches (block mask, 50% hidden; visible mean 0.8750; nearest visible 1.5000) | 0.7500 |",
-        "It names nothing", "one seed", "before its weights were rounded", "under Apache-2.0",
+        "before its weights were rounded", "under Apache-2.0",
     ):  # fmt: skip
         assert part in card, part
     config = json.loads((out / "config.json").read_text())
@@ -160,14 +159,12 @@ def test_the_card_of_a_fine_tuning_has_its_figures(runs, tmp_path):
     summary = json.loads((runs / "fine" / "summary.json").read_text())
     for part in (
         "pipeline_tag: image-classification", "vit predict tiny-finetuned photo.jpg\nvit attention",
-        "Its head tells 2 classes apart",
         "--data.root IMAGES --model.init CHECKPOINT\n", "CHECKPOINT is what it began with, pre:",
         "On test images,", f"| classifier accuracy | {summary['test_accuracy']:.2%} |",
         f"| expected calibration error | {summary['test_calibration_error']:.2%} |",
         f"| classifier accuracy with mirror images | {summary['test_accuracy_with_flip']:.2%} |",
         "| classifier accuracy | 93.75% |", "| expected calibration error | 3.12% |",
         "| classifier accuracy with mirror images | 94.44% |",
-        "one of its 2 classes",
     ):  # fmt: skip
         assert part in card, part
     for part in ("half precision", "rounded", "hidden patches", "decoder, which", str(runs)):

@@ -35,18 +35,12 @@ def saved_autoencoder(folder, norm_pix_loss=True, **settings):
 
 TIMM_CASES = {
     "class token": dict(global_pool="token", num_classes=3),
-    "avg": dict(global_pool="avg", num_classes=3),
-    "avg, fc_norm": dict(global_pool="avg", fc_norm=True, num_classes=3),
+    "avg, grey": dict(global_pool="avg", num_classes=3, channels=1),
     "no class token": dict(class_token=False, fc_norm=True),
-    "registers": dict(registers=3, global_pool="token"),
-    "registers without positions": dict(registers=3, no_embed_class=True, global_pool="token"),
-    "layer scale": dict(layer_scale=0.1, global_pool="token"),
-    "qk-norm": dict(qk_norm=True, global_pool="token"),
-    "no qkv bias": dict(qkv_bias=False, mlp_ratio=2.5, global_pool="token"),
-    "swiglu": dict(mlp="swiglu", mlp_ratio=2.5, global_pool="token", layer_scale=1.0),
-    "non-square": dict(image_size=(8, 24), patch_size=(4, 2), global_pool="token"),
-    "grey": dict(channels=1, global_pool="token"),
-    "sincos": dict(pos_embed="sincos", global_pool="token"),
+    "registers": dict(registers=3, global_pool="token", layer_scale=0.1, qk_norm=True),
+    "registers without positions": dict(registers=3, no_embed_class=True, global_pool="token", qkv_bias=False),
+    "non-square": dict(image_size=(8, 24), patch_size=(4, 2), global_pool="token", mlp_ratio=2.5),
+    "swiglu, sincos": dict(mlp="swiglu", mlp_ratio=2.5, global_pool="token", layer_scale=1.0, pos_embed="sincos"),
 }
 
 
@@ -55,6 +49,7 @@ TIMM_CASES = {
 def test_timm_loads_the_folder(case, tmp_path):
     ours = saved_encoder(tmp_path / "ours", **TIMM_CASES[case])
     assert convert_model(ours, "timm", tmp_path / "timm") == []
+    assert {path.name for path in (tmp_path / "timm").iterdir()} == {"model.safetensors", "config.json"}  # no pickle
     theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
     images = torch.randn(2, ours.config.channels, *ours.config.image_size)
     tokens = ours(images)
@@ -78,20 +73,22 @@ def test_an_autoencoder_goes_to_timm_without_its_decoder_and_says_so(tmp_path):
 
 
 AS_IT_IS = {
-    "pretrained": (saved_autoencoder, dict(registers=2, pos_embed="sincos")),
-    "class token": (saved_encoder, dict(global_pool="token", num_classes=3)),
-    "avg, fc_norm": (saved_encoder, dict(global_pool="avg", fc_norm=True, num_classes=3)),
-    "swiglu": (saved_encoder, dict(mlp="swiglu", mlp_ratio=2.5, global_pool="token")),
-    "non-square": (saved_encoder, dict(image_size=(8, 24), patch_size=(4, 2), class_token=False)),
+    "pretrained": (False, saved_autoencoder, dict(registers=2, pos_embed="sincos")),
+    "class token, half": (True, saved_encoder, dict(global_pool="token", num_classes=3)),
+    "avg, fc_norm, swiglu": (
+        False,
+        saved_encoder,
+        dict(global_pool="avg", fc_norm=True, num_classes=3, mlp="swiglu", mlp_ratio=2.5),
+    ),
+    "non-square, half": (True, saved_encoder, dict(image_size=(8, 24), patch_size=(4, 2), class_token=False)),
 }
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("case", AS_IT_IS)
-def test_a_folder_of_ours_is_loaded_by_timm_and_transformers_as_it_is(case, half, tmp_path):
+def test_a_folder_of_ours_is_loaded_by_timm_and_transformers_as_it_is(case, tmp_path):
     """A run's folder, and a converted one: one config.json and one model.safetensors for the three."""
-    save, settings = AS_IT_IS[case]
+    half, save, settings = AS_IT_IS[case]
     classes = ("cat", "dog", "ship") if settings.get("num_classes") else ()
     ours = save(tmp_path / "ours", **({"class_names": classes} if classes else {}), **settings)
     folder = tmp_path / "ours"
@@ -118,7 +115,7 @@ def test_a_folder_of_ours_is_loaded_by_timm_and_transformers_as_it_is(case, half
         theirs = hf.AutoModelForImageClassification.from_pretrained(folder).eval()
         close(theirs(images).logits, encoder.forward_head(tokens))
         assert theirs.config.id2label == dict(enumerate(classes))
-    if case != "non-square":
+    if "non-square" not in case:
         pixels = Image.fromarray(torch.randint(0, 256, (16, 16, 3), dtype=torch.uint8).numpy())
         prepared = hf.AutoImageProcessor.from_pretrained(folder)(pixels)["pixel_values"]
         close(torch.as_tensor(prepared)[0], ours.origin.transform(pixels))
@@ -137,13 +134,10 @@ def test_what_timm_would_compute_otherwise_has_no_settings_for_it(settings, tmp_
 
 
 HUGGINGFACE_CASES = {
-    "ViT": (hf.ViTModel, dict(global_pool="token")),
-    "no qkv bias": (hf.ViTModel, dict(global_pool="token", qkv_bias=False, mlp_ratio=2.0)),
-    "non-square": (hf.ViTModel, dict(global_pool="token", image_size=(8, 24), patch_size=(4, 2))),
-    "classifier": (hf.ViTForImageClassification, dict(global_pool="token", num_classes=3)),
-    "Dinov2": (hf.Dinov2Model, dict(global_pool="token", layer_scale=0.5)),
-    "registers": (hf.Dinov2WithRegistersModel, dict(global_pool="token", layer_scale=0.5, registers=4)),
-    "swiglu": (hf.Dinov2Model, dict(global_pool="token", layer_scale=0.5, mlp="swiglu", mlp_ratio=88 / 32)),
+    "ViT": (hf.ViTModel, dict(image_size=(8, 24), patch_size=(4, 2), qkv_bias=False, mlp_ratio=2.0)),
+    "classifier": (hf.ViTForImageClassification, dict(num_classes=3)),
+    "Dinov2": (hf.Dinov2Model, dict(layer_scale=0.5, mlp="swiglu", mlp_ratio=88 / 32)),
+    "registers": (hf.Dinov2WithRegistersModel, dict(layer_scale=0.5, registers=4)),
 }
 
 
@@ -152,7 +146,7 @@ HUGGINGFACE_CASES = {
 def test_transformers_loads_the_folder(case, tmp_path):
     kind, settings = HUGGINGFACE_CASES[case]
     names = ("cat", "dog", "naïve ship") if settings.get("num_classes") else ()
-    ours = saved_encoder(tmp_path / "ours", names, **settings)
+    ours = saved_encoder(tmp_path / "ours", names, global_pool="token", **settings)
     if settings.get("registers"):
         ours.pos_embed.data[:, 1 : 1 + ours.num_prefix_tokens - 1] = 0  # as DINOv2's: registers have no position
     convert_model(ours, "huggingface", tmp_path / "hf")
@@ -206,18 +200,16 @@ def test_a_classifier_that_mae_would_compute_otherwise_is_refused(pool, norm, tm
         convert_model(ours, "mae", tmp_path / "mae.pth")
 
 
-@pytest.mark.parametrize("size", [dict(image_size=(8, 24)), dict(patch_size=(4, 2))])
-def test_what_dinov2_and_vitmae_take_for_squares_is_refused(size, tmp_path):
+def test_what_dinov2_and_vitmae_take_for_squares_is_refused(tmp_path):
     for name, ours in (
-        ("Dinov2", saved_encoder(tmp_path / "encoder", layer_scale=0.5, global_pool="token", **size)),
-        ("ViTMAE", saved_autoencoder(tmp_path / "autoencoder", **size)),
+        ("Dinov2", saved_encoder(tmp_path / "encoder", layer_scale=0.5, global_pool="token", image_size=(8, 24))),
+        ("ViTMAE", saved_autoencoder(tmp_path / "autoencoder", patch_size=(4, 2))),
     ):
         with pytest.raises(CheckpointError, match=f"{name} computes square images of square patches"):
             convert_model(ours, "huggingface", tmp_path / name)
 
 
-@pytest.mark.parametrize("norm_pix_loss", [True, False])
-@pytest.mark.parametrize("size", [(16, 16), (8, 24)])
+@pytest.mark.parametrize(("norm_pix_loss", "size"), [(True, (16, 16)), (False, (8, 24))])
 def test_mae_round_trip(norm_pix_loss, size, tmp_path):
     ours = saved_autoencoder(tmp_path / "ours", norm_pix_loss, image_size=size)
     convert_model(ours, "mae", tmp_path / "mae.pth")
@@ -227,16 +219,6 @@ def test_mae_round_trip(norm_pix_loss, size, tmp_path):
     same(again, ours)
     assert again.norm_pix_loss is norm_pix_loss
     assert again.decoder.config.num_heads == 3
-
-
-def test_own_format_round_trip_of_every_kind(tmp_path):
-    for i, settings in enumerate(TIMM_CASES.values()):
-        ours = saved_encoder(tmp_path / f"a{i}", **settings)
-        convert_model(ours, "safetensors", tmp_path / f"b{i}")
-        again = load_model(tmp_path / f"b{i}")
-        same(again, ours)
-        assert again.config == ours.config
-        assert again.origin.data == "some images"
 
 
 @pytest.mark.parametrize(
@@ -254,7 +236,6 @@ def test_own_format_round_trip_of_every_kind(tmp_path):
         ("timm", dict(qkv="identity"), "qkv linear"),
         ("mae", dict(qkv="identity"), "qkv linear"),
         ("huggingface", dict(qkv="identity"), "qkv linear"),
-        ("pickle", dict(), "formats are timm"),
     ],
 )
 def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(to, settings, reason, tmp_path):
@@ -264,14 +245,13 @@ def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(to, setting
     assert not (tmp_path / "out.pth").exists()
 
 
-@pytest.mark.parametrize("to", ["safetensors", "timm", "huggingface", "mae"])
-def test_what_is_there_is_not_replaced(to, tmp_path):
+def test_what_is_there_is_not_replaced(tmp_path):
     ours = saved_encoder(tmp_path / "ours", global_pool="token")
     (tmp_path / "file.pth").write_text("mine")
     with pytest.raises(CheckpointError, match="exists"):
-        convert_model(ours, to, tmp_path / "file.pth")
+        convert_model(ours, "mae", tmp_path / "file.pth")
     with pytest.raises(CheckpointError, match="exists"):
-        convert_model(ours, to, tmp_path / "ours")
+        convert_model(ours, "safetensors", tmp_path / "ours")
     assert (tmp_path / "file.pth").read_text() == "mine"
     same(load_model(tmp_path / "ours"), ours)
 
@@ -295,11 +275,11 @@ def test_a_model_that_was_not_loaded_has_no_normalisation_to_write(tmp_path):
         convert_model(VisionTransformer(ViTConfig(**SIZES)), "timm", tmp_path / "out")
 
 
-@pytest.mark.parametrize("to", [["timm"], None, "keras", 3])
-def test_a_format_that_is_none(to, tmp_path):
+def test_a_format_that_is_none(tmp_path):
     model = saved_encoder(tmp_path / "own")
-    with pytest.raises(CheckpointError, match="formats are timm, mae, huggingface and safetensors, got"):
-        convert_model(model, to, tmp_path / "out")
+    for to in (["timm"], None, "keras", 3):
+        with pytest.raises(CheckpointError, match="formats are timm, mae, huggingface and safetensors, got"):
+            convert_model(model, to, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -332,9 +312,8 @@ def test_two_classes_of_one_name_stay_two_for_transformers(tmp_path):
 # --- half precision ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("save", [saved_encoder, saved_autoencoder])
-def test_half_precision_is_half_the_file_and_loads_as_float32(save, tmp_path):
-    ours = save(tmp_path / "ours")
+def test_half_precision_is_half_the_file_and_loads_as_float32(tmp_path):
+    ours = saved_encoder(tmp_path / "ours")
     (note,) = convert_model(ours, "safetensors", tmp_path / "half", half=True)
     sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("half", "ours")]
     assert sizes[0] < 0.6 * sizes[1]

@@ -1,7 +1,6 @@
 """Loading: nothing is silent, what is asked for is done, and what cannot be used is said in one line."""
 
 import json
-import os
 import subprocess
 import sys
 import textwrap
@@ -15,18 +14,16 @@ from safetensors.torch import load_file, save_file
 from small import SIZES, autoencoder, change, close, refused, timm_model, timm_state, transformers_model, under
 from timm.layers import resample_abs_pos_embed, resample_patch_embed
 from timm.models import adapt_input_conv
-from tiny import NORMALIZE
+from tiny import NORMALIZE, Payload
 from torch import nn
-from torchvision.transforms import v2
 
 from vit.checkpoints import load_model, save_model
-from vit.checkpoints.native import architecture
 from vit.cli import main
-from vit.config import Config, ModelConfig, ViTConfig
+from vit.config import ViTConfig
 from vit.data.images import DataError
 from vit.encoder import VisionTransformer
 from vit.load_options import LoadOptions
-from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.mae import MaskedAutoencoder
 
 
 def timm_folder(folder, model_args=None, **config):
@@ -54,7 +51,7 @@ def test_every_key_is_used_or_listed(tmp_path):
     assert "unexpected: queue" in refused(tmp_path / "file.pth", num_heads=4)
 
 
-@pytest.mark.parametrize("name", ["cls_token", "blocks.1.attn.proj.bias", "norm.weight", "head.bias"])
+@pytest.mark.parametrize("name", ["cls_token", "blocks.1.attn.proj.bias", "head.bias"])
 def test_missing_tensors_raise_unless_allowed(name):
     state = timm_state()
     del state[name]
@@ -78,17 +75,27 @@ def test_unexpected_tensors_raise_unless_allowed():
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "said"),
+    ("name", "value", "said"),
     [
-        ("blocks.1.attn.qkv.weight", (96, 16), "qkv.weight has the shape 96 x 16, where 96 x 32 is expected"),
-        ("blocks.0.mlp.fc1.weight", (100, 32), "has 100 rows, where 128 are expected"),
-        ("patch_embed.proj.weight", (32, 48), "4 dimensions are expected"),
-        ("pos_embed", (1, 20, 32), "a position table of 20 rows is of no square grid"),
-        ("pos_embed", (17, 32), "3 dimensions are expected"),
+        # their shapes
+        (
+            "blocks.1.attn.qkv.weight",
+            torch.zeros(96, 16),
+            "qkv.weight has the shape 96 x 16, where 96 x 32 is expected",
+        ),
+        ("blocks.0.mlp.fc1.weight", torch.zeros(100, 32), "has 100 rows, where 128 are expected"),
+        ("patch_embed.proj.weight", torch.zeros(32, 48), "4 dimensions are expected"),
+        ("pos_embed", torch.zeros(1, 20, 32), "a position table of 20 rows is of no square grid"),
+        ("pos_embed", torch.zeros(17, 32), "3 dimensions are expected"),
+        # their values
+        ("norm.bias", torch.ones(32, dtype=torch.long), "norm.bias holds int64"),
+        ("norm.bias", torch.ones(32).to_sparse(), "is no ordinary tensor"),
+        ("norm.bias", torch.ones(32, device="meta"), "on the device meta"),
+        ("norm.bias", torch.full((32,), 1e300, dtype=torch.float64), "holds 32 values that are nan or infinite"),
     ],
 )
-def test_a_tensor_that_does_not_fit_is_named_with_both_shapes(name, shape, said):
-    assert said in refused(timm_state() | {name: torch.zeros(shape)}, num_heads=4)
+def test_a_tensor_that_cannot_be_used_is_named(name, value, said):
+    assert said in refused(timm_state() | {name: value}, num_heads=4)
 
 
 def test_weights_that_are_not_finite_are_refused_unless_allowed():
@@ -98,64 +105,30 @@ def test_weights_that_are_not_finite_are_refused_unless_allowed():
     load_model(state, num_heads=4, allow=["blocks.1.mlp.fc1.weight"])
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (torch.ones(32, dtype=torch.long), "norm.bias holds int64"),
-        (torch.ones(32).to_sparse(), "is no ordinary tensor"),
-        (torch.ones(32, device="meta"), "on the device meta"),
-        (torch.full((32,), 1e300, dtype=torch.float64), "holds 32 values that are nan or infinite"),
-    ],
-    ids=["int", "sparse", "meta", "too large for float32"],
-)
-def test_tensors_that_are_no_weights(value, said):
-    assert said in refused(timm_state() | {"norm.bias": value}, num_heads=4)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_any_precision_becomes_float32(dtype):
     state = timm_state()
     model = load_model({name: value.to(dtype) for name, value in state.items()}, num_heads=4)
     assert all(torch.equal(value, state[name].to(dtype).float()) for name, value in model.state_dict().items())
 
 
-def test_the_callers_tensors_are_copied():
-    state = timm_state()
-    model = load_model(state, num_heads=4)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    assert state["norm.weight"].any()
-
-
-# --- what is allowed, by any of its names ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["odd", "blocks.1.ls1.gamma"])  # the latter a tensor that the model has no place for
-@pytest.mark.parametrize("wrapping", ["module.", ""])
-def test_an_unknown_tensor_is_allowed_with_or_without_its_wrapping(name, wrapping):
+def test_an_unknown_tensor_is_allowed_with_or_without_its_wrapping(name):
     state = under("module.", timm_state() | {name: torch.ones(32)})
     assert f"unexpected: module.{name}" in refused(state, num_heads=4)
-    report = load_model(state, num_heads=4, allow=wrapping + name).origin.report
-    assert report.dropped == {f"module.{name}": "allowed"}
-    assert f"module.{name}" not in report.used
+    for allow in (name, f"module.{name}"):
+        report = load_model(state, num_heads=4, allow=allow).origin.report
+        assert report.dropped == {f"module.{name}": "allowed"}
+        assert f"module.{name}" not in report.used
 
 
 # --- what settings say -------------------------------------------------------------------------------------------------
 
 
-class Evil:
-    def __init__(self, trace):
-        self.trace = trace
-
-    def __reduce__(self):
-        return os.mkdir, (self.trace,)
-
-
 def test_settings_cannot_make_timm_read_another_file(tmp_path):
     """timm.create_model takes the path of a checkpoint, which it unpickles."""
     (tmp_path / "model").mkdir()
-    torch.save({"state_dict": Evil(str(tmp_path / "ran"))}, tmp_path / "model" / "evil.pth")
+    torch.save({"state_dict": Payload(tmp_path / "ran")}, tmp_path / "model" / "evil.pth")
     evil = str(tmp_path / "model" / "evil.pth")
     timm_folder(tmp_path / "model", {"checkpoint_path": evil})
     message = refused(tmp_path / "model")
@@ -163,43 +136,32 @@ def test_settings_cannot_make_timm_read_another_file(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("where", ["top", "within", "dict", "level"])
-def test_timms_names_of_classes_and_its_older_layout(where, tmp_path):
+def test_timms_names_of_classes_and_its_older_layout(tmp_path):
     names = ["cat", "dog", "crane"]
-    timm_folder(tmp_path, **({"label_names": names} if where == "top" else {}))
+    timm_folder(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    if where == "within":
-        config["pretrained_cfg"]["label_names"] = names
-    if where == "dict":
-        config["label_names"] = {"2": "crane", "0": "cat", "1": "dog"}
-    if where == "level":
-        config |= config.pop("pretrained_cfg") | {"label_names": names, "mean": [0.1, 0.2, 0.3]}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    origin = load_model(tmp_path).origin
-    assert origin.class_names == tuple(names)
-    if where == "level":
-        assert origin.normalize.mean == [0.1, 0.2, 0.3]
+    settings = config.pop("pretrained_cfg")
+    for written in (
+        config | {"pretrained_cfg": settings, "label_names": names},
+        config | {"pretrained_cfg": settings | {"label_names": names}},
+        config | {"pretrained_cfg": settings, "label_names": {"2": "crane", "0": "cat", "1": "dog"}},
+        config | settings | {"label_names": names, "mean": [0.1, 0.2, 0.3]},
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(written))
+        origin = load_model(tmp_path).origin
+        assert origin.class_names == tuple(names)
+    assert origin.normalize.mean == [0.1, 0.2, 0.3]
 
 
-@pytest.mark.parametrize(
-    ("model_args", "said"),
-    [
-        ({"qkv_bias": False}, "qkv_bias False, its tensors True"),
-        ({"mlp_ratio": 2.0}, "mlp_ratio 2.0, its tensors 4.0"),
-        ({"embed_dim": 384}, "embed_dim 384, its tensors 192"),
-    ],
-    ids=str,
-)
-def test_settings_of_timm_that_contradict_the_tensors(model_args, said, tmp_path):
-    timm_folder(tmp_path, model_args, num_classes=model_args.get("num_classes", 3))
-    assert f"its settings say {said}" in refused(tmp_path)
-
-
-@pytest.mark.parametrize("scaled", [True, False])
-def test_a_layer_scale_is_in_both_or_in_neither(scaled, tmp_path):
-    save_model(tmp_path, VisionTransformer(ViTConfig(**SIZES, layer_scale=0.1 if scaled else None)), NORMALIZE)
-    change(tmp_path, "encoder", layer_scale=None if scaled else 0.1)
-    assert "its settings say " + ("no layer scale" if scaled else "a layer scale") in refused(tmp_path, num_heads=4)
+def test_settings_of_timm_that_contradict_the_tensors(tmp_path):
+    timm_folder(tmp_path)
+    for key, value, said in (
+        ("mlp_ratio", 2.0, "2.0, its tensors 4.0"),
+        ("qkv_bias", False, "False, its tensors True"),
+    ):
+        change(tmp_path, "model_args", **{key: value})
+        assert f"its settings say {key} {said}" in refused(tmp_path)
+        change(tmp_path, "model_args", mlp_ratio=4.0)
 
 
 def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
@@ -211,27 +173,20 @@ def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("changes", "asked", "said"),
     [
-        (dict(num_heads=2), "you gave num_heads 2, its settings say 4"),
-        (dict(norm_eps=1e-5), "you gave norm_eps 1e-05, its settings say 1e-06"),
-        (dict(norm_pix_loss=False), "you gave norm_pix_loss False, its settings say True"),
+        ({}, dict(num_heads=2), "you gave num_heads 2, its settings say 4"),
+        ({}, dict(norm_eps=1e-5), "you gave norm_eps 1e-05, its settings say 1e-06"),
+        ({}, dict(norm_pix_loss=False), "you gave norm_pix_loss False, its settings say True"),
+        (dict(mlp_ratio=None), {}, "mlp_ratio is None"),
+        (dict(drop_path=1.0), dict(num_heads=4), "drop_path is 1.0"),
+        (dict(layer_scale=None), {}, "its settings say no layer scale"),
     ],
 )
-def test_what_is_given_must_not_contradict_what_is_said(asked, said, tmp_path):
-    save_model(tmp_path, autoencoder(), NORMALIZE)
+def test_settings_of_our_own_that_cannot_be_used(changes, asked, said, tmp_path):
+    save_model(tmp_path, autoencoder(layer_scale=0.1), NORMALIZE)
+    change(tmp_path, "encoder", **changes)
     assert said in refused(tmp_path, **asked)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("mlp_ratio", None), ("drop_path", 1.0)],
-)
-@pytest.mark.parametrize("asked", [{}, dict(num_heads=4)], ids=["as it is", "with an option"])
-def test_settings_of_our_own_that_cannot_be_used(key, value, asked, tmp_path):
-    save_model(tmp_path, VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)
-    change(tmp_path, "encoder", **{key: value})
-    assert f"{key} is {value!r}" in refused(tmp_path, **asked)
 
 
 def test_settings_that_contradict_the_tensors_are_refused(tmp_path):
@@ -251,33 +206,23 @@ def test_settings_that_contradict_the_tensors_are_refused(tmp_path):
         assert said in refused(tmp_path)
 
 
-HALVES = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-
-
-@pytest.mark.parametrize("changes", [{"image_mean": "grey"}, {"image_std": [0.5, 0.5, 0.0]}], ids=str)
-def test_a_normalisation_that_is_none_is_refused(changes, tmp_path):
+def test_what_a_preprocessor_says(tmp_path):
     transformers_model().save_pretrained(tmp_path)
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(HALVES | changes))
-    assert "its settings cannot be used" in refused(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("settings", "mean", "interpolation", "said"),
-    [
+    halves = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    for settings, mean, interpolation, said in (
         ({"do_normalize": False}, 0.0, "bilinear", None),
         ({"resample": 3}, 0.5, "bicubic", None),
         ({"resample": 0}, 0.5, "bilinear", "by 'nearest'"),
         ({"do_rescale": False}, 0.5, "bilinear", "from 0-255 to 0-1"),
-    ],
-    ids=["no normalising", "bicubic", "nearest", "no rescaling"],
-)
-def test_what_a_preprocessor_says(settings, mean, interpolation, said, tmp_path):
-    transformers_model().save_pretrained(tmp_path)
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(HALVES | settings))
-    origin = load_model(tmp_path).origin
-    assert (origin.normalize.mean, origin.interpolation) == ([mean] * 3, interpolation)
-    notes = [note for note in origin.report.notes if said and said in note]
-    assert bool(notes) == bool(said)
+    ):
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(halves | settings))
+        origin = load_model(tmp_path).origin
+        assert (origin.normalize.mean, origin.interpolation) == ([mean] * 3, interpolation)
+        notes = [note for note in origin.report.notes if said and said in note]
+        assert bool(notes) == bool(said)
+    for settings in ({"image_mean": "grey"}, {"image_std": [0.5, 0.5, 0.0]}):
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(halves | settings))
+        assert "its settings cannot be used" in refused(tmp_path)
 
 
 # --- a model in memory, other versions ---------------------------------------------------------------------------------
@@ -296,15 +241,6 @@ def test_a_model_in_memory_says_itself_what_it_is(images):
     close(ours(images), whole(images).last_hidden_state)
     assert "GELU" in refused(timm_model(act_layer="gelu_tanh"))
     assert "'relu' is not computed" in refused(transformers_model(hidden_act="relu"))
-
-
-def test_the_format_of_a_later_version_is_refused(tmp_path):
-    save_model(tmp_path, VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)
-    change(tmp_path, format="vit-patch-trainer/2")
-    for asked in ({}, {"part": "encoder"}):
-        message = refused(tmp_path, **asked)
-        assert "vit-patch-trainer/2" in message
-        assert "vit-patch-trainer/1" in message
 
 
 def test_settings_that_changed_behind_our_back_are_found(tmp_path):
@@ -358,7 +294,6 @@ def test_a_guess_is_a_warning_that_names_the_option():
     with pytest.warns(UserWarning, match="the state dict: ") as caught:
         load_model(timm_state(embed_dim=128))
     heads, head = sorted(str(warning.message) for warning in caught)
-    assert "2 heads of the encoder are a guess" in heads
     assert "num_heads" in heads
     assert "global_pool" in head
     with pytest.warns(UserWarning, match=r"5 x 5 patches; grid_size"):  # 24 patches and a class token: 25 rows
@@ -393,36 +328,25 @@ def test_the_eps_of_transformers_models_in_memory_is_a_guess_and_can_be_given(im
 # --- which network in a file, and what stands beside it ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["n_averaged", "opt.state.0.exp_avg", "cuda_rng_state_all.0", "scaler.x", "head.0.weight", "predictor.0.weight"],
-)
-def test_states_of_the_training_are_known_beside_the_network(name):
-    state = under("model.", timm_state(num_classes=0))
-    report = load_model(state | {name: torch.ones(2)}, num_heads=4).origin.report
-    assert list(report.dropped) == [name]
-    assert report.dropped[name] != "allowed"
+def test_states_of_the_training_are_known_beside_the_network_and_nothing_else_is():
+    state = timm_state(num_classes=0)
+    for name in (
+        "n_averaged",
+        "opt.state.0.exp_avg",
+        "cuda_rng_state_all.0",
+        "scaler.x",
+        "head.0.weight",
+        "predictor.0.weight",
+    ):
+        report = load_model(under("model.", state) | {name: torch.ones(2)}, num_heads=4).origin.report
+        assert list(report.dropped) == [name]
+        assert report.dropped[name] != "allowed"
+    for name in ("head.weight", "fc.weight", "queue", "model2.bias"):
+        assert f"unexpected: {name}" in refused(under("backbone.", state) | {name: torch.ones(2)}, num_heads=4)
 
 
-@pytest.mark.parametrize("name", ["head.weight", "fc.weight", "queue", "model2.bias"])
-def test_what_is_not_known_beside_the_network_is_unexpected(name):
-    state = under("backbone.", timm_state(num_classes=0))
-    assert f"unexpected: {name}" in refused(state | {name: torch.ones(2)}, num_heads=4)
-
-
-@pytest.mark.parametrize("wrapper", ["_orig_mod", "_fsdp_wrapped_module"])
-def test_wrappers_within_names(wrapper):
-    """torch puts them in front of any module that it compiles, shards or recomputes."""
-    theirs = timm_model()
-    state = {
-        name.replace("blocks.1.", f"blocks.1.{wrapper}.").replace("attn.", f"attn.{wrapper}."): value
-        for name, value in theirs.state_dict().items()
-    }
-    assert any(f".{wrapper}." in name for name in state)
-    ours = load_model(under(f"module.{wrapper}.", state), num_heads=4)
-    images = torch.randn(1, 3, 16, 16)
-    close(ours.forward_head(ours(images)), theirs(images))
-    double = theirs.state_dict() | {f"{wrapper}.norm.bias": torch.ones(32)}
+def test_names_that_differ_in_their_wrappers_alone_are_refused():
+    double = timm_state() | {"_orig_mod.norm.bias": torch.ones(32)}
     assert "differ in what torch.compile or FSDP add" in refused(double, num_heads=4)
 
 
@@ -454,19 +378,15 @@ def test_moco_v3():
     assert torch.equal(ours.norm.weight, backbone["norm.weight"])
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
+def test_what_is_no_checkpoint():
+    for source, said in (
         (None, "got a NoneType"),
         (nn.Linear(2, 2), "neither timm's nor transformers'"),
         ("", "got an empty name"),
         ({}, "holds no tensors"),
         ({"weight": torch.ones(3)}, "of no format that is known here"),
-    ],
-    ids=["none", "module", "empty", "no tensors", "unknown"],
-)
-def test_what_is_no_checkpoint(source, said):
-    assert said in refused(source)
+    ):
+        assert said in refused(source)
 
 
 # --- what is asked for -------------------------------------------------------------------------------------------------
@@ -480,17 +400,18 @@ def test_options_are_given_together_or_one_by_one():
 
 
 def test_patches_and_positions_are_resized_by_timms_functions():
-    state = timm_state()
+    state = timm_state(reg_tokens=2)
     model = load_model(state, image_size=(24, 40), patch_size=(8, 4), num_heads=4)
     assert torch.equal(model.patch_embed.proj.weight, resample_patch_embed(state["patch_embed.proj.weight"], [8, 4]))
-    assert torch.equal(model.pos_embed, resample_abs_pos_embed(state["pos_embed"], [3, 10], [4, 4]))
+    expected = resample_abs_pos_embed(state["pos_embed"], [3, 10], [4, 4], num_prefix_tokens=3)
+    assert torch.equal(model.pos_embed, expected)
     said = model.origin.report.converted
     assert said["patch_embed.proj.weight"][1] == "resized from 4 x 4 pixels"
     assert said["pos_embed"][1] == "resized from a grid of 4 x 4 to 3 x 10, bicubic"
-    assert model(torch.randn(2, 3, 24, 40)).shape == (2, 31, 32)
+    assert model(torch.randn(2, 3, 24, 40)).shape == (2, 33, 32)
 
 
-@pytest.mark.parametrize("channels", [1, 2, 4, 7])
+@pytest.mark.parametrize("channels", [1, 4])
 def test_channels_are_adapted_by_timms_function(channels):
     state = timm_state()
     model = load_model(state, channels=channels, num_heads=4)
@@ -539,90 +460,71 @@ def test_what_cannot_be_asked_is_refused(asked, said):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "beside", "allow", "code"),
+    ("state", "allow", "code"),
     [
-        ("norm.bias", torch.ones(32, dtype=torch.long), False, [], 2),
-        ("norm.bias", torch.full((32,), float("nan")), False, [], 2),
-        ("norm.bias", torch.full((32,), float("nan")), False, ["--allow", "norm.bias"], 0),
-        ("opt.state", torch.full((32,), float("nan")), True, [], 0),
-        ("norm.bias", torch.ones(32), False, [], 0),
+        ({"model.norm.bias": torch.ones(32, dtype=torch.long)}, [], 2),
+        ({"model.norm.bias": torch.full((32,), float("nan"))}, [], 2),
+        ({"model.norm.bias": torch.full((32,), float("nan"))}, ["--allow", "norm.bias"], 0),
+        ({"opt.state": torch.full((32,), float("nan"))}, [], 0),
     ],
-    ids=["whole numbers", "nan", "nan, allowed", "nan beside", "good"],
+    ids=["whole numbers", "nan", "nan, allowed", "nan beside"],
 )
-def test_inspect_and_load_agree(name, value, beside, allow, code, tmp_path, capsys):
-    torch.save((under("model.", timm_state()) if beside else timm_state()) | {name: value}, tmp_path / "x.pth")
+def test_inspect_and_load_agree(state, allow, code, tmp_path):
+    torch.save(under("model.", timm_state()) | state, tmp_path / "x.pth")
     argv = [str(tmp_path / "x.pth"), "--num-heads", "4", *allow]
     inspected = main(["checkpoint", "inspect", *argv])
-    said = capsys.readouterr().out
     loaded = main(["checkpoint", "convert", *argv, "--to", "timm", "--out", str(tmp_path / "t")])
     assert inspected == loaded == code
-    assert ("nan or infinite" in said) == bool(value.is_floating_point() and not value.float().isfinite().all())
 
 
-# --- what travels, and run folders -------------------------------------------------------------------------------------
+# --- what travels, and at what cost -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
-def test_images_go_through_what_the_model_was_trained_with(interpolation, tmp_path):
+def test_files_that_cannot_be_shown_to_a_model_are_refused(tmp_path):
     pixels = torch.randint(0, 256, (40, 64, 3), dtype=torch.uint8)
     Image.fromarray(pixels.numpy()).save(tmp_path / "a.png")
-    Image.fromarray(pixels.numpy()[:, ::-1]).save(tmp_path / "b.png")
-    save_model(tmp_path / "m", VisionTransformer(ViTConfig(**SIZES)), NORMALIZE, interpolation=interpolation)
-    origin = load_model(tmp_path / "m").origin
-    images = origin.read_images([tmp_path / "a.png", str(tmp_path / "b.png")])
-    assert (images.shape, images.dtype) == ((2, 3, 16, 16), torch.uint8)
-    mode = v2.InterpolationMode[interpolation.upper()]
-    theirs = v2.Compose([v2.CenterCrop(40), v2.Resize(16, interpolation=mode)])(Image.open(tmp_path / "a.png"))
-    difference = (v2.functional.pil_to_tensor(theirs).int() - images[0].int()).abs()
-    assert difference[..., 2:-2].max() <= 2  # at the cut, Pillow's filter still sees what lies beyond
-    assert (images[1].flip(-1).int() - images[0].int()).abs().max() <= 1
+    save_model(tmp_path / "m", VisionTransformer(ViTConfig(**SIZES)), NORMALIZE)
     grey = load_model(tmp_path / "m", channels=1).origin.read_images([tmp_path / "a.png"])
     assert grey.shape == (1, 1, 16, 16)
     with pytest.raises(DataError, match="takes 5 channels"):
         load_model(tmp_path / "m", channels=5).origin.read_images([tmp_path / "a.png"])
     (tmp_path / "c.png").write_text("no image")
     with pytest.raises(DataError, match=r"c\.png: its content is no image"):
-        origin.read_images([tmp_path / "a.png", tmp_path / "c.png"])
+        load_model(tmp_path / "m").origin.read_images([tmp_path / "a.png", str(tmp_path / "c.png")])
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/status is Linux's")
-def test_memory_peaks_below_the_file_above_the_model(tmp_path):
-    """A ViT of 200 MB from a Hugging Face folder, where q, k and v are stacked on the way."""
+def test_memory_peaks_below_the_file(tmp_path):
+    """Above the model itself, for a Hugging Face folder, whose q, k and v are stacked; reading alone takes no more."""
     program = textwrap.dedent("""
-        import sys, torch
+        import gc
+        import sys
+        from pathlib import Path
         from vit.checkpoints import load_model
-        def peak():
-            return int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1]) * 1024
-        load_model(sys.argv[1])  # everything imported, every code path warm
-        before = peak()
-        model = load_model(sys.argv[2])
+        from vit.checkpoints.reading import read_checkpoint
+        def memory(kind):
+            return int(next(l for l in open("/proc/self/status") if l.startswith(kind)).split()[1]) * 1024
+        place = Path(sys.argv[1])
+        load_model(place / "small")  # everything imported, every code path warm
+        for name in ("zip", "safetensors"):
+            read_checkpoint(place / f"small.{name}")
+        before = memory("VmHWM")
+        for name in ("zip", "safetensors"):
+            total = sum(float(t.sum()) for t in read_checkpoint(place / f"large.{name}").tensors.values())
+            gc.collect()  # a pickle's tensors are in a cycle
+        print((memory("VmHWM") - before) / (place / "large.zip").stat().st_size)
+        before = memory("VmRSS")
+        model = load_model(place / "large")
         own = sum(p.numel() * p.element_size() for p in model.parameters())
-        print((peak() - before - own) / float(sys.argv[3]))
+        print((memory("VmHWM") - before - own) / (place / "large" / "model.safetensors").stat().st_size)
     """)
-    for width, name in ((32, "small"), (1024, "large")):
-        transformers_model(hidden_size=width, num_hidden_layers=4, intermediate_size=4 * width).save_pretrained(
-            tmp_path / name
-        )
-    size = (tmp_path / "large" / "model.safetensors").stat().st_size
-    assert size > 190e6
-    done = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "small", tmp_path / "large", str(size)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert float(done.stdout) < 1.3
-
-
-def test_a_state_of_a_run_loads_with_its_settings(tmp_path):
-    config = Config(
-        model=ModelConfig(embed_dim=32, depth=2, num_heads=4, decoder_dim=24, decoder_depth=1, decoder_heads=3)
-    )
-    model = build_autoencoder(config.model.vit_config(), config.model.decoder_config(), True)
-    state = {"step": 3, "model": model.state_dict(), "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}},
-             **architecture(model), "mean": [0.5] * 3, "std": [0.5] * 3, "class_names": []}  # fmt: skip
-    torch.save(state, tmp_path / "step-00000003.pt")
-    loaded = load_model(tmp_path / "step-00000003.pt")
-    assert isinstance(loaded, MaskedAutoencoder)
-    assert loaded.encoder.config.num_heads == 4
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in loaded.state_dict().items())
-    assert isinstance(load_model(tmp_path / "step-00000003.pt", part="encoder"), VisionTransformer)
+    for name, width, count in (("small", 32, 1), ("large", 1024, 25 << 20)):
+        transformers_model(hidden_size=width, intermediate_size=4 * width).save_pretrained(tmp_path / name)
+        tensors = {"a": torch.ones(count), "b": torch.ones(7)}
+        torch.save(tensors, tmp_path / f"{name}.zip")
+        save_file(tensors, tmp_path / f"{name}.safetensors")
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
+    reading, loading = map(float, done.stdout.split())
+    assert reading < 1.1
+    assert loading < 1.3

@@ -6,8 +6,6 @@ import os
 import pickle
 import struct
 import subprocess
-import sys
-import textwrap
 import threading
 import zipfile
 from pathlib import Path, PureWindowsPath
@@ -276,7 +274,7 @@ def test_cut_off_anywhere(kind, tmp_path):
     path = tmp_path / "x"
     save(path, kind)
     whole = path.read_bytes()
-    for length in {*range(0, len(whole), max(1, len(whole) // 40)), len(whole) - 1}:
+    for length in {*range(0, len(whole), max(1, len(whole) // 20)), len(whole) - 1}:
         path.write_bytes(whole[:length])
         refused(path)
 
@@ -289,7 +287,7 @@ def test_any_flipped_bit_gives_a_line_or_a_checkpoint(kind, tmp_path):
     whole = path.read_bytes()
     generator = torch.Generator().manual_seed(0)
     outcomes = set()
-    for _ in range(300):
+    for _ in range(100):
         where, bit = (int(torch.randint(n, (), generator=generator)) for n in (len(whole), 8))
         path.write_bytes(whole[:where] + bytes([whole[where] ^ 1 << bit]) + whole[where + 1 :])
         try:
@@ -298,28 +296,6 @@ def test_any_flipped_bit_gives_a_line_or_a_checkpoint(kind, tmp_path):
         except CheckpointError as error:
             outcomes.add("refused" if len(str(error).splitlines()) == 1 else str(error))
     assert outcomes == {"read", "refused"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["zip", "safetensors"])
-def test_reading_takes_no_more_memory_than_the_file(kind, tmp_path):
-    program = textwrap.dedent("""
-        import sys
-        from vit.checkpoints.reading import read_checkpoint
-        def peak():
-            return int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1]) * 1024
-        read_checkpoint(sys.argv[1])
-        before = peak()
-        total = sum(float(t.sum()) for t in read_checkpoint(sys.argv[2]).tensors.values())
-        print(peak() - before)
-    """)
-    paths = []
-    for name, count in (("small", 1), ("large", 25 << 20)):
-        tensors = {"a": torch.ones(count), "b": torch.ones(7)}
-        paths.append(tmp_path / name)
-        save_file(tensors, paths[-1]) if kind == "safetensors" else torch.save(tensors, paths[-1])
-    done = subprocess.run([sys.executable, "-c", program, *paths], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 1.1 * paths[1].stat().st_size
 
 
 # --- training files ---------------------------------------------------------------------------------------------------
