@@ -111,6 +111,15 @@ def test_tensors_are_what_vit_evaluate_shows_the_model(name, place, seen):
     torch.testing.assert_close(transform(grey), transform(grey.expand(-1, 3, -1, -1)), rtol=0, atol=0.03)
 
 
+@pytest.mark.parametrize("name", ["bicubic", "bilinear"])
+def test_a_tensor_becomes_what_its_picture_becomes(name, made):
+    """Pillow resizes the one, torch the other: they differ by rounding, in an image of the input's shape."""
+    picture = Image.open(made / "images" / "a" / "colour.png").crop((17, 0, 47, 40))
+    transform = load_model(made / name).origin.transform
+    tensor = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+    torch.testing.assert_close(transform(tensor), transform(picture), rtol=0, atol=1 / 255 / 0.2)
+
+
 @pytest.mark.parametrize(("name", "most"), [("cut", 0), ("grey", 0.05)])
 def test_a_folder_is_what_vit_evaluate_shows_the_model(name, most, place, seen):
     """A model that takes its images as this package trains shares the cache of training: they are resized twice."""

@@ -8,6 +8,7 @@ import json
 import re
 import stat
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -215,6 +216,17 @@ def _reason(error: Exception) -> str:
     return f"{what}: {shorten(reason, 160) or type(error).__name__}{'; nothing of it was run' if refused else ''}"
 
 
+def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values within nested dicts, lists and namespaces by name; a list of plain values is one value."""
+    tree = vars(tree) if isinstance(tree, argparse.Namespace) else tree
+    several = isinstance(tree, list | tuple) and not all(isinstance(inner, PLAIN) for inner in tree)
+    if isinstance(tree, dict) or several:
+        for key, inner in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _leaves(inner, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, tree
+
+
 def flatten(tree: Any, where: str | Path = "the state dict") -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and other values of nested dicts, lists and namespaces, with keys joined by dots.
 
@@ -223,24 +235,16 @@ def flatten(tree: Any, where: str | Path = "the state dict") -> tuple[dict[str, 
     """
     tensors: dict[str, Tensor] = {}
     other: dict[str, Any] = {}
-
-    def walk(value: Any, name: str) -> None:
-        value = vars(value) if isinstance(value, argparse.Namespace) else value
-        plain = isinstance(value, list | tuple) and all(isinstance(inner, PLAIN) for inner in value)
-        if isinstance(value, dict) or (isinstance(value, list | tuple) and not plain):
-            for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-                walk(inner, f"{name}.{key}" if name else str(key))
-        elif name in tensors or name in other:
-            raise CheckpointError(f"{where}: two values are called {shorten(name)}")
-        elif not isinstance(value, Tensor):
-            other[name] = value if plain or isinstance(value, PLAIN) else type(value).__name__
-        elif value.layout is not torch.strided or value.is_quantized:
-            raise CheckpointError(f"{where}: {shorten(name)} is no ordinary tensor, but sparse or quantized")
-        else:
-            tensors[name] = value.detach() if value.device.type == "meta" else value.detach().cpu()
-
     try:
-        walk(tree, "")
+        for name, value in _leaves(tree, ""):
+            if name in tensors or name in other:
+                raise CheckpointError(f"{where}: two values are called {shorten(name)}")
+            if not isinstance(value, Tensor):
+                other[name] = value if isinstance(value, list | tuple | PLAIN) else type(value).__name__
+            elif value.layout is not torch.strided or value.is_quantized:
+                raise CheckpointError(f"{where}: {shorten(name)} is no ordinary tensor, but sparse or quantized")
+            else:
+                tensors[name] = value.detach() if value.device.type == "meta" else value.detach().cpu()
     except RecursionError as error:
         raise CheckpointError(f"{where}: nested too deep, or within itself") from error
     return tensors, other
