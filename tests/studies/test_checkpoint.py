@@ -78,6 +78,7 @@ QUICK = ("static-and-contextual", "one-hot")
 def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
     one_seed, trained, smaller, tmp_path, monkeypatch, name
 ):
+    monkeypatch.setattr(results, "save_figure", lambda figure, path: write_text(path, ""))  # to paint takes longest
     run_study(name, replace(one_seed), tmp_path / "trained", f"vit study {name}")
     folder = tmp_path / "trained" / name
     found = json.loads((folder / "results.json").read_text())
@@ -96,7 +97,6 @@ def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
         return
 
     experiment = looking_at(one_seed, trained.folder)
-    monkeypatch.setattr(results, "save_figure", lambda figure, path: write_text(path, ""))
     run_study(name, experiment, tmp_path / "checkpoint", "")
     before, now = (rows(tmp_path / kind / name) for kind in ("trained", "checkpoint"))
     assert {key: before[key] for key in now} == now
