@@ -24,6 +24,7 @@ class Battery:
 
     seed: int
     tries: int
+    more: bool = False  # than .ci/run makes
     failures: list[str] = field(default_factory=list)
     found: str = ""  # what there was, for the table
 
@@ -44,7 +45,7 @@ def battery(request: pytest.FixtureRequest, record_property: Callable[[str, obje
     option = request.config.getoption
     mark = request.node.get_closest_marker("tries")  # without it, the test knows how many there are
     tries = max(1, round(mark.args[0] * option("--battery-tries"))) if mark else 0
-    battery = Battery(option("--battery-seed"), tries)
+    battery = Battery(option("--battery-seed"), tries, option("--battery-tries") > 1)
     yield battery
     what = request.node.name[5:].replace("_", " ") + battery.found
     record_property("battery", f"| {what} | {battery.tries:,} | {len(battery.failures):,} |")

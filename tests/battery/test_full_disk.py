@@ -14,7 +14,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.tries(6)
+@pytest.mark.tries(3)
 def test_a_full_disk_anywhere_is_one_line_and_the_run_goes_on_exactly(battery, whole, place, run):  # noqa: F811
     def attempt(draw: random.Random) -> str:
         name = f"full-{draw.getrandbits(32)}"

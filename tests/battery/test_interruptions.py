@@ -115,7 +115,7 @@ def test_a_command_that_is_interrupted_anywhere_leaves_nothing_half_there(batter
     process, most = start(argv, tmp_path / "whole"), STARTED
     while process.poll() is None:
         most = max(most, worked(process.pid)[1])
-        time.sleep(0.05)
+        time.sleep(0.1)
     assert process.returncode == 0, (tmp_path / "whole.err").read_text()
     written = {path.relative_to(tmp_path / "whole"): path for path in (tmp_path / "whole").rglob("*") if path.is_file()}
     assert {path.name: half_there(path) for path in written.values() if half_there(path)} == {}
@@ -126,7 +126,7 @@ def test_a_command_that_is_interrupted_anywhere_leaves_nothing_half_there(batter
         folder = tmp_path / f"{number.name}-{draw.getrandbits(32)}"
         process, moment = start(argv, folder), draw.uniform(STARTED, most)
         while process.poll() is None and worked(process.pid)[1] < moment:
-            time.sleep(0.01)
+            time.sleep(0.03)
         with contextlib.suppress(ProcessLookupError):  # it was quicker this time
             # a terminal sends Ctrl-C to all processes of a command, a service manager SIGTERM to the first
             (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)

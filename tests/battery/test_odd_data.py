@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import contextlib
 import json
 import math
 import os
@@ -16,7 +16,7 @@ import pytest
 import yaml
 from battery.test_damage import command, damaged
 from PIL import Image
-from tiny import CLASSIFY, RECONSTRUCT, changed, dataset, noise
+from tiny import CLASSIFY, RECONSTRUCT, changed, dataset, encoded, noise, without_pictures
 
 from vit.data.folder import load_folder
 from vit.data.images import DataError
@@ -28,28 +28,24 @@ NAMES = ["<script>x</script>", "a\nb", "-rf", "é\u202e", "x" * 200, "'\"`$(x)",
 TEMPLATE = {"JPEG": ".jpg", "PNG": ".png", "BMP": ".bmp", "TIFF": ".tif", "WEBP": ".webp", "GIF": ".gif", "PPM": ".ppm"}
 
 
-def encoded(kind: str, draw: random.Random, **settings: object) -> bytes:
+def drawn(kind: str, draw: random.Random, **settings: object) -> bytes:
     pixels = noise(1, draw.randrange(1000), (draw.randint(8, 40), draw.randint(8, 40)))[0].permute(1, 2, 0).numpy()
-    Image.fromarray(pixels).save(content := io.BytesIO(), kind, **settings)
-    return content.getvalue()
+    return encoded(Image.fromarray(pixels), kind, **settings)
 
 
 def files(kind: str, draw: random.Random) -> dict[str, bytes]:
     """The content of a folder of images, by name."""
-    plain = {
-        f"{split}/{c}/{i}.png": encoded("PNG", draw) for split in ("train", "test") for c in "ab" for i in range(4)
-    }
+    plain = {f"{split}/{c}/{i}.png": drawn("PNG", draw) for split in ("train", "test") for c in "ab" for i in range(4)}
     if kind == "one image":
-        return {"0.png": encoded("PNG", draw)}
+        return {"0.png": drawn("PNG", draw)}
     if kind == "one class":
         return {name: content for name, content in plain.items() if "/a/" in name}
     if kind == "constant":
-        Image.new("RGB", (16, 16), (draw.randrange(256),) * 3).save(content := io.BytesIO(), "PNG")
-        return dict.fromkeys(plain, content.getvalue())
+        return dict.fromkeys(plain, encoded(Image.new("RGB", (16, 16), (draw.randrange(256),) * 3), "PNG"))
     if kind == "an empty class":
         return plain | {"train/c/notes.txt": b"none"}
     if kind == "10,000 classes":
-        some = [encoded("PNG", draw) for _ in range(8)]
+        some = [drawn("PNG", draw) for _ in range(8)]
         return {f"train/{c:05}/0.png": some[c % 8] for c in range(10_000)} | {"test/00000/0.png": some[0]}
     if kind == "hostile names":
         called = dict(zip("ab", draw.sample(NAMES, 2), strict=True))
@@ -59,16 +55,16 @@ def files(kind: str, draw: random.Random) -> dict[str, bytes]:
         exif = Image.Exif()
         exif[0x0112] = draw.choice([0, 1, 3, 6, 8, 9, 255])
         raw = exif.tobytes()
-        return plain | {"train/a/photo.jpg": encoded("JPEG", draw, exif=draw.choice([raw, damaged(raw, draw)]))}
+        return plain | {"train/a/photo.jpg": drawn("JPEG", draw, exif=draw.choice([raw, damaged(raw, draw)]))}
     if kind == "20,000 x 20,000":
-        Image.new("1", (20_000, 20_000)).save(content := io.BytesIO(), "PNG")
-        return plain | {"train/a/large.png": content.getvalue()}
+        return plain | {"train/a/large.png": encoded(Image.new("1", (20_000, 20_000)), "PNG")}
     form = draw.choice(list(TEMPLATE))
-    return plain | {f"train/a/damaged{TEMPLATE[form]}": damaged(encoded(form, draw), draw)}
+    return plain | {f"train/a/damaged{TEMPLATE[form]}": damaged(drawn(form, draw), draw)}
 
 
-KINDS = ["one image", "one class", "constant", "an empty class", "10,000 classes", "hostile names", "EXIF",
+KINDS = ["one image", "one class", "constant", "an empty class", "hostile names", "EXIF",
          "20,000 x 20,000", *["damaged"] * 12]  # fmt: skip
+DRAWN = {"one class", "constant", "hostile names"}  # what could spoil a picture of the run or its page
 
 
 @pytest.mark.tries(len(KINDS))
@@ -93,14 +89,12 @@ def test_odd_images_are_used_or_refused_in_one_line(battery, monkeypatch):
                     return "" if bad == "stop" and named else f"{kind}, {bad}: {error}"
                 return ""
             config = changed(draw.choice([RECONSTRUCT, CLASSIFY]), data=data, run={"threads": 1})
-            if kind == "10,000 classes":
-                data["limit"] = 16  # of each split
-                config = changed(CLASSIFY, data=data, run={"threads": 1})
             (Path(place) / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
-            code, problem = command("train", "--config", f"{place}/config.yaml", "--out", f"{place}/run")
+            with contextlib.nullcontext() if kind in DRAWN else without_pictures():
+                code, problem = command("train", "--config", f"{place}/config.yaml", "--out", f"{place}/run")
             if problem:
                 return f"{kind}, {bad}: {problem}"
-            used = {"constant", "an empty class", "10,000 classes", "hostile names"}
+            used = {"constant", "an empty class", "hostile names"}
             if code != {"one image": 2, "20,000 x 20,000": 2 if bad == "stop" else 0}.get(
                 kind, code * (kind not in used)
             ):
@@ -140,16 +134,16 @@ def test_a_long_run_takes_no_more_memory_nor_files(tmp_path):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd"))
 
-    config = changed(RECONSTRUCT, train={"epochs": 1500}, run={"threads": 1})  # of 2 steps each
+    config = changed(RECONSTRUCT, train={"epochs": 750}, run={"threads": 1})  # of 2 steps each
     run = setup(config, dataset(16))
     before = (0, 0)
     for number, _ in enumerate(train_steps(run), 1):
         if number % 100 == 0:
             run.save(tmp_path)
-        if number == 500:
+        if number == 250:
             before = taken()
     after = taken()
-    assert number == 3000
+    assert number == 1500
     assert after[1] == before[1]
-    assert after[0] < before[0] + 2**24  # bytes: less than 7 kB a step, which is what one more batch kept would be
-    print(f"{before} after 500 steps, {after} after 3,000")
+    assert after[0] < before[0] + 2**23  # bytes: less than 7 kB a step, which is what one more batch kept would be
+    print(f"{before} after 250 steps, {after} after 1,500")

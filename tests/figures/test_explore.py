@@ -781,6 +781,8 @@ def test_controls_fold_on_a_phone_and_image_and_map_do_not_wait_below_them(page)
         assert page["layer"].is_displayed()
         assert page.run("return document.getElementById('fold').getBoundingClientRect().top") > 0.25 * 844
         assert page.text("fold-name") == "epoch 1 · layer 1 · head 0"
+        page.driver.find_element(By.CSS_SELECTOR, "#fold summary").click()
+        assert not page["layer"].is_displayed()
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     WebDriverWait(page.driver, 5, 0.05).until(lambda _: page["layer"].is_displayed())
