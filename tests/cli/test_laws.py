@@ -71,6 +71,7 @@ def refuse(constant: str):
     raise AssertionError(f"{constant} is no JSON")
 
 
+@pytest.mark.usefixtures("unpainted")
 @pytest.mark.parametrize(
     "command", [pytest.param(name, marks=[pytest.mark.slow] * (name == "report")) for name in LINES]
 )
