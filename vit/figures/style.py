@@ -26,7 +26,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.style import context
 from matplotlib.textpath import text_to_path
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.transforms import Bbox, ScaledTranslation
 
 from vit.atomic import replacing
 
@@ -98,7 +98,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
                 layout.execute(figure)  # makes the first ticks too, whose look later ones copy
                 figure.set_layout_engine(None)
                 for axes in figure.axes:  # the solver's last digits differ from drawing to drawing
-                    axes.set_position([round(edge, 6) for edge in axes.get_position(original=True).bounds])
+                    axes.set_position(Bbox(axes.get_position(original=True).get_points().round(6)))
         return figure
 
     return drawn
