@@ -369,7 +369,7 @@ def read_folder(path: Path) -> RunRecord:
     files = RunFiles(path)
     record = RunRecord(files, read_mapping(files.config), read_mapping(files.summary))
     if not all(isinstance(section, dict) for section in record.sections.values()):
-        raise RunError(f"{files.config} is damaged: settings stand in sections")
+        raise RunError(f"{files.config} is damaged: settings go in sections")
     return record
 
 

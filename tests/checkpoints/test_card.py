@@ -181,7 +181,7 @@ def test_the_card_of_a_fine_tuning_has_its_figures(runs, tmp_path):
         (["{runs}/pre/model.safetensors", "--card"], "is no finished run"),
         (["{runs}/pre", "--card", "--results", "{runs}/fine"], "no results.json in"),
         (["{runs}/pre", "--card", "--results", "{runs}/of fine"], "was measured on other weights than those of"),
-        (["{runs}/pre", "--half", "--to", "timm"], "--half: is for --to safetensors"),
+        (["{runs}/pre", "--half", "--to", "timm"], "--half: only applies to --to safetensors"),
     ],
 )
 def test_a_card_that_cannot_be_written_is_one_line_and_leaves_nothing(argv, said, runs, tmp_path, capsys):

@@ -91,7 +91,7 @@ def test_export(folder, tmp_path, capsys):
         (["inspect", "nowhere"], "no checkpoint at nowhere"),
         (["inspect", "{folder}", "--image-size", "0"], "image_size: 0 cannot be used"),
         (["inspect", "{folder}", "--image-size", "18"], "do not divide images of 18 x 18"),
-        (["convert", "{folder}", "--to", "timm"], "--out: is needed"),
+        (["convert", "{folder}", "--to", "timm"], "--out: required"),
         (["convert", "{folder}", "--to", "keras", "--out", "x"], "--to: 'keras' cannot be used"),
         (["convert", "{folder}", "--to", "mae", "--out", "{folder}/x.bin"], "ends in .pth"),
         (["convert", "{folder}", "--to", "timm", "--out", "{folder}"], "exists; name another place"),

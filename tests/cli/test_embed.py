@@ -121,10 +121,13 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(suffix, embedded, m
     [
         ("mae none --out f.npz", "data: 'none' is neither cifar10, cifar100, scenes nor a folder of images"),
         ("mae data --out f.csv", "--out: 'f.csv' cannot be used; name a file that ends in .npz or .parquet"),
-        ("mae data --out there.npz", "--out: there.npz is there already; name another file, or remove it first"),
-        ("mae data --root elsewhere --out f.npz", "--root: is about CIFAR; leave it out"),
-        ("mae scenes --on-bad-image skip --out f.npz", "--on-bad-image: is about a folder of images; leave it out"),
-        ("mae data", "--out: is needed"),
+        ("mae data --out there.npz", "--out: there.npz already exists; name another file, remove it first"),
+        ("mae data --root elsewhere --out f.npz", "--root: only applies to CIFAR; leave it out"),
+        (
+            "mae scenes --on-bad-image skip --out f.npz",
+            "--on-bad-image: only applies to a folder of images; leave it out",
+        ),
+        ("mae data", "--out: required"),
         ("none data --out f.npz", "no checkpoint at none"),
     ],
 )

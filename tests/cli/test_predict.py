@@ -86,7 +86,7 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(vit_predict, refuse
         ("encoder mae/config.json", "mae/config.json: its content is no image"),
         ("encoder one.png --top 0", "--top: 0 cannot be used"),
         ("encoder one.png --csv one.png", "--csv: 'one.png' cannot be used; name a file that ends in .csv"),
-        ("encoder one.png --csv there.csv", "--csv: there.csv is there already; name another file, or remove it first"),
+        ("encoder one.png --csv there.csv", "--csv: there.csv already exists; name another file, remove it first"),
         ("none one.png", "no checkpoint at none"),
     ],
 )

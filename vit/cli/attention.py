@@ -101,7 +101,7 @@ def run(argv: Sequence[str]) -> int:
     if options.method == "relevance" and shown.mask is None:
         unused |= {"query"}  # it names the hidden patch to fill in
     for group in (options, shown):
-        refuse_given(group, unused, f"means nothing for --method {options.method}; leave it out")
+        refuse_given(group, unused, f"does not apply to --method {options.method}; leave it out")
     if options.film and (shown.mask is not None or options.scale == "row"):
         raise ConfigError("--film: shows whole images on one scale; leave --mask and --scale row out")
     require_folder(options.out)

@@ -155,7 +155,9 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
         of_tuning = name == "seeds" and options.tuning and len(options.seeds) == 1
         if asked[name] != getattr(Options, name) and not of_tuning and not set(users) & set(methods):
             why = next((f"; {reasons[user]}" for user in users if reasons[user]), "")
-            raise EvaluationError(f"--{name.replace('_', '-')}: is about {' and '.join(users)}, not measured here{why}")
+            raise EvaluationError(
+                f"--{name.replace('_', '-')}: only applies to {' and '.join(users)}, not measured here{why}"
+            )
 
     # Measure
     prepare = partial(origin.inputs, whole=data.prepared)

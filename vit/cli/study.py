@@ -24,12 +24,12 @@ STUDY_SECTIONS = SECTIONS | {"study": StudyConfig}
 def command_parser(with_help: bool = False) -> ArgumentParser:
     """Return the parser of `vit study`: its own options, and every setting of its trainings."""
     listed = "; ".join(f"{name}: {question}" for name, question in STUDIES.items())
-    what = f"Answer a question by measuring: train the models that it takes, look into them. NAME is all, or one of {listed}"
+    what = f"Answer a question by experiment: train the models it needs and look inside them. NAME is all, or one of {listed}"
     own = {
-        "NAME": "of a study, or all",
-        "--out FOLDER": "for tables and pictures, a folder each; models are kept in its folder runs",
-        "--quick": "on Scenes, with small models of one seed: a look in less than two minutes, not an answer",
-        "--json": "print the results as JSON, alone on stdout; everything else goes to stderr",
+        "NAME": "a study, or all",
+        "--out FOLDER": "for the results, one subfolder per study; its subfolder runs keeps the models",
+        "--quick": "small models on Scenes with one seed: a preview in under two minutes, not an answer",
+        "--json": "print the results as JSON on stdout; everything else goes to stderr",
     }
     return config_parser("vit study", what, own, STUDY_SECTIONS, with_help)
 
