@@ -489,7 +489,7 @@ def test_files_that_cannot_be_shown_to_a_model_are_refused(tmp_path):
     with pytest.raises(DataError, match="takes 5 channels"):
         load_model(tmp_path / "m", channels=5).origin.read_images([tmp_path / "a.png"])
     (tmp_path / "c.png").write_text("no image")
-    with pytest.raises(DataError, match=r"c\.png: its content is no image"):
+    with pytest.raises(DataError, match=r"c\.png: its content is not an image"):
         load_model(tmp_path / "m").origin.read_images([tmp_path / "a.png", str(tmp_path / "c.png")])
 
 

@@ -255,7 +255,7 @@ def test_a_film_over_the_snapshots_of_a_run(shown, weights_of, vit):
         (["nowhere", "one.png"], "no checkpoint at nowhere"),
         (["encoder", *["one.png"] * 200], "pictures do not fit one legible figure"),
         (["encoder", "--data", "nodata"], "'nodata' is neither cifar10, cifar100, scenes nor a folder of images"),
-        (["encoder", ""], "'' is no image file"),
+        (["encoder", ""], "'' is not an image file"),
         (["encoder", "one.png", "--method", "relevance", "--layer", "1"], "--layer: does not apply to --method relevance"),
         (["encoder", "one.png", "--method", "distance", "--mask", "0.5"], "--mask: does not apply to --method distance"),
         (["encoder", "one.png", "--discard", "0.5"], "--discard: does not apply to --method weights"),

@@ -98,7 +98,7 @@ def test_an_image_that_cannot_be_read_leaves_nothing(suffix, models, tmp_path, m
     (tmp_path / "data" / "dog" / "11.png").write_text("no image")
     monkeypatch.chdir(tmp_path)
     assert main(["embed", str(models / "mae"), "data", "--out", f"features{suffix}"]) == 2
-    assert "data/dog/11.png: its content is no image" in capsys.readouterr().err
+    assert "data/dog/11.png: its content is not an image" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
@@ -113,7 +113,7 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(suffix, embedded, m
     for key in ("files", "labels"):
         assert list(found[key]) == [whole[key][n] for n in kept]
     np.testing.assert_allclose(found["pooled"], whole["pooled"][kept], atol=1e-6)
-    assert "cat/3.png: not a readable image (its content is no image), left out" in caplog.text
+    assert "cat/3.png: not a readable image (its content is not an image), left out" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -379,14 +379,14 @@ def test_a_page_to_explore_is_linked_from_wherever_the_report_stands(copied):
 
 def test_a_warning_stands_once(copied):
     results, summary = own_results(copied), json.loads((copied / "summary.json").read_text())
-    summary["data"]["warning"] = "CIFAR-10 could not be had."
+    summary["data"]["warning"] = "CIFAR-10 is not available."
     (copied / "summary.json").write_text(json.dumps(summary))
-    for name, warning in {"same": "CIFAR-10 could not be had.", "other": "Another one."}.items():
+    for name, warning in {"same": "CIFAR-10 is not available.", "other": "Another one."}.items():
         (copied / name).mkdir()
         data = results["data"] | {"warning": warning}
         (copied / name / "results.json").write_text(json.dumps(results | {"data": data}))
     words = read(copied).words
-    assert (words.count("CIFAR-10 could not be had."), words.count("Another one.")) == (1, 1)
+    assert (words.count("CIFAR-10 is not available."), words.count("Another one.")) == (1, 1)
 
 
 # ---- What it is written to -------------------------------------------------------------------------------------------

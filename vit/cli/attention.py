@@ -140,7 +140,7 @@ def load_with_images(checkpoint: str, shown: ShownImages, load: LoadOptions) -> 
         named_data(shown.data)
     for path in shown.images:
         if not os.path.isfile(path):
-            raise ConfigError(f"{path}: not a file" if path else "'' is no image file")
+            raise ConfigError(f"{path}: not a file" if path else "'' is not an image file")
 
     from vit.checkpoints import load_trained
     from vit.interpret import with_data, with_files
