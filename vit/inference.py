@@ -90,7 +90,7 @@ def _tokens(model: Model, images: Tensor | Picture | Sequence[Picture], batch_si
     """Yield the tokens (B, N, D) of images, batch by batch; each batch's files are read in turn."""
     origin, encoder = model.origin, model.encoder
     if origin is None:
-        raise CheckpointError("nothing says how this model's images are prepared; load it by vit.load_model")
+        raise CheckpointError("nothing says how this model's images are prepared; load it with vit.load_model")
     if isinstance(images, Picture):
         images = [images]
     if len(images) == 0:

@@ -396,7 +396,7 @@ def read_to_publish(folder: Path, results: Sequence[Path] = ()) -> RunRecord:
     """
     record = read_folder(folder)
     if not record.sections or not record.summary:
-        raise RunError(f"{folder} is no finished run with config.yaml and summary.json: nothing says what it is")
+        raise RunError(f"{folder} is not a finished run: config.yaml and summary.json are needed")
     for place in results:
         if not (measured := read_mapping(place / "results.json")):
             raise RunError(f"no results.json in {place}; `vit evaluate ... --out {place}` writes one")

@@ -163,7 +163,7 @@ def config_file(name: str) -> Path:
         return Path(name)
     short = name.removeprefix("configs/").removesuffix(".yaml")
     if short not in known:
-        near = did_you_mean(short, known) or f"; with the package come {', '.join(known)}"
+        near = did_you_mean(short, known) or f"; the package has {', '.join(known)}"
         raise ConfigError(f"config: cannot read {name}: No such file or directory{near}")
     return known[short]
 

@@ -178,7 +178,7 @@ def test_the_card_of_a_fine_tuning_has_its_figures(runs, tmp_path):
     ("argv", "said"),
     [
         (["{runs}/pre", "--card", "--image-size", "16"], "its run trained another model"),
-        (["{runs}/pre/model.safetensors", "--card"], "is no finished run"),
+        (["{runs}/pre/model.safetensors", "--card"], "is not a finished run"),
         (["{runs}/pre", "--card", "--results", "{runs}/fine"], "no results.json in"),
         (["{runs}/pre", "--card", "--results", "{runs}/of fine"], "was measured on other weights than those of"),
         (["{runs}/pre", "--half", "--to", "timm"], "--half: only applies to --to safetensors"),

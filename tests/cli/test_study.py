@@ -7,7 +7,7 @@ import pytest
     ("argv", "says"),
     [
         ([], "name a study first: all, "),
-        (["tyres", "--out", "x"], "'tyres' is none; there is all, "),
+        (["tyres", "--out", "x"], "'tyres' is not a study; choose all, "),
         (["one-hot"], "--out: name a folder"),
         (["one-hot", "--out", ""], "--out: name a folder"),
         (["one-hot", "--out", "file"], "file is not a folder"),

@@ -344,7 +344,7 @@ def test_two_blocks_cannot_look_into_one_model_but_into_two():
     model = build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=8, depth=2, num_heads=2), True).eval()
     images, mask = torch.randn(2, 3, 8, 12), make_mask("random", 2, (2, 6), 0.5, seeded())
     with AttentionMaps(model.encoder) as outside:
-        with pytest.raises(AttentionError, match="another block looks into this model already"):
+        with pytest.raises(AttentionError, match="another `with` block already records this model"):
             AttentionMaps(model).__enter__()
         model.encoder(images)
     assert len(outside.weights) == 3

@@ -48,7 +48,7 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"vit study: name a study first: all, {known}")
     name, *settings = rest
     if name not in ("all", *STUDIES):
-        raise ConfigError(f"vit study: {one_line(name)!r} is none; there is all, {known}")
+        raise ConfigError(f"vit study: {one_line(name)!r} is not a study; choose all, {known}")
     if not outs or not outs[-1]:
         raise ConfigError("--out: name a folder for the results")
     out = Path(outs[-1])

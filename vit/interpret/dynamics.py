@@ -173,7 +173,7 @@ def read_dynamics(path: str | Path) -> Dynamics:
     except OSError as error:
         raise DynamicsError(f"cannot read {path}: {one_line(error.strerror or str(error))}") from error
     except SafetensorError as error:
-        raise DynamicsError(f"{path} is damaged, or no safetensors file: {one_line(str(error))}") from error
+        raise DynamicsError(f"{path} is damaged, or not a safetensors file: {one_line(str(error))}") from error
     if "dynamics" not in metadata:
         raise DynamicsError(f"{path} holds no dynamics; a run with run.dynamics_every leaves a file with some")
     try:

@@ -54,7 +54,7 @@ def attention_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     found = [(name, module) for name, module in found if not any(other.startswith(f"{name}.") for other in names)]
     if not found:
         raise AttentionError(
-            f"{type(model).__name__} has no attention layers that are known here (ours, timm's, transformers', torch's)"
+            f"{type(model).__name__} has no attention layers of a known kind (ours, timm's, transformers', torch's)"
         )
     return found
 
@@ -81,7 +81,7 @@ def intercept_attention(model: nn.Module, hook: Hook) -> Iterator[list[tuple[str
     """
     layers = attention_layers(model)
     if any(id(module) in _intercepted for _, module in layers):
-        raise AttentionError("another block looks into this model already; leave that one first")
+        raise AttentionError("another `with` block already records this model; leave that one first")
     numbers = {module: number for number, (_, module) in enumerate(layers)}
     within: list[int] = []
     attended: set[int] = set()  # in this pass

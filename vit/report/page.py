@@ -66,7 +66,7 @@ def write_report(path: Path, out: Path) -> int:
     """
     record = read_run(path)
     if out.exists() and not is_report(out):
-        raise ReportError(f"{out} is no report of vit and is left as it is; name another file with --out")
+        raise ReportError(f"{out} is not a vit report and is left as it is; name another file with --out")
     try:
         page = report_page(record, out)
     except (*WRONG_VALUES, UndefinedError) as error:  # of another version, or edited
