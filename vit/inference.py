@@ -39,8 +39,8 @@ def require_head(model: Model) -> None:
     """
     if not model.encoder.config.num_classes:
         source = model.origin.source if model.origin else "this model"
-        way = "name a classifier such as vit-tiny-p4-cifar10-finetuned, or teach this one classes (docs/fine-tuning.md)"
-        raise CheckpointError(f"{source} has no head that names classes; {way}")
+        way = "use a classifier such as vit-tiny-p4-cifar10-finetuned, or fine-tune this model (docs/fine-tuning.md)"
+        raise CheckpointError(f"{source} has no classification head; {way}")
 
 
 @torch.no_grad()

@@ -79,14 +79,14 @@ READ = ("config.yaml", "metrics.jsonl", "showcase.safetensors", "summary.json", 
 CONTENTS = {
     "report.html": "all of this on one page: open it first",
     "reconstructions.png": "images, what the model sees of them, and how it fills in the rest",
-    "confusion.png": "which classes it takes for which",
-    "reliability.png": "how sure it is, and how often it is right",
-    "dynamics.png": "how strongly each matrix was trained and how far it moved; dynamics.safetensors: all",
+    "confusion.png": "which classes it confuses",
+    "reliability.png": "accuracy against confidence",
+    "dynamics.png": "how strongly each matrix was trained and how far it moved (all in dynamics.safetensors)",
     "attention.png": "where the last layer's attention looks, head by head",
-    "curves.png": "how the run went: what it measured, learning rate and gradient norm over the epochs",
-    "summary.json": "these figures and what they came from",
-    "manifest.json": "the hashes of its files: vit verify compares them",
-    "model.safetensors": "the weights, with config.json: vit.checkpoints.load_model reads them",
+    "curves.png": "what the run measured, learning rate and gradient norm, over the epochs",
+    "summary.json": "these figures and where they come from",
+    "manifest.json": "hashes of the run's files, for vit verify",
+    "model.safetensors": "the weights, with config.json, for vit.load_model",
 }
 """What the user finds in the folder of a finished run."""
 
@@ -568,7 +568,7 @@ def _protocol(method: str, key: str, row: Mapping[str, Any]) -> list[str]:
             how.append(f"L2 {by_seed(row['strength'], '.0e')}, {chosen}")
         return how + ([] if row.get("converged", True) else ["the fit has not converged"])
     unnamed = key == "accuracy" and not row.get("classes_named", True)
-    return ["its classes have no names: taken in the data's order"] if unnamed else []
+    return ["its classes have no names; assuming the data's order"] if unnamed else []
 
 
 def aligned(lines: Sequence[Line]) -> list[str]:

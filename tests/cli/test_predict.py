@@ -78,7 +78,7 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(vit_predict, refuse
     [
         (
             "mae one.png",
-            "mae has no head that names classes; name a classifier such as vit-tiny-p4-cifar10-finetuned, or",
+            "mae has no classification head; use a classifier such as vit-tiny-p4-cifar10-finetuned, or",
         ),
         ("encoder", "images: name image files, or folders of images"),
         ("encoder none.png", "images: 'none.png' is neither a file nor a folder"),
