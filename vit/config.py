@@ -404,7 +404,9 @@ class ClassifyConfig(Section, section="classify"):
     def __post_init__(self) -> None:
         super().__post_init__()
         whole = self.whole_epochs
-        _require(not whole or self.drop_patches > 0, "classify.whole_epochs", whole, "it goes with drop_patches")
+        _require(
+            not whole or self.drop_patches > 0, "classify.whole_epochs", whole, "it only applies with drop_patches"
+        )
 
 
 @dataclass(frozen=True)

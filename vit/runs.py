@@ -226,7 +226,7 @@ def read_sample_images(path: Path) -> SampleImages:
         if images.dtype != torch.uint8 or images.ndim != 4 or len(samples.labels) != len(images):
             raise ValueError("images with a label each are expected")
     except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {one_line(str(error))}; remove it to do without") from error
+        raise RunError(f"{path} cannot be read: {one_line(str(error))}; remove it to go on without it") from error
     return samples
 
 
@@ -356,7 +356,7 @@ def read_run(path: Path) -> RunRecord:
         if is_about(record.summary, results):
             record.results[name] = results
         else:
-            record.notes.append(f"{name}/results.json is about other weights than the run's and is left out")
+            record.notes.append(f"{name}/results.json measured other weights than the run's and is left out")
     return record
 
 

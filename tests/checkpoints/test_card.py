@@ -159,7 +159,7 @@ def test_the_card_of_a_fine_tuning_has_its_figures(runs, tmp_path):
     summary = json.loads((runs / "fine" / "summary.json").read_text())
     for part in (
         "pipeline_tag: image-classification", "vit predict tiny-finetuned photo.jpg\nvit attention",
-        "--data.root IMAGES --model.init CHECKPOINT\n", "CHECKPOINT is what it began with, pre:",
+        "--data.root IMAGES --model.init CHECKPOINT\n", "CHECKPOINT is its starting point, pre:",
         "On test images,", f"| classifier accuracy | {summary['test_accuracy']:.2%} |",
         f"| expected calibration error | {summary['test_calibration_error']:.2%} |",
         f"| classifier accuracy with mirror images | {summary['test_accuracy_with_flip']:.2%} |",

@@ -250,7 +250,7 @@ def test_a_film_over_the_snapshots_of_a_run(shown, weights_of, vit):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["encoder"], "name image files, or a data set by --data"),
+        (["encoder"], "name image files, or a data set with --data"),
         (["encoder", "one.png", "--data", "scenes"], "not both"),
         (["nowhere", "one.png"], "no checkpoint at nowhere"),
         (["encoder", *["one.png"] * 200], "pictures do not fit one legible figure"),
@@ -272,8 +272,8 @@ def test_a_film_over_the_snapshots_of_a_run(shown, weights_of, vit):
         (["run", "one.png", "--film", "--scale", "row"], "--film: shows whole images on one scale"),
         (["encoder", "one.png", "--method", "relevance", "--label", "horse"], "there is no class 'horse': this model has 3"),
         (["encoder", "one.png", "--method", "relevance", "--label", "9" * 5000], "there is no class '999"),
-        (["plain", "one.png", "--method", "relevance"], "relevance is about a result, and this model has no head"),
-        (["encoder", "one.png", "--method", "relevance", "--mask", "0.5"], "what a decoder fills in, and this model has none"),
+        (["plain", "one.png", "--method", "relevance"], "relevance explains a prediction, and this model has no head"),
+        (["encoder", "one.png", "--method", "relevance", "--mask", "0.5"], "explains a reconstruction, and this model has no decoder"),
         (["encoder", "one.png", "--method", "rollout", "--discard", "1"], "--discard: 1.0 cannot be used; from 0 to below 1"),
         (["encoder", "one.png", "--out", "one.png"], "--out: one.png is not a folder"),
     ],

@@ -278,7 +278,7 @@ def test_evaluations_below_the_run_are_taken_in_and_damaged_ones_told_of(copied)
         "deep/er", "evaluation",
     ]  # fmt: skip
     notes = page.text[page.text.index("Notes", page.text.index("Notes") + 1) :]
-    assert any("elsewhere/results.json is about other weights" in note for note in notes)
+    assert any("elsewhere/results.json measured other weights" in note for note in notes)
     for name in ("cut", "odd", "other"):
         assert sum(f"{name}/results.json" in note for note in notes) == 1
     assert "converged" in page.words

@@ -86,11 +86,13 @@ def study_settings(name: str, quick: bool = False, settings: Sequence[str] = ())
     study = sections.pop("study")
     config = Config(**sections)
     if OBJECTIVES[config.train.objective].labels:
-        raise ConfigError("train.objective: studies look at masked autoencoders; leave it out")
+        raise ConfigError("train.objective: studies need masked autoencoders; leave it out")
     if config.model.qkv != "linear" or not config.model.qkv_bias:
-        raise ConfigError("model.qkv, model.qkv_bias: studies look at W_Q, W_K, W_V and their biases; leave them out")
+        raise ConfigError("model.qkv, model.qkv_bias: studies need W_Q, W_K, W_V and their biases; leave them out")
     if config.model.init:
-        raise ConfigError("model.init: studies compare with the random weights that they begin with; leave it out")
+        raise ConfigError("model.init: studies compare with their random initial weights; leave it out")
     if study.checkpoint and name in OF_TRAININGS:
-        raise ConfigError(f"study.checkpoint: {name} compares trainings, and a checkpoint is one; leave it out")
+        raise ConfigError(
+            f"study.checkpoint: {name} compares training runs, and a checkpoint is only one; leave it out"
+        )
     return config, study

@@ -82,7 +82,7 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
     knows = "model.init: it has been taught classes, perhaps"
     taught = source.config.num_classes == len(data.train.class_names) > 0  # another number means other images
     if taught and data.held_out and not origin.was_tested_on(data.test.content_hash):
-        notes.append(f"{knows} of the held-out images: their figures may flatter it")
+        notes.append(f"{knows} of the held-out images: figures on them may be optimistic")
     if taught and config.data.labels < 1 and origin.data_content_hash != data.content_hash:
         notes.append(f"{knows} with more labels than data.labels allows: it does not show what these few give")
     before = read_mapping(RunFiles(Path(config.model.init)).summary, CheckpointError)

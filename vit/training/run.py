@@ -222,7 +222,7 @@ def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = 
         return None
     state, damaged = latest
     if "callbacks" not in state:
-        raise StateError(f"the states in {folder} are an earlier version's; finish the run with that one")
+        raise StateError(f"an earlier version wrote the states in {folder}; finish the run with that version")
     if state["data_stamp"] != data.content_hash:
         found = f"its content hash was {state['data_stamp']} and is now {data.content_hash}"
         raise StateError(f"the training data has changed since this run began: {found}; start another run with --out")

@@ -47,7 +47,7 @@ class Classify(Objective):
         if absent := {*names} - {names[number] for number in data.train.labels.tolist()}:
             few, more = sorted(absent)[:NAMED_CLASSES], len(absent) - NAMED_CLASSES
             self.notes.append(
-                f"no training image of {', '.join(few)}{f' and {more:,} other classes' if more > 0 else ''}"
+                f"no training images of {', '.join(few)}{f' and {more:,} other classes' if more > 0 else ''}"
             )
 
     @classmethod
@@ -56,7 +56,7 @@ class Classify(Objective):
         if not (data.train.labelled and data.test.labelled):
             raise DataError(f"{has} no labels to learn; a folder has them as <class>/<image>")
         if len(classes) < 2:
-            raise DataError(f"{has} one class, {classes[0]!r}: there is nothing to tell apart")
+            raise DataError(f"{has} one class, {classes[0]!r}: there is nothing to distinguish")
         return {"num_classes": len(classes)}
 
     @classmethod
