@@ -273,7 +273,10 @@ def test_a_film_over_the_snapshots_of_a_run(shown, weights_of, vit):
         (["encoder", "one.png", "--method", "relevance", "--label", "horse"], "there is no class 'horse': this model has 3"),
         (["encoder", "one.png", "--method", "relevance", "--label", "9" * 5000], "there is no class '999"),
         (["plain", "one.png", "--method", "relevance"], "relevance explains a prediction, and this model has no head"),
-        (["encoder", "one.png", "--method", "relevance", "--mask", "0.5"], "explains a reconstruction, and this model has no decoder"),
+        (
+            ["encoder", "one.png", "--method", "relevance", "--mask", "0.5"],
+            "explains a reconstruction, and this model has no decoder",
+        ),
         (["encoder", "one.png", "--method", "rollout", "--discard", "1"], "--discard: 1.0 cannot be used; from 0 to below 1"),
         (["encoder", "one.png", "--out", "one.png"], "--out: one.png is not a folder"),
     ],
