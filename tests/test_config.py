@@ -171,7 +171,7 @@ def test_setting_of_an_earlier_version_is_refused_and_its_new_name_told():
         section, _, name = key.partition(".")
         for value in ("0", "[1, 2]"):
             in_file = refusal("--config", config_file(f"model: {{}}\n{section}: {{{name}: {value}}}"))
-            assert in_file == f"{key}: {told}; it stands in given.yaml, line 2"
+            assert in_file == f"{key}: {told}; found in given.yaml, line 2"
             assert refusal(f"--{key}={value}") == refusal(f"--{key}", value) == f"{key}: {told}"
         assert name not in {field.name for field in dataclasses.fields(SECTIONS[section])}
         if key != "train.processes":
@@ -305,7 +305,7 @@ def test_unknown_shortened_and_valueless_options_are_refused():
     """An abbreviation would pass the checks of files and of --resume by."""
     for argv in ("--train.epoch 1", "--train.epo=1", "--resu", "--conf x.yaml", "more", "--config", "--out"):
         assert argv.split()[0] in refusal(*argv.split(), read=train_command)
-    assert refusal("--train.epochs.part=1", read=train_command).startswith("train.epochs.part: there is no such")
+    assert refusal("--train.epochs.part=1", read=train_command).startswith("train.epochs.part: no such setting")
 
 
 def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_rest():
@@ -333,9 +333,9 @@ BAD_FILES = {
     "model: {train: {epochs: 1}}": "train.epochs",
     "1: {a: 1}": "1",
     "".join(f"{' ' * i}a:\n" for i in range(1000)): "nested too deep",
-    "train: {epochs: 1}\nmask: {ratio: 0.5}\ntrain: {seed: 2}": "^train: stands twice in given.yaml.* line 3;",
-    "train:\n  epochs: 1\n  seed: 2\n  epochs: 1\n": "^train.epochs: stands twice in given.yaml.* line 4;",
-    "train: {epochs: 1}\ntrain.epochs: 2": "^train.epochs: stands twice in given.yaml.* line 2;",
+    "train: {epochs: 1}\nmask: {ratio: 0.5}\ntrain: {seed: 2}": "^train: set twice in given.yaml.* line 3;",
+    "train:\n  epochs: 1\n  seed: 2\n  epochs: 1\n": "^train.epochs: set twice in given.yaml.* line 4;",
+    "train: {epochs: 1}\ntrain.epochs: 2": "^train.epochs: set twice in given.yaml.* line 2;",
     "data: {root: &a {root: *a}}": "alias",  # it may hold itself
     "data: &a {limit: 1}\nmodel: *a": "alias",  # and some more of them fill the memory
     **dict.fromkeys(["- 1", "text", "", "null", b"\xff\xfe\x00", "{", "a: b: c", "a: {}\n---\nb: {}"], "given.yaml"),
@@ -402,7 +402,7 @@ def test_fewer_epochs_shorten_what_a_file_asks_for_and_say_so():
     assert [note.partition(":")[0] for note in command.notes] == ["classify.whole_epochs"]
     command = train_command("--config", CONFIGS / "folder.yaml", "--train.epochs", 1)
     assert command.config.optim.warmup_epochs == 0.25
-    assert command.notes == ("optim.warmup_epochs: 2 does not fit into train.epochs 1; it is 0.25 here",)
+    assert command.notes == ("optim.warmup_epochs: 2 does not fit into train.epochs 1; using 0.25",)
     said = ("--train.epochs=1", "--classify.whole_epochs=2")  # by the user: a contradiction
     assert "below train.epochs" in refusal("--config", finetune, *said, read=train_command)
     assert train_command("--config", finetune).notes == ()

@@ -74,10 +74,10 @@ def test_what_cannot_be_answered_is_said(classifier, tmp_path):
         predict(classifier, tmp_path / "missing.png")
     with pytest.raises(DataError, match="uint8"):
         embed(classifier, noise(1).float())
-    with pytest.raises(CheckpointError, match=r"load it by vit\.load_model"):
+    with pytest.raises(CheckpointError, match=r"load it with vit\.load_model"):
         embed(encoder(), Image.new("RGB", (8, 8)))
     headless = loaded(tmp_path / "encoder", encoder())
-    with pytest.raises(CheckpointError, match="has no head that names classes; name a classifier"):
+    with pytest.raises(CheckpointError, match="has no classification head; use a classifier"):
         predict(headless, noise(1))
     with torch.no_grad():
         headless.blocks[0].mlp.fc1.weight.fill_(torch.inf)

@@ -97,7 +97,7 @@ def test_what_is_called_so_here_comes_first_and_is_said(place):
     model = load_model("small-mae")
     assert isinstance(model, VisionTransformer)
     (note,) = model.origin.report.notes
-    assert "not the model of that name that comes with the package" in note
+    assert "not the shipped model of that name" in note
     assert load_model("./small-mae").origin.report.notes == []  # a path is no name
 
 
@@ -106,7 +106,7 @@ def test_a_name_that_is_nearly_one_is_one_line_with_those_that_are(place):
         with pytest.raises(CheckpointError) as error:
             load_model(name)
         assert str(error.value).startswith(f"no checkpoint at {name}: ")
-        assert str(error.value).endswith("; with the package come small-classifier, small-mae")
+        assert str(error.value).endswith("; the package has small-classifier, small-mae")
         assert "timm/NAME" in str(error.value)
 
 
@@ -175,6 +175,6 @@ def test_a_damaged_one_is_one_line(place):
         load_model("small-mae")
     for broken in (b"", b"\xff" * 20, b"\2\0\0\0\0\0\0\0[]", content[:40]):
         weights.write_bytes(broken)
-        with pytest.raises(CheckpointError, match="is damaged, install the package again") as error:
+        with pytest.raises(CheckpointError, match="is damaged, reinstall the package") as error:
             shipped("small-mae")
         assert "\n" not in str(error.value)

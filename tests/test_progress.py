@@ -25,15 +25,15 @@ def test_lines_come_now_and_then_with_the_time_left(clock, capsys):
     clock += [0, 15, 30, 45, 60]
     assert list(track([5, 6, 7, 8], "layers", unit=" fits")) == [5, 6, 7, 8]
     assert capsys.readouterr().err.splitlines() == [
-        "layers  2/4 fits  00:30 gone  00:30 left",
-        "layers  4/4 fits  01:00 gone  00:00 left",
+        "layers  2/4 fits  00:30 elapsed  00:30 left",
+        "layers  4/4 fits  01:00 elapsed  00:00 left",
     ]
 
 
 def test_a_stream_of_unknown_length_says_how_far_it_is(clock, capsys):
     clock += [0, 90]
     assert list(track(iter("a"), "download", unit=" MB")) == ["a"]
-    assert capsys.readouterr().err == "download  1 MB  01:30 gone\n"
+    assert capsys.readouterr().err == "download  1 MB  01:30 elapsed\n"
 
 
 def test_short_work_says_nothing(capsys):
@@ -55,6 +55,6 @@ def test_within_a_long_item_lines_go_on(clock, capsys):
         fits.pulse()
     assert next(fits) == 1
     assert capsys.readouterr().err.splitlines() == [
-        "linear probe  0/2 fits  00:21 gone",
-        "linear probe  1/2 fits  00:45 gone  00:45 left",
+        "linear probe  0/2 fits  00:21 elapsed",
+        "linear probe  1/2 fits  00:45 elapsed  00:45 left",
     ]

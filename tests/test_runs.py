@@ -110,7 +110,7 @@ def test_a_record_has_all_of_a_folder(folder):
     assert (list(record.results), record.metrics, record.epochs) == (["a", "b/deep"], [{"step": 1, "epoch": 0.5}], 0.5)
     assert record.samples is None
     assert len(record.notes) == 2
-    assert any("other/results.json is about other weights" in note for note in record.notes)
+    assert any("other/results.json measured other weights" in note for note in record.notes)
     assert flat_settings(record.sections) == {"augment.flip": 0.25}
 
 

@@ -95,7 +95,7 @@ class Section:
         for item in fields(self):  # type: ignore[arg-type]
             key = f"{self.section}.{item.name}" if self.section else f"--{item.name.replace('_', '-')}"
             value = getattr(self, item.name)
-            allowed = "leave the key out to have its default"
+            allowed = "leave the key out for its default"
             _require(value is not None or "None" in str(item.type), key, value, allowed)
             numbers = value if isinstance(value, tuple | list) else () if value is None else (value,)
             for number in numbers:
@@ -404,7 +404,9 @@ class ClassifyConfig(Section, section="classify"):
     def __post_init__(self) -> None:
         super().__post_init__()
         whole = self.whole_epochs
-        _require(not whole or self.drop_patches > 0, "classify.whole_epochs", whole, "it goes with drop_patches")
+        _require(
+            not whole or self.drop_patches > 0, "classify.whole_epochs", whole, "it only applies with drop_patches"
+        )
 
 
 @dataclass(frozen=True)
@@ -520,23 +522,25 @@ class Config:
         most = f"at most train.batch_size, which is {train.batch_size}"
         require(run.grad_accum_steps <= train.batch_size, "run.grad_accum_steps", most)
         contrast = self.reconstruct.contrast
-        alone = "it compares a batch's images with each other: leave run.grad_accum_steps out"
+        alone = "it compares images within a batch: leave run.grad_accum_steps out"
         require(not contrast or run.grad_accum_steps <= 1, "reconstruct.contrast", alone)
-        pairs = "reconstruct.contrast needs two views of each image"
+        pairs = "reconstruct.contrast needs two views per image"
         require(not contrast or self.augment.views == 2, "augment.views", pairs)
 
         # settings that would do nothing, or use the test images too early
-        once = "the test images are looked at once, at the end; hold some training images out with data.val_size"
+        once = "test images are used once, at the end; hold out training images with data.val_size"
         require(not run.val_every or data.val_size > 0, "run.val_every", once)
         for owner, info in OBJECTIVES.items():
             for section in [name for name in info.sections if name not in objective.sections]:
                 for item in fields(getattr(self, section)):
                     unset = getattr(getattr(self, section), item.name) == item.default
-                    require(unset, f"{section}.{item.name}", f"it is of train.objective {owner}")
+                    require(unset, f"{section}.{item.name}", f"it only applies to train.objective {owner}")
         fewer = "pretraining needs none; data.limit takes fewer images"
         require(data.labels == 1 or objective.labels, "data.labels", fewer)
-        require(self.augment.views == 1 or not objective.labels, "augment.views", "several views are for pretraining")
-        require(not run.test_flip or objective.labels, "run.test_flip", "it is of train.objective classify")
+        require(
+            self.augment.views == 1 or not objective.labels, "augment.views", "several views only apply to pretraining"
+        )
+        require(not run.test_flip or objective.labels, "run.test_flip", "it only applies to train.objective classify")
 
     @property
     def images_per_step(self) -> int:

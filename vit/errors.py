@@ -38,7 +38,7 @@ def exit_code_of(program: str, work: Callable[[], int]) -> int:
     except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError, also for the GPU
         if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
             raise
-        ways = "fewer images at once (train.batch_size, run.grad_accum_steps) or a smaller model take less"
+        ways = "use fewer images at once (train.batch_size, run.grad_accum_steps) or a smaller model"
         print(f"{program}: error: out of memory: {one_line(str(error))[:200]}; {ways}", file=sys.stderr)
         return 1
 

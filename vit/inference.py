@@ -39,8 +39,8 @@ def require_head(model: Model) -> None:
     """
     if not model.encoder.config.num_classes:
         source = model.origin.source if model.origin else "this model"
-        way = "name a classifier such as vit-tiny-p4-cifar10-finetuned, or teach this one classes (docs/fine-tuning.md)"
-        raise CheckpointError(f"{source} has no head that names classes; {way}")
+        way = "use a classifier such as vit-tiny-p4-cifar10-finetuned, or fine-tune this model (docs/fine-tuning.md)"
+        raise CheckpointError(f"{source} has no classification head; {way}")
 
 
 @torch.no_grad()
@@ -90,7 +90,7 @@ def _tokens(model: Model, images: Tensor | Picture | Sequence[Picture], batch_si
     """Yield the tokens (B, N, D) of images, batch by batch; each batch's files are read in turn."""
     origin, encoder = model.origin, model.encoder
     if origin is None:
-        raise CheckpointError("nothing says how this model's images are prepared; load it by vit.load_model")
+        raise CheckpointError("nothing says how this model's images are prepared; load it with vit.load_model")
     if isinstance(images, Picture):
         images = [images]
     if len(images) == 0:

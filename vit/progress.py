@@ -65,7 +65,7 @@ class Tracked(Iterator[T]):
             return
         self._shown, gone = now, now - self._began
         text = f"{self._what}  {self._count:,}{f'/{self._total:,}' if self._total else ''}{self._unit}"
-        text += f"  {tqdm.format_interval(gone)} gone"
+        text += f"  {tqdm.format_interval(gone)} elapsed"
         if self._total and self._count:
             text += f"  {tqdm.format_interval(gone / self._count * (self._total - self._count))} left"
         print(text, file=sys.stderr, flush=True)

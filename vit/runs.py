@@ -79,14 +79,14 @@ READ = ("config.yaml", "metrics.jsonl", "showcase.safetensors", "summary.json", 
 CONTENTS = {
     "report.html": "all of this on one page: open it first",
     "reconstructions.png": "images, what the model sees of them, and how it fills in the rest",
-    "confusion.png": "which classes it takes for which",
-    "reliability.png": "how sure it is, and how often it is right",
-    "dynamics.png": "how strongly each matrix was trained and how far it moved; dynamics.safetensors: all",
+    "confusion.png": "which classes it confuses",
+    "reliability.png": "accuracy against confidence",
+    "dynamics.png": "how strongly each matrix was trained and how far it moved (all in dynamics.safetensors)",
     "attention.png": "where the last layer's attention looks, head by head",
-    "curves.png": "how the run went: what it measured, learning rate and gradient norm over the epochs",
-    "summary.json": "these figures and what they came from",
-    "manifest.json": "the hashes of its files: vit verify compares them",
-    "model.safetensors": "the weights, with config.json: vit.checkpoints.load_model reads them",
+    "curves.png": "what the run measured, learning rate and gradient norm, over the epochs",
+    "summary.json": "these figures and where they come from",
+    "manifest.json": "hashes of the run's files, for vit verify",
+    "model.safetensors": "the weights, with config.json, for vit.load_model",
 }
 """What the user finds in the folder of a finished run."""
 
@@ -226,7 +226,7 @@ def read_sample_images(path: Path) -> SampleImages:
         if images.dtype != torch.uint8 or images.ndim != 4 or len(samples.labels) != len(images):
             raise ValueError("images with a label each are expected")
     except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {one_line(str(error))}; remove it to do without") from error
+        raise RunError(f"{path} cannot be read: {one_line(str(error))}; remove it to go on without it") from error
     return samples
 
 
@@ -356,7 +356,7 @@ def read_run(path: Path) -> RunRecord:
         if is_about(record.summary, results):
             record.results[name] = results
         else:
-            record.notes.append(f"{name}/results.json is about other weights than the run's and is left out")
+            record.notes.append(f"{name}/results.json measured other weights than the run's and is left out")
     return record
 
 
@@ -369,7 +369,7 @@ def read_folder(path: Path) -> RunRecord:
     files = RunFiles(path)
     record = RunRecord(files, read_mapping(files.config), read_mapping(files.summary))
     if not all(isinstance(section, dict) for section in record.sections.values()):
-        raise RunError(f"{files.config} is damaged: settings stand in sections")
+        raise RunError(f"{files.config} is damaged: settings go in sections")
     return record
 
 
@@ -396,7 +396,7 @@ def read_to_publish(folder: Path, results: Sequence[Path] = ()) -> RunRecord:
     """
     record = read_folder(folder)
     if not record.sections or not record.summary:
-        raise RunError(f"{folder} is no finished run with config.yaml and summary.json: nothing says what it is")
+        raise RunError(f"{folder} is not a finished run: config.yaml and summary.json are needed")
     for place in results:
         if not (measured := read_mapping(place / "results.json")):
             raise RunError(f"no results.json in {place}; `vit evaluate ... --out {place}` writes one")
@@ -568,7 +568,7 @@ def _protocol(method: str, key: str, row: Mapping[str, Any]) -> list[str]:
             how.append(f"L2 {by_seed(row['strength'], '.0e')}, {chosen}")
         return how + ([] if row.get("converged", True) else ["the fit has not converged"])
     unnamed = key == "accuracy" and not row.get("classes_named", True)
-    return ["its classes have no names: taken in the data's order"] if unnamed else []
+    return ["its classes have no names; assuming the data's order"] if unnamed else []
 
 
 def aligned(lines: Sequence[Line]) -> list[str]:

@@ -108,9 +108,7 @@ def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[s
                 raise ConfigError(f"{key}: {RENAMED[key]}")
             if option.startswith("--") and key.count(".") > 1:  # the parser takes it for a part of a setting
                 whole = ".".join(key.split(".")[:2])
-                raise ConfigError(
-                    f"{one_line(key)}: there is no such setting; {one_line(whole)} would be one, without parts"
-                )
+                raise ConfigError(f"{one_line(key)}: no such setting; {one_line(whole)} is one, without parts")
         files = [str(config_file(name)) for name in files]
         for path in files:
             check_file(Path(path), sections)
@@ -138,7 +136,7 @@ def _reason(message: str, sections: dict[str, type]) -> str:
     if unknown := re.search(words, message):
         keys = [f"{name}.{item.name}" for name, section in sections.items() for item in fields(section)]
         message += did_you_mean(".".join(filter(None, unknown.groups())), keys)
-    return f"{message.rstrip('.')}. All keys are listed by --help"
+    return f"{message.rstrip('.')}. --help lists all keys"
 
 
 def in_words(
@@ -165,7 +163,7 @@ def config_file(name: str) -> Path:
         return Path(name)
     short = name.removeprefix("configs/").removesuffix(".yaml")
     if short not in known:
-        near = did_you_mean(short, known) or f"; with the package come {', '.join(known)}"
+        near = did_you_mean(short, known) or f"; the package has {', '.join(known)}"
         raise ConfigError(f"config: cannot read {name}: No such file or directory{near}")
     return known[short]
 
@@ -199,9 +197,9 @@ def check_file(path: Path, sections: Collection[str]) -> None:
             for key, value in node.value:
                 inner = f"{name}.{key.value}".lstrip(".")
                 if inner in RENAMED:
-                    yield f"{inner}: {RENAMED[inner]}; it stands in {path}, line {key.start_mark.line + 1}"
+                    yield f"{inner}: {RENAMED[inner]}; found in {path}, line {key.start_mark.line + 1}"
                 if inner in seen:
-                    yield f"{inner}: stands twice in {path}, the second time in line {key.start_mark.line + 1}; keep one"
+                    yield f"{inner}: set twice in {path}, the second time on line {key.start_mark.line + 1}; keep one"
                 seen.add(inner)
                 yield from walk(value, inner)
 
@@ -212,7 +210,7 @@ def check_file(path: Path, sections: Collection[str]) -> None:
     except yaml.YAMLError as error:
         raise ConfigError(f"config: {path} is not YAML: {one_line(str(error))}") from error
     except RecursionError as error:
-        raise ConfigError(f"config: {path} is nested too deep; settings stand in sections as `key: value`") from error
+        raise ConfigError(f"config: {path} is nested too deep; settings go in sections as `key: value`") from error
     if tree is None:
         raise ConfigError(f"config: {path} is empty")
     for problem in walk(tree, ""):
@@ -251,10 +249,10 @@ class TrainCommand:
 
 def train_parser(program: str = "vit train", with_help: bool = False) -> ArgumentParser:
     """Return the parser of `parse_train_command`; its help includes --out and --resume."""
-    what = f"Pretrain by filling in hidden patches, or teach classes. Without --config: {QUICKSTART.name}."
+    what = f"Pretrain by filling in hidden patches, or train a classifier. Without --config: {QUICKSTART.name}."
     own = {
-        "--out FOLDER": "for the run; by default runs/ and the configuration's name",
-        "--resume": "continue the run in its folder from its last saved state",
+        "--out FOLDER": "run folder; by default runs/ and the configuration's name",
+        "--resume": "continue the run from its last saved state",
     }
     return config_parser(program, what, own, with_help=with_help)
 
@@ -285,10 +283,10 @@ def parse_train_command(argv: Sequence[str], program: str = "python train.py") -
         return TrainCommand(config, out, False, program, frozenset(vars(given)), notes)
     saved = out / RUN_CONFIG
     if not os.path.exists(saved):  # unlike Path.exists, it returns False for an impossible name
-        raise ConfigError(f"--resume: there is no run in {out}; leave --resume out to begin one, or name it by --out")
+        raise ConfigError(f"--resume: no run in {out}; leave --resume out to start one, or name its folder with --out")
     before = parse_config(parser, ["--config", str(saved)])
     for key, old, new in parse_config(parser, ["--config", str(saved), *argv]).conflicts(before.to_dict()):
-        ways = "leave it out (--config too: the run has its own), or begin another with --out"
+        ways = "leave it out (and --config: the run has its own), or start another with --out"
         raise ConfigError(f"{key}: the run in {out} has {old!r}, not {new!r}; {ways}")
     _, settings = take_options(argv, "--config")  # only the command line may change e.g. where the data is
     config = parse_config(parser, ["--config", str(saved), *settings])
@@ -314,7 +312,7 @@ def fit_epochs(parser: ArgumentParser, argv: Sequence[str]) -> tuple[list[str], 
         fits = value < epochs or (value == epochs and section == "optim")
         if not fits and key not in said:
             shortened.append(f"--{key}={epochs / 4:g}")
-            notes.append(f"{key}: {value:g} does not fit into train.epochs {epochs}; it is {epochs / 4:g} here")
+            notes.append(f"{key}: {value:g} does not fit into train.epochs {epochs}; using {epochs / 4:g}")
     return [*argv, *shortened], tuple(notes)
 
 

@@ -91,7 +91,7 @@ def read_command(
     """
     if isinstance(config, Config):
         if out is None or settings:
-            ways = "a Config holds all settings, and needs a folder: fit(config, out)"
+            ways = "a Config holds all settings and needs a folder: fit(config, out)"
             raise ConfigError(f"{'settings' if settings else 'out'}: {ways}")
         usual = flat_settings(Config().to_dict())
         given = frozenset(key for key, value in flat_settings(config.to_dict()).items() if value != usual[key])
@@ -155,7 +155,7 @@ def announce(run: Run, folder: RunFolder) -> None:
     print(f"model    {parameters / 1e6:.2f}M parameters, {rows} x {columns} patches; it learns {learns}")
     print(f"compute  {run.computed_on}")
     if run.compute.device.type == "cpu":
-        print(f"threads  wait by {openmp.setting()} (set it, or OMP_WAIT_POLICY, before the command)")
+        print(f"threads  waiting: {openmp.setting()} (set it, or OMP_WAIT_POLICY, before the command)")
     print(f"run      {folder.path}, {run.total_steps:,} steps" + (f", from step {run.step:,}" if run.step else ""))
     for note in [*run.data.notes, *run.notes]:
         print(f"note     {one_line(note)}")
@@ -167,7 +167,7 @@ def finish(run: Run, folder: RunFolder) -> None:
     from vit.report.pictures import draw_pictures
 
     run.save_model(folder.path)
-    print("measuring what was learned ...", flush=True)
+    print("measuring the model ...", flush=True)
     measured = run.objective.measure(run)
     draw_pictures(run, folder, measured)
     summary = run.summary = summarize(run, read_metrics(folder.metrics), measured)

@@ -159,7 +159,7 @@ def test_the_card_of_a_fine_tuning_has_its_figures(runs, tmp_path):
     summary = json.loads((runs / "fine" / "summary.json").read_text())
     for part in (
         "pipeline_tag: image-classification", "vit predict tiny-finetuned photo.jpg\nvit attention",
-        "--data.root IMAGES --model.init CHECKPOINT\n", "CHECKPOINT is what it began with, pre:",
+        "--data.root IMAGES --model.init CHECKPOINT\n", "CHECKPOINT is its starting point, pre:",
         "On test images,", f"| classifier accuracy | {summary['test_accuracy']:.2%} |",
         f"| expected calibration error | {summary['test_calibration_error']:.2%} |",
         f"| classifier accuracy with mirror images | {summary['test_accuracy_with_flip']:.2%} |",
@@ -178,10 +178,10 @@ def test_the_card_of_a_fine_tuning_has_its_figures(runs, tmp_path):
     ("argv", "said"),
     [
         (["{runs}/pre", "--card", "--image-size", "16"], "its run trained another model"),
-        (["{runs}/pre/model.safetensors", "--card"], "is no finished run"),
+        (["{runs}/pre/model.safetensors", "--card"], "is not a finished run"),
         (["{runs}/pre", "--card", "--results", "{runs}/fine"], "no results.json in"),
         (["{runs}/pre", "--card", "--results", "{runs}/of fine"], "was measured on other weights than those of"),
-        (["{runs}/pre", "--half", "--to", "timm"], "--half: is for --to safetensors"),
+        (["{runs}/pre", "--half", "--to", "timm"], "--half: only applies to --to safetensors"),
     ],
 )
 def test_a_card_that_cannot_be_written_is_one_line_and_leaves_nothing(argv, said, runs, tmp_path, capsys):

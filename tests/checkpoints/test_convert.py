@@ -292,9 +292,9 @@ def test_what_is_no_plain_place_is_not_written_to(there, tmp_path):
         os.mkfifo(out)
     else:
         out.symlink_to(tmp_path / ("nothing" if there == "link to nowhere" else "elsewhere"))
-    with pytest.raises(CheckpointError, match="exists; name another place"):
+    with pytest.raises(CheckpointError, match="exists and is not replaced; name another path"):
         convert_model(model, "timm", out)
-    with pytest.raises(CheckpointError, match="no file that could be replaced"):
+    with pytest.raises(CheckpointError, match="not a file that can be replaced"):
         export_program(model, out.rename(tmp_path / "out.pt2"), "torch-export")
     assert not any((tmp_path / "elsewhere").iterdir())
 

@@ -45,11 +45,11 @@ def test_timm_architectures_that_are_not_computed_are_refused(tmp_path):
     timm.models.save_for_hf(theirs, tmp_path, safe_serialization=True)
     config = (tmp_path / "config.json").read_text()
     for name, reason in (
-        ("resnet18", "no plain vision transformer"),
+        ("resnet18", "not a plain vision transformer"),
         ("vit_base_patch16_clip_224", "a norm before its blocks"),
         ("vit_tiny_patch16_gap_240", "timm does not know"),
         ("vit_little_patch16_reg4_gap_256", "its settings say embed_dim 320, its tensors 192"),
-        ("vit_relpos_small_patch16_224", "no plain vision transformer"),
+        ("vit_relpos_small_patch16_224", "not a plain vision transformer"),
     ):
         (tmp_path / "config.json").write_text(
             re.sub(r'"architecture": "\w+"', f'"architecture": "{name}"', config).replace('"token"', '"avg"')
@@ -145,7 +145,7 @@ def test_mae_encoder_of_a_file_with_decoder(images, tmp_path):
     assert isinstance(ours, VisionTransformer)
     whole = load_model(tmp_path / "mae.pth", num_heads=4, decoder_heads=3, norm_pix_loss=True)
     assert torch.equal(ours(images), whole.encoder(images))
-    assert all(why == "only the encoder was asked for" for why in ours.origin.report.dropped.values())
+    assert all(why == "only the encoder was requested" for why in ours.origin.report.dropped.values())
     assert len(ours.origin.report.dropped) == len(whole.decoder.state_dict())
 
 
@@ -393,7 +393,7 @@ def test_huggingface_dinov2_classifier_is_left_out_with_the_reason(images, tmp_p
     theirs = random_model(hf.Dinov2ForImageClassification(hf.Dinov2Config(**DINOV2, num_labels=3)))
     ours = load_model(on_disk(theirs, tmp_path))
     close(ours(images), theirs.dinov2(images).last_hidden_state)
-    assert "beside the mean" in ours.origin.report.dropped["classifier.weight"]
+    assert "and the mean of the patches" in ours.origin.report.dropped["classifier.weight"]
 
 
 # --- torchvision -----------------------------------------------------------------------------------------------------
@@ -443,7 +443,7 @@ OF_STAGES = ("swin_tiny_patch4_window7_224", "hiera_tiny_224", "convnext_atto", 
         ("vit_pe_spatial_tiny_patch16_512", "this is CLIP or PE"),
         ("vitamin_small_224", "a convolutional network before its blocks"),
         ("beit3_base_patch16_224", "this is BEiT-3"),
-        ("vit_base_patch16_radio_v3", "no norm after its blocks, as RADIO"),
+        ("vit_base_patch16_radio_v3", r"no norm after its blocks \(nor do RADIO and InternViT\)"),
         ("test_vit4", "norms have no bias"),
         ("aimv2_large_patch14_224", "AIMv2"),
         ("vit_small_patch16_18x2_224", "parallel blocks"),

@@ -178,7 +178,7 @@ def test_hostile_pickles_from_a_hub_do_not_run(hub, tmp_path):
     for name in ("me/bin", "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"):
         (tmp_path / "hub" / name).mkdir(parents=True)
         torch.save({"a": torch.ones(1), "b": Hostile()}, tmp_path / "hub" / name / "pytorch_model.bin")
-    assert "posix.system, which weights do not need; nothing of it was run" in refused("hf/me/bin")
+    assert "posix.system, which weights do not need; nothing in it was run" in refused("hf/me/bin")
     refused("timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k")
     assert not (tmp_path / "marker").exists()
 
@@ -191,8 +191,8 @@ def test_what_the_hub_does_not_have_is_one_line(hub, tmp_path):
         ("hf/me/nothing", "the hub has no such model"),
         ("hf/me/tiny@v9", "the hub has no such revision"),
         ("hf/me/bare", "holds none of model.safetensors"),
-        ("hf/a/b/c", "is no name of a model on the hub"),
-        ("timm/resnet18.a1_in1k", "no plain vision transformer"),
+        ("hf/a/b/c", "is not a model name on the hub"),
+        ("timm/resnet18.a1_in1k", "not a plain vision transformer"),
         ("timm/vit_none_at_all", "timm has no model 'vit_none_at_all'"),
     ):
         assert said in refused(name)
@@ -276,10 +276,10 @@ def test_what_is_to_be_private_is_not_put_where_all_can_see(api, tmp_path):
 
 def test_nothing_is_published_without_its_weights(api, tmp_path):
     folder = run_folder(tmp_path / "run")
-    with pytest.raises(CheckpointError, match="is no folder with a model"):
+    with pytest.raises(CheckpointError, match="holds no model in the project's own format"):
         push_to_hub(folder / "model.safetensors", "me/tiny")
     (folder / "model.safetensors").rename(folder / "other.safetensors")
-    with pytest.raises(CheckpointError, match="is no folder with a model"):
+    with pytest.raises(CheckpointError, match="holds no model in the project's own format"):
         push_to_hub(folder, "me/tiny")
     assert not api.mock_calls
 
@@ -287,7 +287,7 @@ def test_nothing_is_published_without_its_weights(api, tmp_path):
 def test_a_bad_name_is_one_line(hub, tmp_path):
     folder = run_folder(tmp_path / "run")
     for name in ("me", "hf/me/tiny", "a b/c"):
-        with pytest.raises(CheckpointError, match="is no name of a model on the hub") as error:
+        with pytest.raises(CheckpointError, match="is not a model name on the hub") as error:
             push_to_hub(folder, name)
         assert "\n" not in str(error.value)
     assert not hub.asked

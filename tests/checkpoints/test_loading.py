@@ -85,11 +85,11 @@ def test_unexpected_tensors_raise_unless_allowed():
         ),
         ("blocks.0.mlp.fc1.weight", torch.zeros(100, 32), "has 100 rows, where 128 are expected"),
         ("patch_embed.proj.weight", torch.zeros(32, 48), "4 dimensions are expected"),
-        ("pos_embed", torch.zeros(1, 20, 32), "a position table of 20 rows is of no square grid"),
+        ("pos_embed", torch.zeros(1, 20, 32), "a position table of 20 rows does not fit a square grid"),
         ("pos_embed", torch.zeros(17, 32), "3 dimensions are expected"),
         # their values
         ("norm.bias", torch.ones(32, dtype=torch.long), "norm.bias holds int64"),
-        ("norm.bias", torch.ones(32).to_sparse(), "is no ordinary tensor"),
+        ("norm.bias", torch.ones(32).to_sparse(), "is not an ordinary tensor"),
         ("norm.bias", torch.ones(32, device="meta"), "on the device meta"),
         ("norm.bias", torch.full((32,), 1e300, dtype=torch.float64), "holds 32 values that are nan or infinite"),
     ],
@@ -132,7 +132,7 @@ def test_settings_cannot_make_timm_read_another_file(tmp_path):
     evil = str(tmp_path / "model" / "evil.pth")
     timm_folder(tmp_path / "model", {"checkpoint_path": evil})
     message = refused(tmp_path / "model")
-    assert "model_args of config.json has checkpoint_path, which is no setting of the architecture" in message
+    assert "model_args of config.json has checkpoint_path, which is not a setting of the architecture" in message
     assert not (tmp_path / "ran").exists()
 
 
@@ -262,14 +262,16 @@ def test_settings_that_changed_behind_our_back_are_found(tmp_path):
 def test_heads_are_guessed_by_the_width_and_that_is_said():
     model = load_model(timm_state(embed_dim=128, num_heads=2))
     assert model.config.num_heads == 2
-    assert any("2 heads of the encoder are a guess (64 channels a head)" in note for note in model.origin.report.notes)
+    assert any(
+        "2 heads of the encoder are a guess (64 channels per head)" in note for note in model.origin.report.notes
+    )
     assert "there is no config.json that says how many heads its width of 32 has; give num_heads" in refused(
         timm_state()
     )
     assert "5 heads do not divide its width of 32" in refused(timm_state(), num_heads=5)
     # with qk-norm, the size of a head is known
     assert load_model(timm_state(qk_norm=True)).config.num_heads == 4
-    assert "2 heads of 8 channels, as its q_norm has, do not make its width of 32" in refused(
+    assert "2 heads of 8 channels (from its q_norm) do not make its width of 32" in refused(
         timm_state(qk_norm=True), num_heads=2
     )
 
@@ -319,7 +321,7 @@ def test_a_guess_of_the_pooling_is_said():
 def test_the_eps_of_transformers_models_in_memory_is_a_guess_and_can_be_given(images):
     theirs = transformers_model(layer_norm_eps=1e-3)
     notes = load_model(theirs.state_dict(), num_heads=4).origin.report.notes
-    assert any("nothing says the eps of its norms; taken as 1e-12" in note for note in notes)
+    assert any("nothing says the eps of its norms; assuming 1e-12" in note for note in notes)
     ours = load_model(theirs.state_dict(), num_heads=4, norm_eps=1e-3)
     close(ours(images), theirs(images).last_hidden_state)
     assert not any("eps" in note for note in ours.origin.report.notes)
@@ -384,7 +386,7 @@ def test_what_is_no_checkpoint():
         (nn.Linear(2, 2), "neither timm's nor transformers'"),
         ("", "got an empty name"),
         ({}, "holds no tensors"),
-        ({"weight": torch.ones(3)}, "of no format that is known here"),
+        ({"weight": torch.ones(3)}, "in no known format"),
     ):
         assert said in refused(source)
 
@@ -416,7 +418,7 @@ def test_channels_are_adapted_by_timms_function(channels):
     state = timm_state()
     model = load_model(state, channels=channels, num_heads=4)
     assert torch.equal(model.patch_embed.proj.weight, adapt_input_conv(channels, state["patch_embed.proj.weight"]))
-    assert model.origin.report.converted["patch_embed.proj.weight"][1] == f"3 input channels made {channels}"
+    assert model.origin.report.converted["patch_embed.proj.weight"][1] == f"3 input channels converted to {channels}"
     assert len(model.origin.normalize.mean) == len(model.origin.normalize.std) == channels
     images = torch.rand(2, channels, 16, 16)
     assert torch.isfinite(model(model.origin.normalize(images))).all()
@@ -437,7 +439,7 @@ def test_a_new_head_is_begun_and_said():
     with pytest.warns(UserWarning, match="untrained, 330 parameters: head.weight, head.bias"):
         model = load_model(state, num_classes=10, num_heads=4)
     assert model.head.weight.shape == (10, 32)
-    assert model.origin.report.dropped["head.weight"] == "10 classes were asked for, this head has 5"
+    assert model.origin.report.dropped["head.weight"] == "10 classes were requested, this head has 5"
     assert torch.equal(load_model(state, num_classes=5, num_heads=4).head.weight, state["head.weight"])
     assert isinstance(load_model(state, num_classes=0, num_heads=4).head, nn.Identity)
 
@@ -449,7 +451,7 @@ def test_a_new_head_is_begun_and_said():
         (dict(image_size=18), "patches of 4 x 4 do not divide images of 18 x 18"),
         (dict(patch_size=5), "patches of 5 x 5 do not divide images of 16 x 16; give both sizes"),
         (dict(grid_size=(2, 7)), "pos_embed has 17 rows, which is not a grid of 2 x 7"),
-        (dict(branch="student"), "no copy of the network is called 'student'; there is: the top level"),
+        (dict(branch="student"), "no copy of the network is called 'student'; it has: the top level"),
         (dict(fc_norm=1), "fc_norm: 1 cannot be used; True or False"),
         (dict(norm_eps=0), "norm_eps: 0 cannot be used"),
     ],
@@ -489,7 +491,7 @@ def test_files_that_cannot_be_shown_to_a_model_are_refused(tmp_path):
     with pytest.raises(DataError, match="takes 5 channels"):
         load_model(tmp_path / "m", channels=5).origin.read_images([tmp_path / "a.png"])
     (tmp_path / "c.png").write_text("no image")
-    with pytest.raises(DataError, match=r"c\.png: its content is no image"):
+    with pytest.raises(DataError, match=r"c\.png: its content is not an image"):
         load_model(tmp_path / "m").origin.read_images([tmp_path / "a.png", str(tmp_path / "c.png")])
 
 

@@ -110,7 +110,7 @@ def test_a_hostile_pickle_is_named_and_not_run(name, place, tmp_path):
     content, mark = hostile_pickles(tmp_path / "marker")[name]
     message = refused(put(place, content, tmp_path / "in"), names_path=False)
     assert mark in message.replace("nt.system", "posix.system")
-    assert "nothing of it was run" in message
+    assert "nothing in it was run" in message
     assert not (tmp_path / "marker").exists()
 
 
@@ -169,7 +169,7 @@ def test_parts_are_put_together(tmp_path):
     assert "disagree about x" in refused(tmp_path)
     for name in ("../model-1.safetensors", "/etc/passwd", 3):
         index.write_text(json.dumps({"weight_map": {"x": name}}))
-        assert "not a file beside it" in refused(tmp_path)
+        assert "not a file next to it" in refused(tmp_path)
     index.write_text(json.dumps({"weight_map": {"x": "gone.safetensors"}}))
     assert "gone.safetensors" in refused(tmp_path)
     index.write_text("{}")

@@ -37,7 +37,7 @@ def test_a_class_token_may_be_left_out_with_its_position(registers, images):
     prefix = [] if not registers else [(theirs.reg_token + theirs.pos_embed[:, 1 : 1 + registers]).expand(2, -1, -1)]
     expected = theirs.norm(theirs.blocks(torch.cat([*prefix, patches], dim=1)))
     close(ours(images), expected)
-    assert ours.origin.report.dropped == {"cls_token": "no class token was asked for"}
+    assert ours.origin.report.dropped == {"cls_token": "no class token was requested"}
     assert "class token's row left out" in ours.origin.report.converted["pos_embed"][1]
 
 
@@ -55,7 +55,7 @@ def test_the_final_norm_is_never_left_untrained():
     ours = load_model(state, global_pool="avg", fc_norm=True, num_heads=4)  # what fine-tuning by MAE's recipe does
     assert torch.equal(ours.fc_norm.weight, theirs.norm.weight)
     assert torch.equal(ours.fc_norm.bias, theirs.norm.bias)
-    assert ours.origin.report.converted["fc_norm.weight"] == (("norm.weight",), "norm as fc_norm, as asked")
+    assert ours.origin.report.converted["fc_norm.weight"] == (("norm.weight",), "norm as fc_norm, as requested")
     del state["norm.bias"]
     with pytest.raises(CheckpointError, match=r"missing: norm\.bias; the rest of the model would stay untrained"):
         load_model(state, num_heads=4)

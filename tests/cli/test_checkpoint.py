@@ -46,7 +46,7 @@ def test_inspect_as_json_has_all_of_it(folder, capsys):
     assert (known["format"], known["checksum"], known["decoder"]) == ("vit-patch-trainer", "verified", None)
     assert known["encoder"]["image_size"] == [8, 8]
     assert known["converted"]["pos_embed"]["how"] == "resized from a grid of 4 x 2 to 2 x 2, bicubic"
-    assert set(known["dropped"].values()) == {"only the encoder was asked for"}
+    assert set(known["dropped"].values()) == {"only the encoder was requested"}
     assert known["problems"] == known["notes"] == []
 
 
@@ -91,10 +91,10 @@ def test_export(folder, tmp_path, capsys):
         (["inspect", "nowhere"], "no checkpoint at nowhere"),
         (["inspect", "{folder}", "--image-size", "0"], "image_size: 0 cannot be used"),
         (["inspect", "{folder}", "--image-size", "18"], "do not divide images of 18 x 18"),
-        (["convert", "{folder}", "--to", "timm"], "--out: is needed"),
+        (["convert", "{folder}", "--to", "timm"], "--out: required"),
         (["convert", "{folder}", "--to", "keras", "--out", "x"], "--to: 'keras' cannot be used"),
         (["convert", "{folder}", "--to", "mae", "--out", "{folder}/x.bin"], "ends in .pth"),
-        (["convert", "{folder}", "--to", "timm", "--out", "{folder}"], "exists; name another place"),
+        (["convert", "{folder}", "--to", "timm", "--out", "{folder}"], "exists and is not replaced; name another path"),
         (["export", "{folder}", "--to", "onnx", "--out", "{folder}/x.pt"], "ends in .onnx"),
     ],
 )

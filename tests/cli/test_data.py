@@ -36,13 +36,13 @@ def test_data_is_described_drawn_and_exported_into_a_folder_that_is_read_by_name
         ([*SCENES, "--out", "sheet.jpg"], "sheet.jpg"),
         (["--data.source", "folder", "--data.root", "nowhere", "--out", "sheet.png"], "nowhere"),
         ([*SCENES, "--export", ""], "--export"),
-        ([*SCENES, "--export", "."], ". is there already"),
+        ([*SCENES, "--export", "."], ". already exists"),
         ([*SCENES, "--export", "copy", "--quality", "0"], "1 to 100"),
         ([*SCENES, "--export", "copy", "--quality", "fine"], "1 to 100"),
         ([*SCENES, "--export", "copy", "--format", "gif"], "jpeg or png"),
-        ([*SCENES, "--export", "copy", "--format", "png", "--quality", "75"], "--quality: is of jpeg"),
-        ([*SCENES, "--out", "sheet.png", "--quality", "75"], "--quality: is of --export"),
-        ([*SCENES, "--out", "sheet.png", "--format", "png"], "--format: is of --export"),
+        ([*SCENES, "--export", "copy", "--format", "png", "--quality", "75"], "--quality: only applies to jpeg"),
+        ([*SCENES, "--out", "sheet.png", "--quality", "75"], "--quality: only applies with --export"),
+        ([*SCENES, "--out", "sheet.png", "--format", "png"], "--format: only applies with --export"),
     ],
 )
 def test_mistakes_are_one_line_and_nothing_is_written(argv, said, tmp_path, refused, monkeypatch):

@@ -98,7 +98,7 @@ def test_an_image_that_cannot_be_read_leaves_nothing(suffix, models, tmp_path, m
     (tmp_path / "data" / "dog" / "11.png").write_text("no image")
     monkeypatch.chdir(tmp_path)
     assert main(["embed", str(models / "mae"), "data", "--out", f"features{suffix}"]) == 2
-    assert "data/dog/11.png: its content is no image" in capsys.readouterr().err
+    assert "data/dog/11.png: its content is not an image" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
@@ -113,7 +113,7 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(suffix, embedded, m
     for key in ("files", "labels"):
         assert list(found[key]) == [whole[key][n] for n in kept]
     np.testing.assert_allclose(found["pooled"], whole["pooled"][kept], atol=1e-6)
-    assert "cat/3.png: not a readable image (its content is no image), left out" in caplog.text
+    assert "cat/3.png: not a readable image (its content is not an image), left out" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,13 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(suffix, embedded, m
     [
         ("mae none --out f.npz", "data: 'none' is neither cifar10, cifar100, scenes nor a folder of images"),
         ("mae data --out f.csv", "--out: 'f.csv' cannot be used; name a file that ends in .npz or .parquet"),
-        ("mae data --out there.npz", "--out: there.npz is there already; name another file, or remove it first"),
-        ("mae data --root elsewhere --out f.npz", "--root: is about CIFAR; leave it out"),
-        ("mae scenes --on-bad-image skip --out f.npz", "--on-bad-image: is about a folder of images; leave it out"),
-        ("mae data", "--out: is needed"),
+        ("mae data --out there.npz", "--out: there.npz already exists; name another file, remove it first"),
+        ("mae data --root elsewhere --out f.npz", "--root: only applies to CIFAR; leave it out"),
+        (
+            "mae scenes --on-bad-image skip --out f.npz",
+            "--on-bad-image: only applies to a folder of images; leave it out",
+        ),
+        ("mae data", "--out: required"),
         ("none data --out f.npz", "no checkpoint at none"),
     ],
 )

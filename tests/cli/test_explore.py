@@ -121,7 +121,7 @@ def test_a_page_far_too_large_is_refused_before_anything_is_computed(models, vit
     monkeypatch.setattr("vit.interpret.AttentionMaps", None)  # it would be called
     code, _, error = vit("explore", "encoder", "one.png", "--out", "p.html")
     assert code == 2
-    assert "the page would hold 1,350 weights, far too many for one; --layers and --count choose" in error
+    assert "the page would hold 1,350 weights, too many for one page; lower --layers or --count" in error
     assert not (models / "p.html").exists()
 
 

@@ -104,7 +104,7 @@ def test_what_is_there_is_replaced_only_where_that_is_asked_for(line, place, ref
     before = sorted(place.rglob("*"))
     argv = line.format(file).split()
     error = refused(*argv)
-    assert f"{file} is there already; name another file, or remove it first, or add --overwrite" in error
+    assert f"{file} already exists; name another file, remove it first, or add --overwrite" in error
     assert file.read_text() == "somebody's own"
     assert sorted(place.rglob("*")) == before
     if argv[0] == "embed":  # pictures are replaced in tests of their own

@@ -71,8 +71,8 @@ def test_places_may_stand_between_options():
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--out look", "checkpoint: is needed"),
-        ("RUN", "--out: is needed"),
+        ("--out look", "checkpoint: required"),
+        ("RUN", "--out: required"),
         ("RUN --out", "--out: expected one argument"),
         ("RUN --out look --fly 3", "unrecognized arguments: --fly"),
         ("RUN --out look --film=3", "--film: .*'3'"),
@@ -82,8 +82,8 @@ def test_places_may_stand_between_options():
         ("RUN --out look --image-size 3,4,5", "--image-size: .* cannot be used; a whole number or a pair as 32,48"),
         ("RUN --out look --keep 3", "--keep: 3.0 cannot be used; a number from 0 to 1"),
         ("RUN --out look --keep nan", "--keep: 'nan' cannot be used"),
-        ("RUN --out look --seed 1", "--seed: is of the mask"),
-        ("RUN --out look --count 9", "--count: is about a data set"),
+        ("RUN --out look --seed 1", "--seed: only applies with --mask"),
+        ("RUN --out look --count 9", "--count: only applies with --data"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(line, said):

@@ -67,7 +67,7 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(vit_predict, refuse
     assert json.loads(vit_predict(*line[:2], "--json")[1]) == json.loads(
         vit_predict(*line, "--on-bad-image", "skip")[1]
     )
-    assert "mae/config.json: not a readable image (its content is no image), left out" in caplog.text
+    assert "mae/config.json: not a readable image (its content is not an image), left out" in caplog.text
     assert "none of the images can be read" in refused(
         "predict", "encoder", "mae/config.json", "--on-bad-image", "skip"
     )
@@ -78,15 +78,15 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(vit_predict, refuse
     [
         (
             "mae one.png",
-            "mae has no head that names classes; name a classifier such as vit-tiny-p4-cifar10-finetuned, or",
+            "mae has no classification head; use a classifier such as vit-tiny-p4-cifar10-finetuned, or",
         ),
         ("encoder", "images: name image files, or folders of images"),
         ("encoder none.png", "images: 'none.png' is neither a file nor a folder"),
-        ("encoder run/snapshots", "run/snapshots: no images; looked in it and in the folders in it for .jpg"),
-        ("encoder mae/config.json", "mae/config.json: its content is no image"),
+        ("encoder run/snapshots", "run/snapshots: no images; searched it and its subfolders for .jpg"),
+        ("encoder mae/config.json", "mae/config.json: its content is not an image"),
         ("encoder one.png --top 0", "--top: 0 cannot be used"),
         ("encoder one.png --csv one.png", "--csv: 'one.png' cannot be used; name a file that ends in .csv"),
-        ("encoder one.png --csv there.csv", "--csv: there.csv is there already; name another file, or remove it first"),
+        ("encoder one.png --csv there.csv", "--csv: there.csv already exists; name another file, remove it first"),
         ("none one.png", "no checkpoint at none"),
     ],
 )

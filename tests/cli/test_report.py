@@ -35,7 +35,7 @@ def test_page_stands_in_the_run_or_where_it_is_asked_for(begun, capsys):
         (["x" * 300], "name too long"),
         (["a run", "--out", "page.txt"], "page.txt"),
         (["a run", "--out", "a run/config.yaml/page.html"], "is not a folder"),
-        (["a run", "--out", "mine.html"], "mine.html is no report"),
+        (["a run", "--out", "mine.html"], "mine.html is not a vit report"),
         (["a run", "another"], "another"),
         ([], "RUN"),
     ],

@@ -99,7 +99,7 @@ def test_interrupt_leaves_nothing(tmp_path, monkeypatch):
     [
         (([0], ("a/b",)), ([0], ("a/b",)), "'a/b'"),
         (([0], ("..",)), ([0], ("..",)), "'..'"),
-        (([0], ("x" * 256,)), ([0], ("x" * 256,)), "cannot be a folder's"),
+        (([0], ("x" * 256,)), ([0], ("x" * 256,)), "cannot be a folder name"),
         (([0, -1],), ([0],), "have no class"),
         (([0, 1],), ([0, 4],), "'Zebra'"),
     ],

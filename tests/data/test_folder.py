@@ -146,7 +146,7 @@ def test_images_beside_the_classes_are_reported_and_an_empty_folder_is_no_class(
     train, _ = load(root)
     assert len(train) == 12
     assert train.class_names == ("ape", "bee", "cat")
-    assert "1 images beside the class folders" in caplog.text
+    assert "1 images outside the class folders" in caplog.text
 
 
 UNUSABLE = {
@@ -179,8 +179,8 @@ def test_what_is_not_used_held_out_and_counted_is_said(root):
     for start in ("first", "from the cache"):
         train, test = load(root)
         others, held_out, counts, sizes = train.notes
-        assert others == f"{root / 'train'}: not used, as no images that can be read: 1 .heic", start
-        assert held_out.startswith("there is no folder test: 1 of the 13 images, evenly spaced, are the test images")
+        assert others == f"{root / 'train'}: ignored, not images that can be read: 1 .heic", start
+        assert held_out.startswith("no test folder: 1 of the 13 images, evenly spaced, are held out as test images")
         assert counts == "training + test images of each class: ape 3 + 1, bee 5 + 0, cat 4 + 0"
         assert sizes.startswith("training images of smallest 4 x 4, median 4 x 4, largest 4 x 4 pixels, kept at 4 x 4;")
         assert len(test) == 1
@@ -441,7 +441,7 @@ def test_threads_give_the_same_in_the_same_order(root, monkeypatch, small_file):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     for name in ("bee/b\udcffd.png", "cat/0a.png"):
         (root / "train" / name).write_bytes(b"bad")
-    assert "bee/b\\udcffd.png: not a readable image (its content is no image)" in refusal(root)  # the first of two
+    assert "bee/b\\udcffd.png: not a readable image (its content is not an image)" in refusal(root)  # the first of two
     train, test = load(root, "skip")
     assert len(names) > 3 or small_file
     assert train.skipped == tuple(str(root / "train" / name) for name in ("bee/b\\udcffd.png", "cat/0a.png"))

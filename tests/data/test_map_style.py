@@ -78,7 +78,7 @@ def test_items_of_many_forms_give_their_pixels_to_the_bit(load, form):
     assert torch.equal(data.test.images, pixels[held_out])
     assert data.train.labels.tolist() == [number % 3 if labelled else -1 for number in kept]
     assert data.train.class_names == data.test.class_names == (("0", "1", "2") if labelled else ())
-    assert data.notes[0].startswith("there is no test set: 3 of the 30 images")
+    assert data.notes[0].startswith("no test set: 3 of the 30 images")
 
 
 def test_grey_is_grey_and_a_part_of_a_data_set_knows_its_classes(load):
@@ -174,7 +174,7 @@ def test_what_is_missing_is_said_in_one_line(load, tmp_path, monkeypatch):
     for root, words in (
         (tmp_path / "empty", "empty: cannot be loaded .*save_to_disk"),
         ("nobody/nothing", "nobody/nothing: cannot be loaded .*; set data.root"),
-        (tmp_path / "text", "no column of images among text"),
+        (tmp_path / "text", "no image column among text"),
     ):
         with pytest.raises(DataError, match=words) as caught:
             load(source="hf", root=str(root))

@@ -102,7 +102,7 @@ def test_confusion_is_drawn_with_labels_in_rows_and_mistakes_in_colour():
     written = {(round(t.get_position()[0]), round(t.get_position()[1])): t.get_text() for t in axes.texts}
     assert (written[1, 0], written[0, 2], written[0, 0]) == ("20", "50", "80")
     assert (1, 2) not in written  # never
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("taken for", "true class (10 images each)")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted class", "true class (10 images each)")
     other = confusion_figure(torch.tensor([[7, 1], [0, 1234]]), ["cat", "dog"], "Title", "subtitle").axes[0]
     assert [label.get_text() for label in other.get_yticklabels()] == ["cat  8", "dog  1,234"]
 

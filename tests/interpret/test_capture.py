@@ -161,7 +161,7 @@ def test_only_the_wanted_layers_are_kept_or_consumed_and_of_the_last_pass():
     assert sorted(maps.weights) == [0, 2]
     assert maps.weights[0].shape[0] == 2
     assert maps.of(-1) is maps.weights[2]
-    with pytest.raises(AttentionError, match="layer 1 was not kept; there is: 0, 2"):
+    with pytest.raises(AttentionError, match="layer 1 was not kept; it has: 0, 2"):
         maps.of(1)
     for layer in (3, -4):
         with pytest.raises(AttentionError, match=f"there is no attention layer {layer}: this model has 3"):
@@ -234,7 +234,7 @@ def test_geometry(name):
 def test_a_model_that_does_not_say_where_its_tokens_lie():
     model = model_named("transformers DeiT")
     model.config.model_type = "something new"
-    with pytest.raises(AttentionError, match=r"give geometry=Geometry"):
+    with pytest.raises(AttentionError, match=r"pass geometry=Geometry"):
         geometry_of(model)
     with pytest.raises(AttentionError, match=r"Xcit does not say how its tokens lie"):
         geometry_of(timm.create_model("xcit_nano_12_p8_224", depth=1))
@@ -318,7 +318,10 @@ def test_weights_under_a_mask_in_the_order_of_the_grid():
 def test_a_layer_that_attends_more_than_once_in_a_pass_has_no_one_map():
     block = VisionTransformer(ViTConfig(**SIZES)).blocks[0]
     twice = nn.Sequential(OrderedDict(block=block, again=block))
-    with pytest.raises(AttentionError, match=r"block\.attn attends more than once in a pass"), AttentionMaps(twice):
+    with (
+        pytest.raises(AttentionError, match=r"block\.attn attends more than once per forward pass"),
+        AttentionMaps(twice),
+    ):
         twice(torch.randn(2, 5, 16))
     differential = TimmVisionTransformer(**TIMM, attn_layer="diff").eval()  # two softmaxes, one minus the other
     with pytest.raises(AttentionError, match="attends more than once"), AttentionMaps(differential):
@@ -344,7 +347,7 @@ def test_two_blocks_cannot_look_into_one_model_but_into_two():
     model = build_autoencoder(ViTConfig(**SIZES), DecoderConfig(dim=8, depth=2, num_heads=2), True).eval()
     images, mask = torch.randn(2, 3, 8, 12), make_mask("random", 2, (2, 6), 0.5, seeded())
     with AttentionMaps(model.encoder) as outside:
-        with pytest.raises(AttentionError, match="another block looks into this model already"):
+        with pytest.raises(AttentionError, match="another `with` block already records this model"):
             AttentionMaps(model).__enter__()
         model.encoder(images)
     assert len(outside.weights) == 3

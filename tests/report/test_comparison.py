@@ -301,7 +301,7 @@ def test_the_test_images_are_the_end_of_a_run_that_was_measured_on_them_since(ke
         (run / "test" / "results.json").write_text(json.dumps(results))
         figure = drawn_figure(monkeypatch, run, "--hours")
         assert marks(figure.axes[0]) == [(1, end)]
-        assert " ".join(figure.texts[1].get_text().split()).endswith(f"in the end, on {images} of Noise")
+        assert " ".join(figure.texts[1].get_text().split()).endswith(f"at the end, on {images} of Noise")
 
 
 def test_hours_that_cannot_be_drawn_are_one_line(tmp_path, refused):

@@ -141,7 +141,7 @@ def test_a_classifier_has_its_own_figures(classifier):
     rows = {row[0]: row[-1] for row in page.rows}
     assert rows["the model"] == f"{summary['test_accuracy']:.2%}"
     assert rows["the model, with mirror images"] == f"{summary['test_accuracy_with_flip']:.2%}"
-    assert rows["always naming the commonest class"] == "33.33%"
+    assert rows["always the most common class"] == "33.33%"
     assert f"{summary['test_calibration_error']:.2%}" in page.words
     table = np.array(summary["test_confusion"])
     names, shares = ["cat", "dog", "ship"], table / table.sum(1, keepdims=True)
@@ -150,8 +150,8 @@ def test_a_classifier_has_its_own_figures(classifier):
     assert [row[2] for row in mixed] == [f"{share:.1%}" for share in wrong[:5]]
     for label, taken, share in mixed:
         assert share == f"{shares[names.index(label), names.index(taken)]:.1%}"
-    assert page.pictures("taken for which")
-    assert page.pictures("how sure it is")
+    assert page.pictures("classes it confuses")
+    assert page.pictures("Accuracy against confidence")
     assert "fills in" not in page.words
 
 
@@ -218,8 +218,8 @@ def test_an_unfinished_run_says_so_and_how_to_go_on(half, tmp_path):
     page = read(folder)
     assert "This run is not finished" in page.words
     assert "1.0 of 2 epochs are done" in page.words
-    assert "What came out" not in page.text
-    assert "How it went" in page.text
+    assert "Results" not in page.text
+    assert "Training curves" in page.text
     assert len(page.pictures("filled in by the weights of step 3")) == 1
     assert f"vit train --out {folder} --resume" in "".join(page.text)
 
@@ -227,7 +227,7 @@ def test_an_unfinished_run_says_so_and_how_to_go_on(half, tmp_path):
     shutil.rmtree(folder / "checkpoints")
     page = read(folder)
     assert "0.0 of 2 epochs are done" in page.words
-    assert "How it went" not in page.text
+    assert "Training curves" not in page.text
     assert "Where it looks" not in page.text
 
 
@@ -278,7 +278,7 @@ def test_evaluations_below_the_run_are_taken_in_and_damaged_ones_told_of(copied)
         "deep/er", "evaluation",
     ]  # fmt: skip
     notes = page.text[page.text.index("Notes", page.text.index("Notes") + 1) :]
-    assert any("elsewhere/results.json is about other weights" in note for note in notes)
+    assert any("elsewhere/results.json measured other weights" in note for note in notes)
     for name in ("cut", "odd", "other"):
         assert sum(f"{name}/results.json" in note for note in notes) == 1
     assert "converged" in page.words
@@ -339,7 +339,7 @@ def test_what_to_do_next_depends_on_what_came_out(copied, classifier, half, tmp_
         text = read(folder)
         assert (known in text.words) == (name == "lost")  # what longer training gave
         page = "".join(text.text)
-        assert page.index("What came out" if record.summary else "What to do next") < page.index("How it went")
+        assert page.index("Results" if record.summary else "Next steps") < page.index("Training curves")
         for what, line in next_steps(record):
             assert page.count(what) == page.count(line) == 1  # not among the commands to repeat it too
             program, command, *argv = shlex.split(line)
@@ -351,7 +351,8 @@ def test_what_to_do_next_depends_on_what_came_out(copied, classifier, half, tmp_
             else:
                 read_options(f"{program} {command}", argv, *import_module(f"vit.cli.{command}").OPTIONS)
     assert titles == {
-        "lost": ["A", "Teach", "Train"], "won": ["A", "Teach"], "taught": ["A", "Name"], "half": ["Go"]
+        "lost": ["Explore", "Fine-tune", "Train"], "won": ["Explore", "Fine-tune"],
+        "taught": ["Explore", "Classify"], "half": ["Resume"],
     }  # fmt: skip
 
 
@@ -379,14 +380,14 @@ def test_a_page_to_explore_is_linked_from_wherever_the_report_stands(copied):
 
 def test_a_warning_stands_once(copied):
     results, summary = own_results(copied), json.loads((copied / "summary.json").read_text())
-    summary["data"]["warning"] = "CIFAR-10 could not be had."
+    summary["data"]["warning"] = "CIFAR-10 is not available."
     (copied / "summary.json").write_text(json.dumps(summary))
-    for name, warning in {"same": "CIFAR-10 could not be had.", "other": "Another one."}.items():
+    for name, warning in {"same": "CIFAR-10 is not available.", "other": "Another one."}.items():
         (copied / name).mkdir()
         data = results["data"] | {"warning": warning}
         (copied / name / "results.json").write_text(json.dumps(results | {"data": data}))
     words = read(copied).words
-    assert (words.count("CIFAR-10 could not be had."), words.count("Another one.")) == (1, 1)
+    assert (words.count("CIFAR-10 is not available."), words.count("Another one.")) == (1, 1)
 
 
 # ---- What it is written to -------------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ def test_settings_that_somebody_named_stay_and_are_obeyed_or_refused(tmp_path):
     for name, value in (("depth", 4), ("preset", "tiny")):
         wrong = Config(model=replace(ModelConfig(init=str(tmp_path)), **{name: value}), train=bare.train)
         followed, _ = follow_checkpoint(wrong, {f"model.{name}"})
-        with pytest.raises(ConfigError, match=r"another model than the settings say; add [^\n]*--model\.depth 3"):
+        with pytest.raises(ConfigError, match=r"differs from the settings; add [^\n]*--model\.depth 3"):
             begin(followed)
 
 

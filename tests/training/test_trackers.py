@@ -137,5 +137,5 @@ def test_figures_that_cannot_be_sent_end_no_run(tmp_path, caplog):
 @pytest.mark.usefixtures("mlflow")
 def test_a_service_that_cannot_begin_is_said_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://store")
-    with pytest.raises(ConfigError, match=r"^run\.track: mlflow cannot begin \([^\n]*nowhere[^\n]*--resume$"):
+    with pytest.raises(ConfigError, match=r"^run\.track: mlflow cannot start \([^\n]*nowhere[^\n]*--resume$"):
         MLflow().on_start(SimpleNamespace(step=0, folder=RunFiles(tmp_path), config=Config()))

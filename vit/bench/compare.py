@@ -141,7 +141,7 @@ class Worker:
         try:
             return self._pool.submit(function, *args).result()
         except BrokenProcessPool as error:
-            raise BenchError(f"{self.job.contestant}: its process was killed, perhaps for want of memory") from error
+            raise BenchError(f"{self.job.contestant}: its process was killed, perhaps out of memory") from error
         except Exception as error:  # settings, memory, a library of another version
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
             raise BenchError(f"{self.job.contestant}: {kind}{error}") from error

@@ -103,12 +103,12 @@ def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> d
     fraction, share = ours.ratio_to(ceiling, flops / products), results["ours, with data"].ratio_to(ours)
 
     # The table
-    print(f"  ceiling  {peak.median:,.0f} GFLOP/s by our products = {peak.median * 1e9 / flops:,.1f} images/s")
+    print(f"  ceiling  {peak.median:,.0f} GFLOP/s in our matrix products = {peak.median * 1e9 / flops:,.1f} images/s")
     print(f"  ours     {ours.about['about']}, first step {ours.about['first_seconds']:.1f} s")
     print(f"           {fraction} of the ceiling")
-    print(f"           {share} of the bare step when it begins with data, from uint8 images on")
+    print(f"           {share} of the bare step's speed with data, from uint8 images on")
     print("           " + ", ".join(f"{name} {part:.0%}" for name, part in ours.profile.items()))
-    print(f"\n  {'':41} {'images/s (quartiles)':>23} {'peak MB':>8}  ours is so many times as fast")
+    print(f"\n  {'':41} {'images/s (quartiles)':>23} {'peak MB':>8}speed-up of ours")
     for name, result in results.items():
         if name == next(iter(changed), None):
             print("  one choice changed:")

@@ -56,8 +56,8 @@ def scaling(job: Job, rounds: int, plot: Path | None) -> dict[str, Any]:
     """
     job = replace(job, batch=min(job.batch, 32))
     report: dict[str, Any] = {}
-    print(f"\nHow the time of a step grows (batch {job.batch}; along `images`, of an epoch, by its median step)")
-    print(f"  {'':14} {'':>10} {'seconds':>10} {'GFLOP/s':>9}   slope measured / expected by arithmetic")
+    print(f"\nHow step time grows (batch {job.batch}; for `images`: of an epoch, from its median step)")
+    print(f"  {'':14} {'':>10} {'seconds':>10} {'GFLOP/s':>9}   slope measured / expected from FLOPs")
     for axis in AXES:
         points = variants(job, axis)
         x = [value for value, _ in points]

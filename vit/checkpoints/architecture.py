@@ -59,7 +59,7 @@ def _read_encoder(network: Network) -> dict[str, Any]:
     # the eps of all norms
     eps, usual = _given(network, "norm_eps", network.options.norm_eps, hints.get("norm_eps")), network.format.norm_eps
     if eps is None and usual != ViTConfig.norm_eps:
-        taken = f"taken as {usual:g}, as is usual for {network.format.name}"
+        taken = f"assuming {usual:g}, the default of {network.format.name}"
         network.note(f"nothing says the eps of its norms; {taken}; norm_eps sets it")
     encoder["norm_eps"] = usual if eps is None else eps
 
@@ -79,7 +79,7 @@ def _read_decoder(network: Network) -> DecoderConfig:
     _compare(network, decoder, hints)
     norm_pix_loss = _given(network, "norm_pix_loss", network.options.norm_pix_loss, network.hints.norm_pix_loss)
     if norm_pix_loss is None:
-        what = "whether the decoder predicts normalised patches; taken as no"
+        what = "whether the decoder predicts normalised patches; assuming no"
         network.note(f"nothing says {what}; norm_pix_loss sets it")
     network.norm_pix_loss = bool(norm_pix_loss)
     return DecoderConfig(**decoder, norm_eps=network.encoder.norm_eps)
@@ -114,8 +114,8 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
     if qk_norm:
         (head_dim,) = network.shape(f"{first}attn.q_norm.weight", 1)
         if heads is not None and heads * head_dim != width:
-            what = f"{heads} heads of {head_dim} channels, as its q_norm has"
-            raise network.error(f"{what}, do not make its width of {width}")
+            what = f"{heads} heads of {head_dim} channels (from its q_norm)"
+            raise network.error(f"{what} do not make its width of {width}")
         heads = heads or width // head_dim
     if heads is None:
         known = DECODER_HEADS if part == "decoder" else ENCODER_HEADS
@@ -123,7 +123,7 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
         if not heads or width % heads:
             where = "its settings do not say" if network.source.config else "there is no config.json that says"
             raise network.error(f"{where} how many heads its width of {width} has; give {option}")
-        how = "the usual for this width" if width in known else "64 channels a head"
+        how = "usual for this width" if width in known else "64 channels per head"
         kind = (
             ""
             if hints or part == "decoder"
@@ -147,8 +147,8 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
 def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int]:
     """Return the position table's grid; set its kind in `encoder`, and whether it has rows for the prefix."""
     if "pos_embed" not in network.tensors:
-        kinds = "rotary ones (EVA, DINOv3) or relative ones (BEiT)"
-        raise network.error(f"it has no position table; positions of another kind, as {kinds}, are not computed here")
+        kinds = "rotary (EVA, DINOv3) or relative (BEiT)"
+        raise network.error(f"it has no position table; other kinds of positions, e.g. {kinds}, are not supported")
     _, rows, _ = network.shape("pos_embed", 3)
     table, hints = network.tensors["pos_embed"], network.hints.encoder
     registers, prefix = encoder["registers"], encoder["class_token"] + encoder["registers"]
@@ -164,12 +164,12 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
     if grid is None:
         sides = [math.isqrt(count) for count in counts if count > 0 and math.isqrt(count) ** 2 == count]
         if len(sides) != 1:
-            raise network.error(f"a position table of {rows} rows is of no square grid; give grid_size (rows, columns)")
+            raise network.error(
+                f"a position table of {rows} rows does not fit a square grid; give grid_size (rows, columns)"
+            )
         grid = (sides[0], sides[0])
         if sides[0] ** 2 == rows and encoder["class_token"]:  # 24 patches and a class token have 25 rows, too
-            network.guess(
-                f"the {rows} rows of its table are taken as {grid[0]} x {grid[1]} patches; grid_size sets them"
-            )
+            network.guess(f"assuming its table of {rows} rows is {grid[0]} x {grid[1]} patches; grid_size sets them")
     count = grid[0] * grid[1]
     if count not in counts:
         raise network.error(f"pos_embed has {rows} rows, which is not a grid of {grid[0]} x {grid[1]} patches")
@@ -226,9 +226,7 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
     if fc_norm and "norm.weight" in tensors:
         raise network.error("it holds both norm and fc_norm; a model has one final norm, before the pooling or after")
     if not any(f"{norm}.{kind}" in tensors for norm in ("norm", "fc_norm") for kind in ("weight", "bias")):
-        raise network.error(
-            "it has no norm after its blocks, as RADIO and InternViT have none; this encoder computes one"
-        )
+        raise network.error("it has no norm after its blocks (nor do RADIO and InternViT); this encoder has one")
     classes = network.shape("head.weight", 2)[0] if "head.weight" in tensors else 0
     found: dict[str, Any] = {"fc_norm": fc_norm} if options.fc_norm is None else {}
     if options.num_classes is None and classes:
@@ -240,7 +238,7 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
     if not pool:
         pool = "avg" if fc_norm or not encoder["class_token"] else "token"
         if classes and pool == "token" and not network.format.global_pool and options.num_classes in (None, classes):
-            network.guess("nothing says what its head reads; taken as the class token; global_pool sets it")
+            network.guess("nothing says what its head reads; assuming the class token; global_pool sets it")
     encoder["global_pool"] = pool
 
     # the norm, which may change sides
@@ -250,7 +248,7 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
         for kind in ("weight", "bias"):
             if f"{old}.{kind}" in tensors:
                 tensors[f"{new}.{kind}"] = tensors.pop(f"{old}.{kind}")
-                tensors[f"{new}.{kind}"].changes.append(f"{old} as {new}, as asked")
+                tensors[f"{new}.{kind}"].changes.append(f"{old} as {new}, as requested")
 
     # a head that the settings name and the file lacks is reported as missing
     encoder["num_classes"] = classes or hints.get("num_classes", 0)
@@ -258,7 +256,7 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
         encoder["num_classes"] = options.num_classes
         if options.num_classes != classes or options.num_classes == 0:
             for kind in ("weight", "bias"):
-                why = f"{options.num_classes or 'no'} classes were asked for, this head has {classes}"
+                why = f"{options.num_classes or 'no'} classes were requested, this head has {classes}"
                 network.drop(f"head.{kind}", why)
 
 
@@ -268,7 +266,7 @@ def _set_class_token(network: Network, encoder: dict[str, Any]) -> None:
     if wanted is None or wanted == encoder["class_token"]:
         return
     if network.has_decoder():
-        raise network.error("its decoder counts on the tokens that there are; take part encoder to change them")
+        raise network.error("its decoder expects the present tokens; take part encoder to change them")
     encoder["class_token"] = wanted
     table = network.tensors["pos_embed"]
     if wanted:  # the pooling stays as it was, because the new token is untrained
@@ -281,7 +279,7 @@ def _set_class_token(network: Network, encoder: dict[str, Any]) -> None:
         encoder["global_pool"] = "avg"
         if encoder["num_classes"]:
             network.note("its head was trained on the class token, and now reads the mean of the patches")
-    network.drop("cls_token", "no class token was asked for")
+    network.drop("cls_token", "no class token was requested")
     if not encoder["no_embed_class"]:
         table.change(table.value[:, 1:], "the class token's row left out")
     if not encoder["registers"]:
@@ -314,8 +312,10 @@ def _resize(network: Network, encoder: dict[str, Any]) -> None:
     # for one channel, kernels are summed; for more, repeated and scaled
     if channels is not None and channels != encoder["channels"]:
         if encoder["channels"] != 3:
-            raise network.error(f"{encoder['channels']} input channels cannot be made {channels}; three can")
-        kernels.change(adapt_input_conv(channels, kernels.value.float()), f"3 input channels made {channels}")
+            raise network.error(
+                f"{encoder['channels']} input channels cannot be converted to {channels}; only three can"
+            )
+        kernels.change(adapt_input_conv(channels, kernels.value.float()), f"3 input channels converted to {channels}")
         encoder["channels"] = channels
 
     # position tables (1, prefix + L, D): bicubic with antialiasing, unlike DINOv2's own code; the prefix's rows stay

@@ -54,7 +54,7 @@ def convert_model(
     if not isinstance(to, str) or to not in (*FOREIGN, "safetensors"):
         raise CheckpointError(f"formats are timm, mae, huggingface and safetensors, got {to!r}")
     if os.path.lexists(out) and (out.is_symlink() or not out.is_dir() or any(out.iterdir())):
-        raise CheckpointError(f"{out} exists; name another place, what is there is not replaced")
+        raise CheckpointError(f"{out} exists and is not replaced; name another path")
     if to == "safetensors":
         return _write_native(model, origin, out, half, run, note)
     if half or run is not None:

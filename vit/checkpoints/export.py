@@ -67,7 +67,7 @@ def export_program(model: Model, path: Path, to: str, metadata: dict[str, str] |
     if path.suffix != PROGRAMS[to]:
         raise CheckpointError(f"{path}: name a file that ends in {PROGRAMS[to]}")
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
-        raise CheckpointError(f"{path} is no file that could be replaced; name another place")
+        raise CheckpointError(f"{path} is not a file that can be replaced; name another")
     if to == "onnx":
         try:
             for package in ("onnx", "onnxscript", "onnxruntime"):

@@ -87,10 +87,10 @@ def push_to_hub(folder: str | Path, repository: str, private: bool = False) -> s
     # a single file, or weights under another name, would be published incompletely
     if source.config.get("format") != FORMAT or not source.verified or source.files != (folder / FOLDER_FILES[0],):
         raise CheckpointError(
-            f"{folder} is no folder with a model in the project's own format; `vit checkpoint convert` writes one"
+            f"{folder} holds no model in the project's own format; `vit checkpoint convert` writes one"
         )
     if repository.count("/") != 1:
-        raise CheckpointError(f"{repository!r} is no name of a model on the hub: ORGANISATION/NAME")
+        raise CheckpointError(f"{repository!r} is not a model name on the hub: ORGANISATION/NAME")
     run = read_folder(folder).public()
     files: dict[str, str | bytes] = {name: str(folder / name) for name in PUBLISHED if (folder / name).is_file()}
     if run.sections:
@@ -109,16 +109,16 @@ def push_to_hub(folder: str | Path, repository: str, private: bool = False) -> s
     return f"{api.endpoint}/{repository}"
 
 
-LOGIN = "`hf auth login`, or HF_TOKEN, says who you are"
+LOGIN = "log in with `hf auth login` or set HF_TOKEN"
 REASONS = {  # special cases first
-    GatedRepoError: f"it is only given to those who accepted its terms; {LOGIN}",
+    GatedRepoError: f"you must accept its terms on the hub first; {LOGIN}",
     RepositoryNotFoundError: f"the hub has no such model, or does not show it to you; {LOGIN}",
     RevisionNotFoundError: "the hub has no such revision",
-    HFValidationError: "this is no name of a model on the hub: ORGANISATION/NAME",
-    LocalTokenNotFoundError: f"the hub wants to know who you are; {LOGIN}",
-    OfflineModeIsEnabled: "offline mode is on (HF_HUB_OFFLINE), so the hub is not asked",
-    LocalEntryNotFoundError: "it is not in the cache and cannot be fetched; fetch it elsewhere, and give its folder",
-    HfHubHTTPError: f"the hub does not allow it, or fails; {LOGIN}",
+    HFValidationError: "this is not a model name on the hub: ORGANISATION/NAME",
+    LocalTokenNotFoundError: f"the hub requires a login; {LOGIN}",
+    OfflineModeIsEnabled: "offline mode is on (HF_HUB_OFFLINE), so the hub is not contacted",
+    LocalEntryNotFoundError: "it is not in the cache and cannot be fetched; fetch it elsewhere and name its folder",
+    HfHubHTTPError: f"the hub refuses it, or fails; {LOGIN}",
 }
 
 

@@ -92,7 +92,7 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
 
     # a path takes precedence over the model of the same name
     if isinstance(checkpoint, str) and name in shipped_models() and place != shipped_models()[name]:
-        note = f"this is what is called {name} here, not the model of that name that comes with the package"
+        note = f"this is {name} on disk, not the shipped model of that name"
         return replace(source, notes=(note,))
     return source
 
@@ -108,7 +108,7 @@ def _of_module(model: nn.Module) -> Source:
         config: Any = model.config
         return Source(Path(name), dict(model.state_dict()), config=config.to_dict())
     raise CheckpointError(
-        f"{name} is neither timm's nor transformers'; give its state_dict(), if it has the names of theirs"
+        f"{name} is neither timm's nor transformers'; pass its state_dict() if its tensors have the names of theirs"
     )
 
 
@@ -124,7 +124,7 @@ def read_network(source: Source, options: LoadOptions) -> Network:
         network = recognise(source, options)
         read_architecture(network)
     except (RuntimeError, MemoryError) as error:  # caused by sizes in the options or the file
-        raise source.error(f"the model cannot be made: {shorten(str(error), 200)}") from error
+        raise source.error(f"the model cannot be built: {shorten(str(error), 200)}") from error
     _account(network)
     return network
 
@@ -136,7 +136,7 @@ def _account(network: Network) -> None:
         with torch.device("meta"):  # shapes without the memory
             model = build_model(network.encoder, network.decoder, network.norm_pix_loss)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
-        raise network.error(f"its tensors make no model: {error}") from error
+        raise network.error(f"its tensors do not form a model: {error}") from error
     missing = {name: tuple(value.shape) for name, value in model.state_dict().items()}
 
     # each tensor is used, converted, or without a place
@@ -165,7 +165,7 @@ def _account(network: Network) -> None:
         what = f"missing: {first_few(untrained)}; the rest of the model would stay untrained"
         report.problems.append(what + advice)
     if report.unexpected:
-        what = f"unexpected: {first_few(report.unexpected)}; what they do is not known here"
+        what = f"unexpected: {first_few(report.unexpected)}; their purpose is unknown"
         in_blocks = any(re.search(r"(blocks|layers?)\.\d+\.", name) for name in report.unexpected)
         report.problems.append(what if in_blocks else what + advice)  # in a block, they change what it computes
 

@@ -93,7 +93,7 @@ class Network:
         """Return the shape of a tensor that every model must have."""
         if name not in self.tensors:
             raise self.error(
-                f"no {name} in it, so this is no vision transformer that can be loaded ({self.format.name})"
+                f"no {name} in it, so this is not a vision transformer that can be loaded ({self.format.name})"
             )
         shape = tuple(self.tensors[name].value.shape)
         if len(shape) != dimensions or not all(shape):
@@ -165,7 +165,7 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     for ours, rule in maps.items():
         theirs = tuple(prefix + name for name in rule.theirs)
         if options.part == "encoder" and ours.startswith("decoder."):
-            report.dropped |= dict.fromkeys(theirs, "only the encoder was asked for")
+            report.dropped |= dict.fromkeys(theirs, "only the encoder was requested")
         else:
             value = rule.read([tensors[name] for name in theirs], channels)
             network.tensors[ours] = ModelTensor(value, theirs, [NOTES[rule.change]] if rule.change else [])
@@ -187,7 +187,7 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
     chosen = [key for key in networks if branch is None or branch in wrappings[key].split(".")]
     if networks and not chosen:
         there = shorten(", ".join(sorted(wrapping.rstrip(".") or "the top level" for wrapping in wrappings.values())))
-        raise source.error(f"no copy of the network is called {branch!r}; there is: {there}")
+        raise source.error(f"no copy of the network is called {branch!r}; it has: {there}")
     for key in sorted(chosen, key=lambda key: _preference(wrappings[key])):
         for format in FORMATS:
             prefix = networks[key].get(format.anchor)
@@ -204,7 +204,7 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
         raise CheckpointError(f"{source.path} holds no tensors")
     some = ", ".join(list(source.tensors)[:3])
     raise source.error(
-        f"its {len(source.tensors)} tensors ({some}, ...) are of no format that is known here; "
+        f"its {len(source.tensors)} tensors ({some}, ...) are in no known format; "
         "known are timm, MAE, DINO, iBOT, DINOv2, MSN, I-JEPA, torchvision, and Hugging Face's ViT, ViTMAE, ViTMSN, DeiT, "
         "I-JEPA and Dinov2"
     )

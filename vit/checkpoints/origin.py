@@ -105,17 +105,17 @@ class Origin:
         """Return what the settings say, else what is usual for the format, with a note in the report."""
         # how the input was normalised
         if hints.mean is None or hints.std is None:
-            usual = f"mean {format.mean}, std {format.std}, as is usual for {format.name}"
-            report.notes.append(f"nothing says how its input was normalised; taken as {usual}")
+            usual = f"mean {format.mean}, std {format.std}, the default of {format.name}"
+            report.notes.append(f"nothing says how its input was normalised; assuming {usual}")
         mean, std = hints.mean or format.mean, hints.std or format.std
         if len(mean) != encoder.channels:
-            what = f"are for {len(mean)} channels, made {encoder.channels}"
+            what = f"are for {len(mean)} channels, converted to {encoder.channels}"
             report.notes.append(f"mean and deviation of its input {what}")
 
         # how it was resized
         interpolation = hints.interpolation or format.interpolation
         if interpolation not in INTERPOLATIONS:
-            taken = f"which is not done here; taken as {format.interpolation}"
+            taken = f"which is not supported; assuming {format.interpolation}"
             report.notes.append(f"its settings resize images by {interpolation!r}, {taken}")
             interpolation = format.interpolation
         hashed = source.other | source.config  # data_stamp: in saved states, and in config.json before
@@ -160,7 +160,7 @@ class Origin:
         for path in paths:
             content = decode(str(path), self.image_size, self.prepared)
             if isinstance(content, str):
-                raise DataError(f"{path}: {content}; remove it, or save it anew as JPEG or PNG")
+                raise DataError(f"{path}: {content}; remove it, or save it again as JPEG or PNG")
             pictures.append(torch.frombuffer(bytearray(content), dtype=torch.uint8).view(3, *self.image_size))
         return self._in_channels(torch.stack(pictures))
 

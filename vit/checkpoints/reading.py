@@ -99,7 +99,7 @@ def read_checkpoint(path: str | Path) -> Source:
         config = _read_json(folder / "config.json") if folder else {}
         preprocessor = _read_json(folder / "preprocessor_config.json") if folder else {}
         if CONFIG_HASH in config and config[CONFIG_HASH] != config_hash(config):
-            ways = f"if it was edited on purpose, take {CONFIG_HASH} out of it"
+            ways = f"if it was edited on purpose, remove {CONFIG_HASH} from it"
             raise CheckpointError(f"{path}: config.json is damaged: its SHA-256 is not the one in it; {ways}")
         parts = _parts_of(main) if main.name.endswith(".index.json") else {main: None}
         if "sha256" in config:
@@ -172,7 +172,7 @@ def _parts_of(index: Path) -> dict[Path, set[str] | None]:
     parts: dict[Path, Any] = {}
     for tensor, file in names.items():
         if not isinstance(file, str) or Path(file).name != file:
-            raise CheckpointError(f"{index} names the part {shorten(repr(file))}, which is not a file beside it")
+            raise CheckpointError(f"{index} names the part {shorten(repr(file))}, which is not a file next to it")
         parts.setdefault(index.parent / file, set()).add(tensor)
     return parts
 
@@ -208,12 +208,12 @@ def _reason(error: Exception) -> str:
     """Say in a line what is wrong with a file; torch's own long message advises loading it unsafely."""
     message = str(error)
     if asked := re.search(r"GLOBAL (\S+)", message):
-        advice = "nothing of it was run. Ask for the weights as .safetensors, or as a state dict alone"
+        advice = "nothing in it was run. Ask for the weights as .safetensors, or as a state dict alone"
         return f"asks for {asked[1]}, which weights do not need; {advice}"
     reason = re.split(r"\. |\n", re.sub(r".*WeightsUnpickler error:", "", message, flags=re.DOTALL).strip())[0]
     refused = "Unpickl" in type(error).__name__
-    what = "is damaged, or holds more than weights" if refused else "is damaged, or no checkpoint"
-    return f"{what}: {shorten(reason, 160) or type(error).__name__}{'; nothing of it was run' if refused else ''}"
+    what = "is damaged, or holds more than weights" if refused else "is damaged, or not a checkpoint"
+    return f"{what}: {shorten(reason, 160) or type(error).__name__}{'; nothing in it was run' if refused else ''}"
 
 
 def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -242,7 +242,7 @@ def flatten(tree: Any, where: str | Path = "the state dict") -> tuple[dict[str, 
             if not isinstance(value, Tensor):
                 other[name] = value if isinstance(value, list | tuple | PLAIN) else type(value).__name__
             elif value.layout is not torch.strided or value.is_quantized:
-                raise CheckpointError(f"{where}: {shorten(name)} is no ordinary tensor, but sparse or quantized")
+                raise CheckpointError(f"{where}: {shorten(name)} is not an ordinary tensor but sparse or quantized")
             else:
                 tensors[name] = value.detach() if value.device.type == "meta" else value.detach().cpu()
     except RecursionError as error:

@@ -17,18 +17,18 @@ from vit.openmp import limit_spinning
 COMMANDS = {
     "train": "pretrain or fine-tune a model, as train.py does",
     "data": "show the images that a configuration would train on",
-    "bench": "time the training step, beside peers and the machine's limit",
+    "bench": "time a training step against other libraries and the machine's limit",
     "checkpoint": "inspect, convert, export or publish a pretrained model",
     "models": "list the models that come with the package",
-    "predict": "name what images show, by a classifier's own head",
-    "embed": "write the features of images to a file",
-    "attention": "draw what a model's attention looks at",
-    "explore": "write a page to look around in a model's attention",
-    "evaluate": "measure a pretrained model: neighbours, probe, filling in, head",
-    "verify": "compare the files of a finished run with the hashes it ended with",
-    "report": "write one page about a run",
-    "study": "answer a learner's question by measuring",
-    "compare": "finished runs side by side, with the mean over seeds",
+    "predict": "classify images by a model's own head",
+    "embed": "write image features to a file",
+    "attention": "draw where a model's attention looks",
+    "explore": "write a page for exploring a model's attention",
+    "evaluate": "measure a pretrained model: k-NN, probe, reconstruction, head",
+    "verify": "check the files of a finished run against their hashes",
+    "report": "write a one-page report on a run",
+    "study": "answer a learner's question by experiment",
+    "compare": "compare finished runs side by side, averaged over seeds",
 }
 """What each command is for. Each has a module of the same name here, with a function `run`."""
 
@@ -53,8 +53,8 @@ def _run(argv: Sequence[str]) -> int:
         print_completion(" ".join(argv[1:]), COMMANDS)
         return 0
     argv = argv or ["--help"]
-    what = "Train small vision transformers, and look at what they learned. Each command has a --help; "
-    what += 'eval "$(vit --print-completion bash)" lets TAB complete them, in zsh likewise.'
+    what = "Train small vision transformers and see what they learned. Each command has its own --help; "
+    what += 'eval "$(vit --print-completion bash)" turns on TAB completion, in zsh too.'
     name, rest = choose_command("vit", what, COMMANDS, argv)
     announce_torch(f"vit {name}")
 

@@ -101,7 +101,7 @@ def run(argv: Sequence[str]) -> int:
     if options.method == "relevance" and shown.mask is None:
         unused |= {"query"}  # it names the hidden patch to fill in
     for group in (options, shown):
-        refuse_given(group, unused, f"means nothing for --method {options.method}; leave it out")
+        refuse_given(group, unused, f"does not apply to --method {options.method}; leave it out")
     if options.film and (shown.mask is not None or options.scale == "row"):
         raise ConfigError("--film: shows whole images on one scale; leave --mask and --scale row out")
     require_folder(options.out)
@@ -134,13 +134,13 @@ def load_with_images(checkpoint: str, shown: ShownImages, load: LoadOptions) -> 
         CheckpointError: the model is missing or cannot be loaded.
     """
     if bool(shown.images) == (shown.data is not None):
-        raise ConfigError("name image files, or a data set by --data" + (", not both" if shown.images else ""))
+        raise ConfigError("name image files, or a data set with --data" + (", not both" if shown.images else ""))
     located(checkpoint)
     if shown.data is not None:
         named_data(shown.data)
     for path in shown.images:
         if not os.path.isfile(path):
-            raise ConfigError(f"{path}: not a file" if path else "'' is no image file")
+            raise ConfigError(f"{path}: not a file" if path else "'' is not an image file")
 
     from vit.checkpoints import load_trained
     from vit.interpret import with_data, with_files
@@ -261,7 +261,7 @@ class Drawing:
             title = "What filling in the outlined hidden patch rests on"
             words["mark"] = "the hidden patch that is filled in"
         elif subject.mask is not None:
-            raise ConfigError("relevance under a mask is about what a decoder fills in, and this model has none")
+            raise ConfigError("relevance under a mask explains a reconstruction, and this model has no decoder")
         elif count:
             class_names = subject.model.origin.class_names
             number = None if label is None else class_number(label, class_names, count)
@@ -271,8 +271,8 @@ class Drawing:
             rows = zip(subject.names, found, probabilities, strict=True)
             words["labels"] = [f"{name} · {found} {probability:.0%}" for name, found, probability in rows]
         else:
-            way = "of one with a decoder, --mask asks what filling in a hidden patch rests on"
-            raise ConfigError(f"relevance is about a result, and this model has no head; {way}")
+            way = "with a decoder, --mask shows what filling in a hidden patch rests on"
+            raise ConfigError(f"relevance explains a prediction, and this model has no head; {way}")
         how = "gradient-weighted attention through all layers (Chefer et al. 2021), as shares of the whole"
         return [self.picture("relevance", attention_figure, panels, title, how, **words)]
 
@@ -288,7 +288,7 @@ class Drawing:
         tokens = geometry.num_tokens
         even = found.distance.new_full((1, 1, tokens, tokens), 1 / tokens)
         images = f"{found.images:,} image{'' if found.images == 1 else 's'}"
-        how = f"means over {images} and all patches that ask; attention on prefix tokens has no distance and is left out of it"
+        how = f"mean over {images} and all query patches; attention on prefix tokens has no distance and is left out"
         figure = distance_figure(
             found.distance,
             found.entropy,

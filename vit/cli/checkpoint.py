@@ -58,9 +58,9 @@ class Convert(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.to != "safetensors":
-            refuse_given(self, ("half", "card", "results", "note"), "is for --to safetensors; leave it out")
+            refuse_given(self, ("half", "card", "results", "note"), "only applies to --to safetensors; leave it out")
         if not self.card:
-            refuse_given(self, ("results", "note"), "is for the card; add --card, or leave it out")
+            refuse_given(self, ("results", "note"), "only applies with --card; add it, or leave this out")
 
 
 @dataclass(frozen=True)

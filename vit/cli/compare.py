@@ -26,14 +26,14 @@ class Compare(PrintsFigures, WritesFiles):
     plot: Path | None = None
     """also draw their curves: .png, .svg or .pdf"""
     hours: bool = False
-    """draw accuracy over hours of training instead, for runs that measured it while training (run.val_every)"""
+    """draw accuracy over hours of training instead, for runs that measured it during training (run.val_every)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.runs:
             raise ConfigError("runs: name the folders of finished runs")
         if self.hours and not self.plot:
-            raise ConfigError("--hours: it says what --plot draws; name a picture")
+            raise ConfigError("--hours: needs --plot FILE; name a picture")
 
 
 OPTIONS = (Compare,)

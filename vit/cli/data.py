@@ -47,7 +47,7 @@ def command_parser(with_help: bool = False) -> ArgumentParser:
         "--export FOLDER": "write the images as train/CLASS/0000.jpg and test/CLASS/0000.jpg, which --data FOLDER reads back",
         "--format jpeg|png": "file format for --export; png is lossless (default: jpeg)",
         "--quality N": "JPEG quality for --export, 1 to 100 (default: 75)",
-        "--json": "describe the data as JSON, alone on stdout; everything else goes to stderr",
+        "--json": "describe the data as JSON on stdout; everything else goes to stderr",
     }
     return config_parser("vit data", what, own, with_help=with_help)
 
@@ -71,12 +71,12 @@ def parse(argv: Sequence[str]) -> Asked:
     # The folder to write, and the format of its files
     for option, values in (("--format", kinds), ("--quality", qualities)):
         if values and not exports:
-            raise ConfigError(f"{option}: is of --export; add it, or leave {option} out")
+            raise ConfigError(f"{option}: only applies with --export; add it, or leave {option} out")
     kind, quality = (kinds or ["jpeg"])[-1], (qualities or ["75"])[-1]
     if kind not in KINDS:
         raise ConfigError(f"--format: {kind!r} cannot be used; {' or '.join(KINDS)}")
     if kind == "png" and qualities:
-        raise ConfigError("--quality: is of jpeg; png keeps every pixel as it is")
+        raise ConfigError("--quality: only applies to jpeg; png is lossless")
     if not (quality.isascii() and quality.isdigit() and 1 <= int(quality) <= 100):
         raise ConfigError(f"--quality: {quality!r} cannot be used; a whole number from 1 to 100")
     if exports and not exports[-1]:
@@ -85,7 +85,7 @@ def parse(argv: Sequence[str]) -> Asked:
     if export is not None:
         require_folder(export.parent, "--export")
         if os.path.lexists(export):
-            raise ConfigError(f"--export: {export} is there already; name another folder, or remove it first")
+            raise ConfigError(f"--export: {export} already exists; name another folder, or remove it first")
     return Asked(config, out, export, kind, int(quality), as_json)
 
 

@@ -54,9 +54,9 @@ class EmbedOptions(WritesFiles):
         super().__post_init__()
         output_file(self.out, (".npz", ".parquet"), overwrite=self.overwrite)
         if self.data in BUILT_IN:
-            refuse_given(self, ("on_bad_image",), "is about a folder of images; leave it out")
+            refuse_given(self, ("on_bad_image",), "only applies to a folder of images; leave it out")
         else:
-            refuse_given(self, ("root",), "is about CIFAR; leave it out")
+            refuse_given(self, ("root",), "only applies to CIFAR; leave it out")
         if self.out.suffix == ".parquet":
             try:
                 importlib.import_module("pyarrow")

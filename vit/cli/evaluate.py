@@ -93,7 +93,7 @@ class EvaluateOptions(PrintsFigures, WritesFiles):
             require_folder(self.out)
             if RunFiles(self.out).summary.exists() or RunFiles(self.out).config.exists():
                 raise ConfigError(
-                    f"--out: {self.out} is a run, with pictures of its own; name {self.out / 'evaluation'}, say"
+                    f"--out: {self.out} is a run with its own pictures; name e.g. {self.out / 'evaluation'}"
                 )
             require_free([self.out / name for name in ("results.json", *PICTURES)], self.overwrite)
 
@@ -140,7 +140,7 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
         raise EvaluationError(text) from error
     taught = knows_classes(model, data)
     if data.held_out and taught and not origin.was_tested_on(data.test.content_hash):
-        ways = "train it with data.val_size, as many and with the same data.subset_seed"
+        ways = "train it with the same data.val_size and data.subset_seed"
         raise EvaluationError(f"this model may have been taught these {len(data.test):,} images' classes; {ways}")
 
     # The methods that apply, and their options
@@ -155,7 +155,9 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
         of_tuning = name == "seeds" and options.tuning and len(options.seeds) == 1
         if asked[name] != getattr(Options, name) and not of_tuning and not set(users) & set(methods):
             why = next((f"; {reasons[user]}" for user in users if reasons[user]), "")
-            raise EvaluationError(f"--{name.replace('_', '-')}: is about {' and '.join(users)}, not measured here{why}")
+            raise EvaluationError(
+                f"--{name.replace('_', '-')}: only applies to {' and '.join(users)}, not measured here{why}"
+            )
 
     # Measure
     prepare = partial(origin.inputs, whole=data.prepared)
@@ -165,7 +167,7 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
 
     # The figures, and what they depend on
     facts = ("name", "source", "train_images", "test_images", "tested_on", "content_hash", "warning")
-    note = "this model has been taught classes, perhaps by more labels: it does not show what these few give"
+    note = "this model has been taught classes, perhaps with more labels: it does not show what these few give"
     results: dict[str, Any] = {
         "checkpoint": origin.source,
         "content_hash": content_hash(model),
@@ -228,7 +230,7 @@ def draw(evaluation: Evaluation, results: dict[str, Any], data: Dataset, out: Pa
     assert evaluation.logits is not None
     measured = results.get("head") or results["linear"]
     seeds = len(evaluation.logits) // len(data.test)
-    together = f", {seeds} seeds together" if seeds > 1 else ""
+    together = f", {seeds} seeds pooled" if seeds > 1 else ""
     about = f"{Path(results['checkpoint']).name} · {evaluation.classifier} · {data.name}, {len(data.test):,} {data.tested_on}"
     about += f" · accuracy {measured['accuracy']:.2%}{together}"
 
@@ -236,9 +238,9 @@ def draw(evaluation: Evaluation, results: dict[str, Any], data: Dataset, out: Pa
     labels = data.test.labels.repeat(seeds)
     counts, bins = confusion(evaluation.logits, labels), reliability(evaluation.logits, labels)
     curve = (bins.confidence, bins.accuracy, bins.count, bins.error)
-    save_figure(reliability_figure(*curve, "Can its confidence be believed?", about), out / PICTURES[1])
+    save_figure(reliability_figure(*curve, "Can its confidence be trusted?", about), out / PICTURES[1])
     if sentence := why_not_drawn(len(counts)):
         print(sentence)
         return [PICTURES[1]]
-    save_figure(confusion_figure(counts, data.test.class_names, "What is taken for what", about), out / PICTURES[0])
+    save_figure(confusion_figure(counts, data.test.class_names, "Confusion matrix", about), out / PICTURES[0])
     return [*PICTURES]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PHOTO = 512  # pixels of a photograph's longer side: all that a screen shows
 MAX_WEIGHTS = 100_000_000  # ten times what the largest page holds, however well they compress
-WAYS = "--layers and --count choose, --part encoder leaves a decoder out, without --snapshots there is one checkpoint"
+WAYS = "lower --layers or --count, leave out the decoder (--part encoder) or --snapshots"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def run(argv: Sequence[str]) -> int:
     layers = config.depth if options.layers is None else len(set(options.layers))
     count = max(len(snapshots), 1) * len(subject.names) * layers * config.num_heads * tokens**2
     if count > MAX_WEIGHTS:
-        raise PageError(f"the page would hold {count:,} weights, far too many for one; {WAYS}")
+        raise PageError(f"the page would hold {count:,} weights, too many for one page; {WAYS}")
 
     # Weights and reconstructions of the model, or of each snapshot
     if shown.mask is not None:

@@ -117,7 +117,7 @@ def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any,
     try:
         parsed = parser.parse_args(["--help"] if asked else _arranged(argv, options))
     except ArgumentError as error:
-        raise ConfigError(f"{program}: {_reason(error, options)}; --help says more") from error
+        raise ConfigError(f"{program}: {_reason(error, options)}; see --help") from error
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()}
     return tuple(group(**{item.name: values[item.name] for item in fields(group)}) for group in groups)
 
@@ -183,7 +183,7 @@ def choose_command(program: str, what: str, commands: Mapping[str, str], argv: S
     if name not in commands:
         wrong = f"there is no command {one_line(name)!r}" if name else "a command is missing"
         near = did_you_mean(name, commands) or f"; one of {', '.join(commands)}"
-        raise ConfigError(f"{program}: {wrong}{near.rstrip('?')}. --help says more")
+        raise ConfigError(f"{program}: {wrong}{near.rstrip('?')}. see --help")
     return name, rest
 
 
@@ -198,7 +198,7 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
         name = name.replace("_", "-")
         option = options.get(name) or options.get(name[2:]) if word.startswith("--") else None
         if option is None and word.startswith("--") and "." in name:  # the parser would take it for a part of an option
-            raise ConfigError(f"{_unknown(name, options)}; --help says more")
+            raise ConfigError(f"{_unknown(name, options)}; see --help")
         if option is None:  # positional; or unknown, which the parser reports
             places.append(word)
             continue
@@ -211,7 +211,7 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
     arranged = []
     for name in [name for name, option in options.items() if option.positional]:
         if not options[name].many and name not in given and not places:
-            raise ConfigError(f"{name}: is needed; --help says more")
+            raise ConfigError(f"{name}: required; see --help")
         taken = len(places) if options[name].many else 1
         arranged += given.pop(name) if name in given else [places.pop(0) for _ in range(taken)]
     arranged += places  # too many, which the parser reports
@@ -232,7 +232,7 @@ def _reason(error: ArgumentError, options: dict[str, Option]) -> str:
         allowed = in_words(option.types, WORDS)
         return f"{option.spelled}: {found[2]!r} cannot be used; {allowed}"
     if found := re.match(r"the following arguments are required: (\w+)", message):
-        return f"{by_name[found[1]].spelled}: is needed"
+        return f"{by_name[found[1]].spelled}: required"
     if found := re.match(r"unrecognized arguments: (--[\w-]+)", message):
         message = _unknown(found[1].replace("_", "-"), options)
     return one_line(message.removeprefix("argument "))
@@ -275,7 +275,7 @@ class ShownImages(Section):
     mask: Probability | None = None
     """for masked models: hide this share of the patches, e.g. 0.75"""
     seed: NonNegative = 0
-    """of the mask"""
+    """seed of the mask"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -283,9 +283,9 @@ class ShownImages(Section):
             object.__setattr__(self, "data", self.images[0])
             object.__setattr__(self, "images", ())
         if self.mask is None:
-            refuse_given(self, ("seed",), "is of the mask; add --mask, or leave it out")
+            refuse_given(self, ("seed",), "only applies with --mask; add it, or leave this out")
         if self.data is None:
-            refuse_given(self, ("root", "count"), "is about a data set; add --data, or leave it out")
+            refuse_given(self, ("root", "count"), "only applies with --data; add it, or leave this out")
 
 
 def _is_data(name: str) -> bool:
@@ -301,7 +301,7 @@ class PrintsFigures(Section):
     """A command that prints figures."""
 
     json: bool = False
-    """print the figures as JSON, alone on stdout; everything else goes to stderr"""
+    """print the figures as JSON on stdout; everything else goes to stderr"""
 
 
 def talk(as_json: bool) -> AbstractContextManager[object]:
@@ -326,8 +326,8 @@ def require_free(paths: Iterable[Path], overwrite: bool, option: str = "--out") 
     """Refuse to replace existing files unless `overwrite`; `option` names them or their folder."""
     for path in paths:
         if os.path.lexists(path) and not overwrite:
-            way = "name another file, or remove it first, or add --overwrite"
-            raise ConfigError(f"{option}: {path} is there already; {way}")
+            way = "name another file, remove it first, or add --overwrite"
+            raise ConfigError(f"{option}: {path} already exists; {way}")
 
 
 def require_folder(folder: Path, option: str = "--out") -> None:

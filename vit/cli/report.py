@@ -1,4 +1,4 @@
-"""`vit report`: write one page about a run."""
+"""`vit report`: write a one-page report on a run."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ STUDY_SECTIONS = SECTIONS | {"study": StudyConfig}
 def command_parser(with_help: bool = False) -> ArgumentParser:
     """Return the parser of `vit study`: its own options, and every setting of its trainings."""
     listed = "; ".join(f"{name}: {question}" for name, question in STUDIES.items())
-    what = f"Answer a question by measuring: train the models that it takes, look into them. NAME is all, or one of {listed}"
+    what = f"Answer a question by experiment: train the models it needs and look inside them. NAME is all, or one of {listed}"
     own = {
-        "NAME": "of a study, or all",
-        "--out FOLDER": "for tables and pictures, a folder each; models are kept in its folder runs",
-        "--quick": "on Scenes, with small models of one seed: a look in less than two minutes, not an answer",
-        "--json": "print the results as JSON, alone on stdout; everything else goes to stderr",
+        "NAME": "a study, or all",
+        "--out FOLDER": "for the results, one subfolder per study; its subfolder runs keeps the models",
+        "--quick": "small models on Scenes with one seed: a preview in under two minutes, not an answer",
+        "--json": "print the results as JSON on stdout; everything else goes to stderr",
     }
     return config_parser("vit study", what, own, STUDY_SECTIONS, with_help)
 
@@ -48,7 +48,7 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"vit study: name a study first: all, {known}")
     name, *settings = rest
     if name not in ("all", *STUDIES):
-        raise ConfigError(f"vit study: {one_line(name)!r} is none; there is all, {known}")
+        raise ConfigError(f"vit study: {one_line(name)!r} is not a study; choose all, {known}")
     if not outs or not outs[-1]:
         raise ConfigError("--out: name a folder for the results")
     out = Path(outs[-1])
@@ -86,11 +86,13 @@ def study_settings(name: str, quick: bool = False, settings: Sequence[str] = ())
     study = sections.pop("study")
     config = Config(**sections)
     if OBJECTIVES[config.train.objective].labels:
-        raise ConfigError("train.objective: studies look at masked autoencoders; leave it out")
+        raise ConfigError("train.objective: studies need masked autoencoders; leave it out")
     if config.model.qkv != "linear" or not config.model.qkv_bias:
-        raise ConfigError("model.qkv, model.qkv_bias: studies look at W_Q, W_K, W_V and their biases; leave them out")
+        raise ConfigError("model.qkv, model.qkv_bias: studies need W_Q, W_K, W_V and their biases; leave them out")
     if config.model.init:
-        raise ConfigError("model.init: studies compare with the random weights that they begin with; leave it out")
+        raise ConfigError("model.init: studies compare with their random initial weights; leave it out")
     if study.checkpoint and name in OF_TRAININGS:
-        raise ConfigError(f"study.checkpoint: {name} compares trainings, and a checkpoint is one; leave it out")
+        raise ConfigError(
+            f"study.checkpoint: {name} compares training runs, and a checkpoint is only one; leave it out"
+        )
     return config, study

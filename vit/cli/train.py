@@ -41,7 +41,7 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
         fit(command)
     except Stopped as stopped:
         begun = RunFolder(command.out).begun
-        ways = f"continue with: {command.program} --out {command.out} --resume" if begun else "nothing had begun"
+        ways = f"continue with: {command.program} --out {command.out} --resume" if begun else "nothing had started"
         if os.environ.get("RANK", "0") == "0":
             print(f"stopped by {stopped}; {ways}", file=sys.stderr)
         return stopped.exit_code

@@ -29,8 +29,8 @@ def run(argv: Sequence[str]) -> int:
     (options,) = read_options("vit verify", argv, *OPTIONS)
     files = RunFiles(options.run)
     if not files.manifest.is_file():
-        ways = "a run writes it when it ends; earlier versions did not"
+        ways = "runs write it at their end, but earlier versions did not"
         raise RunError(f"{one_line(str(options.run))} has no manifest.json: {ways}")
     problems = check_manifest(options.run)
-    print("\n".join(problems) or f"{len(files.kept)} files are as the run left them")
+    print("\n".join(problems) or f"{len(files.kept)} files are unchanged since the run ended")
     return 1 if problems else 0

@@ -154,7 +154,7 @@ def load_data(
             ways = "Or train on --data.source scenes (built in) or --data.source folder --data.root YOUR_IMAGES."
             raise DataError(f"{error} {ways}") from error
         source, wanted, name = "scenes", name, SOURCES["scenes"].title
-        warning = f"{wanted} could not be had, so this run uses the built-in {name} images instead. {error}"
+        warning = f"{wanted} is not available, so this run uses the built-in {name} images instead. {error}"
         train, test = SOURCES[source].load(config, image_size, prepared)
 
     # Limit both splits

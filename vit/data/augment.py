@@ -251,9 +251,7 @@ class Normalization:
         elif images.device.type == "cpu" and images.numel():
             low, high = (value.item() for value in images.aminmax())
             if low < -0.5 or high > 1.5:  # resizing overshoots less than that at edges; nan is left to the model
-                raise ValueError(
-                    f"images of floats are from 0 to 1, these from {low:.3g} to {high:.3g}; divide by 255?"
-                )
+                raise ValueError(f"float images must be from 0 to 1, got {low:.3g} to {high:.3g}; divide by 255?")
         mean, std = self._statistics(images)
         return images.sub(mean).div_(std)
 

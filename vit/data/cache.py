@@ -172,8 +172,10 @@ class CheckedRows(Rows):
         pixels = found.reshape(-1, *self.shape[1:]).numpy()
         for place in (~self._checked[rows]).nonzero()[:, 0].tolist():
             if zlib.crc32(pixels[place]) != self._checksums[rows[place]]:
-                what = f"image {int(rows[place])} of this cache is not the one that was written: the disk or the file is bad"
-                raise DataError(f"{self._path}: {what}; delete the file, and it is made anew")
+                what = (
+                    f"image {int(rows[place])} of this cache is not what was written: the disk or the file is damaged"
+                )
+                raise DataError(f"{self._path}: {what}; delete the file to rebuild it")
         self._checked[rows] = True
         return found
 
@@ -258,18 +260,18 @@ def _open_cache(path: Path, split: Split) -> tuple[ImageSet, list[list[int]]] | 
         size, known = split.kept or split.choose_size(sizes[1]), record["content_hash"]
         if pixels.nbytes > HASHED:
             if "checksums" not in record:
-                raise ValueError("a version before made it, without checksums")
+                raise ValueError("an earlier version wrote it, without checksums")
             images = split.image_set(pixels, record["skipped"], size, known)
             checksums = np.frombuffer(bytes.fromhex(record["checksums"]), np.uint32)
             return replace(images, images=cast(Tensor, CheckedRows(images.images, checksums, path))), sizes
         images = split.image_set(pixels, record["skipped"], size)
         if images.content_hash != known:
-            raise ValueError("its pixels are not those that were written")
+            raise ValueError("its pixels are not what was written")
         return images, sizes
     except FileNotFoundError:
         return None
     except Exception as error:  # NumPy raises nearly anything on damaged bytes; the cache can be made again
-        logger.warning("%s: this cache is damaged (%s) and is made anew", path, one_line(str(error)))
+        logger.warning("%s: this cache is damaged (%s) and is being rebuilt", path, one_line(str(error)))
         return None
 
 
@@ -302,11 +304,11 @@ def _decode(out: IO[bytes], split: Split, on_bad_image: str) -> tuple[ImageSet, 
             name = split.name_of(number)
             bad = one_line(f"{split.located(name)}: not a readable image ({pixels})")
             if on_bad_image == "stop":
-                raise DataError(f"{bad}; remove it, or leave out all such files: data.on_bad_image: skip")
+                raise DataError(f"{bad}; remove it, or set data.on_bad_image: skip to leave out all such files")
             logger.warning("%s, left out", bad)
             skipped.append(name)
     if len(skipped) == len(split):
-        raise DataError(f"none of the {len(skipped)} {split.name} images can be read, neither {bad}")
+        raise DataError(f"none of the {len(skipped)} {split.name} images can be read, e.g. {bad}")
 
     # only now is the number of readable images known; NumPy's header has room for it to change
     out.seek(0)

@@ -57,14 +57,14 @@ def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSe
             if not archive.exists():
                 _download(cifar, archive, download)
             if not check_integrity(archive, cifar.tgz_md5):
-                raise DataError(f"{archive}: damaged, its checksum is wrong; delete it, and it is downloaded again")
+                raise DataError(f"{archive}: damaged, its checksum is wrong; delete it to download it again")
             _unpack(archive, folder)
 
         # Its files
         files = [*cifar.train_list, *cifar.test_list, (cifar.meta["filename"], cifar.meta["md5"])]
         for file, md5 in files:  # torchvision checks them too, but does not say which is wrong
             if not check_integrity(folder / file, md5):
-                raise DataError(f"{folder / file}: missing or damaged; delete {folder}, and it is made anew")
+                raise DataError(f"{folder / file}: missing or damaged; delete {folder} to rebuild it")
         return _read(cifar(root, train=True)), _read(cifar(root, train=False))
     except OSError as error:
         raise DataError(f"{error.filename or root}: {error.strerror or error}; check data.root") from error

@@ -47,7 +47,7 @@ def decode(path: str, image_size: tuple[int, int], prepared: Preparation = OWN) 
                 image.draft(None, (int(image.width * scale), int(image.height * scale)))
             return planes(image, image_size, prepared)
     except UnidentifiedImageError:
-        return "its content is no image"  # Pillow's own words repeat the path
+        return "its content is not an image"  # Pillow's own words repeat the path
     except Exception as error:  # Pillow raises nearly anything on damaged bytes; whatever it is, the image is bad
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
@@ -90,10 +90,10 @@ def _rgb(image: Image.Image) -> Image.Image:
         image = image.convert("I")
         darkest, brightest = image.getextrema()
         if not 0 <= darkest <= brightest <= 65535:  # type: ignore[operator]  # one band: two numbers
-            raise ValueError("grey values of more than 16 bits, their white is unknown")
+            raise ValueError("grey values of more than 16 bits, whose white level is unknown")
         return image.point(lambda value: value * (1 / 257) + 0.5).convert("RGB")
     if image.mode == "F":
-        raise ValueError("fractional grey values, their white is unknown")
+        raise ValueError("fractional grey values, whose white level is unknown")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)

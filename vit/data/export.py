@@ -65,9 +65,9 @@ def refuse_classes(data: Dataset) -> None:
     present = {name: set(split.label_names) for name, split in _splits(data).items()}
     for name in sorted(present["train"] | present["test"]):
         if name in (".", "..") or len(os.fsencode(name)) > 255 or any(part in name for part in ("/", "\\", "\0")):
-            raise DataError(f"class {one_line(name)[:40]!r}: its name cannot be a folder's")
+            raise DataError(f"class {one_line(name)[:40]!r}: its name cannot be a folder name")
     if "" in present["train"] | present["test"] and present["train"] | present["test"] != {""}:
-        raise DataError(f"{data.name}: some images have no class; a folder holds a class for all images, or for none")
+        raise DataError(f"{data.name}: some images have no class; a folder needs classes for all images or for none")
     if missing := sorted(present["test"] - present["train"]):
         raise DataError(f"class {one_line(missing[0])!r}: has test images but no training images")
 

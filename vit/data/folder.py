@@ -91,9 +91,9 @@ def list_splits(root: Path, notes: list[str] | None = None) -> tuple[list[ImageF
     train, *tests = list_folder(root, notes).values()
     if not tests:
         if len(train) < 2:
-            raise DataError(f"{root}: has only one image; one to train on and one to test on are the least")
+            raise DataError(f"{root}: has only one image; it needs at least two, one to train on and one to test on")
         kept, held_out, aside = hold_out(len(train))
-        notes.append(f"there is no folder test: {aside}")
+        notes.append(f"no test folder: {aside}")
         return [train[i] for i in kept], [train[i] for i in held_out]
     return train, tests[0]
 
@@ -161,10 +161,10 @@ def _list_images(root: Path, split: str, notes: list[str]) -> list[ImageFile]:
         class_name, name = folders[0] if folders else "", path.relative_to(root).as_posix()
         found.append(ImageFile(class_name, name, info.st_size, info.st_mtime_ns))
     if kinds := ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common() if count):
-        notes.append(f"{start}: not used, as no images that can be read: {kinds}")
+        notes.append(f"{start}: ignored, not images that can be read: {kinds}")
     in_classes = [file for file in found if file.class_name]
     if in_classes and len(in_classes) < len(found):
-        logger.warning("%s: %d images beside the class folders are not used", start, len(found) - len(in_classes))
+        logger.warning("%s: %d images outside the class folders are ignored", start, len(found) - len(in_classes))
     return sorted(in_classes or found, key=lambda file: (file.class_name, *file.name.rpartition("/")))
 
 
@@ -187,7 +187,7 @@ def _find_images(folder: Path) -> tuple[list[tuple[Path, os.stat_result]], Count
         where = one_line(str(error.filename or folder))
         raise DataError(f"{where}: {error.strerror or error}; make the folder readable") from error
     if not images:
-        raise DataError(f"{folder}: no images; looked in it and in the folders in it for {' '.join(EXTENSIONS)}")
+        raise DataError(f"{folder}: no images; searched it and its subfolders for {' '.join(EXTENSIONS)}")
     return images, others
 
 

@@ -116,7 +116,7 @@ def hold_out(count: int) -> tuple[list[int], list[int], str]:
     """
     held_out = evenly_spaced(count, min(1000, max(1, count // 10))).tolist()
     kept = sorted(set(range(count)).difference(held_out))
-    aside = f"{len(held_out):,} of the {count:,} images, evenly spaced, are the test images, and are not trained on"
+    aside = f"{len(held_out):,} of the {count:,} images, evenly spaced, are held out as test images"
     return kept, held_out, aside
 
 

@@ -72,11 +72,11 @@ def load_datasets(
     rows: list[Sequence[int]] = [range(len(train)), range(len(train) if test is None else len(test))]
     if min(map(len, rows)) < (2 if test is None else 1):
         raise DataError(
-            f"{name or type(train).__name__}: too few images; one to train on and one to test on are the least"
+            f"{name or type(train).__name__}: too few images; it needs at least one to train on and one to test on"
         )
     if test is None:
         *rows, aside = hold_out(len(train))
-        notes.append(f"there is no test set: {aside}")
+        notes.append(f"no test set: {aside}")
     splits = [
         DatasetSplit(
             name or type(train).__name__, which, class_names_of(train), image_size, None, prepared, part,
@@ -140,7 +140,7 @@ def columns_of(dataset: Any) -> tuple[str, str]:
     kinds = {name: type(kind).__name__ for name, kind in features.items()}
     pictures = [name for name, kind in kinds.items() if kind == "Image"]
     if not pictures:
-        raise DataError(f"no column of images among {', '.join(kinds)}; cast_column(NAME, datasets.Image()) makes one")
+        raise DataError(f"no image column among {', '.join(kinds)}; cast_column(NAME, datasets.Image()) makes one")
     labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
     labels += [name for name in ("label", "labels") if "int" in str(getattr(features.get(name), "dtype", ""))]
     return pictures[0], next(iter(labels), "")

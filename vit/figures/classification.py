@@ -26,7 +26,7 @@ def why_not_drawn(classes: int) -> str:
     """Return why `confusion_figure` cannot show so many classes, as a sentence; "" if it can."""
     if classes <= MOST_DRAWN:
         return ""
-    return f"Which class is taken for which is not drawn: {classes:,} are too many to see."
+    return f"The confusion of {classes:,} classes is not drawn: too many to see."
 
 
 @styled
@@ -66,7 +66,7 @@ def confusion_figure(
             text = str(written[row, column])
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
     axes.tick_params(length=0)
-    axes.set_xlabel("taken for", color=theme().ink)
+    axes.set_xlabel("predicted class", color=theme().ink)
     axes.set_ylabel("true class" + (f" ({images[0]:,} images each)" if alike else " (its images)"), color=theme().ink)
     bar = figure.colorbar(drawn, ax=axes, aspect=30, pad=0.03)
     bar.set_ticks([0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1])
@@ -103,7 +103,7 @@ def reliability_figure(
     bins = len(count)
     middles = (np.arange(bins) + 0.5) / bins
     blue, orange, *_ = theme().series
-    axes.plot([0, 1], [0, 1], color=theme().quiet, linestyle=(0, (4, 3)), linewidth=1.2, label="as often as it says")
+    axes.plot([0, 1], [0, 1], color=theme().quiet, linestyle=(0, (4, 3)), linewidth=1.2, label="perfectly calibrated")
     few, height = count.numpy() < FEW, accuracy.nan_to_num().numpy()
     for chosen, alpha, label in (
         (~few, 0.85, "accuracy"),

@@ -186,7 +186,7 @@ def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarg
             mean = smoothed(values)
             if not np.array_equal(mean, values):
                 axes.plot(epoch, values, color=blue, alpha=0.25, linewidth=0.8)
-            axes.plot(epoch, mean, color=blue, linewidth=1.8, label="in training, on varied images")
+            axes.plot(epoch, mean, color=blue, linewidth=1.8, label="training, on augmented images")
         epoch, values = _series(metrics, curve.val_key)
         if len(values):
             axes.plot(epoch, values, color=purple, marker="o", markersize=3, label="held-out images")

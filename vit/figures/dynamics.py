@@ -15,7 +15,7 @@ from vit.figures.style import legend_columns, styled, theme, titled_figure
 
 Courses = Mapping[str, Mapping[str, Tensor]]
 """Name of a matrix -> name of a quantity -> (records, layers)."""
-QUANTITIES = {"gradient_norm": "gradient, before clipping", "drift": "distance from the start, of the start's size"}
+QUANTITIES = {"gradient_norm": "gradient, before clipping", "drift": "distance from the start, relative to its size"}
 """The quantities to draw, and the titles of their panels."""
 DECADES = 4  # that an axis spans at most
 

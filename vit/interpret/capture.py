@@ -108,8 +108,8 @@ class AttentionMaps:
             hint = "; a decoder runs only under a mask: to look into the encoder, pass model.encoder" if whole else ""
             raise AttentionError(
                 f"{len(missing)} of {len(self.layers)} attention layers gave no maps: {', '.join(missing[:4])}; "
-                "they were not run within the block, or compute their attention in another way (torch's own layer does, "
-                f"unless it is called with need_weights=False){hint}"
+                "they did not run within the `with` block, or compute attention in another way (as torch's own layer does, "
+                f"unless called with need_weights=False){hint}"
             )
 
     def _hook(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class AttentionMaps:
         number = layer % len(self.names) if -len(self.names) <= layer < len(self.names) else layer
         if number not in self.weights:
             raise AttentionError(
-                f"layer {layer} was not kept; there is: {', '.join(map(str, self.weights)) or 'nothing'}"
+                f"layer {layer} was not kept; it has: {', '.join(map(str, self.weights)) or 'nothing'}"
             )
         return self.weights[number]
 

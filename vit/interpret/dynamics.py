@@ -71,7 +71,7 @@ class Dynamics:
             DynamicsError: there is no such quantity or matrix.
         """
         if quantity not in QUANTITIES:
-            raise DynamicsError(f"no quantity of a matrix is called {quantity!r}; there is {', '.join(QUANTITIES)}")
+            raise DynamicsError(f"no quantity of a matrix is called {quantity!r}; choose from {', '.join(QUANTITIES)}")
         return self.recorded[quantity][:, places(self.matrices, name, part)]
 
     def frozen(self, name: str, part: str = "encoder") -> Tensor:
@@ -96,7 +96,7 @@ def places(matrices: Sequence[Matrix], name: str, part: str) -> list[int]:
     found = {matrix.layer or 0: at for at, matrix in enumerate(matrices) if (matrix.part, matrix.name) == (part, name)}
     if not found:
         there = ", ".join(sorted({f"{matrix.part} {matrix.name}" for matrix in matrices}))
-        raise DynamicsError(f"no matrix {name!r} was recorded in the {part}; there is {there}")
+        raise DynamicsError(f"no matrix {name!r} was recorded in the {part}; it has {there}")
     return [found[layer] for layer in sorted(found)]
 
 
@@ -173,9 +173,9 @@ def read_dynamics(path: str | Path) -> Dynamics:
     except OSError as error:
         raise DynamicsError(f"cannot read {path}: {one_line(error.strerror or str(error))}") from error
     except SafetensorError as error:
-        raise DynamicsError(f"{path} is damaged, or no safetensors file: {one_line(str(error))}") from error
+        raise DynamicsError(f"{path} is damaged, or not a safetensors file: {one_line(str(error))}") from error
     if "dynamics" not in metadata:
-        raise DynamicsError(f"{path} holds no dynamics; a run with run.dynamics_every leaves a file with some")
+        raise DynamicsError(f"{path} holds no dynamics; a run with run.dynamics_every writes some")
     try:
         about = json.loads(metadata["dynamics"])
         if about["format"] != FORMAT:

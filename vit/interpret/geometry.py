@@ -94,7 +94,7 @@ def geometry_of(model: nn.Module) -> Geometry:
         prefix = PREFIX_TOKENS[kind] + getattr(config, "num_register_tokens", 0)
         return Geometry((height // p, width // q), (p, q), prefix, PREFIX_TOKENS[kind] > 0)
     raise AttentionError(
-        f"{type(model).__name__} does not say how its tokens lie in the image; give geometry=Geometry(...)"
+        f"{type(model).__name__} does not say how its tokens lie in the image; pass geometry=Geometry(...)"
     )
 
 

@@ -37,16 +37,14 @@ def attention_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     for name, module in model.named_modules():
         where = f"{name or 'the model'} ({type(module).__name__})"
         if hasattr(module, "_orig_mod"):
-            raise AttentionError(
-                f"{where} is compiled and closed to a look inside; pass the model that it was made from, ._orig_mod"
-            )
+            raise AttentionError(f"{where} is compiled and cannot be inspected; pass the original model, ._orig_mod")
         if getattr(module, "_compiled_call_impl", None) is not None:
             raise AttentionError(
-                f"{where} was compiled in place and is closed to a look inside; load it again without .compile()"
+                f"{where} was compiled in place and cannot be inspected; load it again without .compile()"
             )
         if isinstance(module, torch.jit.ScriptModule | torch.fx.GraphModule):
             raise AttentionError(
-                f"{where} is a program, scripted or exported, and closed to a look inside; pass the model itself"
+                f"{where} is a scripted or exported program and cannot be inspected; pass the model itself"
             )
     found = [(name, module) for name, module in model.named_modules() if _is_attention(module)]
     # A layer within a layer (a wrapper and its core) counts once, as the inner one.
@@ -54,7 +52,7 @@ def attention_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     found = [(name, module) for name, module in found if not any(other.startswith(f"{name}.") for other in names)]
     if not found:
         raise AttentionError(
-            f"{type(model).__name__} has no attention layers that are known here (ours, timm's, transformers', torch's)"
+            f"{type(model).__name__} has no attention layers of a known kind (ours, timm's, transformers', torch's)"
         )
     return found
 
@@ -81,7 +79,7 @@ def intercept_attention(model: nn.Module, hook: Hook) -> Iterator[list[tuple[str
     """
     layers = attention_layers(model)
     if any(id(module) in _intercepted for _, module in layers):
-        raise AttentionError("another block looks into this model already; leave that one first")
+        raise AttentionError("another `with` block already records this model; leave that one first")
     numbers = {module: number for number, (_, module) in enumerate(layers)}
     within: list[int] = []
     attended: set[int] = set()  # in this pass
@@ -126,7 +124,9 @@ def intercept_attention(model: nn.Module, hook: Hook) -> Iterator[list[tuple[str
             weights = F.dropout(weights, dropout_p)
         if within[-1] in attended:
             name = layers[within[-1]][0] or "the model itself"
-            raise AttentionError(f"{name} attends more than once in a pass, so that no one map says what it looks at")
+            raise AttentionError(
+                f"{name} attends more than once per forward pass, so no single map shows where it looks"
+            )
         attended.add(within[-1])
         return hook(within[-1], weights, value)
 

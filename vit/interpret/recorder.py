@@ -131,7 +131,7 @@ class DynamicsRecorder(Callback):
         """
         if state is None:
             raise StateError(
-                "run.dynamics_every: the run began without it, its first weights are not known; leave it out"
+                "run.dynamics_every: the run started without it, so its first weights are unknown; leave it out"
             )
         self._first = [first.to(own.device) for first, own in zip(state["first"], self._first, strict=True)]
         self._steps, self._recorded, self._pending = list(state["steps"]), dict(state["recorded"]), []

@@ -51,8 +51,8 @@ def located(name: str) -> Path | None:
     models = shipped_models()
     if name in models:
         return models[name]
-    known = f"; with the package come {', '.join(models)}" if models else ""
-    elsewhere = "a model of timm is called timm/NAME, one of the hub hf/ORGANISATION/NAME"
+    known = f"; the package has {', '.join(models)}" if models else ""
+    elsewhere = "timm's models are called timm/NAME, the hub's hf/ORGANISATION/NAME"
     raise CheckpointError(f"no checkpoint at {name}: {reason}; {elsewhere}{known}")
 
 
@@ -84,7 +84,7 @@ def shipped(name: str) -> dict[str, Any]:
         }
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError) as error:
         what = f"{type(error).__name__}: {one_line(str(error))[:200]}"
-        raise CheckpointError(f"{folder} is damaged, install the package again: {what}") from error
+        raise CheckpointError(f"{folder} is damaged, reinstall the package: {what}") from error
 
 
 def count_parameters(weights: Path) -> int:

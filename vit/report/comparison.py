@@ -50,7 +50,7 @@ def read_finished(folder: Path) -> FinishedRun:
     record = read_run(folder)
     summary, settings = record.summary, record.settings
     if not summary:
-        raise ComparisonError(f"{folder} holds no finished run: summary.json is not there")
+        raise ComparisonError(f"{folder} holds no finished run: summary.json is missing")
     try:
         data = summary["data"]
         identity = {key: value for key, value in settings_that_matter(settings).items() if key not in SEEDS}
@@ -171,7 +171,7 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path, hours: bool = False) -> N
         runs = _watched(runs)
     groups = group_by_seed(runs)
     if len(groups) > (most := len(SERIES)):
-        raise ComparisonError(f"{len(groups)} kinds of runs cannot be told apart in one picture; give at most {most}")
+        raise ComparisonError(f"{len(groups)} kinds of runs are too many for one picture; give at most {most}")
 
     # The lines of each panel, by its title and whether it shows shares
     panels: dict[tuple[str, bool], list[RunLine]] = {(title, True): [] for title, _ in OVER_HOURS.values() if hours}
@@ -197,14 +197,14 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path, hours: bool = False) -> N
             panels.setdefault(panel, []).extend([replace(first, label=label), *unnamed])
 
     # The figure
-    title, about = "How the runs went", "while training, on varied images (a running mean) or held-out ones"
+    title, about = "Training curves of the runs", "during training, on augmented images (running mean) or held-out ones"
     if hours:
         devices = dict.fromkeys(str(run.record.summary["device"]) for run in runs if "device" in run.record.summary)
         title = f"Accuracy over the hours of training{' on ' if devices else ''}{', '.join(devices)}"
-        about = "while training, on held-out images"
+        about = "during training, on held-out images"
         if any(line.start for lines in panels.values() for line in lines):
             about += " · upright lines: where runs began, after the hours behind their first weights"
-    about = f"lines: {about} · marks and figures: in the end, on {', or '.join(dict.fromkeys(tested))}"
+    about = f"lines: {about} · marks and figures: at the end, on {', or '.join(dict.fromkeys(tested))}"
     shown = [Panel(name, lines, share=share) for (name, share), lines in panels.items() if lines]
     save_figure(compared_figure(shown, title, about, hours), path)
 
@@ -220,9 +220,9 @@ def _watched(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
         if any(key in line for line in run.record.metrics for key in OVER_HOURS):
             found.append(run)
         else:
-            run.record.notes.append(f"{run.record.files.path} is not drawn: it has no accuracy while training; {way}")
+            run.record.notes.append(f"{run.record.files.path} is not drawn: it has no accuracy during training; {way}")
     if not found:
-        raise ComparisonError(f"--hours: none of these runs has its accuracy while training; {way}")
+        raise ComparisonError(f"--hours: none of these runs has its accuracy during training; {way}")
     return found
 
 

@@ -47,7 +47,7 @@ SIGNATURE = '<meta name="generator" content="vit report">'
 """Marks such a page, unlike other files; it is in the template."""
 MIXED_UP = 5  # pairs of classes to name as most mixed up
 EXPLORE = "explore.html"  # the page of `vit explore` in a run's folder, to link
-LOOK_AROUND = "A page to look around in its attention"
+LOOK_AROUND = "Explore its attention"
 
 
 class ReportError(UserError):
@@ -66,7 +66,7 @@ def write_report(path: Path, out: Path) -> int:
     """
     record = read_run(path)
     if out.exists() and not is_report(out):
-        raise ReportError(f"{out} is no report of vit and is left as it is; name another file with --out")
+        raise ReportError(f"{out} is not a vit report and is left as it is; name another file with --out")
     try:
         page = report_page(record, out)
     except (*WRONG_VALUES, UndefinedError) as error:  # of another version, or edited
@@ -143,22 +143,22 @@ def key_figures(record: RunRecord) -> list[tuple[str, str, str]]:
         epochs = record.settings["train.epochs"]
         return [
             (f"{last['epoch'] / epochs:.0%}", "of the run", f"epoch {last['epoch']:.1f} of {epochs}"),
-            (f"{last['loss']:.3f}", "training loss", f"at step {last['step']:,}, on varied images"),
-            (f"{last['images_per_second']:,.0f}", "images a second", "as it is training"),
+            (f"{last['loss']:.3f}", "training loss", f"at step {last['step']:,}, on augmented images"),
+            (f"{last['images_per_second']:,.0f}", "images/s", "so far"),
         ]
     values, figures = summary_values(summary), []
     for key, name, meaning in (
-        ("accuracy", FIGURES["accuracy"].short, f"of {record.tested} are named right"),
-        ("calibration_error", "", "how far its confidence is from how often it is right, on average"),
+        ("accuracy", FIGURES["accuracy"].short, f"of {record.tested} are classified correctly"),
+        ("calibration_error", "", "mean gap between confidence and accuracy"),
         ("masked_loss", FIGURES["masked_loss"].short, f"on hidden patches of {record.tested_on}"),
-        ("knn_accuracy", "", "without a label in training"),
+        ("knn_accuracy", "", "with no labels in training"),
     ):
         if key in values:
             for baseline in baselines(key)[:1]:  # one is enough here
                 if baseline.key in values:
                     meaning += f"; {baseline.label}: {baseline.write(values[baseline.key], brief=True)}"
             figures.append((FIGURES[key].write(values[key], brief=True), name or FIGURES[key].label, meaning))
-    speed = f"{summary['images_per_second']:,.0f} images a second"
+    speed = f"{summary['images_per_second']:,.0f} images/s"
     return [*figures, (duration(summary["seconds"]), "of training", speed)]
 
 
@@ -188,7 +188,7 @@ def mistakes(record: RunRecord, values: dict[str, float]) -> dict[str, Any]:
     images = torch.zeros(len(table), dtype=torch.int64).index_add(0, labels, counts)  # of each class
     models = {"accuracy": "the model", "accuracy_with_flip": "the model, with mirror images"}
     rows = [(name, values[key]) for key, name in models.items() if key in values]
-    rows.append(("always naming the commonest class", float(images.max() / images.sum())))
+    rows.append(("always the most common class", float(images.max() / images.sum())))
 
     # The pairs of classes with the most mistakes
     shares = counts / images[labels]
@@ -207,7 +207,7 @@ def mistakes(record: RunRecord, values: dict[str, float]) -> dict[str, Any]:
     if not found["not_drawn"]:
         found["confusion"] = in_both_themes(
             lambda dark: confusion_figure(table, names, "", "", dark),
-            f"Which of {len(names)} classes is taken for which, in percent; the diagonal is right.",
+            f"Which of {len(names)} classes it confuses, in percent; the diagonal is correct.",
         )
     if bins := summary.get("test_reliability"):
         error, count = values["calibration_error"], torch.tensor(bins["count"])
@@ -217,7 +217,7 @@ def mistakes(record: RunRecord, values: dict[str, float]) -> dict[str, Any]:
         )
         found["reliability"] = in_both_themes(
             lambda dark: reliability_figure(confidence, accuracy, count, error, "", "", dark),
-            f"How often it is right against how sure it is; calibration error {error:.1%}.",
+            f"Accuracy against confidence; calibration error {error:.1%}.",
         )
     return found
 
@@ -287,7 +287,7 @@ def next_steps(record: RunRecord) -> list[tuple[str, str]]:
     settings, run = record.settings, str(record.files.path)
     steps = [] if (record.files.path / EXPLORE).is_file() else [pair for pair in known if pair[0] == LOOK_AROUND]
     if OBJECTIVES[settings["train.objective"]].labels:
-        return [*steps, ("Name what a photograph of yours shows", shlex.join(["vit", "predict", run, "photo.jpg"]))]
+        return [*steps, ("Classify a photograph of yours", shlex.join(["vit", "predict", run, "photo.jpg"]))]
     if settings["data.source"] == "dataset":  # which only Python can pass on
         return steps
     if record.samples and record.samples.class_names:
@@ -296,7 +296,7 @@ def next_steps(record: RunRecord) -> list[tuple[str, str]]:
             if (value := settings[f"data.{key}"]) != getattr(DataConfig(), key):
                 tune += [f"--data.{key}", str(value)]
         tune += ["--out", f"{run}-finetuned"]
-        steps.append(("Teach it the classes, beginning with what it has learned", shlex.join(tune)))
+        steps.append(("Fine-tune it as a classifier", shlex.join(tune)))
     found = measured(record) or {}
     if "knn_accuracy" in found and not found["knn_accuracy"]["wins"]:
         longer = ["--train.epochs", str(5 * settings["train.epochs"]), "--out", f"{run}-longer"]
@@ -311,7 +311,7 @@ def commands_of(record: RunRecord) -> list[tuple[str, str]]:
     beside = str(record.files.path.parent / f"{record.name}-again")
     again = [*train, "--config", str(record.files.config), "--out", beside]
     if not record.summary:
-        lines = {"Go on from where it stopped": [*train, "--out", run, "--resume"], "Begin it again": again}
+        lines = {"Resume it": [*train, "--out", run, "--resume"], "Start it again": again}
         return [(what, shlex.join(line)) for what, line in lines.items()]
     source, root = settings["data.source"], settings["data.root"]
     shown = [run, "--data", {"folder": root, "hf": f"hf:{root}", "dataset": "IMAGES"}.get(source, source)]
@@ -327,7 +327,7 @@ def commands_of(record: RunRecord) -> list[tuple[str, str]]:
         "Draw where it looks, from any layer, head or patch": ["vit", "attention", *shown, *look],
         LOOK_AROUND: ["vit", "explore", *shown, *page],
         "Measure its features": ["vit", "evaluate", *shown, *of_the_same, "--out", f"{run}/evaluation"],
-        "Write this page anew, with what was measured since": ["vit", "report", run],
+        "Update this page with later measurements": ["vit", "report", run],
     }
     return [(what, shlex.join(line)) for what, line in lines.items()]
 

@@ -39,7 +39,7 @@ def draw_pictures(run: Run, files: RunFiles, measured: dict[str, Any]) -> None:
     metrics = read_metrics(files.metrics)
     curves = curves_of(flat_settings(run.config.to_dict()), run.data.tested_on, measured, metrics)
     about = f"{run.caption} · seed {run.config.train.seed}"
-    save_figure(draw.curves_figure(metrics, curves, "How the run went", about), files.curves)
+    save_figure(draw.curves_figure(metrics, curves, "Training curves", about), files.curves)
     if files.dynamics.exists():
         epochs = f"{run.config.train.epochs} epochs on {len(run.data.train):,} images"
         about = f"{run.data.name} · {epochs} · seed {run.config.train.seed} · "

@@ -40,6 +40,6 @@ class StudyConfig:
     def __post_init__(self) -> None:
         whole = all(isinstance(seed, int) and 0 <= seed < 2**64 for seed in self.seeds)
         if not self.seeds or not whole or len(set(self.seeds)) != len(self.seeds):
-            raise ConfigError(f"study.seeds: {self.seeds!r} cannot be used; different numbers from 0, one at least")
+            raise ConfigError(f"study.seeds: {self.seeds!r} cannot be used; one or more different numbers, 0 or above")
         if self.images < 1:
             raise ConfigError(f"study.images: {self.images!r} cannot be used; 1 or more")

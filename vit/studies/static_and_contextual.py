@@ -111,7 +111,7 @@ def study(experiment: Experiment) -> Results:
     design = design_of(models[0]).description
     shares_table = Table(
         f"What tokens differ by: shares of the variance of {design} of {models[0].data.name}",
-        ("model", "after so many blocks", *TERMS, "all that its image has a part in"),
+        ("model", "blocks passed", *TERMS, "all that its image has a part in"),
         [
             (
                 name,
@@ -253,7 +253,7 @@ def moved_figure(moved: dict[str, Tensor]) -> Figure:
         "Scenes · 1 - cosine of the token of a patch in the wheel's own street with that of the same patch, at the same place,"
         " in other images · line: mean over seeds, band: their range"
     )
-    title, axis = "How far does a token move when its surroundings change?", "after so many blocks (0: the embedding)"
+    title, axis = "How far does a token move when its surroundings change?", "blocks passed (0: the embedding)"
     return layers_figure(panels, title, about, axis=axis)
 
 

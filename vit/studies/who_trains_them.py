@@ -112,11 +112,11 @@ def gradient_tables(pull: Pull, images: int) -> list[Table]:
     return [
         Table(
             f"By the size of the matrix, mean over layers; loss of {images} test images",
-            ("matrix", *gradients, "moved", "weakest gradient of a layer, in times of rounding's"),
+            ("matrix", *gradients, "moved", "weakest layer's gradient / rounding's"),
             matrices,
         ),
         Table(
-            "W_Q and W_K beside W_V and W_O: gradients in times of theirs, and how far each pair has moved",
+            "W_Q and W_K against W_V and W_O: ratio of their gradients, and how far each pair has moved",
             (*gradients, "W_Q and W_K moved", "W_V and W_O moved"),
             [(*map(seeds, ratio.unbind(1)), *moved)],
         ),

@@ -144,7 +144,7 @@ class Progress(Callback):
         self.start, self.stream = run.step, stream or sys.stderr
         self._began = self._last_shown = time.perf_counter()
         self._images = 0
-        layout = "{desc} {bar} {n_fmt}/{total_fmt} steps, {elapsed} gone, {remaining} left"
+        layout = "{desc} {bar} {n_fmt}/{total_fmt} steps, {elapsed} elapsed, {remaining} left"
         self._bar = (
             tqdm(total=run.total_steps, initial=run.step, bar_format=layout, file=self.stream, dynamic_ncols=True)
             if self.stream.isatty()

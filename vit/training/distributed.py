@@ -124,7 +124,7 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
     if on_gpus:
         if local_rank >= torch.cuda.device_count():
             found = f"{torch.cuda.device_count()} GPUs, {local_count} processes on this machine"
-            raise ConfigError(f"run.device: {found}; start one process a GPU, or use cpu")
+            raise ConfigError(f"run.device: {found}; start one process per GPU, or use cpu")
         torch.cuda.set_device(local_rank)
     elif local_count > 1 and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
@@ -139,7 +139,7 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
         if "onnection" not in str(error) or "peer" not in str(error):
             raise
         time.sleep(10)  # so that torchrun first sees the end of the other one, which knows the cause
-        ends = f"process {rank} of {count} ends, because another one has ended"
-        raise PeerLostError(f"{ends}; see the message of that one") from error
+        ends = f"process {rank} of {count} stops because another has ended"
+        raise PeerLostError(f"{ends}; see its message") from error
     finally:
         dist.destroy_process_group()

@@ -46,7 +46,7 @@ def freeze(model: Model, names: list[str]) -> list[Tensor]:
             parts = sorted({part for key, _ in model.named_parameters() for part in key.split(".")[:-1]})
             matrices = [*(THIRDS if "qkv" in parts else ()), "W_O"]
             known = ", ".join([*matrices, *(part for part in parts if not part.isdigit())])
-            raise FreezeError(f"model.freeze: {name!r} is no part of this model; it has {known}")
+            raise FreezeError(f"model.freeze: {name!r} is not a part of this model; it has {known}")
     return rows
 
 

@@ -82,9 +82,9 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
     knows = "model.init: it has been taught classes, perhaps"
     taught = source.config.num_classes == len(data.train.class_names) > 0  # another number means other images
     if taught and data.held_out and not origin.was_tested_on(data.test.content_hash):
-        notes.append(f"{knows} of the held-out images: their figures may flatter it")
+        notes.append(f"{knows} of the held-out images: figures on them may be optimistic")
     if taught and config.data.labels < 1 and origin.data_content_hash != data.content_hash:
-        notes.append(f"{knows} by more labels than data.labels allows: it does not show what these few give")
+        notes.append(f"{knows} with more labels than data.labels allows: it does not show what these few give")
     before = read_mapping(RunFiles(Path(config.model.init)).summary, CheckpointError)
     seconds = sum(float(before.get(key, 0)) for key in ("seconds", "init_seconds"))
     return InitialModel(model, origin.normalize, notes, content_hash(loaded), seconds)
@@ -141,4 +141,4 @@ def _agree(settings: ModelConfig, found: ViTConfig) -> None:
     differ = {key: value for key, value in loaded.items() if value != expected[key] and key not in CHOSEN | FOREIGN}
     if differ:
         ways = " ".join(f"--model.{key} {json.dumps(value).strip(chr(34))}" for key, value in differ.items())
-        raise ConfigError(f"model.init: {settings.init} is another model than the settings say; add {ways}")
+        raise ConfigError(f"model.init: {settings.init} differs from the settings; add {ways}")

@@ -101,7 +101,7 @@ def train_and_save(run: Run, checkpoints: Path, stopping: Callable[[], object] =
             callback.on_start(run)
         for done in train_steps(run):
             if run.compute.compile and done.step == began + 1 and run.dist.is_main:
-                print(f"compiled and made the first step in {run.seconds - seconds:.0f} s", flush=True)
+                print(f"compiled and ran the first step in {run.seconds - seconds:.0f} s", flush=True)
             stop = stopping()
             if run.dist.is_main and (done.step % every == 0 or done.step == run.total_steps or stop):
                 done.check()

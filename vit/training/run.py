@@ -200,7 +200,7 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
     objective = kind(model.to(compute.device), config, data).to(compute.device)
     compares = objective.compares_images or ("augment.shuffle" if config.augment.shuffle == "across" else "")
     if compares and dist.world_size > 1:
-        raise ConfigError(f"{compares}: it compares a batch's images with each other: train in one process")
+        raise ConfigError(f"{compares}: it compares images within a batch: train in one process")
 
     # what learns, and how
     frozen_rows = freeze(model, config.model.freeze)
@@ -222,12 +222,12 @@ def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = 
         return None
     state, damaged = latest
     if "callbacks" not in state:
-        raise StateError(f"the states in {folder} are an earlier version's; finish the run with that one")
+        raise StateError(f"an earlier version wrote the states in {folder}; finish the run with that version")
     if state["data_stamp"] != data.content_hash:
-        found = f"its images had the content hash {state['data_stamp']}, now they have {data.content_hash}"
-        raise StateError(f"the training data has changed since this run began: {found}; begin another run with --out")
+        found = f"its content hash was {state['data_stamp']} and is now {data.content_hash}"
+        raise StateError(f"the training data has changed since this run began: {found}; start another run with --out")
     for key, old, new in config.conflicts(state["config"]):
-        raise StateError(f"{key}: the run began with {old!r}, not {new!r}; put it back, or begin another with --out")
+        raise StateError(f"{key}: the run began with {old!r}, not {new!r}; put it back, or start another with --out")
     return {**state, "damaged": damaged}
 
 
@@ -247,4 +247,4 @@ def restore(run: Run, state: dict[str, Any]) -> None:
     run.notes += state["damaged"]
     if (state["computed_on"], state["torch"]) != (run.computed_on, torch.__version__):
         before = f"{state['computed_on']}, torch {state['torch']}"
-        run.notes.append(f"the run began on {before}; from here its last bits may differ")
+        run.notes.append(f"the run began on {before}; from here results may differ in their last bits")

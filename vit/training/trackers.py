@@ -55,9 +55,9 @@ class _Service(Callback):
         try:
             self.begin(run)
         except Exception as error:  # its settings, server or network may raise anything
-            ways = "set it up as its documentation says, or leave it out, and go on with --resume"
+            ways = "set it up as its documentation says, or leave it out, and continue with --resume"
             reason = one_line(f"{type(error).__name__}: {error}").rstrip(".")
-            raise ConfigError(f"run.track: {self.name} cannot begin ({reason}); {ways}") from error
+            raise ConfigError(f"run.track: {self.name} cannot start ({reason}); {ways}") from error
 
     def state_dict(self) -> dict[str, Any]:
         return {"id": self.id}

@@ -20,7 +20,7 @@ DINO = Format(
         r"masked_embed",
     ),
     rules=(*ENCODER, *DEIT_III),
-    dropped=((r"masked_embed", "iBOT's token for hidden patches, of use in its training alone"),),
+    dropped=((r"masked_embed", "iBOT's token for hidden patches, used only in its training"),),
 )
 
 DINOV2 = Format(
@@ -33,5 +33,5 @@ DINOV2 = Format(
         # a training file groups blocks in chunks: blocks.CHUNK.BLOCK, where BLOCK does not restart
         *(r for chunk in ("", r"*.") for r in within((*BLOCK, *SWIGLU), "blocks.#.", f"blocks.{chunk}#.")),
     ),
-    dropped=((r"mask_token", "DINOv2's token for hidden patches, of use in its training alone"),),
+    dropped=((r"mask_token", "DINOv2's token for hidden patches, used only in its training"),),
 )

@@ -195,10 +195,10 @@ DINOV2 = Format(
         "dinov2_with_registers.",
     ),
     dropped=(
-        (r"(.*\.)?embeddings\.mask_token", "DINOv2's token for hidden patches, of use in its training alone"),
+        (r"(.*\.)?embeddings\.mask_token", "DINOv2's token for hidden patches, used only in its training"),
         (
             r"classifier\..*",
-            "Dinov2's classifier reads the class token beside the mean of the patches, this head one of them",
+            "Dinov2's classifier reads the class token and the mean of the patches, this head one of them",
         ),
     ),
     hints=huggingface_hints,

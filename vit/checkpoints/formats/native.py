@@ -54,7 +54,7 @@ def native_hints(source: Source) -> Hints:
             decoder = {key: encoder[key] for key in ("qkv", "qkv_bias") if key in encoder} | decoder
         for settings, kind in ((encoder, ViTConfig), (decoder, DecoderConfig)):
             if unknown := settings.keys() - {item.name for item in fields(kind)}:
-                raise KeyError(f"{sorted(unknown)[0]} is no setting of {kind.__name__}")
+                raise KeyError(f"{sorted(unknown)[0]} is not a setting of {kind.__name__}")
         return Hints(
             encoder,
             decoder,

@@ -35,7 +35,7 @@ class Outgoing:
 
     def error(self, what: str) -> CheckpointError:
         """Return an error that says what the format and this model have."""
-        return CheckpointError(f"{self.format} {what}: it cannot be written so")
+        return CheckpointError(f"{self.format} {what}, so it cannot be written")
 
     def require(self, **needed: Any) -> None:
         """Refuse a model unless all these settings have the values that the format computes."""

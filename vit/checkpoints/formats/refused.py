@@ -43,7 +43,7 @@ FAMILIES: tuple[tuple[str, str, tuple[str | tuple[str, ...], ...]], ...] = (
      (r"attn_pool\.probe", (r"norm_pre\.weight", r"(attn_pool|blocks\.0)\.(latent|gamma_1)"))),
     ("SigLIP, or another that pools by attention", "pooling by attention", (r"attn_pool\..*", r"head\.probe")),
     (
-        "BLIP", "images and text together, under names of its own",
+        "BLIP", "images and text together, under its own names",
         (r"self_attn\.projection\.weight", r"visual_encoder\..*"),
     ),
     ("CLIP or PE", "a norm before its blocks, and mostly another activation", (r"norm_pre\.weight",)),
@@ -51,7 +51,7 @@ FAMILIES: tuple[tuple[str, str, tuple[str | tuple[str, ...], ...]], ...] = (
         "CLIP, or another of its kind", "a norm before its blocks, and mostly another activation",
         (r"visual\.(class_embedding|conv1\.weight|trunk\..*)", r"pre_layrnorm\.weight", r"ln_pre\.weight"),
     ),
-    ("a model of images and text", "a network for text beside the one for images", (r"text_model\..*",)),
+    ("a model of images and text", "a text network next to the image one", (r"text_model\..*",)),
     ("a distilled DeiT", "a second class token and head", (r"dist_token", r"head_dist\..*")),
     (
         "a hybrid of convolutions and attention", "a convolutional network before its blocks",

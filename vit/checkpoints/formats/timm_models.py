@@ -46,7 +46,7 @@ def hints(source: Source) -> Hints:
     arguments: dict[str, Any] = config.get("model_args") or {}
     arguments = {key: config[key] for key in ("num_classes", "global_pool") if key in config} | arguments
     if unknown := sorted(arguments.keys() - ARGUMENTS):
-        what = f"model_args of config.json has {shorten(unknown[0])}, which is no setting of the architecture"
+        what = f"model_args of config.json has {shorten(unknown[0])}, which is not a setting of the architecture"
         raise source.error(what)
     arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
 
@@ -67,7 +67,7 @@ def _require_plain(name: str, where: str) -> None:
     home = model_entrypoint(name).__module__
     if home not in ("timm.models.vision_transformer", "timm.models.deit"):
         raise CheckpointError(
-            f"{where}: timm's {name} is no plain vision transformer (it is of {home}); only those load"
+            f"{where}: timm's {name} is not a plain vision transformer (it is of {home}); only those load"
         )
 
 
@@ -126,7 +126,7 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
     mean, std = (tuple(settings[key]) if settings.get(key) else None for key in ("mean", "std"))
     names = tuple(map(str, labels)) if isinstance(labels, list | tuple) else ()
     mode = settings.get("crop_mode") or "center"
-    fitted = f"its settings fit images by {shorten(mode)!r}, which is not done here; taken as 'center'"
+    fitted = f"its settings fit images by {shorten(mode)!r}, which is not supported; assuming 'center'"
     return Hints(
         only_given(encoder),
         mean=mean,

@@ -47,7 +47,7 @@ class Classify(Objective):
         if absent := {*names} - {names[number] for number in data.train.labels.tolist()}:
             few, more = sorted(absent)[:NAMED_CLASSES], len(absent) - NAMED_CLASSES
             self.notes.append(
-                f"no training image of {', '.join(few)}{f' and {more:,} other classes' if more > 0 else ''}"
+                f"no training images of {', '.join(few)}{f' and {more:,} other classes' if more > 0 else ''}"
             )
 
     @classmethod
@@ -56,7 +56,7 @@ class Classify(Objective):
         if not (data.train.labelled and data.test.labelled):
             raise DataError(f"{has} no labels to learn; a folder has them as <class>/<image>")
         if len(classes) < 2:
-            raise DataError(f"{has} one class, {classes[0]!r}: there is nothing to tell apart")
+            raise DataError(f"{has} one class, {classes[0]!r}: there is nothing to distinguish")
         return {"num_classes": len(classes)}
 
     @classmethod
@@ -71,7 +71,7 @@ class Classify(Objective):
         fits = same and loaded.origin.class_names == data.train.class_names
         if fits:
             model.encoder.head.load_state_dict(loaded.encoder.head.state_dict())
-        return f"its encoder goes on, with {'its' if fits else 'a new'} head"
+        return f"its encoder is kept, with {'its' if fits else 'a new'} head"
 
     def mask_ratio(self, step: int) -> float:
         return self.config.classify.drop_patches if step < self.whole_from else 0.0
@@ -114,10 +114,10 @@ class Classify(Objective):
             torch.tensor([math.nan if value is None else value for value in bins[key]])
             for key in ("confidence", "accuracy", "count")
         )
-        error, question = measured["test_calibration_error"], "Can its confidence be believed?"
+        error, question = measured["test_calibration_error"], "Can its confidence be trusted?"
         figures = {"reliability": reliability_figure(confidence, accurate, count, error, question, about)}
         if not why_not_drawn(len(table)):
-            title = "What is taken for what"
+            title = "Confusion matrix"
             figures["confusion"] = confusion_figure(table, run.data.test.class_names, title, about)
         return figures
 

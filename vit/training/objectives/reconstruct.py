@@ -53,9 +53,9 @@ class Reconstruct(Objective):
         """Copy the decoder if there is one of the same architecture."""
         old, new = loaded.decoder, model.decoder
         if old is None or new is None or old.config != new.config:
-            return "its encoder goes on, with a new decoder"
+            return "its encoder is kept, with a new decoder"
         new.load_state_dict(old.state_dict())
-        return "its encoder goes on, with its decoder"
+        return "its encoder is kept, with its decoder"
 
     def mask_ratio(self, step: int) -> float:
         return self.config.mask.ratio
