@@ -183,7 +183,7 @@ def choose_command(program: str, what: str, commands: Mapping[str, str], argv: S
     if name not in commands:
         wrong = f"there is no command {one_line(name)!r}" if name else "a command is missing"
         near = did_you_mean(name, commands) or f"; one of {', '.join(commands)}"
-        raise ConfigError(f"{program}: {wrong}{near.rstrip('?')}. see --help")
+        raise ConfigError(f"{program}: {wrong}{near.rstrip('?')}; see --help")
     return name, rest
 
 
