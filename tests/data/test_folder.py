@@ -382,7 +382,7 @@ def test_each_image_of_a_large_cache_is_compared_when_it_is_read(root, monkeypat
     path.write_bytes(flipped)
     again, _ = load(root)
     assert torch.equal(again.images[torch.tensor([0, 1, 3])], small[0].images[[0, 1, 3]])
-    with pytest.raises(DataError, match="image 2 of this cache is not the one that was written") as caught:
+    with pytest.raises(DataError, match="image 2 of this cache is not what was written") as caught:
         again.images[torch.tensor([3, 2])]
     assert str(caught.value).startswith(f"{path}: ")
 

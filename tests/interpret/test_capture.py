@@ -200,7 +200,7 @@ def test_fewer_maps_than_layers_raise():
 @pytest.mark.slow
 def test_closed_models_raise_with_the_way_out():
     model = model_named("ours")
-    with pytest.raises(AttentionError, match=r"is compiled .*pass the model that it was made from, \._orig_mod"):
+    with pytest.raises(AttentionError, match=r"is compiled .*pass the original model, \._orig_mod"):
         AttentionMaps(torch.compile(model))
     exported = torch.export.export(model, (images_for(model),)).module()
     scripted = torch.jit.trace(nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2))

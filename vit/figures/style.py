@@ -96,6 +96,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
             figure = draw(*args, **options)
             if layout := figure.get_layout_engine():
                 layout.execute(figure)  # makes the first ticks too, whose look later ones copy
+                layout.execute(figure)  # with the room that these take
                 figure.set_layout_engine(None)
                 for axes in figure.axes:  # the solver's last digits vary from drawing to drawing
                     axes.set_position(Bbox(axes.get_position(original=True).get_points().round(6)))
