@@ -82,7 +82,7 @@ def test_every_draw_has_a_row_per_image_and_nothing_is_drawn_unasked():
     for settings, unasked in ((EVERYTHING, {"shift"}), (PADDED, {"crop"})):
         draws = draw_step(settings, 0, 20, masked=True)
         assert {len(values) for values in draws if values is not None} == {8}
-        assert drawn(draws) == set(Draws._fields) - unasked
+        assert drawn(draws) == set(Draws._fields) - unasked - {"place"}  # of one process
     nothing = Config(augment=AugmentConfig(crop="none"))
     assert drawn(draw_step(nothing, 0, 20, False)) == {"indices", "flip"}
     read = draws.for_model(torch.device("cpu"))
@@ -94,7 +94,7 @@ def test_every_draw_has_a_row_per_image_and_nothing_is_drawn_unasked():
 def test_any_step_is_drawn_alone_and_differs_from_the_others(settings):
     one, again, other = (draw_step(settings, step, 20, masked=True) for step in (3, 3, 4))
     assert same(one, again) == list(Draws._fields)
-    assert set(same(one, other)) <= {"crop", "shift"}  # whichever is off
+    assert set(same(one, other)) <= {"crop", "shift", "place"}  # whichever is off
 
 
 def test_switching_one_thing_on_changes_no_other():
@@ -165,7 +165,10 @@ def test_shards_of_several_processes_make_up_the_whole_batch(step, count, mixing
     assert [len(part.indices) for part in parts] == [max(size, 1) + mixing for size in sizes]  # at least one row
     own = [part.rows(slice(size)) for part, size in zip(parts, sizes, strict=True)]
     joined = Draws(*(None if values[0] is None else torch.cat(values) for values in zip(*own, strict=True)))
-    assert same(joined, whole) == list(Draws._fields)
+    rows = torch.stack([torch.arange(batch), torch.full((batch,), batch)], dim=1)
+    assert same(joined, whole._replace(place=rows if count > 1 else None)) == list(Draws._fields)
+    others = [values.place[size:, 0] for values, size in zip(parts, sizes, strict=True) if count > 1]
+    assert all((row == -1).all() for row in others)
     if mixing:  # the row behind a process's own is the image that is mixed into its last
         for part in parts:
             assert torch.equal(part.indices[1:], part.partner[:-1])

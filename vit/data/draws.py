@@ -46,6 +46,7 @@ class Draws(NamedTuple):
     box: Tensor | None = None  # int64 (B, 4), the rectangle that comes from the partner, in pixels
     mask_noise: Tensor | None = None  # float32 (B, L); the patches with the smallest values stay visible
     drop_path: Tensor | None = None  # float32 (B, depth - 1, 2), from 0 to 1; the first block drops nothing
+    place: Tensor | None = None  # int64 (B, 2), which row of how many, among several processes; -1: another one's row
 
     def rows(self, rows: slice | Tensor) -> Draws:
         """Return the draws of some of the images."""
@@ -61,12 +62,14 @@ class Draws(NamedTuple):
         batch = len(self.indices)
         rows = shard(batch, rank, count)
         last = max(rows.stop, rows.start + 1) + (self.partner is not None)
-        return self.rows(torch.arange(rows.start, last) % batch)
+        taken = torch.arange(rows.start, last)
+        place = torch.stack([torch.where(taken < rows.stop, taken, -1), torch.full_like(taken, batch)], dim=1)
+        return self.rows(taken % batch)._replace(place=place if count > 1 else None)
 
     def for_model(self, device: torch.device) -> Draws:
-        """Return only the draws that the model reads, on `device`."""
+        """Return only the draws that model and loss read, on `device`; places stay on the CPU, where shapes are chosen."""
         noise, chance = (None if x is None else to_device(x, device) for x in (self.mask_noise, self.drop_path))
-        return Draws(mask_noise=noise, drop_path=chance)
+        return Draws(mask_noise=noise, drop_path=chance, place=self.place)
 
 
 def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:

@@ -99,6 +99,38 @@ class Distributed:
 SINGLE = Distributed()
 
 
+def gather_batch(values: Tensor, place: Tensor | None) -> Tensor:
+    """Return the rows of the whole batch, in the order of one process: (B, D), from every process's `values` (b, D).
+
+    A loss of the whole batch has the gradient that it would have in one process, once `Distributed.wrap` has averaged.
+
+    Args:
+        values: one row per image of this process.
+        place: `Draws.place` of these rows; None in a single process, whose rows are the batch.
+    """
+    if place is None:
+        return values
+    row, own = place[:, 0], place[:, 0] >= 0
+    whole = values.new_zeros(int(place[0, 1]), values.shape[1])
+    return _Sum.apply(whole.index_put((row[own],), values[own]))  # type: ignore[no-untyped-call]
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all processes. All of them compute with it, so its gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: object, values: Tensor) -> Tensor:
+        values = values.clone()
+        dist.all_reduce(values)
+        return values
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        gradient = gradient.contiguous().clone()
+        dist.all_reduce(gradient)
+        return gradient
+
+
 @contextmanager
 def init_distributed(config: Config) -> Iterator[Distributed]:
     """Join the processes started by torchrun into one group for the block: gloo on the CPU, nccl between GPUs.

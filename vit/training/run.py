@@ -198,9 +198,8 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
         init_seconds = state.get("init_seconds", 0.0)  # an earlier version did not keep it
     set_kernel(model, config.run.attention)
     objective = kind(model.to(compute.device), config, data).to(compute.device)
-    compares = objective.compares_images or ("augment.shuffle" if config.augment.shuffle == "across" else "")
-    if compares and dist.world_size > 1:
-        raise ConfigError(f"{compares}: it compares images within a batch: train in one process")
+    if config.augment.shuffle == "across" and dist.world_size > 1:
+        raise ConfigError("augment.shuffle: 'across' exchanges patches within a batch: train in one process")
 
     # what learns, and how
     frozen_rows = freeze(model, config.model.freeze)

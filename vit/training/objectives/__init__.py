@@ -33,13 +33,14 @@ class Objective(nn.Module):
 
     Attributes:
         kind: the kind of run, in one word.
-        compares_images: the setting, if any, that makes the loss depend on which images are computed together.
+        compares_images: whether the loss compares the images of a batch; if so, a process computes its images at once, and
+            `forward` gathers those of the other processes (`vit.training.distributed.gather_batch`).
         lengths: the most tokens that each part of the model gets in training, by the part's name.
         notes: lines that the user should see.
     """
 
     kind = "pretraining"
-    compares_images: str = ""
+    compares_images: bool = False
     lengths: dict[str, int]
 
     def __init__(self, model: Model, config: Config, data: Dataset):
@@ -85,7 +86,7 @@ class Objective(nn.Module):
     def forward(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, and metrics by name: means over the images, with the same names in every step.
 
-        It is a pure function of its arguments and the weights; a batch may come in parts.
+        It is a pure function of its arguments and the weights; a batch may come in parts, unless the loss compares images.
 
         Args:
             images: normalised (B, C, H, W).

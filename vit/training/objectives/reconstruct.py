@@ -17,6 +17,7 @@ from vit.evaluate import Options
 from vit.evaluate.reconstruction import fixed_mask, reconstruct
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.masking import mask_from_noise, num_keep
+from vit.training.distributed import gather_batch
 from vit.training.objectives import Objective
 from vit.training.objectives.terms import Projector, info_nce
 
@@ -37,7 +38,7 @@ class Reconstruct(Objective):
     def __init__(self, model: MaskedAutoencoder, config: Config, data: Dataset):
         super().__init__(model, config, data)
         settings = config.reconstruct
-        self.compares_images = "reconstruct.contrast" if settings.contrast else ""
+        self.compares_images = settings.contrast > 0
         self.projector = Projector(model.encoder.config.embed_dim) if settings.contrast else None
         patches = math.prod(config.model.grid_size)
         self.keep = num_keep(patches, config.mask.ratio)
@@ -67,7 +68,8 @@ class Reconstruct(Objective):
         loss, tokens = self.model.loss(images, mask, draws.drop_path)
         if self.projector is None:
             return loss, {}
-        projected = self.projector(self.encoder.pool(tokens))  # (B, 128)
+        pooled = gather_batch(self.encoder.pool(tokens), draws.place)  # (B, D): the other processes' views too
+        projected = self.projector(pooled)  # (B, 128)
         contrast, found = info_nce(projected, settings.temperature)
         metrics = {"masked_loss": loss, "contrast": contrast, "pair_accuracy": found}
         return loss + settings.contrast * contrast, metrics
