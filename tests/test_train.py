@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from forks import Forks, calls, environment
 from PIL import Image
 
@@ -245,6 +246,18 @@ def test_resume_with_another_setting_is_refused(whole, place, run):
         assert key in run(place, "--out", "runs/mine", "--resume", argv).error
     assert "already holds" in run(place, "--config", "runs/mine/config.yaml").error  # and a second start is
     assert content(whole[0]) == before
+
+
+def test_resume_may_make_a_run_longer_while_its_learning_rate_is_held(place, run):
+    argv = ("--config", "mine.yaml", "--out", "longer", "--optim.cooldown=0.2")
+    assert run(place, *argv, before=at_step(8, "SIGKILL")).code == -signal.SIGKILL
+    refused = run(place, "--out", "longer", "--resume", "--train.epochs=1").error
+    assert "train.epochs: the run is at step 5" in refused
+    done = run(place, "--out", "longer", "--resume", "--train.epochs=5", pictures=False)
+    assert done.code == 0, done.err
+    assert "15 steps, from step 5" in done.out
+    kept = yaml.safe_load((place / "longer" / "config.yaml").read_text())
+    assert (kept["train"]["epochs"], kept["optim"]["cooldown"]) == (5, 0.2)
 
 
 def test_resume_finds_its_images_elsewhere_and_may_compute_otherwise(whole, place, run):

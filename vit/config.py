@@ -411,7 +411,7 @@ class ClassifyConfig(Section, section="classify"):
 
 @dataclass(frozen=True)
 class OptimConfig(Section, section="optim"):
-    """The optimizer and its schedule: linear warm-up, then a cosine."""
+    """The optimizer and its schedule: linear warm-up, a constant rate if `cooldown` is below 1, then half a cosine."""
 
     name: Literal["adamw", "muon"] = "adamw"
     """muon: orthogonalised momentum for the blocks' matrices, AdamW for the rest, at AdamW's learning rate"""
@@ -421,6 +421,8 @@ class OptimConfig(Section, section="optim"):
     """learning rate at the end"""
     warmup_epochs: NonNegativeFloat = 1.0
     """epochs of warm-up"""
+    cooldown: Share = 1.0
+    """the last share of the steps, in which the learning rate falls; below 1, until then --resume may change train.epochs"""
     weight_decay: NonNegativeFloat = 0.05
     """decoupled weight decay of the matrices; norms, biases, tokens and positions have none"""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -554,6 +556,12 @@ class Config:
     def deciding(self) -> dict[str, Any]:
         """Return the settings that decide the result, by "section.key"; the content hash says which images are used."""
         return flat_settings({key: section for key, section in self.to_dict().items() if key not in ("data", "run")})
+
+    def schedule(self, steps_per_epoch: int) -> tuple[int, int, int]:
+        """Return the steps at which warm-up ends, the learning rate begins to fall, and the run ends."""
+        total = self.train.epochs * steps_per_epoch
+        warmup = round(self.optim.warmup_epochs * steps_per_epoch)
+        return warmup, max(warmup, total - round(self.optim.cooldown * total)), total
 
     def conflicts(self, before: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
         """Yield the settings that would turn a run begun with `before` (from `to_dict`) into another run.

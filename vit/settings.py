@@ -285,11 +285,13 @@ def parse_train_command(argv: Sequence[str], program: str = "python train.py") -
     if not os.path.exists(saved):  # unlike Path.exists, it returns False for an impossible name
         raise ConfigError(f"--resume: no run in {out}; leave --resume out to start one, or name its folder with --out")
     before = parse_config(parser, ["--config", str(saved)])
-    for key, old, new in parse_config(parser, ["--config", str(saved), *argv]).conflicts(before.to_dict()):
-        ways = "leave it out (and --config: the run has its own), or start another with --out"
-        raise ConfigError(f"{key}: the run in {out} has {old!r}, not {new!r}; {ways}")
     _, settings = take_options(argv, "--config")  # only the command line may change e.g. where the data is
     config = parse_config(parser, ["--config", str(saved), *settings])
+    for key, old, new in parse_config(parser, ["--config", str(saved), *argv]).conflicts(before.to_dict()):
+        if key == "train.epochs" and new == config.train.epochs and config.optim.cooldown < 1:
+            continue  # `find_state` knows whether it is not too late
+        ways = "leave it out (and --config: the run has its own), or start another with --out"
+        raise ConfigError(f"{key}: the run in {out} has {old!r}, not {new!r}; {ways}")
     return TrainCommand(config, out, True, program)
 
 

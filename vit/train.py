@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vit import openmp
-from vit.atomic import write_json
+from vit.atomic import write_json, write_text
 from vit.config import Config, ConfigError, flat_settings
 from vit.data import Dataset, load_data
 from vit.errors import one_line
@@ -136,8 +136,11 @@ def set_up(
         return run
 
     # the folder, and the callbacks that write to it
+    settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
     if not command.resume:
-        folder.begin(f"# trained on {one_line(data.description)}\n{to_yaml(config)}")
+        folder.begin(settings)
+    elif state is not None and state["config"]["train"]["epochs"] != config.train.epochs:
+        write_text(folder.config, settings)
     folder.manifest.unlink(missing_ok=True)  # a finished run that resumes has one, but its files change again
     sample_images(data).save(folder.showcase)
     announce(run, folder)

@@ -341,7 +341,7 @@ def test_steps_are_counted_and_have_the_schedules_learning_rate():
     for number, step in enumerate(steps, start=1):
         assert step.step == number
         assert step.epoch == pytest.approx(number / 3)
-        assert step.lr == learning_rate(number - 1, 9, warmup, peak, CONFIG.optim.min_lr)
+        assert step.lr == learning_rate(number - 1, warmup, warmup, 9, peak, CONFIG.optim.min_lr)
         assert set(step.metrics) == {"step", "epoch", "loss", "lr", "grad_norm"}
     assert [step.images for step in steps] == [8, 8, 4] * 3
     assert max(step.lr for step in steps) == peak

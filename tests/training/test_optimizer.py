@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from timm.optim.muon import zeropower_via_newtonschulz
 from tiny import seeded
 from torch import nn
 
-from vit.config import DecoderConfig, OptimConfig, ViTConfig
+from vit.config import Config, DecoderConfig, OptimConfig, TrainConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.training.muon import COEFFICIENTS, Muon, orthogonalize
@@ -28,14 +29,23 @@ SCHEDULES = {
     (1, 0, 0.5, 0.0): [0.5],
     (1, 1, 0.5, 0.0): [0.5],
 }
+HELD = [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8828427, 0.6, 0.3171573]  # two steps of warm-up, four of cool-down, to 0.2
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_learning_rate_is_the_written_list(schedule):
     total, warmup, peak, end = schedule
-    rates = [learning_rate(step, total, warmup, peak, end) for step in range(total)]
+    rates = [learning_rate(step, warmup, warmup, total, peak, end) for step in range(total)]
     assert rates == pytest.approx(SCHEDULES[schedule], abs=1e-7)
-    assert total == warmup or learning_rate(total, total, warmup, peak, end) == pytest.approx(end)
+    assert total == warmup or learning_rate(total, warmup, warmup, total, peak, end) == pytest.approx(end)
+
+
+def test_learning_rate_is_held_until_the_cooldown():
+    config = Config(optim=OptimConfig(warmup_epochs=1, cooldown=0.4), train=TrainConfig(epochs=5))
+    assert config.schedule(2) == (2, 6, 10)
+    assert [learning_rate(step, *config.schedule(2), 1.0, 0.2) for step in range(10)] == pytest.approx(HELD, abs=1e-7)
+    assert config.schedule(1) == (1, 3, 5)
+    assert replace(config, optim=OptimConfig(warmup_epochs=4, cooldown=0.4)).schedule(1) == (4, 4, 5)  # no part is both
 
 
 def whole_model() -> MaskedAutoencoder:

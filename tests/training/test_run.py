@@ -258,6 +258,35 @@ def test_other_settings_are_refused(saved, change, key):
         begin(changed(CONFIG, **change), saved)
 
 
+def test_length_may_change_until_the_learning_rate_falls(tmp_path):
+    """A run of three epochs that is given four, or two, is then the run that began with so many, to the bit."""
+    first = begin(held := changed(CONFIG, optim={"cooldown": 0.5}))
+    losses = go(first, 3)
+    first.save(tmp_path / "states")
+    for epochs in (2, 4):
+        whole = begin(other := changed(held, train={"epochs": epochs}))
+        resumed = begin(other, tmp_path / "states")
+        assert losses + go(resumed) == go(whole)
+        assert resumed.step == epochs * PER_EPOCH
+        assert_same(resumed.model.state_dict(), whole.model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("before", "steps", "epochs", "message"),
+    [
+        (CONFIG, 6, 4, r"at step 6, and with 3 epochs \(9 steps\) the last phase begins after step 5;"),
+        (CONFIG, 5, 2, r"at step 5, and with 2 epochs \(6 steps\) the last phase begins after step 4;"),
+        (changed(CLASSIFY, classify={"drop_patches": 0.5, "whole_epochs": 2}), 4, 4, "begins after step 3;"),
+    ],
+)
+def test_length_is_not_changed_too_late(before, steps, epochs, message, tmp_path):
+    run = begin(held := changed(before, optim={"cooldown": 0.4}))
+    go(run, steps)
+    run.save(tmp_path)
+    with pytest.raises(StateError, match=rf"^train\.epochs: [^\n]*{message}[^\n]*$"):
+        begin(changed(held, train={"epochs": epochs}), tmp_path)
+
+
 def test_other_machine_is_said_and_settings_that_came_later_do_not_stop_an_older_run(states):
     state = load_state(state_path(states, 5))
     del state["config"]["train"]["seed"], state["config"]["augment"]["shuffle"], state["init_seconds"]

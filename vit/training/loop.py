@@ -130,7 +130,7 @@ def train_steps(run: Run) -> Iterator[Step]:
     compute, device, batch_size = run.compute, run.compute.device, config.train.batch_size
     labels, count = run.data.train.labels, len(run.data.train)
     per_epoch, total = steps_per_epoch(count, batch_size), run.total_steps
-    warmup = round(config.optim.warmup_epochs * per_epoch)
+    schedule = config.schedule(per_epoch)
     peak = config.optim.blr * batch_size / 256
     learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     dataset = cache_on_device(run.data.train.images, device)
@@ -161,7 +161,7 @@ def train_steps(run: Run) -> Iterator[Step]:
         grad_norm = nn.utils.clip_grad_norm_(learning, config.optim.clip_grad or math.inf)
         finite = values[0].isfinite() & grad_norm.isfinite()
         first_bad = torch.where(finite | (first_bad > 0), first_bad, step + 1)
-        lr = learning_rate(step, total, warmup, peak, config.optim.min_lr)
+        lr = learning_rate(step, *schedule, peak, config.optim.min_lr)
         found = {"first_bad": first_bad, **dict(zip(metrics, values, strict=True)), "grad_norm": grad_norm}
         done = Step(step + 1, (step + 1) / per_epoch, lr, images_in_batch, found)
         if device.type == "cpu":

@@ -93,12 +93,13 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr * group.get("lr_scale", 1.0)
 
 
-def learning_rate(step: int, total_steps: int, warmup_steps: int, peak: float, end: float = 0.0) -> float:
+def learning_rate(step: int, warmup_end: int, falls_from: int, total: int, peak: float, end: float = 0.0) -> float:
     """Return the learning rate of step `step` (from 0): linear warm-up to `peak`, then half a cosine down to `end`.
 
-    The first step's rate is already above 0 (peak / warmup_steps), the last step's still above `end`.
+    If it falls only from a later step on, a run need not know its length until then (Hägele et al. 2024).
+    The first step's rate is already above 0 (peak / warmup_end), the last step's still above `end`.
     """
-    if step < warmup_steps:
-        return peak * (step + 1) / warmup_steps
-    progress = (step - warmup_steps) / max(total_steps - warmup_steps, 1)
+    if step < warmup_end:
+        return peak * (step + 1) / warmup_end
+    progress = max(step - falls_from, 0) / max(total - falls_from, 1)
     return end + (peak - end) * 0.5 * (1 + math.cos(math.pi * progress))

@@ -226,8 +226,33 @@ def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = 
         found = f"its content hash was {state['data_stamp']} and is now {data.content_hash}"
         raise StateError(f"the training data has changed since this run began: {found}; start another run with --out")
     for key, old, new in config.conflicts(state["config"]):
+        if key == "train.epochs" and config.optim.cooldown < 1:
+            refuse_late_change(config, old, state["step"], len(data.train))
+            continue
         raise StateError(f"{key}: the run began with {old!r}, not {new!r}; put it back, or start another with --out")
     return {**state, "damaged": damaged}
+
+
+def refuse_late_change(config: Config, epochs: int, step: int, count: int) -> None:
+    """Refuse another number of epochs for a run whose learning rate, after `step` steps, already falls towards its end.
+
+    Args:
+        config: the settings now, with the new `train.epochs`.
+        epochs: those that the run began with.
+        step: steps made.
+        count: number of training images.
+
+    Raises:
+        StateError: the steps made would have been others.
+    """
+    per_epoch = steps_per_epoch(count, config.train.batch_size)
+    for number in (epochs, config.train.epochs):
+        whole_from = round((number - config.classify.whole_epochs) * per_epoch)
+        _, falls_from, total = replace(config, train=replace(config.train, epochs=number)).schedule(per_epoch)
+        if step > (last := min(falls_from, whole_from)):
+            fixed = f"with {number} epochs ({total:,} steps) the last phase begins after step {last:,}"
+            ways = "begin another run with --out, or copy an earlier state"
+            raise StateError(f"train.epochs: the run is at step {step:,}, and {fixed}; {ways}")
 
 
 def restore(run: Run, state: dict[str, Any]) -> None:
