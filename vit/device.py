@@ -47,7 +47,8 @@ class Compute:
         return nullcontext() if usual or not self.compile else torch.compiler.set_stance("force_eager")
 
     def __str__(self) -> str:
-        threads = f", {torch.get_num_threads()} threads" if self.device.type == "cpu" else ""
+        count = torch.get_num_threads()
+        threads = f", {count} thread{'s' * (count > 1)}" if self.device.type == "cpu" else ""
         return f"{device_name(self.device)}, {self.precision}{threads}{', compiled' if self.compile else ''}"
 
 

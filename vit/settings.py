@@ -136,7 +136,7 @@ def _reason(message: str, sections: dict[str, type]) -> str:
     if unknown := re.search(words, message):
         keys = [f"{name}.{item.name}" for name, section in sections.items() for item in fields(section)]
         message += did_you_mean(".".join(filter(None, unknown.groups())), keys)
-    return f"{message.rstrip('.')}. --help lists all keys"
+    return f"{message.rstrip('.?')}; --help lists all keys"
 
 
 def in_words(
