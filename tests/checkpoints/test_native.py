@@ -8,8 +8,11 @@ import torch
 from small import change, refused
 from torch import nn
 
-from vit.checkpoints import load_model, save_model
+from vit.checkpoints import CheckpointError, load_model, save_model
+from vit.checkpoints.formats.native import native_hints
 from vit.checkpoints.native import CONFIG, WEIGHTS, content_hash, write_weights
+from vit.checkpoints.reading import read_checkpoint
+from vit.cli import main
 from vit.config import ModelConfig
 from vit.data.augment import Normalization
 from vit.mae import MaskedAutoencoder, build_autoencoder
@@ -106,6 +109,19 @@ def test_foreign_format_is_refused(tmp_path):
         (tmp_path / CONFIG).write_text(content)
         for asked in ({}, {"part": "encoder"}):
             assert "not of the format vit-patch-trainer/1" in loading_fails(tmp_path, **asked)
+
+
+@pytest.mark.parametrize("part", ["encoder", "autoencoder"])
+def test_another_version_of_our_format_is_refused_by_all_that_read_it(part, tmp_path, capsys):
+    whole = save_small(tmp_path)
+    save_model(tmp_path, whole.encoder if part == "encoder" else whole, NORMALIZE)
+    change(tmp_path, format="vit-patch-trainer/2")
+    said = "is not of the format vit-patch-trainer/1, which this version reads, but of vit-patch-trainer/2"
+    assert said in loading_fails(tmp_path)
+    assert main(["checkpoint", "inspect", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match=said):
+        native_hints(read_checkpoint(tmp_path))
 
 
 @pytest.mark.parametrize("key", ["sha256", "encoder", "decoder", "norm_pix_loss", "mean", "std", "class_names"])
