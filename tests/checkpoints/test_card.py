@@ -7,62 +7,31 @@ import shlex
 
 import pytest
 import yaml
-from tiny import image_set, noise
+from small_runs import make_run
+from tiny import encoder
 
 from vit.atomic import write_json
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.card import card_of, model_card
 from vit.cli import main
-from vit.config import ClassifyConfig, Config, DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
-from vit.data import Dataset
 from vit.data.augment import Normalization
-from vit.encoder import VisionTransformer
-from vit.report.summary import summarize
 from vit.runs import RunFiles, RunRecord, without_paths
-from vit.settings import config_parser, parse_config, to_yaml
-from vit.training.loop import train_steps
-from vit.training.run import setup
+from vit.settings import config_parser, parse_config
 
 HOME = "/home/somebody"
-MODEL = ModelConfig(
-    image_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=2, decoder_dim=16, decoder_depth=1, decoder_heads=2
-)
-CONFIG = Config(
-    DataConfig(source="folder", root=f"{HOME}/images", cache=f"{HOME}/cache", name="Noise (JPEG q75)"),
-    model=MODEL,
-    optim=OptimConfig(blr=0.02, warmup_epochs=0),
-    train=TrainConfig(epochs=2, batch_size=8, precision="fp32", seed=7),
-    run=RunConfig(threads=1),
-)
-FINE = dataclasses.replace(
-    CONFIG,
-    train=dataclasses.replace(CONFIG.train, objective="classify"),
-    classify=ClassifyConfig(label_smoothing=0.1),
-    run=RunConfig(threads=1, test_flip=True),
-)
-
-
-CLASSES = ("one", "other")
-SETS = (image_set(noise(count, seed, (8, 8)), CLASSES) for count, seed in ((24, 0), (12, 1)))
-DATA = Dataset("Noise (JPEG q75)", "folder", *SETS)
-
-
-def finish(folder, config):
-    """A run of a few steps, and what train.py leaves of one."""
-    run = setup(config, DATA)
-    metrics = [{"loss": step.loss, "epoch": step.epoch} for step in train_steps(run)]
-    save_model(folder, run.result, run.normalize, DATA.train.class_names, DATA.name)
-    write_json(folder / "summary.json", summarize(run, metrics, run.objective.measure(run)))
-    (folder / "config.yaml").write_text(f"# trained on {HOME}\n{to_yaml(config)}")
+SETTINGS = {"data": {"root": f"{HOME}/images", "cache": f"{HOME}/cache"}, "train": {"seed": 7}}
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """A pretraining and its fine-tuning, both finished, and what `vit evaluate` would have left about each."""
     place = tmp_path_factory.mktemp("runs")
-    finish(place / "pre", CONFIG)
-    init = str(place / "pre")
-    finish(place / "fine", dataclasses.replace(FINE, model=dataclasses.replace(MODEL, init=init)))
+    made = dict(names=("one", "other"), data="Noise (JPEG q75)", snapshots=0)
+    pre = make_run(place / "pre", settings=SETTINGS, **made)
+    tuned = SETTINGS | {"classify": {"label_smoothing": 0.1}, "model": {"init": str(pre)}}
+    fine = make_run(place / "fine", "classify", settings=tuned, **made)
+    for file in (pre / "config.yaml", fine / "config.yaml"):
+        file.write_text(f"# trained on {HOME}\n{file.read_text()}")
     data = {
         "name": "Noise (JPEG q75)",
         "test_images": 12,
@@ -113,7 +82,7 @@ def test_the_card_of_a_pretraining_has_its_figures_and_its_recipe(runs, tmp_path
     neighbours, baselines = summary["neighbours"], summary["test_loss_of_baselines"]
     for part in (
         'load_model("tiny")', "Trained on Noise (JPEG q75).\n" + note + ".\n",
-        "24 training and 12 test images", DATA.content_hash, "Classes: one, other",
+        "24 training and 12 test images", summary["data"]["content_hash"], "Classes: one, other",
         "vit train --config config.yaml --data.root IMAGES\n",
         "On test images, at the end of the run:",
         f"| loss on hidden patches (random mask, 75% hidden) | {summary['test_loss']:.4f} |",
@@ -143,11 +112,14 @@ def test_the_card_of_a_pretraining_has_its_figures_and_its_recipe(runs, tmp_path
 
 
 def test_the_settings_in_a_card_are_the_run_s(runs, tmp_path):
-    for name, config in (("pre", CONFIG), ("fine", FINE)):
+    def parsed(file):
+        return parse_config(config_parser("train.py", "", {}), ["--config", str(file)])
+
+    for name in ("pre", "fine"):
         (tmp_path / f"{name}.yaml").write_text(block(model_card(runs / name, "me/tiny"), "yaml"))
-        again = parse_config(config_parser("train.py", "", {}), ["--config", str(tmp_path / f"{name}.yaml")])
+        again, config = parsed(tmp_path / f"{name}.yaml"), parsed(runs / name / "config.yaml")
         assert dataclasses.replace(again.data, root=config.data.root, cache=config.data.cache) == config.data
-        assert again.model == dataclasses.replace(MODEL, init="pre" if name == "fine" else "")
+        assert again.model == dataclasses.replace(config.model, init="pre" if name == "fine" else "")
         assert (again.optim, again.mask) == (config.optim, config.mask)
         assert (again.train, again.classify) == (config.train, config.classify)
 
@@ -177,7 +149,7 @@ def test_the_card_of_a_fine_tuning_has_its_figures(runs, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["{runs}/pre", "--card", "--image-size", "16"], "its run trained another model"),
+        (["{runs}/pre", "--card", "--image-size", "32"], "its run trained another model"),
         (["{runs}/pre/model.safetensors", "--card"], "is not a finished run"),
         (["{runs}/pre", "--card", "--results", "{runs}/fine"], "no results.json in"),
         (["{runs}/pre", "--card", "--results", "{runs}/of fine"], "was measured on other weights than those of"),
@@ -198,7 +170,6 @@ def test_a_card_that_cannot_be_written_is_one_line_and_leaves_nothing(argv, said
     ("file", "content"),
     [
         ("summary.json", '{"data": {"name": "x"}, "test_loss": 1}'),
-        ("config.yaml", "train: 3"),
         ("results.json", '{"command": "it\'s", "data": {}}'),
     ],
 )
@@ -223,7 +194,7 @@ ODD = "x\n---\nlicense: other\n# heading | *bold* <b>![i](u)\n```\n~~~\n<script>
 
 
 def test_odd_names_stay_text(tmp_path):
-    model = VisionTransformer(MODEL.vit_config())
+    model = encoder()
     save_model(tmp_path, model, Normalization([0.5] * 3, [0.5] * 3), ("a|b", ODD), ODD)
     config = json.loads((tmp_path / "config.json").read_text())
     settings = {"data": {"source": "folder", "name": ODD}, "model": {"init": ODD}, "train": {ODD: [ODD]}}

@@ -9,16 +9,21 @@ import timm
 import torch
 import transformers as hf
 from PIL import Image
-from small import SIZES, autoencoder, close, random_model, same
+from small import SIZES, autoencoder, change, close, random_model, refused, same
 from tiny import NORMALIZE
+from torch import nn
 
 from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
 from vit.checkpoints.export import export_program
+from vit.checkpoints.formats.native import native_hints
+from vit.checkpoints.native import CONFIG, WEIGHTS, content_hash, write_weights
+from vit.checkpoints.reading import read_checkpoint
+from vit.cli import main
 from vit.config import ViTConfig
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
-from vit.mae import masked_patch_loss
-from vit.masking import mask_from_noise
+from vit.mae import MaskedAutoencoder, masked_patch_loss
+from vit.masking import make_mask, mask_from_noise
 
 
 def saved_encoder(folder, class_names=(), **settings):
@@ -32,6 +37,95 @@ def saved_autoencoder(folder, norm_pix_loss=True, **settings):
     save_model(folder, random_model(autoencoder(norm_pix_loss, depth=2, **settings)), NORMALIZE, (), "some images")
     return load_model(folder)
 
+
+# --- our own format -----------------------------------------------------------------------------------------------------
+
+OWN_CASES = {
+    "plain": (True, dict(pos_embed="sincos")),
+    "identity, no qkv bias": (
+        False,
+        dict(registers=3, qkv="identity", qkv_bias=False, mlp_ratio=2.5, layer_scale=0.1, pos_embed="sincos"),
+    ),
+    "no class token, non-square": (
+        False,
+        dict(class_token=False, image_size=(8, 12), patch_size=(4, 3), pos_embed="sincos"),
+    ),
+    "swiglu, qk-norm, learned positions": (True, dict(mlp="swiglu", qk_norm=True, drop_path=0.2)),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("norm_pix_loss", "settings"), OWN_CASES.values(), ids=OWN_CASES)
+def test_loaded_model_is_the_saved_one_to_the_bit(tmp_path, norm_pix_loss, settings):
+    saved = autoencoder(norm_pix_loss, **settings).eval()
+    for parameter in saved.parameters():  # none is what a fresh model has, not even a fixed position table
+        nn.init.normal_(parameter, 0.5)
+    normalize = Normalization([0.1, 1 / 3, 0.7], [0.3, 0.2, 1 / 7])
+    save_model(tmp_path / "new" / "folder", saved, normalize, ("plane", "naïve ship"), "CIFAR-10")
+    loaded = load_model(str(tmp_path / "new" / "folder"))
+    assert isinstance(loaded, MaskedAutoencoder)
+    same(saved, loaded)
+    assert [p.requires_grad for p in saved.parameters()] == [p.requires_grad for p in loaded.parameters()]
+
+    assert loaded.encoder.config == saved.encoder.config
+    assert loaded.decoder.config == saved.decoder.config
+    embed = saved.encoder.patch_embed
+    images = torch.randn(2, 3, *embed.image_size)
+    mask = make_mask("random", 2, embed.grid_size, 0.5, torch.Generator().manual_seed(0))
+    assert torch.equal(loaded(images, mask), saved(images, mask))
+    assert torch.equal(loaded.targets(images), saved.targets(images))
+
+    origin = loaded.origin  # what travels with the weights
+    assert (origin.normalize.mean, origin.normalize.std) == (normalize.mean, normalize.std)
+    assert origin.class_names == ("plane", "naïve ship")
+    assert (origin.data, origin.details["data"]) == ("CIFAR-10", "CIFAR-10")
+    assert origin.report.notes == origin.report.problems == []
+    assert not any(module.training for module in loaded.modules())
+
+
+def test_a_folder_of_the_first_version_loads_with_its_names(tmp_path):
+    """Its encoder's tensors had `encoder.` in front."""
+    saved = saved_autoencoder(tmp_path)
+    write_weights(tmp_path, dict(saved.state_dict()), json.loads((tmp_path / CONFIG).read_text()))
+    for loaded in (load_model(tmp_path), load_model(tmp_path, norm_pix_loss=True)):
+        same(loaded, saved)
+        assert loaded.origin.report.used["encoder.norm.weight"] == "norm.weight"
+
+
+@pytest.mark.parametrize("part", ["encoder", "autoencoder"])
+def test_another_version_of_our_format_is_refused_by_all_that_read_it(part, tmp_path, capsys):
+    (saved_encoder if part == "encoder" else saved_autoencoder)(tmp_path)
+    change(tmp_path, format="vit-patch-trainer/2")
+    said = "is not of the format vit-patch-trainer/1, which this version reads, but of vit-patch-trainer/2"
+    assert said in refused(tmp_path)
+    assert main(["checkpoint", "inspect", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match=said):
+        native_hints(read_checkpoint(tmp_path))
+
+
+@pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
+def test_missing_file_is_named(tmp_path, name):
+    saved_autoencoder(tmp_path)
+    (tmp_path / name).unlink()
+    message = refused(tmp_path)
+    assert name in message
+    assert str(tmp_path) in message
+
+
+def test_content_hash_tells_weights_apart_and_not_their_precision_on_disk(tmp_path):
+    model = random_model(autoencoder())
+    for name, dtype in (("whole", torch.float32), ("half", torch.float16)):
+        save_model(tmp_path / name, model, NORMALIZE, dtype=dtype)
+    marks = {content_hash(model), *(content_hash(load_model(tmp_path / name)) for name in ("whole", "half"))}
+    assert len(marks) == 1
+    with torch.no_grad():
+        model.encoder.blocks[0].attn.qkv.bias[3] += 0.01
+    assert content_hash(model) not in marks
+    assert content_hash(model.encoder) != content_hash(model)
+
+
+# --- other libraries -----------------------------------------------------------------------------------------------------
 
 TIMM_CASES = {
     "class token": dict(global_pool="token", num_classes=3),

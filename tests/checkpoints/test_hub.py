@@ -14,7 +14,8 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import HfApi
-from small import SIZES, autoencoder, refused, same, transformers_model
+from small import SIZES, refused, same, transformers_model
+from small_runs import make_run
 from tiny import NORMALIZE
 
 from vit.checkpoints import CheckpointError, load_model, save_model
@@ -226,21 +227,12 @@ def test_timm_names_go_through_timms_downloader(hub, tmp_path):
     assert any(request.startswith("GET /timm/vit_tiny") for request in hub.asked)
 
 
-def run_folder(folder: Path) -> Path:
-    """A folder as a run leaves it, and things in it that are nobody else's business."""
-    torch.manual_seed(0)
-    save_model(folder, autoencoder(), NORMALIZE, ("cat", "dog"), "CIFAR-10 (JPEG q75)")
-    (folder / "config.yaml").write_text(
-        "data: {root: /home/somebody, flip: 0.5}\ntrain: {epochs: 3, seed: 0}\nmask: {ratio: 0.75}\n"
-    )
-    summary = {"test_loss": 0.5021, "test_loss_of_baselines": {"mean_of_visible_patches": 0.83, "nearest_visible_patch": 1.27},
-               "neighbours": {"encoder_accuracy": 0.5, "raw_pixel_accuracy": 0.461}, "epochs": 3, "seconds": 12.3, "seed": 0,
-               "device": "a CPU",
-               "data": {"train_images": 50000, "test_images": 10000, "warning": "not in /home/somebody"}}  # fmt: skip
-    (folder / "summary.json").write_text(json.dumps(summary))
+@pytest.fixture
+def run(tmp_path) -> Path:
+    """A run, and things in it that are nobody else's business."""
+    data = {"root": "/home/somebody", "cache": "/home/somebody"}
+    folder = make_run(tmp_path / "run", warning="not in /home/somebody", snapshots=0, settings={"data": data})
     (folder / "curves.png").write_bytes(b"picture")
-    (folder / "checkpoints").mkdir()
-    (folder / "checkpoints" / "step-00000003.pt").write_bytes(b"state")
     (folder / ".lock").write_text("")
     (folder / "notes.txt").write_text("private")
     return folder
@@ -250,59 +242,60 @@ def push(*argv: object) -> int:
     return main(["checkpoint", "push", *map(str, argv)])
 
 
-def test_a_run_is_published_whole_and_nothing_else(api, tmp_path, capsys):
-    folder = run_folder(tmp_path / "run")
-    assert push(folder, "me/tiny", "--private") == 0
+def test_a_run_is_published_whole_and_nothing_else(api, run, capsys):
+    assert push(run, "me/tiny", "--private") == 0
     assert capsys.readouterr().out.strip() == "https://hub/me/tiny"
     api.create_repo.assert_called_once_with("me/tiny", private=True, exist_ok=True)
     given = committed(api)
-    assert set(given) == {"model.safetensors", "config.json", "config.yaml", "summary.json", "curves.png", "README.md"}
-    for name in set(given) - {"README.md", "config.yaml", "summary.json"}:
-        assert given[name] == (folder / name).read_bytes()
-    settings, summary = yaml.safe_load(given["config.yaml"]), json.loads(given["summary.json"])
-    assert settings == {"data": {"flip": 0.5}, "train": {"epochs": 3, "seed": 0}, "mask": {"ratio": 0.75}}
-    assert summary["data"] == {"train_images": 50000, "test_images": 10000}
+    kept = {"model.safetensors", "config.json", "metrics.jsonl", "curves.png"}
+    assert set(given) == {*kept, "config.yaml", "summary.json", "README.md"}
+    for name in kept:
+        assert given[name] == (run / name).read_bytes()
+    settings, summary = (
+        yaml.safe_load((run / "config.yaml").read_text()),
+        json.loads((run / "summary.json").read_text()),
+    )
+    del settings["data"]["root"], settings["data"]["cache"], summary["data"]["warning"]
+    assert yaml.safe_load(given["config.yaml"]) == settings
+    assert json.loads(given["summary.json"]) == summary
     assert not any(b"somebody" in content for content in given.values())  # where things lie is nobody else's business
-    assert "somebody" in (folder / "config.yaml").read_text()
-    assert given["README.md"].decode() == model_card(folder, "me/tiny")
+    assert "somebody" in (run / "config.yaml").read_text()
+    assert given["README.md"].decode() == model_card(run, "me/tiny")
 
 
-def test_what_is_to_be_private_is_not_put_where_all_can_see(api, tmp_path):
+def test_what_is_to_be_private_is_not_put_where_all_can_see(api, run):
     api.repo_info.return_value.private = False
     with pytest.raises(CheckpointError, match="exists and is public"):
-        push_to_hub(run_folder(tmp_path / "run"), "me/tiny", private=True)
+        push_to_hub(run, "me/tiny", private=True)
     api.create_commit.assert_not_called()
 
 
-def test_nothing_is_published_without_its_weights(api, tmp_path):
-    folder = run_folder(tmp_path / "run")
+def test_nothing_is_published_without_its_weights(api, run):
     with pytest.raises(CheckpointError, match="holds no model in the project's own format"):
-        push_to_hub(folder / "model.safetensors", "me/tiny")
-    (folder / "model.safetensors").rename(folder / "other.safetensors")
+        push_to_hub(run / "model.safetensors", "me/tiny")
+    (run / "model.safetensors").rename(run / "other.safetensors")
     with pytest.raises(CheckpointError, match="holds no model in the project's own format"):
-        push_to_hub(folder, "me/tiny")
+        push_to_hub(run, "me/tiny")
     assert not api.mock_calls
 
 
-def test_a_bad_name_is_one_line(hub, tmp_path):
-    folder = run_folder(tmp_path / "run")
+def test_a_bad_name_is_one_line(hub, run):
     for name in ("me", "hf/me/tiny", "a b/c"):
         with pytest.raises(CheckpointError, match="is not a model name on the hub") as error:
-            push_to_hub(folder, name)
+            push_to_hub(run, name)
         assert "\n" not in str(error.value)
     assert not hub.asked
 
 
-def test_a_card_of_ones_own_is_taken(api, tmp_path):
-    folder = run_folder(tmp_path / "run")
-    (folder / "README.md").write_text("my own words")
-    assert push(folder, "me/tiny") == 0
+def test_a_card_of_ones_own_is_taken(api, run):
+    (run / "README.md").write_text("my own words")
+    assert push(run, "me/tiny") == 0
     assert committed(api)["README.md"] == b"my own words"
 
 
-def test_a_refusing_hub_is_one_line(hub, tmp_path, capsys):
+def test_a_refusing_hub_is_one_line(hub, run, capsys):
     hub.deny = 403
-    assert push(run_folder(tmp_path / "run"), "me/tiny") == 2
+    assert push(run, "me/tiny") == 2
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1
     assert "hf auth login" in said

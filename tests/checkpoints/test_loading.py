@@ -153,17 +153,6 @@ def test_timms_names_of_classes_and_its_older_layout(tmp_path):
     assert origin.normalize.mean == [0.1, 0.2, 0.3]
 
 
-def test_settings_of_timm_that_contradict_the_tensors(tmp_path):
-    timm_folder(tmp_path)
-    for key, value, said in (
-        ("mlp_ratio", 2.0, "2.0, its tensors 4.0"),
-        ("qkv_bias", False, "False, its tensors True"),
-    ):
-        change(tmp_path, "model_args", **{key: value})
-        assert f"its settings say {key} {said}" in refused(tmp_path)
-        change(tmp_path, "model_args", mlp_ratio=4.0)
-
-
 def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
     timm_folder(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
@@ -172,38 +161,69 @@ def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
     assert load_model(tmp_path, num_classes=0).config.num_classes == 0
 
 
-@pytest.mark.parametrize(
-    ("changes", "asked", "said"),
-    [
-        ({}, dict(num_heads=2), "you gave num_heads 2, its settings say 4"),
-        ({}, dict(norm_eps=1e-5), "you gave norm_eps 1e-05, its settings say 1e-06"),
-        ({}, dict(norm_pix_loss=False), "you gave norm_pix_loss False, its settings say True"),
-        (dict(mlp_ratio=None), {}, "mlp_ratio is None"),
-        (dict(drop_path=1.0), dict(num_heads=4), "drop_path is 1.0"),
-        (dict(layer_scale=None), {}, "its settings say no layer scale"),
-    ],
-)
-def test_settings_of_our_own_that_cannot_be_used(changes, asked, said, tmp_path):
-    save_model(tmp_path, autoencoder(layer_scale=0.1), NORMALIZE)
-    change(tmp_path, "encoder", **changes)
-    assert said in refused(tmp_path, **asked)
+PREPROCESSOR, MISSING, KEPT = "preprocessor_config.json", object(), "the share of an image that is kept"
+WRITERS = {
+    "timm": timm_folder,
+    "ours": lambda folder: save_model(folder, autoencoder(layer_scale=0.1), NORMALIZE),
+    "transformers": lambda folder: transformers_model().save_pretrained(folder),
+}
+REFUSED = [  # who wrote the folder, which file or part of config.json, what it says, what is asked for, the message
+    ("timm", "model_args", "mlp_ratio", 2.0, {}, "its settings say mlp_ratio 2.0, its tensors 4.0"),
+    ("timm", "model_args", "qkv_bias", False, {}, "its settings say qkv_bias False, its tensors True"),
+    ("ours", "encoder", "num_heads", 4, dict(num_heads=2), "you gave num_heads 2, its settings say 4"),
+    ("ours", "encoder", "norm_eps", 1e-6, dict(norm_eps=1e-5), "you gave norm_eps 1e-05, its settings say 1e-06"),
+    (
+        "ours",
+        "",
+        "norm_pix_loss",
+        True,
+        dict(norm_pix_loss=False),
+        "you gave norm_pix_loss False, its settings say True",
+    ),
+    ("ours", "encoder", "mlp_ratio", None, {}, "mlp_ratio is None"),
+    ("ours", "encoder", "drop_path", 1.0, dict(num_heads=4), "drop_path is 1.0"),
+    ("ours", "encoder", "layer_scale", None, {}, "its settings say no layer scale"),
+    ("ours", "decoder", "depth", 2, {}, "its settings say depth 2, its tensors 1"),
+    ("ours", "decoder", "dim", 12, {}, "its settings say dim 12, its tensors 24"),
+    ("ours", "decoder", "dim", 25, {}, "its settings say dim 25, its tensors 24"),
+    ("ours", "decoder", "width", 3, {}, "width is not a setting of DecoderConfig"),
+    ("ours", "", "encoder", [1, 2], {}, "config.json is damaged"),
+    ("ours", "", "format", MISSING, {}, "not of the format vit-patch-trainer/1"),
+    ("ours", "", "format", MISSING, dict(part="encoder"), "not of the format vit-patch-trainer/1"),
+    ("ours", "", "format", "vit-patch-trainer/2", dict(part="encoder"), "not of the format vit-patch-trainer/1"),
+    *(
+        ("ours", "", key, MISSING, {}, repr(key))
+        for key in ("sha256", "encoder", "decoder", "norm_pix_loss", "mean", "std", "class_names")
+    ),
+    *(
+        ("ours", "", "crop_share", share, {}, f"config.json is damaged: ValueError: {KEPT} is {share!r}")
+        for share in (0, 1.5, True, "most", float("nan"))
+    ),
+    ("transformers", "", "hidden_size", 10**9, {}, "its settings say embed_dim 1000000000, its tensors 32"),
+    ("transformers", "", "num_attention_heads", 7, {}, "7 heads do not divide"),
+    ("transformers", "", "num_attention_heads", "many", {}, "num_heads is 'many'"),
+    ("transformers", "", "image_size", [16, 16, 16], {}, "image_size is [16, 16, 16]"),
+    ("transformers", "", "id2label", ["cat"], {}, "its settings cannot be used"),
+    ("transformers", "", "hidden_act", ["gelu"], {}, "the activation ['gelu']"),
+    ("transformers", "", "patch_size", 8, {}, "its settings say patch_size 8 x 8, its tensors 4 x 4"),
+    ("transformers", "", "num_channels", 1, {}, "its settings say channels 1, its tensors 3"),
+    ("transformers", PREPROCESSOR, "image_mean", "grey", {}, "its settings cannot be used"),
+    ("transformers", PREPROCESSOR, "image_std", [1, 1, 0], {}, "its settings cannot be used: std is (1.0, 1.0, 0.0)"),
+]
 
 
-def test_settings_that_contradict_the_tensors_are_refused(tmp_path):
-    transformers_model().save_pretrained(tmp_path)
-    text = (tmp_path / "config.json").read_text()
-    for key, value, said in (
-        ("hidden_size", 10**9, "its settings say embed_dim 1000000000, its tensors 32"),
-        ("num_attention_heads", 7, "7 heads do not divide"),
-        ("num_attention_heads", "many", "num_heads is 'many'"),
-        ("image_size", [16, 16, 16], "image_size is [16, 16, 16]"),
-        ("id2label", ["cat"], "its settings cannot be used"),
-        ("hidden_act", ["gelu"], "the activation ['gelu']"),
-        ("patch_size", 8, "its settings say patch_size 8 x 8, its tensors 4 x 4"),
-        ("num_channels", 1, "its settings say channels 1, its tensors 3"),
-    ):
-        (tmp_path / "config.json").write_text(json.dumps(json.loads(text) | {key: value}))
-        assert said in refused(tmp_path)
+@pytest.mark.parametrize(("writer", "section", "key", "value", "asked", "said"), REFUSED)
+def test_settings_that_cannot_be_used_are_refused(writer, section, key, value, asked, said, tmp_path):
+    WRITERS[writer](tmp_path)
+    if section == PREPROCESSOR:
+        (tmp_path / section).write_text(json.dumps({key: value}))
+    elif value is MISSING:
+        change(tmp_path, without=key)
+    else:
+        change(tmp_path, section, **{key: value})
+    message = refused(tmp_path, **asked)
+    assert said in message
+    assert str(tmp_path) in message
 
 
 def test_what_a_preprocessor_says(tmp_path):
@@ -220,9 +240,6 @@ def test_what_a_preprocessor_says(tmp_path):
         assert (origin.normalize.mean, origin.interpolation) == ([mean] * 3, interpolation)
         notes = [note for note in origin.report.notes if said and said in note]
         assert bool(notes) == bool(said)
-    for settings in ({"image_mean": "grey"}, {"image_std": [0.5, 0.5, 0.0]}):
-        (tmp_path / "preprocessor_config.json").write_text(json.dumps(halves | settings))
-        assert "its settings cannot be used" in refused(tmp_path)
 
 
 # --- a model in memory, other versions ---------------------------------------------------------------------------------

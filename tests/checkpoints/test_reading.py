@@ -5,8 +5,6 @@ import json
 import os
 import pickle
 import struct
-import subprocess
-import threading
 import zipfile
 from pathlib import Path, PureWindowsPath
 
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from tiny import Payload
 
 from vit.checkpoints import CheckpointError
 from vit.checkpoints.reading import count_not_finite, flatten, read_checkpoint
@@ -33,52 +32,6 @@ def refused(path: Path, names_path: bool = True) -> str:
 
 # --- hostile pickles -------------------------------------------------------------------------------------------------
 
-
-class Calls:
-    """Pickled as a call of `function` with `arguments`."""
-
-    def __init__(self, function, *arguments):
-        self.function, self.arguments = function, arguments
-
-    def __reduce__(self):
-        return self.function, self.arguments
-
-
-def assembled(*operations: bytes) -> bytes:
-    """A pickle written by hand, instruction by instruction."""
-    return b"\x80\x04" + b"".join(operations) + b"."
-
-
-def text(value: str) -> bytes:
-    return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
-
-
-def hostile_pickles(marker: Path) -> dict[str, tuple[bytes, str]]:
-    """Pickles that would make `marker` when loaded freely, and the global that each should be refused by, if it is named."""
-    touch = f"touch {marker}"
-    python = f"open({str(marker)!r}, 'w')"
-    begin = b"cargparse\nNamespace\n"
-    by_hand = {
-        "INST": (assembled(b"(", text(touch), b"ios\nsystem\n"), ""),
-        "OBJ": (assembled(b"(", b"cos\nsystem\n", text(touch), b"o"), "os.system"),
-        "STACK_GLOBAL": (assembled(text("os"), text("system"), b"\x93", text(touch), b"\x85R"), ""),
-        "BUILD": (
-            assembled(begin, b")R", b"}", text("x"), b"cos\nsystem\n", text(touch), b"\x85R", b"sb"),
-            "os.system",
-        ),
-    }
-    calls = {
-        "os.system": (Calls(os.system, touch), "posix.system"),
-        "subprocess": (Calls(subprocess.Popen, ["touch", str(marker)]), "Popen"),
-        "eval": (Calls(eval, python), "eval"),
-        "open": (Calls(open, str(marker), "w"), "io.open"),
-        "pickle in a pickle": (Calls(pickle.loads, pickle.dumps(Calls(os.system, touch))), "pickle.loads"),
-        "beside tensors": ({"model": {"a": [1.0], "b": {"c": Calls(os.system, touch)}}}, "posix.system"),
-    }
-    return by_hand | {name: (pickle.dumps(call, protocol=2), mark) for name, (call, mark) in calls.items()}
-
-
-NAMES = list(hostile_pickles(Path("marker")))
 PLACES = ["zip", "legacy", "folder", "part", "named safetensors"]
 
 
@@ -102,27 +55,19 @@ def put(place: str, content: bytes, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "place"),
-    [*((name, "zip") for name in NAMES), *(("os.system", place) for place in PLACES if place != "zip")],
+    ("place", "protocol", "within"), [*((place, 2, False) for place in PLACES), ("zip", 2, True), ("zip", 4, False)]
 )
-def test_a_hostile_pickle_is_named_and_not_run(name, place, tmp_path):
+def test_a_hostile_pickle_is_named_and_not_run(place, protocol, within, tmp_path):
+    """By itself in every place; within a namespace, which is allowed; of a protocol that torch does not read."""
     (tmp_path / "in").mkdir()
-    content, mark = hostile_pickles(tmp_path / "marker")[name]
+    payload = Payload(tmp_path / "marker")
+    content = pickle.dumps(argparse.Namespace(x=payload) if within else payload, protocol)
     message = refused(put(place, content, tmp_path / "in"), names_path=False)
-    assert mark in message.replace("nt.system", "posix.system")
+    assert protocol == 4 or "io.open" in message
     assert "nothing in it was run" in message
     assert not (tmp_path / "marker").exists()
-
-
-def test_hostile_pickles_would_run_if_read_freely(tmp_path):
-    """The test of the test: these are not harmless."""
-    for content, _ in hostile_pickles(tmp_path / "marker").values():
-        pickle.loads(content)
-        for _ in range(200):  # a started program takes its time
-            if (tmp_path / "marker").exists():
-                break
-            threading.Event().wait(0.01)
-        (tmp_path / "marker").unlink()  # raises if it is not there
+    pickle.loads(content)  # the test of the test: it is not harmless
+    assert (tmp_path / "marker").exists()
 
 
 def test_a_whole_model_is_named(tmp_path):
@@ -132,7 +77,7 @@ def test_a_whole_model_is_named(tmp_path):
 
 def test_the_environment_opens_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
-    torch.save(Calls(os.system, f"touch {tmp_path / 'marker'}"), tmp_path / "x.pth")
+    torch.save(Payload(tmp_path / "marker"), tmp_path / "x.pth")
     refused(tmp_path / "x.pth")
     assert not (tmp_path / "marker").exists()
 

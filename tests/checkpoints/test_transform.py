@@ -8,7 +8,6 @@ import timm
 import torch
 import torchvision
 from PIL import Image
-from small import change
 from timm.data import create_transform, resolve_data_config
 from torch.utils.data import DataLoader
 from torchvision import tv_tensors
@@ -17,7 +16,7 @@ from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 from transformers import AutoImageProcessor, BitImageProcessorPil, Dinov2Config, Dinov2Model
 
-from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
+from vit.checkpoints import convert_model, load_model, save_model
 from vit.cli import main
 from vit.config import DataConfig, ViTConfig
 from vit.data import load_data
@@ -229,12 +228,3 @@ def test_transformers_prepares_the_same_pixels(size, photo, tmp_path):
     convert_model(ours, "huggingface", tmp_path / "again")
     again = AutoImageProcessor.from_pretrained(tmp_path / "again")(square)["pixel_values"]
     torch.testing.assert_close(ours.origin.transform(square), torch.as_tensor(np.asarray(again))[0], rtol=0, atol=0.05)
-
-
-@pytest.mark.parametrize("share", [0, 1.5, True, "most", float("nan")])
-def test_a_share_that_is_none_is_refused(share, tmp_path):
-    config = ViTConfig(image_size=SIZE, patch_size=(4, 4), embed_dim=16, depth=1, num_heads=2)
-    save_model(tmp_path, VisionTransformer(config), NORMALIZE)
-    change(tmp_path, crop_share=share)
-    with pytest.raises(CheckpointError, match=r"config\.json"):
-        load_model(tmp_path)

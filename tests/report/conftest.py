@@ -1,101 +1,20 @@
-"""Small runs as train.py leaves them, made in a second."""
+"""Runs that tests of the pages share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from tiny import RECONSTRUCT, changed, image_set, noise
-
-from vit.atomic import write_json
-from vit.checkpoints import save_model
-from vit.config import AugmentConfig, OptimConfig
-from vit.data import Dataset
-from vit.figures import save_figure
-from vit.interpret import DynamicsRecorder
-from vit.report.pictures import draw_attention
-from vit.report.summary import sample_images, summarize
-from vit.runs import read_metrics
-from vit.settings import to_yaml
-from vit.training.callbacks import MetricsFile
-from vit.training.loop import train_steps
-from vit.training.run import setup
-from vit.training.run_folder import RunFolder
-
-MakeRun = Callable[..., Path]
+from small_runs import make_run
 
 
 @pytest.fixture(scope="session")
-def make_run() -> MakeRun:
-    """Makes a run of 6 steps, or of 3 of them, in a folder."""
-
-    def make(
-        folder: Path,
-        task: str = "reconstruct",
-        names: Sequence[str] = ("cat", "dog", "ship"),
-        data: str = "Noise",
-        warning: str | None = None,
-        snapshots: int = 3,
-        finished: bool = True,
-        class_token: bool = True,
-        dynamics_every: int = 0,
-        held_out: bool = False,
-        pictures: bool = False,
-    ) -> Path:
-        classify = task == "classify"
-        config = changed(
-            replace(RECONSTRUCT, augment=AugmentConfig(), optim=OptimConfig(blr=0.05, warmup_epochs=0)),
-            data={"source": "folder", "root": "my images", "name": data},
-            model={"class_token": class_token, "pos_embed": "learned"},
-            reconstruct={"norm_pix_loss": classify},
-            train={"objective": task},
-            run={"snapshots": snapshots, "dynamics_every": dynamics_every, "log_every": 1, "test_flip": classify},
-        )
-        parts = (image_set(noise(count, seed), tuple(names)) for seed, count in enumerate((24, 12)))
-        images = Dataset(data, "folder", *parts, warning, held_out)
-        place, run = RunFolder(folder), setup(config, images)
-        folder.mkdir(parents=True)
-        place.config.write_text(f"# a comment\n{to_yaml(config)}", encoding="utf-8")
-        sample_images(images).save(place.showcase)
-
-        def save(where: Path, dtype: torch.dtype) -> None:
-            save_model(
-                where, run.result, run.normalize, names, data, data_content_hash=images.content_hash, dtype=dtype
-            )
-
-        run.callbacks = [MetricsFile(place.metrics, run)]
-        if dynamics_every:
-            run.callbacks.append(DynamicsRecorder(run.model, dynamics_every, run.total_steps, place.dynamics))
-        for step in train_steps(run):
-            if snapshots and step.step in (1, 3, 6)[-snapshots:]:
-                save(place.snapshots / f"step-{step.step:08d}", torch.float16)
-            if not finished and step.step == 3:
-                break
-        run.save(place.checkpoints)
-        run.callbacks[0].close()
-        if finished:
-            save(folder, torch.float32)
-            measured = run.objective.measure(run)
-            write_json(place.summary, summarize(run, read_metrics(place.metrics), measured))
-            if pictures:
-                draw_attention(run, place)
-                for stem, figure in run.objective.figures(run, measured).items():
-                    save_figure(figure, folder / f"{stem}.png")
-        return folder
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def pretrained(make_run, tmp_path_factory) -> Path:
+def pretrained(tmp_path_factory) -> Path:
     """A finished pretraining with snapshots, that recorded its dynamics; not to be changed."""
     return make_run(tmp_path_factory.mktemp("runs") / "pretrained", dynamics_every=2, pictures=True)
 
 
 @pytest.fixture(scope="session")
-def classifier(make_run, tmp_path_factory) -> Path:
+def classifier(tmp_path_factory) -> Path:
     """A finished classification with snapshots; not to be changed."""
     return make_run(tmp_path_factory.mktemp("runs") / "classifier", "classify")

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from small_runs import make_run
 
 from vit.checkpoints import load_model
 from vit.data.augment import to_float
@@ -66,7 +67,7 @@ def test_a_damaged_snapshot_is_left_out_and_told_of(pretrained, tmp_path):
     ("changes", "query"),
     [({}, "cls"), ({"class_token": False}, (2, 2)), ({"task": "classify", "class_token": False}, "mean")],
 )
-def test_the_token_that_is_asked_is_one_that_the_encoder_has(make_run, tmp_path, changes, query):
+def test_the_token_that_is_asked_is_one_that_the_encoder_has(tmp_path, changes, query):
     encoder = load_model(make_run(tmp_path / "run", **changes, snapshots=0), part="encoder")
     found = last_attention(encoder, torch.rand(2, 3, 16, 16))
     assert (found.query, found.maps.shape, found.prefix_mass.shape) == (query, (2, 2, 4, 4), (2, 2))

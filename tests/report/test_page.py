@@ -22,6 +22,7 @@ from PIL import Image
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
+from small_runs import make_run
 from tiny import without_charts
 
 from vit.cli.options import read_options
@@ -208,7 +209,7 @@ def test_images_are_the_kept_ones_and_are_filled_in_at_each_moment(pretrained, p
 
 
 @pytest.fixture(scope="module")
-def half(make_run, tmp_path_factory) -> Path:
+def half(tmp_path_factory) -> Path:
     """A run that stopped half-way; not to be changed."""
     return make_run(tmp_path_factory.mktemp("runs") / "half", finished=False, snapshots=0)
 
@@ -286,7 +287,7 @@ def test_evaluations_below_the_run_are_taken_in_and_damaged_ones_told_of(copied)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["reconstruct", "classify"])
-def test_what_was_measured_on_held_out_images_is_nowhere_called_test(task, make_run, tmp_path):
+def test_what_was_measured_on_held_out_images_is_nowhere_called_test(task, tmp_path):
     page = read(make_run(tmp_path / "tuned", task, held_out=True))
     assert "held-out training images" in page.words
     assert not re.search(r"\btest (images|loss)", page.words, re.IGNORECASE)
@@ -449,7 +450,7 @@ def test_lengths_of_time_settings_and_bars():
 
 
 @pytest.fixture(scope="module")
-def hostile(make_run, tmp_path_factory) -> Path:
+def hostile(tmp_path_factory) -> Path:
     """A classifier in which every name is out to be something else."""
     folder = tmp_path_factory.mktemp("runs") / '<img src=x onerror=alert(0)> "\u202egpj'
     make_run(folder, "classify", HOSTILE, HOSTILE[0], warning=" ".join(HOSTILE))

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
-from vit.checkpoints.formats.native import refuse_other_version
 from vit.checkpoints.native import build_model
 from vit.checkpoints.network import Network, recognise
 from vit.checkpoints.origin import Origin, first_few, size_text
@@ -45,13 +44,11 @@ def load_model(
             unexpected, of another shape, or not finite; the message is one line.
     """
     options = replace(options or LoadOptions(), **fields)
-    source = find(checkpoint)
-    refuse_other_version(source)
-    network = read_network(source, options)
+    network = read_network(find(checkpoint), options)
     model = build(network)
     if missing := network.report.missing:
         count = sum(torch.Size(shape).numel() for shape in missing.values())
-        warnings.warn(f"{source.path}: untrained, {count:,} parameters: {', '.join(missing)}", stacklevel=2)
+        warnings.warn(f"{network.source.path}: untrained, {count:,} parameters: {', '.join(missing)}", stacklevel=2)
     return model
 
 

@@ -12,17 +12,9 @@ from vit.checkpoints.reading import Source, shorten
 from vit.config import DecoderConfig, ViTConfig
 from vit.load_options import CheckpointError
 
-FORMAT = "vit-patch-trainer/1"
+NAME = "vit-patch-trainer"
+FORMAT = f"{NAME}/1"
 """The "format" in config.json."""
-
-
-def refuse_other_version(source: Source) -> None:
-    """Raise a CheckpointError if config.json has a version of our format that this one does not read."""
-    said = source.config.get("format")
-    if isinstance(said, str) and said != FORMAT and said.startswith(FORMAT.partition("/")[0] + "/"):
-        versions = f"is not of the format {FORMAT}, which this version reads, but of {shorten(said)}"
-        raise CheckpointError(f"{source.path} {versions}: another version of this package loads it")
-
 
 DECODER = (
     *shared("decoder.mask_token decoder.pos_embed decoder.embed.@ decoder.norm.@ decoder.pred.@"),
@@ -34,10 +26,14 @@ def native_hints(source: Source) -> Hints:
     """Read config.json or, in a run's state, the values of the same names.
 
     Raises:
-        CheckpointError: a setting is missing, or cannot be used.
+        CheckpointError: they are of another version, or a setting is missing or cannot be used.
     """
     config, where = source.config, "config.json"
-    if config and config.get("format") != FORMAT:
+    said = str(config.get("format"))
+    if config and said != FORMAT and said.startswith(f"{NAME}/"):
+        versions = f"is not of the format {FORMAT}, which this version reads, but of {shorten(said)}"
+        raise CheckpointError(f"{source.path} {versions}: another version of this package loads it")
+    if config and said != FORMAT:
         raise source.error(f"its config.json is not of the format {FORMAT}, its weights are")
     if not config:
         config, where = _of_state(source.other), "its state"
@@ -80,16 +76,16 @@ def _of_state(values: dict[str, Any]) -> dict[str, Any]:
 
 
 AUTOENCODER = Format(
-    name="vit-patch-trainer",
+    name=NAME,
     anchor=rf"(?:encoder\.)?{ANCHOR}",  # with the prefix in a run's states, and in files of 0.1.0
     marks=(r"decoder\.pred\.weight",),
     rules=(*ENCODER, *within(ENCODER, "", "encoder."), *DECODER),
     hints=native_hints,
 )
 ENCODER_ALONE = Format(
-    name="vit-patch-trainer",
+    name=NAME,
     anchor=ANCHOR,
-    marks=(r"config\.json says vit-patch-trainer/1", r"encoder\.embed_dim"),
+    marks=(rf"config\.json says {NAME}/.*", r"encoder\.embed_dim"),
     rules=ENCODER,
     hints=native_hints,
 )
