@@ -85,7 +85,7 @@ MATRICES = ("W_Q", "W_K", "W_V", "W_O", "MLP", "W_E", "positions", "head")
 AXES = dict(x=[1, 2, 4], seconds=[0.1, 0.2, 0.5], flops=[1e9, 2e9, 4e9], slope=None, expected_slope=1.0)
 SHARES = {f"row {i}": {"a $ part": 0.5, "another part": 0.7, "against": -0.2} for i in range(6)}
 NAMED = [f"{name}: long name of a series" for name in "abcd"]
-BINS = (torch.tensor([0.2, 0.9]), torch.tensor([0.5, 0.6]), torch.tensor([3, 1]), 0.1)
+BINS = {"confidence": [0.2, 0.9], "accuracy": [0.5, 0.6], "count": [3, 1]}
 RUNS = [
     Panel("loss", [RunLine(0, (), (), (3, 0.5), "$a$ " * 60), RunLine(4, [1, 2], [0.1, 0.2])]),
     Panel("accuracy", [RunLine(1, [1], [0.5], None, "b", rough=False)], share=True),
@@ -103,7 +103,7 @@ THEMED = {
         [Panel("far", series("mean"), "pixels", {"even": 0.9}, limits=(0, None))] * 2, *T, dots="a head", **o
     ),
     "confusion": lambda **o: draw.confusion_figure(torch.eye(8, dtype=torch.int64) + 1, HOSTILE, *T, **o),
-    "reliability": lambda **o: draw.reliability_figure(*BINS, *T, **o),
+    "reliability": lambda **o: draw.reliability_figure(BINS, 0.1, *T, **o),
     "a curve": lambda **o: draw.curve_figure(METRICS, LOSS, 3.0, **o),
     "dynamics": lambda **o: dynamics(MATRICES, **o),
 }
