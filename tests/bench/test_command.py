@@ -52,21 +52,3 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     assert all(seconds > 0 for axis in scaling.values() for seconds in axis["seconds"])
     assert printed.count("/ 1.00") == 2
     assert "<svg" in plot.read_text()
-
-
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        ("--patch 5", "model.patch_size"),
-        ("--rounds 0", "--rounds: 0"),
-        ("--mask-ratio 1", "--mask-ratio: 1.0"),
-        ("--peers nobody", "--peers"),
-        ("--plot a.png", "--scaling"),
-        ("--scaling --plot a.jpg", "--plot: 'a.jpg'"),
-        ("--scaling --plot /dev/null/a.png", "/dev/null is not a folder"),
-        ("--objective classify --peers", "--objective: classify is timed alone"),
-        ("--scaling --image-size 36 --patch 4", "model.patch_size: 8"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line(argv, says, refused):
-    assert says in refused("bench", *argv.split())

@@ -84,24 +84,6 @@ def test_export(folder, tmp_path, capsys):
     torch.testing.assert_close(tokens, load_model(folder).encoder(torch.ones(5, 3, 16, 8)), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        ([], "a command is missing; one of inspect, convert, export, push"),
-        (["inspect", "nowhere"], "no checkpoint at nowhere"),
-        (["inspect", "{folder}", "--image-size", "0"], "image_size: 0 cannot be used"),
-        (["inspect", "{folder}", "--image-size", "18"], "do not divide images of 18 x 18"),
-        (["convert", "{folder}", "--to", "timm"], "--out: required"),
-        (["convert", "{folder}", "--to", "keras", "--out", "x"], "--to: 'keras' cannot be used"),
-        (["convert", "{folder}", "--to", "mae", "--out", "{folder}/x.bin"], "ends in .pth"),
-        (["convert", "{folder}", "--to", "timm", "--out", "{folder}"], "exists and is not replaced; name another path"),
-        (["export", "{folder}", "--to", "onnx", "--out", "{folder}/x.pt"], "ends in .onnx"),
-    ],
-)
-def test_what_is_wrong_is_one_line(argv, said, folder, refused):
-    assert said in refused("checkpoint", *(part.replace("{folder}", str(folder)) for part in argv))
-
-
 def test_names_in_a_file_cannot_write_on_the_terminal(tmp_path, capsys):
     state = encoder(**SIZES).state_dict()
     torch.save(state | {"\x1b[2Jgone\rnew\nline": torch.ones(1)}, tmp_path / "x.pth")

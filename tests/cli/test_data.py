@@ -29,28 +29,6 @@ def test_data_is_described_drawn_and_exported_into_a_folder_that_is_read_by_name
     assert said.startswith("copy: 20 training and 20 test images")
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (SCENES, "--out"),
-        ([*SCENES, "--out", "sheet.jpg"], "sheet.jpg"),
-        (["--data.source", "folder", "--data.root", "nowhere", "--out", "sheet.png"], "nowhere"),
-        ([*SCENES, "--export", ""], "--export"),
-        ([*SCENES, "--export", "."], ". already exists"),
-        ([*SCENES, "--export", "copy", "--quality", "0"], "1 to 100"),
-        ([*SCENES, "--export", "copy", "--quality", "fine"], "1 to 100"),
-        ([*SCENES, "--export", "copy", "--format", "gif"], "jpeg or png"),
-        ([*SCENES, "--export", "copy", "--format", "png", "--quality", "75"], "--quality: only applies to jpeg"),
-        ([*SCENES, "--out", "sheet.png", "--quality", "75"], "--quality: only applies with --export"),
-        ([*SCENES, "--out", "sheet.png", "--format", "png"], "--format: only applies with --export"),
-    ],
-)
-def test_mistakes_are_one_line_and_nothing_is_written(argv, said, tmp_path, refused, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert said in refused("data", *argv)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_page_that_names_the_copy_has_the_command_that_makes_it():
     make = "vit data cifar10 --export cifar10-jpeg"
     root = Path(__file__).parents[2]

@@ -116,29 +116,6 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(suffix, embedded, m
     assert "cat/3.png: not a readable image (its content is not an image), left out" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("mae none --out f.npz", "data: 'none' is neither cifar10, cifar100, scenes nor a folder of images"),
-        ("mae data --out f.csv", "--out: 'f.csv' cannot be used; name a file that ends in .npz or .parquet"),
-        ("mae data --out there.npz", "--out: there.npz already exists; name another file, remove it first"),
-        ("mae data --root elsewhere --out f.npz", "--root: only applies to CIFAR; leave it out"),
-        (
-            "mae scenes --on-bad-image skip --out f.npz",
-            "--on-bad-image: only applies to a folder of images; leave it out",
-        ),
-        ("mae data", "--out: required"),
-        ("none data --out f.npz", "no checkpoint at none"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line(line, said, models, monkeypatch, refused):
-    monkeypatch.chdir(models)
-    (models / "there.npz").write_text("mine")
-    assert said in refused("embed", *line.split())
-    assert not list(models.glob("f.*"))
-    assert (models / "there.npz").read_text() == "mine"
-
-
 def test_parquet_without_pyarrow_is_one_line(monkeypatch, refused, models):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     error = refused("embed", "mae", models / "data", "--out", "f.parquet")

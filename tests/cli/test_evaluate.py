@@ -276,32 +276,6 @@ def test_a_grey_model_sees_and_fills_in_grey(place, measured, tmp_path):
     assert "nearest-neighbour accuracy" in measured(tmp_path / "grey", "--method", "knn")["said"]
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),  # with --data images, but for the last
-    [
-        ("mae --method head", "--method head: this model has a head of 0 classes, images 3"),
-        ("strange --method head", "the classes of this model (red, green, blue, ...) are not"),
-        ("classifier --num-classes 4", "parts of this model are untrained (head.weight, 2 in all)"),
-        ("classifier --method reconstruction", "this model has no decoder"),
-        ("mae --method linear --labels 0.01", "of 1 training images are held out"),
-        ("mae --tuning 37", "--tuning: 37 images cannot be held out; at most half of the 72"),
-        ("classifier --tuning 9", "may have been taught these 9 images' classes"),
-        ("classifier --tuning 9 --num-classes 0", "may have been taught these 9 images'"),
-        ("mae --method knn --flip", "--flip: only applies to head, not measured here"),
-        ("mae --flip", "--flip: only applies to head, not measured here; this model has a head of 0 classes"),
-        ("mae --method knn --every-layer", "--every-layer: only applies to linear"),
-        ("mae --method reconstruction --seeds 1", "--seeds: only applies to knn and linear"),
-        ("mae --method reconstruction --tuning 9 --seeds 1,2", "--seeds: only applies to"),
-        ("mae --seeds 1,2,1", "'1,2,1' cannot be used; each seed once"),
-        ("mae --data nothing", "'nothing' is neither cifar10, cifar100, scenes nor a folder"),
-    ],
-)
-@pytest.mark.usefixtures("vit")
-def test_what_cannot_be_measured_is_one_line(line, said, refused):
-    name, *options = line.split()
-    assert said in refused("evaluate", name, "--data", "images", *options)
-
-
 def test_images_without_labels_have_no_probe(place, vit, tmp_path):
     save_images(tmp_path / "bare", (np.full((8, 8, 3), number, np.uint8) for number in range(12)))
     assert "has no labels" in vit("mae", "--data", tmp_path / "bare", "--method", "knn")[2]

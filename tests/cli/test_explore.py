@@ -123,19 +123,3 @@ def test_a_page_far_too_large_is_refused_before_anything_is_computed(models, vit
     assert code == 2
     assert "the page would hold 1,350 weights, too many for one page; lower --layers or --count" in error
     assert not (models / "p.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["encoder", "one.png", "--out", "x" * 300 + ".html"], "File name too long"),
-        (["encoder", "one.png", "--out", "page.txt"], "name a file that ends in .html"),
-        (["encoder", "one.png", "--layers", "7", "--out", "p.html"], "there is no attention layer 7"),
-        (["encoder", "one.png", "--snapshots", "--out", "p.html"], "holds no snapshots"),
-        (["encoder", "--out", "p.html"], "name image files"),
-    ],
-)
-@pytest.mark.usefixtures("vit")
-def test_a_page_that_cannot_be(argv, said, models, refused):
-    assert said in refused("explore", *argv)
-    assert not (models / "p.html").exists()

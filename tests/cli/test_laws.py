@@ -65,6 +65,7 @@ WRITERS = {
     "attention run photo.png --out there": "there/attention.npz",
 }
 """Commands, and a file that each would write."""
+OUTPUTS = [line for line in WRITERS if "{}" in line and "checkpoint" not in line] + ["report run --out {}"]
 
 
 def refuse(constant: str):
@@ -111,6 +112,20 @@ def test_what_is_there_is_replaced_only_where_that_is_asked_for(line, place, ref
         assert main([*argv, "--overwrite"]) == 0
         assert file.stat().st_size > 100
     file.unlink()
+
+
+@pytest.mark.parametrize("line", OUTPUTS)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(line, place, refused, monkeypatch):
+    monkeypatch.chdir(place)
+    suffix = Path(WRITERS.get(line, "page.html")).suffix
+    before = sorted(place.rglob("*"))
+    for file, said in (
+        ("there.odd", "'there.odd' cannot be used; name a file that ends in "),
+        ("x" * 300 + suffix, "File name too long"),
+        (f"photo.png/there{suffix}", "photo.png is not a folder"),
+    ):
+        assert said in refused(*line.format(file).split())
+    assert sorted(place.rglob("*")) == before
 
 
 def data_of(command, words):

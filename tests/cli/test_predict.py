@@ -71,29 +71,3 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(vit_predict, refuse
     assert "none of the images can be read" in refused(
         "predict", "encoder", "mae/config.json", "--on-bad-image", "skip"
     )
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (
-            "mae one.png",
-            "mae has no classification head; use a classifier such as vit-tiny-p4-cifar10-finetuned, or",
-        ),
-        ("encoder", "images: name image files, or folders of images"),
-        ("encoder none.png", "images: 'none.png' is neither a file nor a folder"),
-        ("encoder run/snapshots", "run/snapshots: no images; searched it and its subfolders for .jpg"),
-        ("encoder mae/config.json", "mae/config.json: its content is not an image"),
-        ("encoder one.png --top 0", "--top: 0 cannot be used"),
-        ("encoder one.png --csv one.png", "--csv: 'one.png' cannot be used; name a file that ends in .csv"),
-        ("encoder one.png --csv there.csv", "--csv: there.csv already exists; name another file, remove it first"),
-        ("none one.png", "no checkpoint at none"),
-    ],
-)
-@pytest.mark.usefixtures("vit_predict")
-def test_what_cannot_be_named_is_one_line_and_writes_nothing(line, said, refused, models):
-    (models / "there.csv").write_text("mine")
-    before = sorted(models.rglob("*"))
-    assert said in refused("predict", *line.split())
-    assert sorted(models.rglob("*")) == before
-    assert (models / "there.csv").read_text() == "mine"

@@ -26,24 +26,3 @@ def test_page_stands_in_the_run_or_where_it_is_asked_for(begun, capsys):
         assert main(["report", str(begun), *argv]) == 0
         assert capsys.readouterr().out == f"report: {out}, {out.stat().st_size:,} bytes\n"
         assert "<h1" in out.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["nowhere"], "nowhere is not a run"),
-        (["x" * 300], "name too long"),
-        (["a run", "--out", "page.txt"], "page.txt"),
-        (["a run", "--out", "a run/config.yaml/page.html"], "is not a folder"),
-        (["a run", "--out", "mine.html"], "mine.html is not a vit report"),
-        (["a run", "another"], "another"),
-        ([], "RUN"),
-    ],
-)
-def test_mistakes_are_one_line_and_nothing_is_written(begun, argv, said, refused, monkeypatch):
-    monkeypatch.chdir(begun.parent)
-    Path("mine.html").write_text("mine")
-    before = {path: path.is_file() and path.read_bytes() for path in begun.parent.rglob("*")}
-    code = 1 if said == "name too long" else 2  # the system's own error
-    assert said.lower() in refused("report", *argv, code=code).lower()
-    assert {path: path.is_file() and path.read_bytes() for path in begun.parent.rglob("*")} == before

@@ -6,7 +6,7 @@ import torch
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from vit.figures import attention_figure, distance_figure, film_frames, masked_figure, save_film, strongest_figure
+from vit.figures import Panel, attention_figure, film_frames, layers_figure, masked_figure, save_film, strongest_figure
 from vit.figures.attention import dimmed
 from vit.figures.film import rendered
 from vit.figures.scale import DARK_PALETTE, PALETTE, Scale
@@ -294,8 +294,11 @@ def test_the_masked_picture_shows_what_the_model_sees_and_how_much_falls_there()
 
 def test_the_distance_figure_has_its_points_where_the_values_are():
     given = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, float("nan")], [2.0, 2.0, 2.0]])
-    even = dict(uniform_distance=4.5, uniform_entropy=3.0)
-    figure = distance_figure(given, given / 2, "Title", "subtitle", **even)
+    panels = [
+        Panel("", {"mean of the heads": values.T.numpy()}, unit, {"even attention": even}, limits=(0, None))
+        for values, unit, even in ((given, "pixels", 4.5), (given / 2, "bits", 3.0))
+    ]
+    figure = layers_figure(panels, "Title", "subtitle", dots="a head")
     far, spread = figure.axes[:2]
     for axes, factor, even in ((far, 1.0, 4.5), (spread, 0.5, 3.0)):
         lines = {line.get_label(): line.get_xydata() for line in axes.lines}

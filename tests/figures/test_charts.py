@@ -117,9 +117,8 @@ def test_percents_of_a_row_are_near_and_sum_to_100(counts):
 
 
 def test_reliability_is_drawn_at_its_values():
-    nan = float("nan")
-    confidence, accuracy = torch.tensor([nan, 0.4, 0.9]), torch.tensor([nan, 0.5, 0.6])
-    figure = reliability_figure(confidence, accuracy, torch.tensor([0, 3, 1]), 0.15, "Title", "subtitle")
+    bins = {"confidence": [None, 0.4, 0.9], "accuracy": [None, 0.5, 0.6], "count": [0, 3, 1]}
+    figure = reliability_figure(bins, 0.15, "Title", "subtitle")
     line = figure.axes[0].lines[1]
     np.testing.assert_allclose(line.get_xydata()[1:], [[0.4, 0.5], [0.9, 0.6]], atol=1e-6)
     heights = [bar.get_height() for bar in figure.axes[1].patches]

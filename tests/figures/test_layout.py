@@ -85,8 +85,7 @@ MATRICES = ("W_Q", "W_K", "W_V", "W_O", "MLP", "W_E", "positions", "head")
 AXES = dict(x=[1, 2, 4], seconds=[0.1, 0.2, 0.5], flops=[1e9, 2e9, 4e9], slope=None, expected_slope=1.0)
 SHARES = {f"row {i}": {"a $ part": 0.5, "another part": 0.7, "against": -0.2} for i in range(6)}
 NAMED = [f"{name}: long name of a series" for name in "abcd"]
-BINS = (torch.tensor([0.2, 0.9]), torch.tensor([0.5, 0.6]), torch.tensor([3, 1]), 0.1)
-BY_DEPTH = dict(uniform_distance=4.5, uniform_entropy=3.0)
+BINS = {"confidence": [0.2, 0.9], "accuracy": [0.5, 0.6], "count": [3, 1]}
 RUNS = [
     Panel("loss", [RunLine(0, (), (), (3, 0.5), "$a$ " * 60), RunLine(4, [1, 2], [0.1, 0.2])]),
     Panel("accuracy", [RunLine(1, [1], [0.5], None, "b", rough=False)], share=True),
@@ -100,9 +99,11 @@ THEMED = {
     "a frame": lambda **o: draw.film_frames(
         rand(3, 12, 20), maps(3, 3), HOSTILE[-3:], ["mean", "head 0", "head 1"], "cat", *T, query=(2, 2), **o
     )[2],
-    "distances": lambda **o: draw.distance_figure(rand(3, 4), rand(3, 4), *T, **BY_DEPTH, **o),
+    "dots": lambda **o: layers_figure(
+        [Panel("far", series("mean"), "pixels", {"even": 0.9}, limits=(0, None))] * 2, *T, dots="a head", **o
+    ),
     "confusion": lambda **o: draw.confusion_figure(torch.eye(8, dtype=torch.int64) + 1, HOSTILE, *T, **o),
-    "reliability": lambda **o: draw.reliability_figure(*BINS, *T, **o),
+    "reliability": lambda **o: draw.reliability_figure(BINS, 0.1, *T, **o),
     "a curve": lambda **o: draw.curve_figure(METRICS, LOSS, 3.0, **o),
     "dynamics": lambda **o: dynamics(MATRICES, **o),
 }
@@ -113,8 +114,8 @@ ON_PAPER = {
     "hostile names": lambda: draw.attention_figure(
         rand(4, 3, 12, 20), maps(4, 8), HOSTILE, HOSTILE[4:], "$", "\n", unit=HOSTILE[-1]
     ),
-    "distances of named layers": lambda: draw.distance_figure(
-        rand(40, 1), rand(40, 1), *T, names=[str(2 * i) for i in range(40)]
+    "dots of named layers": lambda: layers_figure(
+        [Panel("a", {"b": rand(1, 40).numpy()})] * 2, *T, [str(2 * i) for i in range(40)], dots="c"
     ),
     "confusion of many": lambda: draw.confusion_figure(torch.eye(30, dtype=torch.int64), ["x"] * 30, "", ""),
     "a curve of held-out images": lambda: draw.curve_figure(METRICS, HELD, 3.0),
@@ -164,7 +165,7 @@ ON_PAPER = {
 FIGURES = THEMED | ON_PAPER
 CASES = [(name, False) for name in FIGURES] + [(name, True) for name in THEMED]
 GRIDS = {(3, 5), (14, 14), (2, 9)}  # of maps
-OTHER_CASES = ("one image", "12 heads", "wide", "hostile", "distances of", "confusion of", "a curve of", "an exact",
+OTHER_CASES = ("one image", "12 heads", "wide", "hostile", "dots of", "confusion of", "a curve of", "an exact",
                "dynamics of", "reconstruction of one", "three", "runs over", "four", "arms in")  # fmt: skip
 
 

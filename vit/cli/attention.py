@@ -278,7 +278,7 @@ class Drawing:
 
     def distance(self) -> list[Picture]:
         """Draw how far and how evenly each head attends, by depth, over all images."""
-        from vit.figures import distance_figure
+        from vit.figures import Panel, layers_figure
         from vit.interpret import attention_distance, attention_statistics
 
         subject, layer, geometry = self.subject, self.options.one_layer, self.subject.geometry
@@ -287,16 +287,23 @@ class Drawing:
         found = attention_statistics(subject.model.encoder, batches, None if layer is None else [layer])
         tokens = geometry.num_tokens
         even = found.distance.new_full((1, 1, tokens, tokens), 1 / tokens)
+        far = float(attention_distance(even, geometry))
         images = f"{found.images:,} image{'' if found.images == 1 else 's'}"
         how = f"mean over {images} and all query patches; attention on prefix tokens has no distance and is left out"
-        figure = distance_figure(
-            found.distance,
-            found.entropy,
+        panels = [
+            Panel(title, {"mean of the heads": values.T.numpy()}, unit, {"even attention": of_even}, limits=(0, None))
+            for title, values, unit, of_even in (
+                ("how far: mean distance of what it looks at", found.distance, "pixels", far),
+                ("how evenly: entropy of its weights", found.entropy, "bits", math.log2(tokens)),
+            )
+        ]
+        figure = layers_figure(
+            panels,
             "How far each head looks, and how evenly",
             f"{subject.caption} · {how}",
-            names=[str(number) for number in found.layers.tolist()],
-            uniform_distance=float(attention_distance(even, geometry)),
-            uniform_entropy=math.log2(tokens),
+            [str(number) for number in found.layers.tolist()],
+            "layer",
+            dots="a head",
             dark=self.options.dark,
         )
         numbers = {"images": found.images, "layers": found.layers, "prefix_mass": found.prefix_mass}

@@ -236,9 +236,8 @@ def draw(evaluation: Evaluation, results: dict[str, Any], data: Dataset, out: Pa
 
     # Both pictures
     labels = data.test.labels.repeat(seeds)
-    counts, bins = confusion(evaluation.logits, labels), reliability(evaluation.logits, labels)
-    curve = (bins.confidence, bins.accuracy, bins.count, bins.error)
-    save_figure(reliability_figure(*curve, "Can its confidence be trusted?", about), out / PICTURES[1])
+    counts, (bins, error) = confusion(evaluation.logits, labels), reliability(evaluation.logits, labels)
+    save_figure(reliability_figure(bins, error, "Can its confidence be trusted?", about), out / PICTURES[1])
     if sentence := why_not_drawn(len(counts)):
         print(sentence)
         return [PICTURES[1]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -54,7 +53,7 @@ def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     return {
         "accuracy": accuracy(logits, labels),
         "cross_entropy": float(F.cross_entropy(logits, labels)),
-        "expected_calibration_error": reliability(logits, labels).error,
+        "expected_calibration_error": reliability(logits, labels)[1],
         "confusion": plain_confusion(confusion(logits, labels)),
     }
 
@@ -92,34 +91,19 @@ def _counts(cells: Tensor, counts: Tensor, classes: int) -> Tensor:
     return table.to_dense() if classes <= DENSE_CLASSES else table
 
 
-@dataclass(frozen=True)
-class Reliability:
-    """Confidence against accuracy, in bins of confidence.
+def reliability(logits: Tensor, labels: Tensor, bins: int = 15) -> tuple[dict[str, list[Any]], float]:
+    """Return confidence against accuracy, in bins of equal width from 0 to 1, and the expected calibration error.
 
-    Attributes:
-        confidence: (bins,), the mean in each; nan if empty.
-        accuracy: (bins,), in each; nan if empty.
-        count: int64 (bins,), the images in each.
-        error: the expected calibration error: the mean distance of the two, weighted by count (Naeini et al. 2015).
+    Returns:
+        by name, a value per bin, as JSON holds them: the mean "confidence" and the "accuracy", None for empty bins, and
+        the "count" of images; and the mean distance of the first two, weighted by count (Naeini et al. 2015).
     """
-
-    confidence: Tensor
-    accuracy: Tensor
-    count: Tensor
-    error: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the bins as plain values for JSON, None instead of nan."""
-        bins = {"confidence": self.confidence, "accuracy": self.accuracy, "count": self.count}
-        return {key: [None if math.isnan(x) else x for x in values.tolist()] for key, values in bins.items()}
-
-
-def reliability(logits: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
-    """Return confidence against accuracy, in bins of equal width from 0 to 1."""
     confidence, predicted = logits.softmax(1).max(1)
     index = (confidence * bins).long().clamp(max=bins - 1)  # (N,)
     count = torch.bincount(index, minlength=bins)
     right = torch.bincount(index, weights=(predicted == labels).double(), minlength=bins) / count
     mean_confidence = torch.bincount(index, weights=confidence.double(), minlength=bins) / count
     error = ((right - mean_confidence).abs().nan_to_num() * count).sum() / len(labels)
-    return Reliability(mean_confidence.float(), right.float(), count, float(error))
+    shares = {"confidence": mean_confidence.float().tolist(), "accuracy": right.float().tolist()}
+    plain = {name: [None if math.isnan(x) else x for x in values] for name, values in shares.items()}
+    return plain | {"count": count.tolist()}, float(error)

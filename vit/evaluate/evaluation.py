@@ -143,7 +143,7 @@ def evaluate(
             evaluation.logits = head_logits(encoder, test.images, prepare, compute)
             evaluation.figures["head"] = {
                 **classification_metrics(evaluation.logits, test.labels),
-                "reliability": reliability(evaluation.logits, test.labels).as_dict(),
+                "reliability": reliability(evaluation.logits, test.labels)[0],
             }
             if options.flip:
                 flipped = head_logits(encoder, test.images, prepare, compute, flip=True)

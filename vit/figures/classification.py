@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
@@ -87,33 +87,33 @@ def whole_percents(counts: np.ndarray) -> np.ndarray:
 
 @styled
 def reliability_figure(
-    confidence: Tensor, accuracy: Tensor, count: Tensor, error: float, title: str, subtitle: str, dark: bool = False
+    bins: Mapping[str, Sequence[float | None]], error: float, title: str, subtitle: str, dark: bool = False
 ) -> Figure:
     """Draw accuracy by confidence: on the diagonal, a classifier is right as often as it says; below, the images per bin.
 
     Bins of fewer than `FEW` images are pale: their accuracy says little.
 
     Args:
-        confidence, accuracy: (bins,), nan for empty bins.
-        count: (bins,), images.
+        bins: a value per bin: its mean "confidence" and "accuracy", None if it is empty, and the "count" of images.
         error: the expected calibration error.
     """
     figure = titled_figure(5.2, 4.6, title, subtitle)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
-    bins = len(count)
-    middles = (np.arange(bins) + 0.5) / bins
+    confidence, accuracy, count = (np.array(bins[key], dtype=float) for key in ("confidence", "accuracy", "count"))
+    width = 1 / len(count)
+    middles = (np.arange(len(count)) + 0.5) * width
     blue, orange, *_ = theme().series
     axes.plot([0, 1], [0, 1], color=theme().quiet, linestyle=(0, (4, 3)), linewidth=1.2, label="perfectly calibrated")
-    few, height = count.numpy() < FEW, accuracy.nan_to_num().numpy()
+    few, height = count < FEW, np.nan_to_num(accuracy)
     for chosen, alpha, label in (
         (~few, 0.85, "accuracy"),
-        (few & (count.numpy() > 0), 0.3, f"of fewer than {FEW} images"),
+        (few & (count > 0), 0.3, f"of fewer than {FEW} images"),
     ):
         if chosen.any():
-            axes.bar(middles[chosen], height[chosen], width=0.92 / bins, color=blue, alpha=alpha, label=label)
+            axes.bar(middles[chosen], height[chosen], width=0.92 * width, color=blue, alpha=alpha, label=label)
     axes.plot(
-        confidence.numpy(),
-        accuracy.numpy(),
+        confidence,
+        accuracy,
         color=orange,
         marker="o",
         linestyle="none",  # a line would jump through bins of one image
@@ -124,8 +124,8 @@ def reliability_figure(
     # A legend inside would cover bars.
     above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "ncols": 2, "fontsize": 7.5}
     axes.legend(title=f"expected calibration error {error:.1%}", alignment="left", **above)
-    share = count.numpy() / max(int(count.sum()), 1)
-    below.bar(middles, share, width=0.92 / bins, color=theme().quiet)
+    share = count / max(count.sum(), 1)
+    below.bar(middles, share, width=0.92 * width, color=theme().quiet)
     for middle, part, number in zip(middles, share, count.tolist(), strict=True):
         if number:
             text = f"{number:.0f}" if number < 1000 else f"{number / 1000:.1f}k"

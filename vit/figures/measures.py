@@ -41,7 +41,7 @@ class Panel:
         unit: of the value axis.
         lines: reference lines, name -> value.
         share: whether values are shares, written in percent.
-        limits: of the value axis; None to fit the values.
+        limits: of the value axis; None, or None above, to fit the values.
         log: whether that axis is logarithmic, in `arms_figure`.
     """
 
@@ -50,7 +50,7 @@ class Panel:
     unit: str = ""
     lines: Mapping[str, float] = field(default_factory=dict)
     share: bool = False
-    limits: tuple[float, float] | None = None
+    limits: tuple[float, float | None] | None = None
     log: bool = False
 
 
@@ -115,15 +115,18 @@ def layers_figure(
     subtitle: str,
     places: Sequence[str] | None = None,
     axis: str = "layer, from 0",
+    dots: str = "",
+    dark: bool = False,
 ) -> Figure:
-    """Draw measures from layer to layer: lines for the means over seeds, bands for their range.
+    """Draw measures from layer to layer: lines for the means over seeds, bands for their range, or a dot per value.
 
     Panels with the same series, or the same reference lines, share one legend below them.
 
     Args:
-        panels: up to three per row; four in two rows of two. Values: by name, (seeds, layers).
-        places: names along the horizontal axis; None for 0, 1, ....
+        panels: up to three per row; four in two rows of two. Values: by name, (seeds, layers), nan where there is none.
+        places: names along the horizontal axis, at most 13 of them written; None for 0, 1, ....
         axis: its label.
+        dots: what a row of the values is, if not a seed: each value is a dot, of this name.
     """
     columns = 2 if len(panels) == 4 else min(len(panels), 3)
     rows = -(-len(panels) // columns)
@@ -131,15 +134,16 @@ def layers_figure(
     room = (width - 0.4) / columns - 0.6  # inches for a title
     most = max(len(wrapped(panel.title, room * 72, 9)) for panel in panels)
     # One legend, below all panels, for what they share.
+    keys = [dots] if dots else []
     first = panels[0]
     names: list[str] = []
     if len(panels) > 1 and all(list(panel.values) == list(first.values) for panel in panels):
-        names = list(first.values) if len(first.values) > 1 else []
+        names = [*first.values, *keys] if len(first.values) + len(keys) > 1 else []
         if all(list(panel.lines) == list(first.lines) for panel in panels):
             names += first.lines
     across = legend_columns(names, width - 0.3) if names else 1
     below = 0.17 * -(-len(names) // across) + 0.12 if names else 0.0
-    own = [[name for name in (*panel.values, *panel.lines) if name not in names] for panel in panels]
+    own = [[name for name in (*panel.values, *keys, *panel.lines) if name not in names] for panel in panels]
     own = [of if len(names) + len(of) > 1 else [] for of in own]
     across_panel = min(legend_columns(of, room) for of in own if of) if any(own) else 1
     keys = 0.17 * max(-(-len(of) // across_panel) for of in own)
@@ -148,15 +152,21 @@ def layers_figure(
     for axes, panel in zip(every, panels, strict=True):
         titled(axes, panel.title, room)
         for (name, values), (line, mark), colour in zip(panel.values.items(), SERIES, theme().series, strict=False):
-            values = np.atleast_2d(values)
+            values = np.ma.masked_invalid(np.atleast_2d(values))
             x = np.arange(values.shape[1])
-            axes.plot(x, values.mean(0), color=colour, linestyle=line, marker=mark, label=name)
-            if len(values) > 1:
+            axes.plot(x, values.mean(0), color=colour, linestyle=line, marker="" if dots else mark, label=name)
+            if dots:
+                every_x = x.repeat(len(values))
+                axes.plot(
+                    every_x, values.T.ravel(), mark, color=colour, alpha=0.5, mew=0, ms=5.5, zorder=1.9, label=dots
+                )
+            elif len(values) > 1:
                 axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.16, linewidth=0)
             if places is None:
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
             else:
-                axes.set_xticks(x, list(places)[: len(x)])
+                apart = -(-len(x) // 13)
+                axes.set_xticks(x[::apart], places[: len(x) : apart])
         for (name, value), dashes in zip(panel.lines.items(), ((2, 2), (7, 2), (1, 3)), strict=False):
             axes.axhline(value, color=theme().quiet, linewidth=1.2, linestyle=(0, dashes), label=name)
         if panel.limits:

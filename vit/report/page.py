@@ -210,13 +210,9 @@ def mistakes(record: RunRecord, values: dict[str, float]) -> dict[str, Any]:
             f"Which of {len(names)} classes it confuses, in percent; the diagonal is correct.",
         )
     if bins := summary.get("test_reliability"):
-        error, count = values["calibration_error"], torch.tensor(bins["count"])
-        confidence, accuracy = (
-            torch.tensor([float("nan") if value is None else value for value in bins[key]])
-            for key in ("confidence", "accuracy")
-        )
+        error = values["calibration_error"]
         found["reliability"] = in_both_themes(
-            lambda dark: reliability_figure(confidence, accuracy, count, error, "", "", dark),
+            lambda dark: reliability_figure(bins, error, "", "", dark),
             f"Accuracy against confidence; calibration error {error:.1%}.",
         )
     return found

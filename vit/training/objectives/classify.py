@@ -110,12 +110,8 @@ class Classify(Objective):
 
         about = f"{run.caption} · accuracy {measured['test_accuracy']:.2%}"
         table, bins = read_confusion(measured["test_confusion"]), measured["test_reliability"]
-        confidence, accurate, count = (
-            torch.tensor([math.nan if value is None else value for value in bins[key]])
-            for key in ("confidence", "accuracy", "count")
-        )
         error, question = measured["test_calibration_error"], "Can its confidence be trusted?"
-        figures = {"reliability": reliability_figure(confidence, accurate, count, error, question, about)}
+        figures = {"reliability": reliability_figure(bins, error, question, about)}
         if not why_not_drawn(len(table)):
             title = "Confusion matrix"
             figures["confusion"] = confusion_figure(table, run.data.test.class_names, title, about)

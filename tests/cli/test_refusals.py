@@ -1,0 +1,167 @@
+"""What each command refuses on its own: one line that says what is wrong, and nothing is written.
+
+What is not there is refused in test_commands, ranges and unknown options in test_options, files to write in test_laws.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from tiny import NORMALIZE, encoder, save_images
+
+from vit.checkpoints import save_model
+from vit.config import Config
+
+SCENES = "--data.source scenes --data.limit 20"
+REFUSED = {
+    "attention": [
+        ("encoder", "name image files, or a data set with --data"),
+        ("encoder one.png --data scenes", "not both"),
+        ("encoder" + " one.png" * 200, "pictures do not fit one legible figure"),
+        ("encoder ''", "'' is not an image file"),
+        ("encoder one.png --method relevance --layer 1", "--layer: does not apply to --method relevance"),
+        ("encoder one.png --method distance --mask 0.5", "--mask: does not apply to --method distance"),
+        ("encoder one.png --discard 0.5", "--discard: does not apply to --method weights"),
+        ("run one.png --film --method rollout", "--film: does not apply to --method rollout"),
+        (f"encoder one.png --query 'register {'9' * 5000}'", "cannot be used; auto, cls, mean"),
+        ("encoder one.png --query 3x0", "--query: '3x0' cannot be used"),
+        ("encoder one.png --query 3,0", "there is no patch in row 3, column 0: the grid is 3 x 4"),
+        ("plain one.png --query cls", "this model has no class token"),
+        ("encoder one.png --head 2", "there is no head 2 in layer 2: it has 2, from 0 to 1"),
+        ("encoder one.png --head -1", "there is no head -1"),
+        ("encoder one.png --mask 0", "cannot hide 0.0 of 12 patches"),
+        ("encoder one.png --film", "encoder holds no snapshots; a run with --run.snapshots 8"),
+        ("run one.png --film --mask 0.5", "--film: shows whole images"),
+        ("run one.png --film --scale row", "--film: shows whole images on one scale"),
+        ("encoder one.png --method relevance --label horse", "there is no class 'horse': this model has 3"),
+        (f"encoder one.png --method relevance --label {'9' * 5000}", "there is no class '999"),
+        ("plain one.png --method relevance", "relevance explains a prediction, and this model has no head"),
+        (
+            "encoder one.png --method relevance --mask 0.5",
+            "explains a reconstruction, and this model has no decoder",
+        ),
+        ("encoder one.png --method rollout --discard 1", "--discard: 1.0 cannot be used; from 0 to below 1"),
+        ("encoder one.png --out one.png", "--out: one.png is not a folder"),
+    ],
+    "bench": [
+        ("--patch 5", "model.patch_size"),
+        ("--peers nobody", "--peers"),
+        ("--plot a.png", "--scaling"),
+        ("--objective classify --peers", "--objective: classify is timed alone"),
+        ("--scaling --image-size 36 --patch 4", "model.patch_size: 8"),
+    ],
+    "checkpoint": [
+        ("", "a command is missing; one of inspect, convert, export, push"),
+        ("inspect mae --image-size 0", "image_size: 0 cannot be used"),
+        ("inspect mae --image-size 18", "do not divide images of 18 x 18"),
+        ("convert mae --to timm", "--out: required"),
+        ("convert mae --to keras --out x", "--to: 'keras' cannot be used"),
+        ("convert mae --to mae --out x.bin", "ends in .pth"),
+        ("convert mae --to timm --out mae", "exists and is not replaced; name another path"),
+        ("export mae --to onnx --out x.pt", "ends in .onnx"),
+    ],
+    "data": [
+        (SCENES, "--out"),
+        ("--data.source folder --data.root nowhere --out sheet.png", "nowhere"),
+        (f"{SCENES} --export ''", "--export"),
+        (f"{SCENES} --export .", ". already exists"),
+        (f"{SCENES} --export copy --quality 0", "1 to 100"),
+        (f"{SCENES} --export copy --quality fine", "1 to 100"),
+        (f"{SCENES} --export copy --format gif", "jpeg or png"),
+        (f"{SCENES} --export copy --format png --quality 75", "--quality: only applies to jpeg"),
+        (f"{SCENES} --out sheet.png --quality 75", "--quality: only applies with --export"),
+        (f"{SCENES} --out sheet.png --format png", "--format: only applies with --export"),
+    ],
+    "embed": [
+        ("mae data --root elsewhere --out f.npz", "--root: only applies to CIFAR; leave it out"),
+        (
+            "mae scenes --on-bad-image skip --out f.npz",
+            "--on-bad-image: only applies to a folder of images; leave it out",
+        ),
+        ("mae data", "--out: required"),
+    ],
+    "evaluate": [
+        ("mae images --method head", "--method head: this model has a head of 0 classes, images 3"),
+        ("strange images --method head", "the classes of this model (red, green, blue, ...) are not"),
+        ("classifier images --num-classes 4", "parts of this model are untrained (head.weight, 2 in all)"),
+        ("classifier images --method reconstruction", "this model has no decoder"),
+        ("mae images --method linear --labels 0.01", "of 1 training images are held out"),
+        ("mae images --tuning 37", "--tuning: 37 images cannot be held out; at most half of the 72"),
+        ("classifier images --tuning 9", "may have been taught these 9 images' classes"),
+        ("classifier images --tuning 9 --num-classes 0", "may have been taught these 9 images'"),
+        ("mae images --method knn --flip", "--flip: only applies to head, not measured here"),
+        ("mae images --flip", "--flip: only applies to head, not measured here; this model has a head of 0 classes"),
+        ("mae images --method knn --every-layer", "--every-layer: only applies to linear"),
+        ("mae images --method reconstruction --seeds 1", "--seeds: only applies to knn and linear"),
+        ("mae images --method reconstruction --tuning 9 --seeds 1,2", "--seeds: only applies to"),
+        ("mae images --seeds 1,2,1", "'1,2,1' cannot be used; each seed once"),
+    ],
+    "explore": [
+        ("encoder one.png --layers 7 --out p.html", "there is no attention layer 7"),
+        ("encoder one.png --snapshots --out p.html", "holds no snapshots"),
+        ("encoder --out p.html", "name image files"),
+    ],
+    "predict": [
+        ("mae one.png", "mae has no classification head; use a classifier such as vit-tiny-p4-cifar10-finetuned, or"),
+        ("encoder", "images: name image files, or folders of images"),
+        ("encoder none.png", "images: 'none.png' is neither a file nor a folder"),
+        ("encoder run/snapshots", "run/snapshots: no images; searched it and its subfolders for .jpg"),
+        ("encoder mae/config.json", "mae/config.json: its content is not an image"),
+        ("none one.png", "no checkpoint at none"),
+    ],
+    "report": [
+        ("x" * 300, "File name too long"),
+        ("begun --out mine.html", "mine.html is not a vit report"),
+        ("begun another", "another"),
+        ("", "run: required"),
+    ],
+    "study": [
+        ("", "name a study first: all, "),
+        ("tyres --out x", "'tyres' is not a study; choose all, "),
+        ("one-hot", "--out: name a folder"),
+        ("one-hot --out ''", "--out: name a folder"),
+        ("one-hot --out one.png", "one.png is not a folder"),
+        (
+            "one-hot --out x --study.seeds [1,1]",
+            "study.seeds: [1, 1] cannot be used; one or more different numbers",
+        ),
+        ("one-hot --out x --study.images 0", "study.images: 0 cannot be used; 1 or more"),
+        ("one-hot --out x --train.objective classify", "studies need masked autoencoders"),
+        ("one-hot --out x --model.qkv identity", "model.qkv, model.qkv_bias: studies need W_Q"),
+        ("one-hot --out x --model.init vit-tiny-p4-cifar10", "model.init: studies compare"),
+        ("identity-case --out x --study.checkpoint none", "identity-case compares training runs"),
+        ("all --out x --study.checkpoint none", "identity-case compares training runs"),
+        ("one-hot --out x more", "more"),
+    ],
+}  # fmt: skip
+CASES = [(command, *case) for command, cases in REFUSED.items() for case in cases]
+
+
+@pytest.fixture(scope="module")
+def place(models, tmp_path_factory) -> Path:
+    """A copy of `models`, images of three classes, a classifier of theirs and one of others, and a run without results."""
+    place = shutil.copytree(models, tmp_path_factory.mktemp("refusals") / "place")
+    for split, count in (("train", 24), ("test", 10)):
+        for name in ("blue", "green", "red"):
+            save_images(place / "images" / split / name, np.zeros((count, 12, 16, 3), dtype=np.uint8))
+    for name, classes in (("classifier", ()), ("strange", ("red", "green", "blue"))):
+        save_model(place / name, encoder(image_size=(12, 16), num_classes=3), NORMALIZE, classes)
+    (place / "begun").mkdir()
+    (place / "begun" / "config.yaml").write_text(yaml.safe_dump(Config().to_dict()))
+    (place / "mine.html").write_text("mine")
+    return place
+
+
+@pytest.mark.parametrize(("command", "line", "said"), CASES, ids=lambda text: text[:60])
+def test_what_is_wrong_is_one_line_and_nothing_is_written(command, line, said, place, refused, monkeypatch):
+    monkeypatch.chdir(place)
+    before = {path: path.is_file() and path.read_bytes() for path in place.rglob("*")}
+    out = ["--out", "look"] if command == "attention" and "--out" not in line else []
+    code = 1 if said == "File name too long" else 2  # the system's own error
+    assert said in refused(command, *shlex.split(line), *out, code=code)
+    assert {path: path.is_file() and path.read_bytes() for path in place.rglob("*")} == before
