@@ -37,7 +37,7 @@ def test_a_model_is_what_the_trainer_makes_of_the_same_settings(tmp_path, one_se
         assert not one.training
     for (name, value), plain in zip(learned.model.state_dict().items(), run.model.state_dict().values(), strict=True):
         assert name.endswith("pos_embed") or not torch.equal(value, plain)
-    assert read_dynamics(learned.folder / "dynamics.safetensors").steps[-1] == run.total_steps
+    assert read_dynamics(learned.folder / "dynamics.jsonl").steps[-1] == run.total_steps
 
 
 def test_it_is_trained_once_and_found_again_also_where_the_data_has_moved(one_seed, trained, monkeypatch):
