@@ -1,6 +1,7 @@
 """Every piece of Python in README, the pages of docs and the models' cards runs, in the order in which they stand there."""
 
 import ast
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -14,8 +15,7 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 from vit.checkpoints import convert_model, load_model, save_model
 from vit.config import ObjectiveInfo
-from vit.interpret import Dynamics, Matrix
-from vit.interpret.dynamics import QUANTITIES, write_dynamics
+from vit.interpret.dynamics import QUANTITIES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("vit/**/*.md")]
@@ -82,11 +82,8 @@ def place(tmp_path_factory) -> Path:
     save_model(place / "runs" / "quickstart", model, model.origin.normalize)
     (place / "path" / "to" / "the").mkdir(parents=True)
     (place / "path" / "to" / "the" / "clone").symlink_to(ROOT)
-    matrices = tuple(Matrix("encoder", "W_Q", layer) for layer in range(12))
-    recorded = {name: torch.rand(1, 12) for name in QUANTITIES}
-    write_dynamics(
-        place / "runs" / "quickstart" / "dynamics.safetensors", Dynamics(torch.tensor([1]), matrices, recorded)
-    )
+    record = {"step": 1} | {quantity: {"encoder.W_Q": [0.5] * 12} for quantity in QUANTITIES}
+    (place / "runs" / "quickstart" / "dynamics.jsonl").write_text(json.dumps(record) + "\n")
     sizes = dict(
         image_size=32, patch_size=4, hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48
     )

@@ -37,7 +37,7 @@ FILES = (
     "config.yaml metrics.jsonl checkpoints model.safetensors config.json reconstructions.png attention.png curves.png"
 )
 PROMISED = {*FILES.split(), "summary.json", "snapshots", "showcase.safetensors", "report.html", "manifest.json"}
-DYNAMICS = {"dynamics.safetensors", "dynamics.png"}
+DYNAMICS = {"dynamics.jsonl", "dynamics.png"}
 OF_CLASSES = PROMISED - {"reconstructions.png"} | {"confusion.png", "reliability.png"}
 TRAIN_IMAGES, TEST_IMAGES = 20, 6
 STEPS, SAVE_EVERY = 12, 5  # 4 epochs of 20 images in batches of 8, 8 and 4

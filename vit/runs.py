@@ -49,7 +49,7 @@ class RunFiles:
         self.reliability = path / "reliability.png"
         self.attention = path / "attention.png"
         self.curves = path / "curves.png"
-        self.dynamics = path / "dynamics.safetensors"
+        self.dynamics = path / "dynamics.jsonl"
         self.dynamics_picture = path / "dynamics.png"
         self.model = path / "model.safetensors"
         self.model_config = path / "config.json"
@@ -73,7 +73,7 @@ class RunFiles:
         return {f"step {int(step):,}": folder for folder, step in steps.items() if step.isdecimal()}
 
 
-READ = ("config.yaml", "metrics.jsonl", "showcase.safetensors", "summary.json", "dynamics.safetensors")
+READ = ("config.yaml", "metrics.jsonl", "showcase.safetensors", "summary.json", "dynamics.jsonl")
 """The kept files that a report or a table reads; the weights are checked when they are loaded."""
 
 CONTENTS = {
@@ -81,7 +81,7 @@ CONTENTS = {
     "reconstructions.png": "images, what the model sees of them, and how it fills in the rest",
     "confusion.png": "which classes it confuses",
     "reliability.png": "accuracy against confidence",
-    "dynamics.png": "how strongly each matrix was trained and how far it moved (all in dynamics.safetensors)",
+    "dynamics.png": "how strongly each matrix was trained and how far it moved (all in dynamics.jsonl)",
     "attention.png": "where the last layer's attention looks, head by head",
     "curves.png": "what the run measured, learning rate and gradient norm, over the epochs",
     "summary.json": "these figures and where they come from",

@@ -2,7 +2,7 @@
 
 The run folder (runs/<config>, or --out) receives config.yaml, metrics.jsonl, checkpoints/, model.safetensors, config.json,
 attention.png, curves.png, the objective's pictures, summary.json, report.html (all of it on one page) and manifest.json
-(the hashes that `vit verify` compares); run.dynamics_every adds dynamics.safetensors and dynamics.png.
+(the hashes that `vit verify` compares); run.dynamics_every adds dynamics.jsonl and dynamics.png.
 """
 
 from __future__ import annotations

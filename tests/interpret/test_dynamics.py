@@ -1,142 +1,327 @@
-"""What is recorded of a training: measures against their definitions, and a file that comes back as it was or says why not."""
+"""The recorder: every quantity against a plain computation, at the right steps, without a trace in the training.
+
+And its file, which comes back as it was or says why not.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from tiny import assert_same
+from tiny import RECONSTRUCT, assert_same, changed, dataset
 from torch import Tensor
 
+from vit.config import Config
 from vit.errors import one_line
-from vit.interpret import Dynamics, DynamicsError, Matrix, read_dynamics
-from vit.interpret.dynamics import FORMAT, QUANTITIES, product_drift, stable_rank, write_dynamics
+from vit.interpret import Dynamics, DynamicsError, DynamicsRecorder, read_dynamics
+from vit.interpret.dynamics import is_recorded
+from vit.mae import build_autoencoder
+from vit.training.callbacks import Callback
+from vit.training.loop import Step, train_steps
+from vit.training.run import Run, find_state, restore, setup
+from vit.training.state import StateError
+
+STEPS = 9  # 3 epochs of 20 images in batches of 8, 8 and 4
+CONFIG = changed(
+    RECONSTRUCT,
+    augment={"crop_scale": (0.2, 1.0)},
+    model={"depth": 3, "decoder_dim": 12, "decoder_heads": 3, "pos_embed": "learned"},
+    reconstruct={"norm_pix_loss": False},
+    optim={"warmup_epochs": 1, "clip_grad": 0.01, "weight_decay": 0.5},
+    train={"epochs": 3},
+    run={"grad_accum_steps": 2, "dynamics_every": 4},
+)
 
 
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+CLASSIFY = changed(CONFIG, train={"objective": "classify"}, reconstruct={"norm_pix_loss": True})
 
 
-# --- measures --------------------------------------------------------------------------------------------------------
+class Witness(Callback):
+    """Keeps everything: all weights at first, and gradients and weights after each step."""
+
+    def __init__(self, model: torch.nn.Module):
+        self.model = model
+        self.first = self.weights()
+        self.gradients: list[dict[str, Tensor]] = []
+        self.afters: list[dict[str, Tensor]] = []
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: value.detach().double().clone() for name, value in self.model.named_parameters()}
+
+    def on_gradient(self, step: int) -> None:
+        assert step == len(self.gradients) + 1
+        zeros = {name: torch.zeros_like(value) for name, value in self.model.named_parameters()}
+        found = {name: value.grad for name, value in self.model.named_parameters() if value.grad is not None}
+        self.gradients.append({name: value.double().clone() for name, value in (zeros | found).items()})
+
+    def on_step(self, run: Run, done: Step) -> None:
+        assert done.step == len(self.gradients)
+        self.afters.append(self.weights())
 
 
-@pytest.mark.parametrize("shape", [(5, 24, 24), (4, 8, 96), (4, 96, 8), (3, 1, 7), (2, 192, 192)])
-def test_stable_rank_is_that_of_the_singular_values(shape):
-    matrices = noise(*shape)
-    values = torch.linalg.svdvals(matrices.double())
-    expected = values.square().sum(-1) / values[:, 0].square()
-    torch.testing.assert_close(stable_rank(matrices).double(), expected, rtol=1e-4, atol=0)
-    torch.testing.assert_close(stable_rank(matrices * 1e-6).double(), expected, rtol=1e-4, atol=0)
-    assert stable_rank(torch.zeros(1, 3, 3)).isnan().all()
+def recording(config: Config, path: Path, states: Path | None = None) -> Run:
+    """A run that is recorded into `path`; with `states`, from the last one in there."""
+    data = dataset()
+    state = None if states is None else find_state(states, config, data)
+    run = setup(config, data, state=state)
+    recorder = DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, path)
+    run.callbacks.append(recorder)
+    if state is not None:
+        restore(run, state)
+    recorder.on_start(run)
+    return run
 
 
-@pytest.mark.parametrize("gap", [1e-5, 5e-4, 2e-3])
-def test_stable_rank_of_eigenvalues_that_are_nearly_alike(gap):
-    """The worst there is: all but one lie so far below the largest that the power tells them apart only in part."""
-    values = torch.tensor([1.0] + [1 - gap] * 299, dtype=torch.double)
-    found = stable_rank(torch.diag(values.sqrt()).float()[None]).item()
-    assert found == pytest.approx(values.sum().item(), rel=2e-3)
+def recorded(config: Config, path: Path, steps: int = STEPS) -> Dynamics:
+    train_to(run := recording(config, path), steps)
+    run.callbacks[0].on_save()
+    return read_dynamics(path)
 
 
-def formed(query: Tensor, key: Tensor, first_query: Tensor, first_key: Tensor) -> Tensor:
-    """The drift of W_Q W_K^T by forming it, in float64."""
-    now, first = query.double().mT @ key.double(), first_query.double().mT @ first_key.double()
-    return (now - first).norm(dim=(-2, -1)) / first.norm(dim=(-2, -1))
+def train_to(run: Run, steps: int) -> None:
+    for done in train_steps(run):
+        if done.step == steps:
+            break
 
 
-@pytest.mark.parametrize("size", [1e-6, 1e-2, 1.0, 10.0])
-def test_product_drift_is_that_of_the_product_however_small(size):
-    first = noise(3, 2, 4, 8), noise(3, 2, 4, 8, seed=1)  # (layers, h, d, D)
-    now = first[0] + size * noise(3, 2, 4, 8, seed=2), first[1] + size * noise(3, 2, 4, 8, seed=3)
-    found = product_drift(*now, *first)
-    assert found.shape == (3, 2)
-    torch.testing.assert_close(found.double(), formed(*now, *first), rtol=1e-4, atol=0)
+PLACES = {  # where a matrix stands in the model, written down by hand
+    "W_E": "patch_embed.proj",
+    "head": "head",
+    "embed": "embed",
+    "pred": "pred",
+    "W_O": "blocks.{}.attn.proj",
+    "fc1": "blocks.{}.mlp.fc1",
+    "fc2": "blocks.{}.mlp.fc2",
+}
 
 
-def test_what_leaves_the_product_alone_is_no_drift():
-    query, key = noise(4, 8), noise(4, 8, seed=1)
-    mixing = noise(4, 4, seed=2) + 3 * torch.eye(4)
-    other = mixing.mT @ query, torch.linalg.inv(mixing) @ key  # W_Q A and W_K A^-T, transposed
-    assert (other[0] - query).norm() > query.norm()
-    assert product_drift(*other, query, key) < 1e-3  # the root of what float32 leaves of two large parts that cancel
-    assert product_drift(query, key, query, key) == 0
+def parameter_of(part: str, name: str, layer: int, prefix: str) -> tuple[str, slice]:
+    """The name of its parameter, and which rows of that."""
+    if name == "pos_embed":
+        return f"{prefix}pos_embed", slice(None)
+    if name in PLACES:
+        return f"{prefix}{PLACES[name].format(layer)}.weight", slice(None)
+    third, dim = ("W_Q", "W_K", "W_V").index(name), DIMS[part]
+    return f"{prefix}blocks.{layer}.attn.qkv.weight", slice(third * dim, (third + 1) * dim)
+
+
+KINDS = {"reconstruct": CONFIG, "classify by muon": changed(CLASSIFY, optim={"name": "muon", "ema": 0.9})}
+DIMS = {"encoder": 16, "decoder": 12}
+
+
+class Case(NamedTuple):
+    """A training that was recorded, what really was, and what the names of each part's parameters begin with."""
+
+    run: Run
+    losses: list[float]
+    found: Dynamics
+    seen: Witness
+    norms: list[float]
+    parts: dict[str, str]
+
+
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+def case(request, tmp_path_factory) -> Case:
+    path = tmp_path_factory.mktemp("run") / "dynamics.jsonl"
+    run = recording(request.param, path)
+    losses = [step.loss for step in train_steps(run)]
+    run.callbacks[0].on_save()
+    found = read_dynamics(path)
+    again = setup(request.param, dataset())
+    again.callbacks.append(seen := Witness(again.model))
+    norms = [step.grad_norm for step in train_steps(again)]
+    assert len(norms) == STEPS
+    assert found.steps.tolist() == [1, 2, 4, 8, 9]
+    classifies = request.param.train.objective == "classify"
+    parts = {"encoder": ""} if classifies else {"encoder": "encoder.", "decoder": "decoder."}
+    return Case(run, losses, found, seen, norms, parts)
+
+
+def test_every_quantity_is_what_it_says(case):
+    found, seen, parts = case.found, case.seen, case.parts
+    for matrix in found.recorded["drift"]:
+        part, name = matrix.split(".")
+        for layer in range(found.of("drift", name, part).shape[1]):
+            key, rows = parameter_of(part, name, layer, parts[part])
+            first = seen.first[key].squeeze(0)[rows].flatten(1)
+            for record, step in enumerate(found.steps.tolist()):
+                gradient, now = (
+                    values[step - 1][key].squeeze(0)[rows].flatten(1) for values in (seen.gradients, seen.afters)
+                )
+                expected = {
+                    "gradient_norm": gradient.norm(),
+                    "drift": (now - first).norm() / first.norm(),
+                }
+                for quantity, value in expected.items():
+                    assert value > 0
+                    got = found.of(quantity, name, part)[record, layer].item()
+                    assert got == pytest.approx(value.item(), rel=1e-4), (quantity, part, name, layer, step)
+
+
+def test_gradient_is_the_whole_batchs_before_clipping(case):
+    """All gradients together have the length that a step tells, which is far above the one they are clipped to."""
+    seen = [torch.stack([value.norm() for value in of.values()]).norm().item() for of in case.seen.gradients]
+    assert case.norms == pytest.approx(seen, rel=1e-5)
+    assert min(case.norms) > 5 * CONFIG.optim.clip_grad
+
+
+LAYER = {"W_Q", "W_K", "W_V", "W_O", "fc1", "fc2"}
+
+
+@pytest.mark.parametrize(
+    ("config", "encoder", "decoder"),
+    [
+        (changed(CONFIG, model={"pos_embed": "sincos"}), LAYER | {"W_E"}, LAYER | {"embed", "pred"}),
+        (changed(CLASSIFY, model={"qkv": "identity"}), {"W_E", "pos_embed", "head", "W_O", "fc1", "fc2"}, set()),
+    ],
+)
+def test_which_matrices_there_are(config, encoder, decoder, tmp_path):
+    found = recorded(config, tmp_path / "dynamics.jsonl", steps=1)
+    assert (found.names("encoder"), found.names("decoder")) == (encoder, decoder)
+    assert {name: found.of("drift", name).shape[1] for name in encoder} == {
+        name: 3 if name in LAYER else 1 for name in encoder
+    }
+
+
+def test_frozen_parts_get_nothing_and_stay(tmp_path):
+    config = changed(CONFIG, model={"freeze": ["W_Q", "patch_embed", "encoder.blocks.1"]})
+    found = recorded(config, tmp_path / "dynamics.jsonl")
+    second = [False, True, False]
+    for name, frozen in {"W_Q": [True] * 3, "W_K": second, "fc2": second, "W_E": [True]}.items():
+        for quantity in ("gradient_norm", "drift"):
+            values = found.of(quantity, name)
+            assert values[:, frozen] == pytest.approx(0, abs=1e-6)
+            assert (values[:, [not one for one in frozen]] > 0).all()
+    assert (found.of("gradient_norm", "W_Q", "decoder") == 0).all()
+
+
+# --- when, and at what price -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("every", "total", "steps"),
+    [(1, 4, [1, 2, 3, 4]), (20, 70, [1, 2, 4, 8, 16, 20, 40, 60, 70]), (100, 3, [1, 2, 3]), (0, 5, [])],
+)
+def test_first_steps_every_so_many_and_the_last_are_recorded(every, total, steps):
+    assert [step for step in range(1, total + 1) if is_recorded(step, every, total)] == steps
+
+
+def test_a_training_that_is_watched_is_the_same_to_the_bit(case):
+    alone = setup(case.run.config, dataset())
+    assert [step.loss for step in train_steps(alone)] == case.losses
+    assert_same(case.run.result.state_dict(), alone.result.state_dict())
+
+
+def test_nothing_is_measured_between_records(monkeypatch, tmp_path):
+    """A step that is not recorded costs a comparison of numbers."""
+    model = build_autoencoder(CONFIG.model.vit_config(), CONFIG.model.decoder_config(), True)
+    recorder = DynamicsRecorder(model, 100, 1000, tmp_path / "dynamics.jsonl")
+    monkeypatch.setattr(torch.linalg, "vector_norm", lambda *_: pytest.fail("it measures"))
+    for step in (3, 99, 101, 999):
+        recorder.on_gradient(step)
+        recorder.on_step(None, Step(step, 0.0, 0.0, 0, {}))
+    with pytest.raises(pytest.fail.Exception):
+        recorder.on_gradient(100)
+    monkeypatch.undo()
+    recorder.on_gradient(200)  # of a step that was not made, as its gradient was not finite
+    recorder.on_save()
+    assert (tmp_path / "dynamics.jsonl").read_text() == ""
+
+
+# --- resume ----------------------------------------------------------------------------------------------------------
+
+
+def test_resumed_recording_is_the_one_that_was_not_interrupted(tmp_path):
+    recorded(CONFIG, tmp_path / "whole")
+    run = recording(CONFIG, tmp_path / "resumed")
+    for cut in (1, 3, 4, 8, STEPS):  # within and outside of records
+        train_to(run, cut)
+        run.save(tmp_path / "states")
+        (tmp_path / f"cut at {cut}").write_bytes((tmp_path / "resumed").read_bytes())
+        run = recording(CONFIG, tmp_path / "resumed", tmp_path / "states")
+    same = (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
+    assert same  # by itself: pytest would take minutes to tell how they differ
+    assert read_dynamics(tmp_path / "cut at 4").steps.tolist() == [1, 2, 4]
+
+
+def test_records_after_the_last_state_are_made_again(tmp_path):
+    """As after a kill: the file is ahead of the state, until it is written again."""
+    run = recording(CONFIG, tmp_path / "dynamics.jsonl")
+    steps = train_steps(run)
+    for _ in range(3):
+        next(steps)
+    run.save(tmp_path)
+    list(steps)
+    run.callbacks[0].on_save()
+    assert read_dynamics(tmp_path / "dynamics.jsonl").steps.tolist() == [1, 2, 4, 8, 9]
+    before = (tmp_path / "dynamics.jsonl").read_bytes()
+    resumed = recording(CONFIG, tmp_path / "dynamics.jsonl", tmp_path)
+    resumed.callbacks[0].on_save()
+    assert read_dynamics(tmp_path / "dynamics.jsonl").steps.tolist() == [1, 2]
+    train_to(resumed, STEPS)
+    resumed.callbacks[0].on_save()
+    assert (tmp_path / "dynamics.jsonl").read_bytes() == before
+
+
+def test_state_of_an_earlier_version_is_refused_in_one_line(tmp_path):
+    run = recording(CONFIG, tmp_path / "dynamics.jsonl")
+    state = {"first": [torch.zeros(2, 3, 3)], "steps": [1, 2], "recorded": {"stable_rank": torch.zeros(2, 2)}}
+    with pytest.raises(
+        StateError, match=r"^run\.dynamics_every: the run began with an earlier version[^\n]+ set it to 0"
+    ):
+        run.callbacks[0].load_state_dict(state)
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
 
-# as they are recorded: by shape, not by name
-NAMES = [["encoder", name, layer] for layer in (0, 1) for name in ("W_Q", "W_K")]
-NAMES += [["decoder", "W_Q", 0], ["encoder", "W_E", None]]
-MATRICES = tuple(Matrix(*name) for name in NAMES)
+RECORDS = [
+    {
+        "step": step,
+        "gradient_norm": {"encoder.W_Q": [0.1 * step, 0.2], "decoder.W_Q": [0.3], "encoder.W_E": [0.4]},
+        "drift": {"encoder.W_Q": [step / 3, 0.0], "decoder.W_Q": [0.5], "encoder.W_E": [math.nan]},
+    }
+    for step in (1, 2, 4)
+]
 
 
-def dynamics() -> Dynamics:
-    recorded = {name: noise(3, len(MATRICES), seed=seed) for seed, name in enumerate(QUANTITIES)}
-    recorded |= {"encoder.products": noise(3, 2, 4), "decoder.products": noise(3, 1, 2)}
-    recorded |= {"encoder.bias_gradients": noise(3, 2, 3), "encoder.bias_norms": noise(3, 2, 3, seed=1)}
-    return Dynamics(torch.tensor([1, 2, 4]), MATRICES, recorded)
+def write(path: Path, *records: object) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
-def test_file_comes_back_as_it_was(tmp_path):
-    before, path = dynamics(), tmp_path / "dynamics.safetensors"
-    write_dynamics(path, before)
-    after = read_dynamics(path)
-    assert after.matrices == before.matrices
-    assert_same(after.steps, before.steps)
-    assert_same(sorted(after.recorded.items()), sorted(before.recorded.items()))
-    write_dynamics(tmp_path / "again", after)
-    assert (tmp_path / "again").read_bytes() == path.read_bytes()
-    assert {path.name for path in tmp_path.iterdir()} == {"dynamics.safetensors", "again"}
-
-
-def test_matrices_are_found_by_name_in_the_order_of_layers():
-    found = dynamics()
-    drift = found.recorded["drift"]
-    assert torch.equal(found.of("drift", "W_Q"), drift[:, [0, 2]])
-    assert torch.equal(found.of("drift", "W_Q", "decoder"), drift[:, [4]])
-    assert torch.equal(found.of("cosine", "W_E"), found.recorded["cosine"][:, [5]])
-    assert found.names() == {"W_Q", "W_K", "W_E"}
+def test_matrices_are_found_by_name_in_the_order_of_layers(tmp_path):
+    write(path := tmp_path / "dynamics.jsonl", *RECORDS)
+    found = read_dynamics(path)
+    assert found.steps.tolist() == [1, 2, 4]
+    assert_same(found.of("drift", "W_Q"), torch.tensor([[step / 3, 0.0] for step in (1, 2, 4)]))
+    assert_same(found.of("drift", "W_Q", "decoder"), torch.tensor([[0.5]] * 3))
+    assert found.of("drift", "W_E").isnan().all()
+    assert found.names() == {"W_Q", "W_E"}
     assert found.names("decoder") == {"W_Q"}
-    backwards = Dynamics(found.steps, tuple(reversed(MATRICES)), {k: v.flip(-1) for k, v in found.recorded.items()})
-    assert torch.equal(backwards.of("drift", "W_Q"), found.of("drift", "W_Q"))
-    with pytest.raises(DynamicsError, match="stable_rank"):
+    with pytest.raises(DynamicsError, match="gradient_norm, drift"):
         found.of("speed", "W_Q")
     with pytest.raises(DynamicsError, match="'W_E' was recorded in the decoder"):
         found.of("drift", "W_E", "decoder")
 
 
-def test_matrix_without_any_gradient_is_frozen():
-    found = dynamics()
-    found.recorded["gradient_norm"][:, 2] = 0
-    found.recorded["gradient_norm"][:2, 3] = 0  # in one record it has one
-    assert found.frozen("W_Q").tolist() == [False, True]
-    assert found.frozen("W_K").tolist() == [False, False]
-
-
-def rewritten(path: Path, *, format: str = FORMAT, matrices: object = NAMES, **changes: Tensor) -> None:
-    """The file with other names or tensors."""
-    found = dynamics()
-    about = json.dumps({"format": format, "matrices": matrices})
-    save_file({"steps": found.steps, **found.recorded, **changes}, path, {"dynamics": about})
-
-
 DAMAGE = {
     "missing": Path.unlink,
-    "cut short": lambda path: path.write_bytes(path.read_bytes()[:-20]),
-    "a model": lambda path: save_file({"weight": noise(2, 2)}, path, {"format": "pt"}),
-    "of another version": lambda path: rewritten(path, format="vit-patch-trainer/dynamics/2"),
-    "too few names": lambda path: rewritten(path, matrices=NAMES[:1]),
-    "a row less": lambda path: rewritten(path, drift=noise(2, 6)),
+    "of an earlier version": lambda path: save_file({"drift": torch.ones(2, 2)}, path, {"dynamics": "{}"}),
+    "other lines": lambda path: write(path, {"step": 1, "loss": 0.5}),
+    "no mapping": lambda path: write(path, 1, 2),
+    "a layer less": lambda path: write(path, *RECORDS, RECORDS[0] | {"drift": {"encoder.W_Q": [0.1]}}),
+    "no number": lambda path: write(path, RECORDS[0] | {"step": None}),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_file_that_holds_no_dynamics_is_refused_in_one_line(damage, tmp_path):
-    path = tmp_path / "dynamics.safetensors"
-    rewritten(path)
+    path = tmp_path / "dynamics.jsonl"
+    write(path, *RECORDS)
     assert read_dynamics(path).steps.tolist() == [1, 2, 4]
     damage(path)
     with pytest.raises(DynamicsError) as caught:

@@ -246,11 +246,11 @@ def test_without_kept_images_the_run_s_own_pictures_stand_for_them(copied, page)
 def test_dynamics_are_drawn_for_both_themes_where_they_were_recorded(copied):
     found = dynamics_picture(read_run(copied))
     light, dark = (base64.b64decode(found[theme].partition(",")[2]) for theme in ("light", "dark"))
-    assert png_of(figure_of_dynamics(read_dynamics(copied / "dynamics.safetensors")), WIDE_DPI) == light != dark
-    (copied / "dynamics.safetensors").write_bytes(b"cut")
-    with pytest.raises(DynamicsError, match=r"dynamics\.safetensors"):
+    assert png_of(figure_of_dynamics(read_dynamics(copied / "dynamics.jsonl")), WIDE_DPI) == light != dark
+    (copied / "dynamics.jsonl").write_bytes(b"cut")
+    with pytest.raises(DynamicsError, match=r"dynamics\.jsonl"):
         dynamics_picture(read_run(copied))
-    (copied / "dynamics.safetensors").unlink()
+    (copied / "dynamics.jsonl").unlink()
     assert dynamics_picture(read_run(copied)) is None
 
 

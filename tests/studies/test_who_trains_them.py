@@ -1,18 +1,105 @@
-"""One loss for all matrices."""
+"""One loss for all matrices: gradients are the loss's own, none where there can be none."""
 
 import pytest
+import torch
+from tiny import randomize
 
-from vit.studies.who_trains_them import BY_LAYER, pull_of
+from vit.config import DecoderConfig, ViTConfig
+from vit.mae import build_autoencoder
+from vit.masking import make_mask
+from vit.studies.who_trains_them import BY_LAYER, pull_of, size, weights_and_gradients
+
+ENCODER = ViTConfig((16, 16), (4, 4), embed_dim=24, depth=3, num_heads=3, pos_embed="learned")
 
 
-def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(one_seed):
+def model_of():
+    return randomize(build_autoencoder(ENCODER, DecoderConfig(dim=16, depth=1, num_heads=2), True), 0.3).eval()
+
+
+def loss_of(model, images, mask):
+    """As `masked_patch_loss`, but in float64."""
+    error = (model(images, mask) - model.targets(images)).square().mean(-1)
+    return (error * mask.mask).sum() / mask.mask.sum()
+
+
+@pytest.fixture
+def images():
+    return torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def mask():
+    return make_mask("random", 4, (4, 4), 0.75, torch.Generator().manual_seed(2))
+
+
+def test_they_are_the_slopes_of_the_loss(images, mask):
+    model = model_of().double()
+    images = images.double()
+    found = weights_and_gradients(model, images, mask)
+    block = model.encoder.blocks[1]
+    places = {"W_Q": block.attn.W_Q.T, "W_K": block.attn.W_K.T, "W_V": block.attn.W_V.T, "W_O": block.attn.proj.weight}
+    for name, weight in places.items():
+        values, gradient = found[name][:, 1]
+        assert torch.equal(values, weight.flatten())
+        direction = torch.randn(weight.shape, dtype=torch.double)
+        losses = []
+        for step in (1e-5, -1e-5):
+            weight.data.add_(step * direction)
+            losses.append(loss_of(model, images, mask).item())
+            weight.data.sub_(step * direction)
+        slope = (losses[0] - losses[1]) / 2e-5
+        assert slope == pytest.approx(float(gradient @ direction.flatten()), rel=1e-3), name
+
+
+def test_one_pass_has_every_matrix_of_every_layer_and_nothing_of_the_model_changes(images, mask):
+    model = model_of()
+    model.encoder.requires_grad_(False)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = weights_and_gradients(model, images, mask)
+    assert {name: of.shape[1] for name, of in found.items()} == {
+        "W_E": 1,
+        "positions": 1,
+        "W_Q": 3,
+        "b_Q": 3,
+        "W_K": 3,
+        "b_K": 3,
+        "W_V": 3,
+        "b_V": 3,
+        "W_O": 3,
+        "MLP": 3,
+    }
+    for name in found.keys() - {"b_K"}:
+        assert (size(found[name][1]) > 1e-6).all(), name
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(parameter.requires_grad or parameter.grad is not None for parameter in model.encoder.parameters())
+
+
+def test_the_bias_of_the_keys_has_no_gradient_and_no_effect(images, mask):
+    model = model_of().double()
+    images = images.double()
+    found = weights_and_gradients(model, images, mask)
+    assert (size(found["b_K"][1]) < 1e-12 * size(found["b_Q"][1])).all()
+    before = model(images, mask)
+    for block in model.encoder.blocks:
+        block.attn.qkv.bias.data.chunk(3)[1].add_(100)
+    torch.testing.assert_close(model(images, mask), before)
+
+
+def test_size_is_the_root_mean_square():
+    assert size(torch.tensor([[1.0, -1, 1, -1], [0.0, 2, 0, 2]])).tolist() == pytest.approx([1, 2**0.5])
+
+
+def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(one_seed, trained):
     pull = pull_of(one_seed.models(), 32)
     for name in BY_LAYER:
-        assert pull.gradient[name].shape == (1, 3, 2)  # seeds, moments, layers
+        assert pull.gradient[name].shape == (1, 2, 2)  # seeds, moments, layers
         assert (pull.gradient[name] > 100 * pull.gradient["b_K"]).all(), name
         assert (pull.moved[name] > 1e-3).all(), name
     assert (pull.gradient["W_E"] > 0).all()
-    assert (pull.moved["positions"] == 0).all()  # they are fixed
+    assert "positions" not in pull.moved  # they are fixed
+    first, now = (one.encoder.patch_embed.proj.weight.detach().flatten() for one in (trained.initial, trained.model))
+    torch.testing.assert_close(pull.moved["W_E"].squeeze(), (now - first).norm() / first.norm())
+    torch.testing.assert_close(pull.weight["W_E"].squeeze(), torch.stack([size(first), size(now)]))
     frozen = pull_of(one_seed.models("W_Q frozen"), 32)
     assert (frozen.moved["W_Q"] == 0).all()
     assert (frozen.gradient["W_Q"] > 0).all()  # it would be pulled

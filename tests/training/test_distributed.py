@@ -151,9 +151,7 @@ def test_two_processes_learn_classes_as_one(place):
     for name, value in weights.items():
         if not name.endswith("qkv.bias"):  # whose keys' part no softmax feels: its gradient is mere rounding
             torch.testing.assert_close(others[name], value, rtol=1e-3, atol=1e-4)
-    alone, together = (
-        read_dynamics(place / out / "dynamics.safetensors") for out in ("one-classifies", "two-classify")
-    )
+    alone, together = (read_dynamics(place / out / "dynamics.jsonl") for out in ("one-classifies", "two-classify"))
     assert together.steps.tolist() == alone.steps.tolist() == [1, 2, 4, 8, 9]
     for quantity, values in alone.recorded.items():
         torch.testing.assert_close(together.recorded[quantity], values, rtol=1e-3, atol=1e-4)

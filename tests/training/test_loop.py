@@ -247,19 +247,19 @@ ON_DEVICE = {
 
 
 @pytest.mark.parametrize("name", ON_DEVICE)
-def test_no_step_nor_what_watches_it_reads_from_the_device(name):
+def test_no_step_nor_what_watches_it_reads_from_the_device(name, tmp_path):
     """On "meta", a device whose tensors hold nothing, whatever would wait for a GPU raises."""
     run = start(changed(ON_DEVICE[name], run={"grad_accum_steps": 2, "log_every": 1000}))
     run.objective.to(META)
     run.compute, run.normalize = Compute(META), Normalization([0.5] * 3, [0.5] * 3)
     run.optimizer = Descent(run.model.parameters())
-    run.ema, recorder = make_ema(run.model, 0.9), DynamicsRecorder(run.model, 1, 6)
+    run.ema, recorder = make_ema(run.model, 0.9), DynamicsRecorder(run.model, 1, 6, tmp_path / "dynamics.jsonl")
     run.callbacks.append(recorder)
     steps = train_steps(run)
     done = [next(steps) for _ in range(2)]  # the sixth and last would be looked at
     assert [step.images for step in done] == [8, 8]
-    last = done[-1]  # what the recorder measured is read when it is asked for
-    for read in (lambda: last.loss, lambda: last.metrics, recorder.read):
+    last = done[-1]  # what the recorder measured is read when it is written
+    for read in (lambda: last.loss, lambda: last.metrics, recorder.on_save):
         with pytest.raises((RuntimeError, NotImplementedError)):
             read()
 

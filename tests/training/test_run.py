@@ -46,13 +46,15 @@ CLASSIFY = changed(
 )
 
 
-def begin(config: Config, states: Path | None = None, data: Dataset | None = None) -> Run:
+def begin(
+    config: Config, states: Path | None = None, data: Dataset | None = None, dynamics: Path = Path("unused")
+) -> Run:
     """A run at its first step, or where a state in `states` left it."""
     data = data or dataset(IMAGES)
     state = None if states is None else find_state(states, config, data)
     run = setup(config, data, state=state)
     if config.run.dynamics_every:
-        run.callbacks.append(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps))
+        run.callbacks.append(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, dynamics))
     if state is not None:
         restore(run, state)
     return run
@@ -316,7 +318,7 @@ def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("config", "ema"), [(CONFIG, 0.0), (CLASSIFY, 0.9)], ids=["reconstruct", "classify"])
 def test_state_loads_as_the_model_that_its_run_leaves(config, ema, tmp_path):
     """Where the weights are averaged that is the average."""
-    run = begin(changed(config, optim={"ema": ema}, run={"dynamics_every": 2}))
+    run = begin(changed(config, optim={"ema": ema}, run={"dynamics_every": 2}), dynamics=tmp_path / "dynamics")
     go(run, 5)
     run.save(tmp_path / "states")
     run.save_model(tmp_path / "model")

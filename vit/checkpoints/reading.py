@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from vit.errors import one_line
 from vit.load_options import CheckpointError
 
-NO_WEIGHTS = ("dynamics.safetensors", "showcase.safetensors")  # a run's recorded dynamics and its test images
+NO_WEIGHTS = ("dynamics.safetensors", "showcase.safetensors")  # an earlier version's dynamics; a run's test images
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 FOLDER_FILES = (
     "model.safetensors",

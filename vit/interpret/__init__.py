@@ -1,7 +1,7 @@
 """Look inside a model without changing it: what its attention looks at, how far, how evenly, and what depends on it."""
 
 from vit.interpret.capture import AttentionMaps, GridMaps, in_grid_order, to_grid
-from vit.interpret.dynamics import Dynamics, DynamicsError, Matrix, read_dynamics
+from vit.interpret.dynamics import Dynamics, DynamicsError, DynamicsRecorder, read_dynamics
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.interpret.inputs import ModelWithImages, with_data, with_files
 from vit.interpret.layers import AttentionError, attention_layers
@@ -14,7 +14,6 @@ from vit.interpret.measures import (
     top_mass_mask,
 )
 from vit.interpret.panels import Panels, class_relevance, head_panels, reconstruction_relevance, rollout_panels
-from vit.interpret.recorder import DynamicsRecorder
 from vit.interpret.statistics import AttentionStatistics, attention_statistics
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "DynamicsRecorder",
     "Geometry",
     "GridMaps",
-    "Matrix",
     "ModelWithImages",
     "Panels",
     "attention_distance",

@@ -1,68 +1,186 @@
-"""What training does to every weight matrix: its gradient, how far it moves and turns, and its stable rank.
+"""What training does to every weight matrix: the size of its gradient, and how far it moves.
 
-Here are the measures, and the file that a run leaves; `vit.interpret.recorder` records them during training.
+`DynamicsRecorder` writes dynamics.jsonl during training, and `read_dynamics` reads it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
-from vit.atomic import replacing
-from vit.errors import UserError, one_line
+from vit.atomic import write_text
+from vit.encoder import Block
+from vit.errors import UserError
+from vit.mae import Model
+from vit.runs import RunError, read_metrics
+from vit.training.callbacks import Callback
+from vit.training.state import StateError
 
-FORMAT = "vit-patch-trainer/dynamics/1"
-QUANTITIES = ("gradient_norm", "update_ratio", "drift", "cosine", "stable_rank")
-SQUARINGS = 12  # in `stable_rank`: to the power of 4096, beyond which float32 gains nothing
+if TYPE_CHECKING:
+    from vit.training.loop import Step
+    from vit.training.run import Run
+
+QUANTITIES = ("gradient_norm", "drift")
 
 
 class DynamicsError(UserError):
     """A file without dynamics, or without a requested matrix or quantity; the message is one line."""
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """A weight matrix of a model.
+class Matrix(NamedTuple):
+    """A weight matrix of a model, as torch holds it: (outputs, inputs), which changes no norm.
 
     Attributes:
-        part: "encoder" or "decoder".
-        name: W_Q, W_K, W_V, W_O, fc1 or fc2 of a layer; W_E, pos_embed, head, embed or pred outside the layers.
-        layer: from 0; None outside the layers.
+        name: with its part, e.g. "encoder.W_Q". Names are W_Q, W_K, W_V, W_O, fc1 and fc2 in the layers, and W_E, pos_embed,
+            head, embed and pred outside them.
+        parameter: holds it.
+        third: which third of the parameter's rows it is; None if it is all of it.
     """
 
-    part: str
     name: str
-    layer: int | None = None
+    parameter: Tensor
+    third: int | None = None
+
+    @property
+    def weights(self) -> Tensor:
+        """A view of the weights."""
+        return self._cut(self.parameter.detach())
+
+    @property
+    def gradient(self) -> Tensor:
+        """Their gradient, zeros if there is none."""
+        gradient = self.parameter.grad  # None where it is frozen
+        return torch.zeros_like(self.weights) if gradient is None else self._cut(gradient)
+
+    def _cut(self, whole: Tensor) -> Tensor:
+        return whole if self.third is None else whole.chunk(3)[self.third]
+
+
+def matrices_of(model: Model) -> Iterator[Matrix]:
+    """Yield all weight matrices of a model, those of one name from the first layer to the last."""
+    encoder, decoder = model.encoder, model.decoder
+    yield Matrix("encoder.W_E", encoder.patch_embed.proj.weight)
+    if encoder.config.pos_embed == "learned":
+        yield Matrix("encoder.pos_embed", encoder.pos_embed)
+    if isinstance(encoder.head, nn.Linear):
+        yield Matrix("encoder.head", encoder.head.weight)
+    blocks = [("encoder", block) for block in encoder.blocks]
+    if decoder is not None:
+        yield Matrix("decoder.embed", decoder.embed.weight)
+        yield Matrix("decoder.pred", decoder.pred.weight)
+        blocks += [("decoder", block) for block in decoder.blocks]
+    for part, block in blocks:
+        assert isinstance(block, Block)
+        if block.attn.qkv is not None:
+            for third, name in enumerate(("W_Q", "W_K", "W_V")):
+                yield Matrix(f"{part}.{name}", block.attn.qkv.weight, third)
+        for name, key in {"W_O": "attn.proj", "fc1": "mlp.fc1", "fc2": "mlp.fc2"}.items():
+            yield Matrix(f"{part}.{name}", block.get_parameter(f"{key}.weight"))
+
+
+# ---- During training -------------------------------------------------------------------------------------------------
+
+
+def is_recorded(step: int, every: int, total: int) -> bool:
+    """Return whether a step (1 to `total`) is recorded: each `every`-th, the last, and early 1, 2, 4, 8, ...; 0: none."""
+    at_first = step < every and step & (step - 1) == 0  # a power of two has one bit
+    return every > 0 and (at_first or step % every == 0 or step == total)
+
+
+class DynamicsRecorder(Callback):
+    """Records the dynamics of a model's matrices while it trains; uses no random numbers and changes nothing.
+
+    Measurements stay on the device until the file is written: no step waits for them.
+
+    Args:
+        model: its weights, at the start of training, are copied.
+        every: steps between two records (see `is_recorded`).
+        total: steps of the whole run.
+        path: dynamics.jsonl, written with each saved state.
+    """
+
+    name = "dynamics"
+
+    def __init__(self, model: Model, every: int, total: int, path: Path):
+        self._matrices = list(matrices_of(model))
+        self._every, self._total, self._path = every, total, path
+        self._first = [matrix.weights.clone() for matrix in self._matrices]
+        self._gradients: list[Tensor] = []  # norms at the current step
+        self._pending: list[tuple[int, Tensor]] = []  # steps, and (quantities, matrices) on the device
+        self._lines: list[str] = []  # of the file
+
+    def on_start(self, run: Run) -> None:
+        """Read the records of an interrupted run, without those of steps that are about to be repeated."""
+        self._lines = [json.dumps(record) for record in read_metrics(self._path) if record["step"] <= run.step]
+
+    @torch.no_grad()
+    def on_gradient(self, step: int) -> None:
+        """Measure the gradient, if this step is recorded."""
+        if is_recorded(step, self._every, self._total):
+            self._gradients = [torch.linalg.vector_norm(matrix.gradient) for matrix in self._matrices]
+
+    @torch.no_grad()
+    def on_step(self, run: Run, done: Step) -> None:
+        """Measure how far the weights have moved, if this step is recorded."""
+        if is_recorded(done.step, self._every, self._total):
+            norm, pairs = torch.linalg.vector_norm, zip(self._matrices, self._first, strict=True)
+            drift = [norm(matrix.weights - first) / norm(first) for matrix, first in pairs]
+            self._pending.append((done.step, torch.stack([torch.stack(self._gradients), torch.stack(drift)])))
+
+    def on_save(self) -> None:
+        """Write the records so far; waits for the device."""
+        for step, measured in self._pending:
+            record: dict[str, Any] = {"step": step}
+            for quantity, values in zip(QUANTITIES, measured.tolist(), strict=True):
+                record[quantity] = {}
+                for matrix, value in zip(self._matrices, values, strict=True):
+                    record[quantity].setdefault(matrix.name, []).append(value)
+            self._lines.append(json.dumps(record))
+        self._pending.clear()
+        write_text(self._path, "".join(f"{line}\n" for line in self._lines))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the initial weights."""
+        return {"first": [first.cpu() for first in self._first]}
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Continue from the `state_dict` of a recorder of the same model.
+
+        Raises:
+            StateError: the run began without a recorder, or with an earlier version's.
+        """
+        if state is None:
+            raise StateError(
+                "run.dynamics_every: the run started without it, so its first weights are unknown; leave it out"
+            )
+        if "recorded" in state:
+            began = "the run began with an earlier version, which recorded other quantities"
+            raise StateError(f"run.dynamics_every: {began}; set it to 0")
+        self._first = [first.to(own.device) for first, own in zip(state["first"], self._first, strict=True)]
+
+
+# ---- Afterwards ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Dynamics:
-    """The records of a training run: row i was recorded at step `steps[i]`. Norms are Frobenius norms.
+    """The records of a training run: row i was recorded at step `steps[i]`.
 
     Attributes:
         steps: int64 (records,), from 1.
-        matrices: that were recorded.
-        recorded: float32 arrays by name.
-            Per matrix (records, matrices): gradient_norm, of the whole batch's gradient before clipping; update_ratio,
-            |W after - W before| / |W before| of that one step; and of the weights after it: drift, |W - W0| / |W0| where W0
-            is the matrix at the start; cosine, of the angle between W and W0; stable_rank. Values relative to a matrix of
-            zeros are not finite.
-            Per part, e.g. "encoder": encoder.products (records, layers, h), `product_drift` per head;
-            encoder.bias_gradients and encoder.bias_norms (records, layers, 3), of the biases of queries, keys and values.
-            The keys' bias adds the same to all logits of a query, which softmax cancels: its gradient is 0, and the record is
-            rounding, unless queries and keys are normalised (`qk_norm`).
+        recorded: by quantity, and by the name of a matrix with its part ("encoder.W_Q"): (records, layers). gradient_norm is
+            the Frobenius norm of the whole batch's gradient before clipping; drift is |W - W0| / |W0| after the step, where
+            W0 is the matrix at the start: not finite if that is zero.
     """
 
     steps: Tensor
-    matrices: tuple[Matrix, ...]
-    recorded: dict[str, Tensor]
+    recorded: dict[str, dict[str, Tensor]]
 
     def of(self, quantity: str, name: str, part: str = "encoder") -> Tensor:
         """Return a quantity of all matrices of one name, from the first layer to the last: (records, layers).
@@ -72,119 +190,33 @@ class Dynamics:
         """
         if quantity not in QUANTITIES:
             raise DynamicsError(f"no quantity of a matrix is called {quantity!r}; choose from {', '.join(QUANTITIES)}")
-        return self.recorded[quantity][:, places(self.matrices, name, part)]
-
-    def frozen(self, name: str, part: str = "encoder") -> Tensor:
-        """Return in which layers the matrix of this name never got a gradient: bool (layers,).
-
-        Raises:
-            DynamicsError: there is no such matrix.
-        """
-        return (self.of("gradient_norm", name, part) == 0).all(0)
+        found = self.recorded[quantity]
+        if f"{part}.{name}" not in found:
+            raise DynamicsError(f"no matrix {name!r} was recorded in the {part}; there are {', '.join(sorted(found))}")
+        return found[f"{part}.{name}"]
 
     def names(self, part: str = "encoder") -> set[str]:
         """Return the names of the matrices of a part."""
-        return {matrix.name for matrix in self.matrices if matrix.part == part}
-
-
-def places(matrices: Sequence[Matrix], name: str, part: str) -> list[int]:
-    """Return the indices of the matrices of one name among `matrices`, from the first layer to the last.
-
-    Raises:
-        DynamicsError: there are none.
-    """
-    found = {matrix.layer or 0: at for at, matrix in enumerate(matrices) if (matrix.part, matrix.name) == (part, name)}
-    if not found:
-        there = ", ".join(sorted({f"{matrix.part} {matrix.name}" for matrix in matrices}))
-        raise DynamicsError(f"no matrix {name!r} was recorded in the {part}; it has {there}")
-    return [found[layer] for layer in sorted(found)]
-
-
-def stable_rank(matrices: Tensor) -> Tensor:
-    """Return |W|_F^2 / |W|_2^2: over how many directions a matrix is spread, 1 to its rank (Rudelson & Vershynin 2007).
-
-    |W|_2^2 is the largest eigenvalue of the Gram matrix W W^T or W^T W. Its 4096th power (twelve squarings), scaled to trace
-    1, is the projection onto the eigenvector, up to rounding; eigenvalues within a 4096th of the largest contribute too, and
-    the result is within 0.2%. torch's own eigenvalues are as fast on a CPU, but would wait for a GPU.
-
-    Args:
-        matrices: (n, rows, columns).
-
-    Returns:
-        (n,); nan for a matrix of zeros.
-    """
-    gram = matrices @ matrices.mT if matrices.shape[1] <= matrices.shape[2] else matrices.mT @ matrices
-    power = gram / _trace(gram)
-    for _ in range(SQUARINGS):
-        power = power @ power
-        power = power / _trace(power)
-    return (_trace(gram) / _trace(power @ gram)).flatten()
-
-
-def product_drift(query: Tensor, key: Tensor, first_query: Tensor, first_key: Tensor) -> Tensor:
-    """Return |P - P0| / |P0| of P = W_Q W_K^T per head: how far the product moves, on which the logits depend.
-
-    W_Q and W_K alone are not determined: W_Q A and W_K A^-T have the same product for every invertible A (d, d), so each
-    can move without effect. P - P0 is (W_Q - W0_Q) W_K^T + W0_Q (W_K - W0_K)^T, a product of (D, 2d) and (2d, D): rounding
-    does not swallow small movements, and the norm needs no (D, D).
-
-    Args:
-        query, key: (..., d, D), a head's columns of W_Q and W_K, transposed.
-        first_query, first_key: likewise, at the start of training.
-
-    Returns:
-        (...).
-    """
-    left = torch.cat([query - first_query, first_query], dim=-2)  # (..., 2d, D)
-    right = torch.cat([key, key - first_key], dim=-2)
-    moved = _product_square(left, right).clamp(min=0)  # rounding may make it negative if the two parts cancel
-    return (moved / _product_square(first_query, first_key)).sqrt()
-
-
-def _product_square(left: Tensor, right: Tensor) -> Tensor:
-    """Return |A^T B|_F^2 = <A A^T, B B^T>: A and B (..., r, D) -> (...)."""
-    return ((left @ left.mT) * (right @ right.mT)).sum((-2, -1))
-
-
-def _trace(matrices: Tensor) -> Tensor:
-    """Return the traces: (n, m, m) -> (n, 1, 1)."""
-    return matrices.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
-
-
-def write_dynamics(path: Path, dynamics: Dynamics) -> None:
-    """Write the records for `read_dynamics`, whole or not at all."""
-    names = [[matrix.part, matrix.name, matrix.layer] for matrix in dynamics.matrices]
-    about = json.dumps({"format": FORMAT, "matrices": names})  # one entry: safetensors writes several in any order
-    content = save({"steps": dynamics.steps} | dynamics.recorded, metadata={"dynamics": about})
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
+        return {name.removeprefix(f"{part}.") for name in self.recorded["drift"] if name.startswith(f"{part}.")}
 
 
 def read_dynamics(path: str | Path) -> Dynamics:
-    """Read the dynamics.safetensors of a run.
+    """Read the dynamics.jsonl of a run.
 
     Raises:
         DynamicsError: the file is missing, damaged or of another kind.
     """
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            recorded = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
-    except OSError as error:
-        raise DynamicsError(f"cannot read {path}: {one_line(error.strerror or str(error))}") from error
-    except SafetensorError as error:
-        raise DynamicsError(f"{path} is damaged, or not a safetensors file: {one_line(str(error))}") from error
-    if "dynamics" not in metadata:
+        lines = read_metrics(Path(path))
+    except RunError as error:
+        raise DynamicsError(str(error)) from error
+    if not lines:
         raise DynamicsError(f"{path} holds no dynamics; a run with run.dynamics_every writes some")
     try:
-        about = json.loads(metadata["dynamics"])
-        if about["format"] != FORMAT:
-            raise DynamicsError(f"{path} is of the format {about['format']!r}; this version reads {FORMAT}")
-        matrices = tuple(Matrix(part, name, layer) for part, name, layer in about["matrices"])
-        steps = recorded.pop("steps")
-        sizes = [recorded[name].shape[1] for name in QUANTITIES]
-    except (LookupError, TypeError, ValueError) as error:
-        raise DynamicsError(f"{path} is damaged: {type(error).__name__}: {one_line(str(error))}") from error
-    if set(sizes) != {len(matrices)} or {len(values) for values in recorded.values()} != {len(steps)}:
-        raise DynamicsError(f"{path} is damaged: its tensors do not fit together")
-    return Dynamics(steps, matrices, recorded)
+        recorded = {
+            quantity: {name: torch.tensor([line[quantity][name] for line in lines]) for name in lines[0][quantity]}
+            for quantity in QUANTITIES
+        }
+        return Dynamics(torch.tensor([line["step"] for line in lines]), recorded)
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise DynamicsError(f"{path} is damaged: {type(error).__name__}: {error}") from error

@@ -95,7 +95,7 @@ def figure_of_dynamics(dynamics: Dynamics, about: str = "", dark: bool = False) 
         dynamics.steps,
         courses,
         "How strongly each matrix is trained, and how far it moves",
-        f"{about}encoder, mean over layers · layer by layer, and more: dynamics.safetensors",
+        f"{about}encoder, mean over layers · layer by layer: dynamics.jsonl",
         dark=dark,
     )
 

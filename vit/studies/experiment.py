@@ -36,11 +36,11 @@ from vit.patches import patchify
 from vit.runs import read_mapping
 from vit.studies import StudyConfig
 from vit.studies.results import Seeds, StudyError, seeds
-from vit.training.callbacks import Callback, Progress
+from vit.training.callbacks import Progress
 from vit.training.freeze import freeze
 from vit.training.initial import initial_model
-from vit.training.loop import Step, train_and_save
-from vit.training.run import Run, find_state, restore, setup
+from vit.training.loop import train_and_save
+from vit.training.run import find_state, restore, setup
 from vit.training.run_folder import RunFolder
 
 # --- arms: models that differ in one thing each, from the same seeds, on the same data, with the same budget ----------------
@@ -161,11 +161,6 @@ class Trained:
         """Return the trained model's loss on all test images, with its baselines."""
         mask, images = self.config.mask, self.data.test.images
         return score_reconstruction(self.model, images, self.prepare, mask.kind, mask.ratio, self.compute)
-
-    @cached_property
-    def halfway(self) -> MaskedAutoencoder:
-        """The model after half of its steps."""
-        return cast(MaskedAutoencoder, load_model(self.folder / "halfway")).to(self.compute.device).eval()
 
     @cached_property
     def scores(self) -> dict[str, float]:
@@ -356,18 +351,7 @@ def _train(config: Config, data: Dataset, folder: Path, start: Callable[[MaskedA
         restore(run, state)
     if run.step == 0 and start is None:
         run.save_model(initial)
-    run.callbacks += [Progress(run), _Halfway(folder / "halfway")]
+    run.callbacks.append(Progress(run))
     train_and_save(run, run_folder.checkpoints)
     run.save_model(folder)
     write_json(folder / "learned.json", {"seconds": run.seconds, "steps": run.step})
-
-
-class _Halfway(Callback):
-    """Keeps the weights after half of the steps."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-
-    def on_step(self, run: Run, done: Step) -> None:
-        if done.step == max(run.total_steps // 2, 1):
-            run.save_model(self.folder)

@@ -1,7 +1,7 @@
 """One loss, one backward pass: does it reach every matrix, how far does each move, and which could as well stand still?
 
-The first table gives the gradient of the masked loss in each matrix of the encoder, at three moments of training, and how far
-the matrix has moved, all relative to the size of the matrix. W_Q and W_K choose where a token looks, W_V and W_O what it takes
+The first table gives the gradient of the masked loss in each matrix of the encoder, before and after training, and how far the
+matrix has moved, all relative to the size of the matrix. W_Q and W_K choose where a token looks, W_V and W_O what it takes
 along: the second table compares these two pairs. AdamW divides each number's gradient by its usual size, so that even a weak
 gradient moves a matrix. The bias of the keys shows the size of rounding alone: its gradient is zero, because softmax cancels
 what it adds to the logits of a query. The last table gives the price of freezing one matrix at its random start; a difference
@@ -15,19 +15,24 @@ decoder, and its neighbours learn to compensate.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from copy import deepcopy
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from vit.encoder import eval_mode
 from vit.figures.measures import Panel, arms_figure
 from vit.figures.style import Figure
-from vit.studies.analysis.gradients import drift, masked_gradients, sizes, weights_by_name
+from vit.interpret.dynamics import Matrix, matrices_of
+from vit.mae import MaskedAutoencoder
+from vit.masking import Mask
 from vit.studies.experiment import USUAL, Experiment, Trained
 from vit.studies.results import Results, Table, seeds
 
 FROZEN = ("W_E frozen", "W_Q frozen", "W_K frozen", "W_V frozen", "W_O frozen", "MLP frozen")
-MOMENTS = ("at the start", "halfway", "at the end")
+MOMENTS = ("at the start", "at the end")
 BY_LAYER = ("W_Q", "W_K", "W_V", "W_O", "MLP")
 MATRICES = ("W_E", "positions", *BY_LAYER)
 BIASES = ("b_Q", "b_K", "b_V")
@@ -73,19 +78,42 @@ def study(experiment: Experiment) -> Results:
 
 def pull_of(models: list[Trained], images: int) -> Pull:
     """Measure what the masked loss of test images does to models, and what their training did."""
-    found: list[tuple[dict[str, Tensor], ...]] = []
+    found = []
     for one in models:
         ((inputs, mask),) = one.masked(one.inputs(images), images)
-        moments = (one.initial, one.halfway, one.model)
-        gradients = [masked_gradients(model, inputs, mask) for model in moments]
-        weights = [weights_by_name(model.encoder) for model in moments]
-        gradient, weight = (
-            {name: torch.stack([sizes(moment[name]) for moment in of]).cpu() for name in of[0]}
-            for of in (gradients, weights)
-        )
-        moved = {name: drift(weights[0][name], weights[-1][name]).cpu() for name in MATRICES}
-        found.append((gradient, weight, moved))
-    return Pull(*({name: torch.stack([one[name] for one in of]) for name in of[0]} for of in zip(*found, strict=True)))
+        start, end = (weights_and_gradients(model, inputs, mask) for model in (one.initial, one.model))
+        found.append({name: torch.stack([start[name], end[name]]) for name in start})
+    values = {name: torch.stack([one[name] for one in found]) for name in found[0]}  # (seeds, moments, 2, layers, n)
+    weight, gradient = ({name: size(of[:, :, at]) for name, of in values.items()} for at in (0, 1))
+    moved = {name: size(of[:, 1, 0] - of[:, 0, 0]) / weight[name][:, 0] for name, of in values.items()}
+    return Pull(gradient, weight, moved)
+
+
+def size(vectors: Tensor) -> Tensor:
+    """Return root mean squares: (..., n) -> (...)."""
+    return vectors.square().mean(-1).sqrt()
+
+
+def weights_and_gradients(model: MaskedAutoencoder, images: Tensor, mask: Mask) -> dict[str, Tensor]:
+    """Return an encoder's matrices and biases by name with the gradients of the masked loss, also where they are frozen.
+
+    Returns:
+        (2, layers, n) each: weights and gradients, flat. "MLP" joins both matrices; fixed positions are left out.
+    """
+    model = deepcopy(model).requires_grad_(True)
+    with eval_mode(model), torch.enable_grad():
+        model.loss(images, mask)[0].backward()
+    fused = [model.encoder.get_parameter(f"blocks.{layer}.attn.qkv.bias") for layer in range(len(model.encoder.blocks))]
+    biases = [Matrix(name, bias, third) for bias in fused for third, name in enumerate(BIASES)]
+    found: dict[str, list[Tensor]] = defaultdict(list)
+    for matrix in (*matrices_of(model), *biases):
+        name = matrix.name.removeprefix("encoder.")
+        found[name].append(torch.stack([matrix.weights, matrix.gradient]).flatten(1).cpu())
+    by_name = {name: torch.stack(layers, 1) for name, layers in found.items()}
+    by_name["MLP"] = torch.cat([by_name["fc1"], by_name["fc2"]], -1)
+    if "pos_embed" in by_name:
+        by_name["positions"] = by_name["pos_embed"]
+    return {name: by_name[name] for name in (*MATRICES, *BIASES) if name in by_name}
 
 
 def gradient_tables(pull: Pull, images: int) -> list[Table]:
