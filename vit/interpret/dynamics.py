@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vit.atomic import replacing
-from vit.errors import UserError, one_line
+from vit.errors import UserError
 
 FORMAT = "vit-patch-trainer/dynamics/1"
 QUANTITIES = ("gradient_norm", "update_ratio", "drift", "cosine", "stable_rank")
@@ -171,9 +171,9 @@ def read_dynamics(path: str | Path) -> Dynamics:
             metadata = file.metadata() or {}
             recorded = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
     except OSError as error:
-        raise DynamicsError(f"cannot read {path}: {one_line(error.strerror or str(error))}") from error
+        raise DynamicsError(f"cannot read {path}: {error.strerror or error}") from error
     except SafetensorError as error:
-        raise DynamicsError(f"{path} is damaged, or not a safetensors file: {one_line(str(error))}") from error
+        raise DynamicsError(f"{path} is damaged, or not a safetensors file: {error}") from error
     if "dynamics" not in metadata:
         raise DynamicsError(f"{path} holds no dynamics; a run with run.dynamics_every writes some")
     try:
@@ -184,7 +184,7 @@ def read_dynamics(path: str | Path) -> Dynamics:
         steps = recorded.pop("steps")
         sizes = [recorded[name].shape[1] for name in QUANTITIES]
     except (LookupError, TypeError, ValueError) as error:
-        raise DynamicsError(f"{path} is damaged: {type(error).__name__}: {one_line(str(error))}") from error
+        raise DynamicsError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     if set(sizes) != {len(matrices)} or {len(values) for values in recorded.values()} != {len(steps)}:
         raise DynamicsError(f"{path} is damaged: its tensors do not fit together")
     return Dynamics(steps, matrices, recorded)
