@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import signal
 import stat
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from tiny import full_disk, names
 
 from vit.atomic import replacing, write_json, write_text
-
-SIZE = 4_000_000
-KILLS = 10
 
 
 @pytest.mark.parametrize("old", ["old", None])
@@ -93,41 +85,6 @@ def test_json_comes_back_and_what_is_no_json_is_refused(tmp_path):
             write_json(path, bad)
     assert json.loads(path.read_text(encoding="utf-8")) == value
     assert names(tmp_path) == {"file.json"}
-
-
-WRITER = """
-import itertools, sys
-from pathlib import Path
-from vit.atomic import replacing
-
-path = Path(sys.argv[1])
-for number in itertools.count():
-    with replacing(path) as temporary:
-        temporary.write_bytes(bytes([number % 256]) * int(sys.argv[2]))
-    if number == 0:
-        print("begun", flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_kill_at_any_moment_leaves_the_old_file_or_the_new(tmp_path):
-    path = tmp_path / "file.bin"
-    draws = random.Random(0)
-    seen = set()
-    for _ in range(KILLS):
-        child = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(SIZE)], stdout=subprocess.PIPE)
-        try:
-            assert child.stdout.readline() == b"begun\n"
-            time.sleep(draws.uniform(0, 0.1))
-        finally:
-            child.send_signal(signal.SIGKILL)
-            child.wait()
-            child.stdout.close()
-        content = path.read_bytes()
-        assert len(content) == SIZE
-        assert content == content[:1] * SIZE
-        seen.add(content[0])
-    assert len(seen) > 1  # the kills came at different moments
 
 
 def test_a_full_disk_is_about_the_file_that_was_asked_for(tmp_path):

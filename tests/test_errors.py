@@ -27,6 +27,7 @@ def test_work_that_ends_well_gives_its_own_exit_code(capsys):
     [(UserError, 2), (ConfigError, 2), (DataError, 2), (StateError, 2), (RunFolderError, 2), (NonFiniteError, 1)],
 )
 def test_user_error_is_one_line_on_stderr_and_an_exit_code(kind, code, capsys):
+    assert str(kind("first\n  second\x1b[31m")) == "first second\\x1b[31m"
     assert exit_code_of("program", lambda: fail(kind("first\n  second\x1b[31m"))) == code
     out, err = capsys.readouterr()
     assert out == ""

@@ -134,12 +134,6 @@ def test_loss_is_the_mean_over_the_values_of_hidden_patches():
     assert torch.equal(masked_patch_loss(rounded, target, mask.mask), exact)
 
 
-def test_prediction_does_not_look_at_hidden_pixels():
-    model, (images, mask) = small_autoencoder(), small_batch()
-    hidden = mask.mask.view(3, 1, 4, 4).repeat_interleave(PATCH, 2).repeat_interleave(PATCH, 3) > 0
-    assert torch.equal(model(images.masked_fill(hidden, torch.nan), mask), model(images, mask))
-
-
 @pytest.mark.parametrize(
     ("pos_embed", "settings"),
     [("learned", dict(registers=2, layer_scale=0.1)), ("sincos", dict(class_token=False))],

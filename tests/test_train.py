@@ -223,13 +223,6 @@ def test_model_is_the_last_state_and_loads(whole):
 
 
 @pytest.mark.slow
-def test_config_of_a_run_runs_again_as_it_is(whole, place, run):
-    done = run(place, "--config", "runs/mine/config.yaml", "--out", "again", pictures=False)
-    assert done.code == 0, done.err
-    assert_same_run(place / "again", whole[0], pictures=False)
-
-
-@pytest.mark.slow
 def test_finished_run_resumed_is_finished_again(whole, place, run):
     shutil.copytree(whole[0], place / "finished")
     states = content(place / "finished" / "checkpoints")
@@ -456,14 +449,10 @@ def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path):
     folder = tmp_path / "runs" / "quickstart"
     assert {path.name for path in folder.iterdir()} - {".lock"} == PROMISED | DYNAMICS
     summary = json.loads((folder / "summary.json").read_text())
-    assert (summary["data"]["source"], summary["data"]["name"]) == ("scenes", "Scenes")
-    assert (summary["data"]["train_images"], summary["data"]["test_images"]) == (64, 64)
     warning = " ".join(done.err.split())
     assert warning.count("WARNING: ") == 1
     assert "Warning" not in warning
     assert summary["data"]["warning"] in warning
-    assert "CIFAR-10" in summary["data"]["warning"]
-    assert "Scenes" in done.out
 
 
 # --- classification --------------------------------------------------------------------------------------------------
@@ -519,16 +508,6 @@ def test_model_of_a_classification_is_the_average_in_its_last_state(classified, 
     assert all(torch.equal(value, state["model_ema"][name]) for name, value in loaded.state_dict().items())
     assert loaded.origin.normalize.mean == load_model(whole[0]).origin.normalize.mean
     assert not torch.equal(loaded.head.weight, state["model"]["head.weight"])
-
-
-@pytest.mark.slow
-def test_killed_classification_goes_on_exactly(classified, place, run):
-    killed = run(place, *CLASSIFY, "--out", "killed_classes", before=at_step(2 * EPOCH + 2, "SIGKILL"))
-    assert killed.code == -signal.SIGKILL
-    resumed = run(place, "--out", "killed_classes", "--resume", pictures=False)
-    assert resumed.code == 0, resumed.err
-    assert f"from step {SAVE_EVERY}" in resumed.out
-    assert_same_run(place / "killed_classes", classified[0], pictures=False)
 
 
 IMPOSSIBLE = {  # before the data is loaded, as it is, and where the model is built

@@ -19,6 +19,9 @@ class UserError(Exception):
 
     exit_code = 2
 
+    def __init__(self, message: str):
+        super().__init__(one_line(message))  # file names and other libraries' messages may have several
+
 
 def exit_code_of(program: str, work: Callable[[], int]) -> int:
     """Do `work` and return its exit code; errors that the user can fix become one line on stderr.
@@ -29,7 +32,7 @@ def exit_code_of(program: str, work: Callable[[], int]) -> int:
     try:
         return work()
     except UserError as error:
-        print(f"{program}: error: {one_line(str(error))}", file=sys.stderr)
+        print(f"{program}: error: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

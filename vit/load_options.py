@@ -17,7 +17,7 @@ class CheckpointError(UserError):
     """A checkpoint that cannot be used; the message is one line: what, where, what to do."""
 
     def __init__(self, message: str):
-        line = one_line(message)  # other libraries' messages may have several
+        line = one_line(message)
         super().__init__(line if len(line) <= 1000 else f"{line[:700]} ... {line[-300:]}")  # names may be of any length
 
 

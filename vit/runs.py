@@ -164,7 +164,7 @@ def read_mapping(path: Path, error: type[UserError] = RunError) -> dict[str, Any
         content = path.read_text(encoding="utf-8")
         value = yaml.safe_load(content) if path.suffix == ".yaml" else read_json(content)
     except (ValueError, RecursionError, yaml.YAMLError) as problem:
-        raise error(f"{path} is damaged: {one_line(str(problem))}") from problem
+        raise error(f"{path} is damaged: {problem}") from problem
     if not isinstance(value, dict):
         raise error(f"{path} is damaged: keys and values are expected")
     return value
@@ -226,7 +226,7 @@ def read_sample_images(path: Path) -> SampleImages:
         if images.dtype != torch.uint8 or images.ndim != 4 or len(samples.labels) != len(images):
             raise ValueError("images with a label each are expected")
     except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {one_line(str(error))}; remove it to go on without it") from error
+        raise RunError(f"{path} cannot be read: {error}; remove it to go on without it") from error
     return samples
 
 

@@ -108,7 +108,7 @@ def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[s
                 raise ConfigError(f"{key}: {RENAMED[key]}")
             if option.startswith("--") and key.count(".") > 1:  # the parser takes it for a part of a setting
                 whole = ".".join(key.split(".")[:2])
-                raise ConfigError(f"{one_line(key)}: no such setting; {one_line(whole)} is one, without parts")
+                raise ConfigError(f"{key}: no such setting; {whole} is one, without parts")
         files = [str(config_file(name)) for name in files]
         for path in files:
             check_file(Path(path), sections)
@@ -130,7 +130,7 @@ def _reason(message: str, sections: dict[str, type]) -> str:
         hint = get_type_hints(sections[section])[name]
         types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         allowed = in_words([kind for kind in types if kind is not NoneType], TYPES, show=repr)
-        return one_line(f"{section}.{name}: {value!r} cannot be used; {allowed}")
+        return f"{section}.{name}: {value!r} cannot be used; {allowed}"
     message = one_line(message).replace("Parser key ", "").replace("typing.", "")
     words = r"unrecognized arguments: --([\w.]+)|Group '(\w+)' does not accept option '(\w+)'"
     if unknown := re.search(words, message):
@@ -208,7 +208,7 @@ def check_file(path: Path, sections: Collection[str]) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config: cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"config: {path} is not YAML: {one_line(str(error))}") from error
+        raise ConfigError(f"config: {path} is not YAML: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"config: {path} is nested too deep; settings go in sections as `key: value`") from error
     if tree is None:

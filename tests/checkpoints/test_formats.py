@@ -456,7 +456,6 @@ def test_other_families_are_refused_by_name(name, family):
         model = timm.create_model(name, pretrained=False, **shallow)
     with pytest.raises(CheckpointError, match=family) as error:
         load_model(model.state_dict())
-    assert "\n" not in str(error.value)
     assert "allow" not in str(error.value)
 
 

@@ -122,6 +122,5 @@ def test_mistakes_of_many_classes_are_written_as_the_cells_that_have_some(classe
 def test_logits_that_are_not_finite_are_not_judged(bad):
     logits = torch.zeros(5, 2)
     logits[3, 1] = bad
-    with pytest.raises(EvaluationError, match="nan or infinite") as caught:
+    with pytest.raises(EvaluationError, match="nan or infinite"):
         classification_metrics(logits, torch.zeros(5, dtype=torch.long))
-    assert "\n" not in str(caught.value)

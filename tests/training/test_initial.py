@@ -186,9 +186,8 @@ def test_checkpoint_that_lacks_a_part_of_its_decoder_is_refused(tmp_path):
     state, settings = load_file(tmp_path / "model.safetensors"), json.loads((tmp_path / "config.json").read_text())
     del state["decoder.mask_token"]
     write_weights(tmp_path, state, settings)
-    with pytest.raises(CheckpointError, match=r"decoder\.mask_token") as caught:
+    with pytest.raises(CheckpointError, match=r"decoder\.mask_token"):
         begin(config("reconstruct", tmp_path))
-    assert "\n" not in str(caught.value)
 
 
 # --- the architecture of the checkpoint --------------------------------------------------------------------------------

@@ -12,11 +12,8 @@ import torch
 from tiny import RECONSTRUCT, assert_same, changed, dataset
 from torch import Tensor
 
-import vit.config
 import vit.data.draws
 import vit.device
-import vit.training.initial
-import vit.training.run
 from vit.atomic import write_json
 from vit.checkpoints import load_model, save_model
 from vit.config import Config, ConfigError
@@ -26,7 +23,6 @@ from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Validation
 from vit.training.distributed import Distributed
 from vit.training.loop import train_and_save, train_steps
-from vit.training.objectives import objective_class
 from vit.training.run import Run, find_state, restore, setup
 from vit.training.state import StateError, load_state, save_state, saved_states, state_path
 
@@ -161,49 +157,6 @@ def test_images_that_exchange_patches_are_refused_among_several_processes(monkey
     monkeypatch.setattr(Distributed, "broadcast_from_main", lambda dist, make: make())
     with pytest.raises(ConfigError, match=r"^augment\.shuffle: [^\n]* one process$"):
         setup(changed(CONFIG, augment={"shuffle": "across"}), dataset(), Distributed(0, 2))
-
-
-# --- what somebody adds ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def centre(monkeypatch) -> Config:
-    """Settings of an objective registered here: each image's features against a moving mean, kept in a buffer."""
-
-    class Centre(objective_class("reconstruct")):
-        def __init__(self, model, config, data):
-            super().__init__(model, config, data)
-            self.register_buffer("mean", torch.zeros(16))
-            self.seen = torch.zeros(16)
-            self.compares_images = True
-
-        def forward(self, images, targets, draws):
-            loss, _ = super().forward(images, targets, draws)
-            features = self.model.encoder(images, None, draws.drop_path).mean((0, 1))  # drop path draws nothing itself
-            self.seen = features.detach()
-            distance = (features - self.mean).square().mean()
-            return loss + distance, {"distance": distance}
-
-        def after_step(self, step):
-            self.mean.lerp_(self.seen, 1 / step)
-
-    info = vit.config.OBJECTIVES["reconstruct"]
-    monkeypatch.setitem(vit.config.OBJECTIVES, "centre", info)
-    for module in (vit.training.run, vit.training.initial):
-        monkeypatch.setattr(module, "objective_class", lambda name: {"centre": Centre}[name])
-    return changed(CONFIG, train={"objective": "centre"}, run={"grad_accum_steps": 1})
-
-
-def test_new_objective_trains_and_its_state_is_saved_and_restored(centre, tmp_path):
-    assert_resumes(centre, [4, 8], tmp_path)
-    whole, resumed = begin(centre), begin(centre, tmp_path)
-    metrics = [step.metrics for step in train_steps(whole)]
-    assert all({"loss", "distance"} < set(line) for line in metrics)
-    assert metrics[0]["distance"] > 0
-    assert whole.objective.mean.abs().max() > 0
-    assert torch.equal(load_state(state_path(tmp_path, 8))["objective"]["mean"], resumed.objective.mean)
-    assert not torch.equal(resumed.objective.mean, whole.objective.mean)
-    assert not torch.equal(resumed.objective.mean, begin(centre).objective.mean)
 
 
 # --- which state -----------------------------------------------------------------------------------------------------

@@ -118,7 +118,6 @@ def test_latest_state_is_the_newest_that_is_whole(tmp_path):
         load_latest_state(tmp_path)
     assert str(newest) in str(caught.value)
     assert str(oldest) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 # --- what is kept ----------------------------------------------------------------------------------------------------

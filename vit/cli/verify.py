@@ -8,7 +8,6 @@ from pathlib import Path
 
 from vit.cli.options import POSITIONAL, read_options
 from vit.config import Section
-from vit.errors import one_line
 from vit.runs import RunError, RunFiles, check_manifest
 
 
@@ -30,7 +29,7 @@ def run(argv: Sequence[str]) -> int:
     files = RunFiles(options.run)
     if not files.manifest.is_file():
         ways = "runs write it at their end, but earlier versions did not"
-        raise RunError(f"{one_line(str(options.run))} has no manifest.json: {ways}")
+        raise RunError(f"{options.run} has no manifest.json: {ways}")
     problems = check_manifest(options.run)
     print("\n".join(problems) or f"{len(files.kept)} files are unchanged since the run ended")
     return 1 if problems else 0

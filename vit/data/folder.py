@@ -118,7 +118,7 @@ def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[Im
     test = _list_images(root, present[1], notes)
     unknown = sorted({file.class_name for file in test} - {file.class_name for file in train})
     if unknown:
-        what = f"a class folder {one_line(unknown[0])}" if unknown[0] else "no class folders"
+        what = f"a class folder {unknown[0]}" if unknown[0] else "no class folders"
         raise DataError(f"{root / present[1]}: has {what}, unlike {root / 'train'}; both need the same classes")
     return {"train": train, present[1]: test}
 
@@ -184,8 +184,7 @@ def _find_images(folder: Path) -> tuple[list[tuple[Path, os.stat_result]], Count
             else:
                 others[PurePath(entry.name).suffix.lower() or "without a suffix"] += not entry.name.startswith(".")
     except OSError as error:
-        where = one_line(str(error.filename or folder))
-        raise DataError(f"{where}: {error.strerror or error}; make the folder readable") from error
+        raise DataError(f"{error.filename or folder}: {error.strerror or error}; make the folder readable") from error
     if not images:
         raise DataError(f"{folder}: no images; searched it and its subfolders for {' '.join(EXTENSIONS)}")
     return images, others

@@ -115,12 +115,12 @@ def load_hf(config: DataConfig, image_size: tuple[int, int], prepared: Preparati
         ways = (
             "set data.root to a data set's name on the Hugging Face hub, or to a folder that save_to_disk has written"
         )
-        raise DataError(f"{one_line(root)}: cannot be loaded ({reason}); {ways}") from error
+        raise DataError(f"{root}: cannot be loaded ({reason}); {ways}") from error
     if not isinstance(found, Mapping):
         return load_datasets(found, None, config, image_size, root, cached=True, prepared=prepared)
     others = [found[name] for name in HELD_OUT if name in found]
     if "train" not in found and len(found) > 1:
-        raise DataError(f"{one_line(root)}: has no split train, only {', '.join(map(str, found))}; rename one")
+        raise DataError(f"{root}: has no split train, only {', '.join(map(str, found))}; rename one")
     train = found["train"] if "train" in found else next(iter(found.values()))
     others = [part for part in others if part is not train]
     labelled = [part for part in others if max(_labels(part, columns_of(part)[1]), default=-1) >= 0]

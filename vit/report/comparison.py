@@ -64,7 +64,7 @@ def read_finished(folder: Path) -> FinishedRun:
             seeds += f" (subset {settings['data.subset_seed']})"
         return FinishedRun(record, identity, seeds, _figures(record))
     except WRONG_VALUES as error:
-        raise ComparisonError(f"{folder} cannot be read: {type(error).__name__}: {one_line(str(error))}") from error
+        raise ComparisonError(f"{folder} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _figures(record: RunRecord) -> dict[str, float]:
@@ -182,7 +182,7 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path, hours: bool = False) -> N
             try:
                 lines, on = (_over_hours if hours else _over_epochs)(run.record, series)
             except WRONG_VALUES as error:
-                found = f"{type(error).__name__}: {one_line(str(error))}"
+                found = f"{type(error).__name__}: {error}"
                 raise ComparisonError(f"{run.record.files.path} cannot be drawn: {found}") from error
             tested.append(on)
             target = _target(run.record) if len(_targets(runs)) > 1 else ""

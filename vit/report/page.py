@@ -20,7 +20,7 @@ from jinja2 import UndefinedError
 from vit import __version__
 from vit.atomic import write_text
 from vit.config import OBJECTIVES, PRESETS, Config, DataConfig
-from vit.errors import UserError, one_line
+from vit.errors import UserError
 from vit.evaluate.classification import read_confusion
 from vit.figures import confusion_figure, reliability_figure, why_not_drawn
 from vit.figures.document import data_uri, render_page
@@ -70,7 +70,7 @@ def write_report(path: Path, out: Path) -> int:
     try:
         page = report_page(record, out)
     except (*WRONG_VALUES, UndefinedError) as error:  # of another version, or edited
-        found = f"{type(error).__name__}: {one_line(str(error))}"
+        found = f"{type(error).__name__}: {error}"
         raise ReportError(f"{path}: its files are not as this version writes them ({found})") from error
     write_text(out, page)
     return len(page.encode())
