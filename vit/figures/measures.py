@@ -134,16 +134,16 @@ def layers_figure(
     room = (width - 0.4) / columns - 0.6  # inches for a title
     most = max(len(wrapped(panel.title, room * 72, 9)) for panel in panels)
     # One legend, below all panels, for what they share.
-    keys = [dots] if dots else []
+    marks = [dots] if dots else []
     first = panels[0]
     names: list[str] = []
     if len(panels) > 1 and all(list(panel.values) == list(first.values) for panel in panels):
-        names = [*first.values, *keys] if len(first.values) + len(keys) > 1 else []
+        names = [*first.values, *marks] if len(first.values) + len(marks) > 1 else []
         if all(list(panel.lines) == list(first.lines) for panel in panels):
             names += first.lines
     across = legend_columns(names, width - 0.3) if names else 1
     below = 0.17 * -(-len(names) // across) + 0.12 if names else 0.0
-    own = [[name for name in (*panel.values, *keys, *panel.lines) if name not in names] for panel in panels]
+    own = [[name for name in (*panel.values, *marks, *panel.lines) if name not in names] for panel in panels]
     own = [of if len(names) + len(of) > 1 else [] for of in own]
     across_panel = min(legend_columns(of, room) for of in own if of) if any(own) else 1
     keys = 0.17 * max(-(-len(of) // across_panel) for of in own)
