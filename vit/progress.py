@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sized
-from typing import TypeVar
+from typing import Any, TextIO, TypeVar
 
 from tqdm import tqdm
 
@@ -14,58 +13,55 @@ SECONDS_BETWEEN_LINES = 15.0
 T = TypeVar("T")
 
 
-def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "") -> Tracked[T]:
+class Lines:
+    """A stream, e.g. a file or pipe, on which each state of a bar is a line."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Write `text` without what moves a terminal's cursor, unless nothing is left."""
+        if line := text.strip():
+            print(line, file=self._stream, flush=True)
+
+    def flush(self) -> None:
+        """Do nothing: each line has been flushed."""
+
+
+def progress_bar(stream: TextIO, line: str, **options: Any) -> tqdm[Any]:
+    """Return a bar on a terminal; on any other stream, one that writes lines, seldom, and none for quick work.
+
+    Args:
+        stream: where to write.
+        line: what a line shows, as tqdm's `bar_format`.
+        options: tqdm's, for a terminal.
+    """
+    if stream.isatty():
+        return tqdm(file=stream, dynamic_ncols=True, **options)
+    pause = SECONDS_BETWEEN_LINES
+    rare = dict(delay=pause, mininterval=pause, miniters=0, smoothing=0, leave=False, bar_format=line)
+    return tqdm(file=Lines(stream), **options | rare)  # type: ignore[call-overload]
+
+
+def work_bar(what: str, total: int | None, unit: str = " steps") -> tqdm[Any]:
+    """Return a bar on stderr that disappears when it is closed, for work of `total` parts, or of any number; see `track`."""
+    count, left = ("{n:,}/{total:,}", "  {remaining} left") if total else ("{n:,}", "")
+    line = f"{{desc}}  {count}{unit}  {{elapsed}} elapsed{left}"
+    return progress_bar(sys.stderr, line, desc=what, total=total, unit=unit, leave=False)
+
+
+def track(items: Iterable[T], what: str, total: int | None = None, unit: str = " steps") -> Iterator[T]:
     """Yield `items`, with a bar on stderr that disappears at the end; in a file or pipe, with a line now and then.
 
-    Both show the time elapsed and, if the number of items is known, the time left.
+    Both show the time elapsed and, if the number of items is known, the time left. An item is done when the next is requested.
 
     Args:
         items: one per step of the work.
         what: the work, in a word or two.
         total: number of items, if `items` has no length.
-        unit: the items' unit, e.g. " images"; by default " steps".
+        unit: the items' unit, e.g. " images".
     """
-    return Tracked(items, what, len(items) if total is None and isinstance(items, Sized) else total, unit or " steps")
-
-
-class Tracked(Iterator[T]):
-    """The items of `track`; an item is done when the next one is requested."""
-
-    def __init__(self, items: Iterable[T], what: str, total: int | None, unit: str):
-        self._items, self._what, self._total, self._unit = iter(items), what, total, unit
-        self._bar = None
-        if sys.stderr.isatty():
-            self._bar = tqdm(desc=what, total=total, leave=False, unit=unit, dynamic_ncols=True)
-        self._count = -1  # items done; -1 before the first is requested
-        self._began = self._shown = 0.0
-
-    def __next__(self) -> T:
-        """Return the next item; close the bar after the last."""
-        self._count += 1
-        if self._count == 0:
-            self._began = self._shown = time.monotonic()
-        elif self._bar is not None:
-            self._bar.update()
-        else:
-            self.pulse()
-        try:
-            return next(self._items)
-        except BaseException:
-            if self._bar is not None:
-                self._bar.close()
-            raise
-
-    def pulse(self) -> None:
-        """Show, if it is time to, that the work continues within a long item."""
-        if self._bar is not None:
-            self._bar.update(0)
-            return
-        now = time.monotonic()
-        if now - self._shown < SECONDS_BETWEEN_LINES:
-            return
-        self._shown, gone = now, now - self._began
-        text = f"{self._what}  {self._count:,}{f'/{self._total:,}' if self._total else ''}{self._unit}"
-        text += f"  {tqdm.format_interval(gone)} elapsed"
-        if self._total and self._count:
-            text += f"  {tqdm.format_interval(gone / self._count * (self._total - self._count))} left"
-        print(text, file=sys.stderr, flush=True)
+    with work_bar(what, len(items) if total is None and isinstance(items, Sized) else total, unit) as bar:
+        for item in items:
+            yield item
+            bar.update()

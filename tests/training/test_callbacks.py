@@ -14,7 +14,6 @@ import torch
 
 from vit.config import Config, DataConfig, RunConfig, TrainConfig
 from vit.runs import read_metrics
-from vit.training import callbacks
 from vit.training.callbacks import MetricsFile, Progress, Validation, snapshot_steps
 from vit.training.loop import Step
 
@@ -143,11 +142,13 @@ def show(stream: io.StringIO, start: int) -> str:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize(("start", "seconds", "shown"), [(0, 60, [1, 10]), (7, 60, [8, 10]), (5, -1, [6, 7, 8, 9, 10])])
+@pytest.mark.parametrize(
+    ("start", "seconds", "shown"), [(0, 60, [1, 10]), (7, 60, [8, 10]), (5, 1e-9, [6, 7, 8, 9, 10])]
+)
 def test_without_a_terminal_there_are_plain_lines_at_both_ends_and_when_their_time_has_come(
     start, seconds, shown, monkeypatch
 ):
-    monkeypatch.setattr(callbacks, "SECONDS_BETWEEN_LINES", seconds)
+    monkeypatch.setattr("vit.progress.SECONDS_BETWEEN_LINES", seconds)
     text = show(io.StringIO(), start)
     assert text.replace("\n", "").isprintable()  # no colours, no carriage returns
     assert text.endswith("\n")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vit.evaluate.classification import EvaluationError, accuracy
 from vit.evaluate.features import standardised
-from vit.progress import track
+from vit.progress import work_bar
 
 L2_GRID = tuple(10.0**power for power in range(-1, -6, -1))
 """L2 strengths to try, strongest first; each fit starts from the one before."""
@@ -146,13 +146,13 @@ def linear_probe(
 
     # The best strength of each layer
     best: list[tuple[float, float]] = []
-    fits = track(range(len(train) * len(strengths) + 1), "linear probe", unit=" fits")
+    fits = work_bar("linear probe", len(train) * len(strengths) + 1, " fits")
     for features in train:
         fitting, choosing = standardised(features[~held_out], features[held_out])
         probe, found = None, []
         for strength in strengths:
-            next(fits)
-            probe = fit_probe(fitting, labels[~held_out], classes, strength, probe, fits.pulse)
+            probe = fit_probe(fitting, labels[~held_out], classes, strength, probe, lambda: fits.update(0))
+            fits.update()
             found.append((accuracy(probe(choosing), labels[held_out]), strength))
         best.append(max(found))
 
@@ -160,7 +160,6 @@ def linear_probe(
     layer = max(range(len(best)), key=lambda index: best[index][0])
     strength = best[layer][1]
     fitting, testing = standardised(train[layer], test[layer])
-    next(fits)
-    probe = fit_probe(fitting, labels, classes, strength, pulse=fits.pulse)
-    next(fits, None)  # close the bar
+    probe = fit_probe(fitting, labels, classes, strength, pulse=lambda: fits.update(0))
+    fits.close()
     return ProbeResult(layer, strength, best, probe(testing), probe.converged)

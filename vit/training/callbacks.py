@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
-from tqdm import tqdm
 
 from vit.atomic import write_text
-from vit.progress import SECONDS_BETWEEN_LINES
+from vit.progress import progress_bar
 from vit.runs import read_metrics
 from vit.training.loop import Step
 
@@ -141,34 +140,24 @@ class Progress(Callback):
     """
 
     def __init__(self, run: Run, stream: TextIO | None = None):
-        self.start, self.stream = run.step, stream or sys.stderr
+        self.start, stream = run.step, stream or sys.stderr
         self._began = self._last_shown = time.perf_counter()
         self._images = 0
-        layout = "{desc} {bar} {n_fmt}/{total_fmt} steps, {elapsed} elapsed, {remaining} left"
-        self._bar = (
-            tqdm(total=run.total_steps, initial=run.step, bar_format=layout, file=self.stream, dynamic_ncols=True)
-            if self.stream.isatty()
-            else None
-        )
+        bar = "{desc} {bar} {n_fmt}/{total_fmt} steps, {elapsed} elapsed, {remaining} left"
+        line = "{desc}  step {n_fmt}/{total_fmt}  {remaining} left"
+        sizes = dict(total=run.total_steps, initial=run.step)
+        self._bar = progress_bar(stream, line, **sizes, bar_format=bar, mininterval=SECONDS_BETWEEN_LOSSES)
 
     def on_step(self, run: Run, done: Step) -> None:
         self._images += done.images
-        total, epochs = run.total_steps, run.config.train.epochs
-        pause = SECONDS_BETWEEN_LINES if self._bar is None else SECONDS_BETWEEN_LOSSES
-        if time.perf_counter() - self._last_shown > pause or done.step in (self.start + 1, total):
+        self._bar.n = done.step
+        pause, epochs = self._bar.mininterval, run.config.train.epochs
+        if time.perf_counter() - self._last_shown > pause or done.step in (self.start + 1, run.total_steps):
             loss = done.loss
             self._last_shown = time.perf_counter()
-            seconds = self._last_shown - self._began
+            speed = self._images / (self._last_shown - self._began)
             epoch = min(math.ceil(done.epoch), epochs)
-            text = f"epoch {epoch}/{epochs}  loss {loss:.4f}  {self._images / seconds:,.0f} images/s"
-            if self._bar is not None:
-                self._bar.set_description_str(text, refresh=False)
-            else:
-                left = tqdm.format_interval(seconds / (done.step - self.start) * (total - done.step))
-                print(f"{text}  step {done.step}/{total}  {left} left", file=self.stream, flush=True)
-        if self._bar is not None:
-            self._bar.update(done.step - self._bar.n)
+            self._bar.set_description_str(f"epoch {epoch}/{epochs}  loss {loss:.4f}  {speed:,.0f} images/s")
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()
