@@ -68,6 +68,16 @@ def rows(folder: Path) -> dict[tuple[str, ...], list]:
     }
 
 
+def assert_losses_are_compared(tables: list[dict]) -> None:
+    """What a row loses is the difference of its loss to that of the row which has nothing to be compared with."""
+    for columns, lines in ((table["columns"], table["rows"]) for table in tables):
+        for more in [at for at, column in enumerate(columns) if "more than" in column]:
+            loss = columns.index("loss over hidden patches")
+            usual = next(line[loss] for line in lines if not line[more])
+            for line in lines:
+                assert not line[more] or line[more] == pytest.approx([line[loss][0] - usual[0]])
+
+
 QUICK = ("static-and-contextual", "one-hot")
 
 
@@ -86,6 +96,7 @@ def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
     assert cells
     assert all(len(cell) == 1 and math.isfinite(cell[0]) for cell in cells)
     assert all(len(row) == len(table["columns"]) for table in found["tables"] for row in table["rows"])
+    assert_losses_are_compared(found["tables"])
     pictures = re.findall(r"\]\((\w+\.png)\)", (folder / "tables.md").read_text())
     assert {path.name for path in folder.iterdir()} == {"tables.md", "results.json", *pictures}
     # what was measured on what

@@ -19,8 +19,6 @@ from vit.training import loop
 from vit.training.loop import train_steps
 from vit.training.run import Run, setup
 
-THIRDS = {"W_Q": 0, "W_K": 1, "W_V": 2}
-
 
 def test_a_model_is_what_the_trainer_makes_of_the_same_settings(tmp_path, one_seed):
     """Its averaged weights where these are asked for, and dynamics likewise."""
@@ -107,36 +105,6 @@ def test_scores_are_measured_once_and_learning_helps(one_seed, trained, monkeypa
 
 
 # --- arms -----------------------------------------------------------------------------------------------------------------
-
-
-def moved(learned) -> set[str]:
-    """Names of the parameters that training changed; of a qkv layer, its thirds."""
-    names = set()
-    before = learned.initial.state_dict()
-    for name, value in learned.model.state_dict().items():
-        if ".qkv." in name:
-            thirds = zip(THIRDS, value.chunk(3), before[name].chunk(3), strict=True)
-            names |= {f"{name}/{third}" for third, here, there in thirds if not torch.equal(here, there)}
-        elif not torch.equal(value, before[name]):
-            names.add(name)
-    return names
-
-
-@pytest.mark.parametrize(
-    ("arm", "stays"),
-    [
-        ("W_Q and W_K frozen", ["/W_Q", "/W_K"]),
-        ("MLP frozen", [".mlp."]),
-    ],
-)
-def test_what_is_frozen_stays_and_all_else_learns(one_seed, trained, arm, stays):
-    (learned,) = one_seed.models(arm)
-    frozen = {name for name in moved(trained) if any(part in name for part in stays)}
-    assert {name.split(".")[0] for name in frozen} >= {"encoder"}
-    keys = {name for name in moved(trained) if name.endswith("qkv.bias/W_K")}  # without a gradient, but for rounding
-    assert moved(learned) | keys == (moved(trained) - frozen) | keys
-    for name, value in trained.initial.state_dict().items():  # and begins alike
-        assert torch.equal(learned.initial.state_dict()[name], value)
 
 
 def test_numbers_that_learn(one_seed, trained):
