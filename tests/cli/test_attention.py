@@ -61,8 +61,8 @@ def test_heads_of_the_last_layer(shown, weights_of, vit):
 def test_one_head_one_layer_any_query(argv, layer, query, head, shown, weights_of, drawn):
     numbers = drawn("encoder", "one.png", *argv)
     model, inputs, _ = shown("encoder", ("one",))
-    maps = weights_of(model, inputs).to_grid(layer, query, fuse="mean" if head is None else None).maps
-    expected = maps if head is None else maps[:, head : head + 1]
+    maps = weights_of(model, inputs).to_grid(layer, query).maps
+    expected = maps.mean(1, keepdim=True) if head is None else maps[:, head : head + 1]
     np.testing.assert_allclose(numbers["maps"], expected, atol=1e-7)
 
 

@@ -255,8 +255,6 @@ def test_grids_and_the_mass_beside_them(name):
     torch.testing.assert_close(grid.sum((2, 3)) + mass, torch.ones(2, 4), rtol=0, atol=1e-5)
     mean, _ = maps.to_grid(1, query="mean")
     torch.testing.assert_close(mean.flatten(2), weights[:, :, prefix:, prefix:].mean(2), rtol=0, atol=1e-6)
-    fused, _ = maps.to_grid(1, query=(0, 0), fuse="max")
-    assert torch.equal(fused, maps.to_grid(1, query=(0, 0)).maps.amax(1, keepdim=True))
     if prefix:
         assert torch.equal(maps.to_grid(1, "cls").maps.flatten(2), weights[:, :, 0, prefix:])
     else:
@@ -268,8 +266,6 @@ def test_grids_and_the_mass_beside_them(name):
     for query, said in wrong.items():
         with pytest.raises(AttentionError, match=said):
             maps.to_grid(1, query)
-    with pytest.raises(AttentionError, match="heads are fused by mean, max, min"):
-        maps.to_grid(1, (0, 0), fuse="sum")
 
 
 # --- masked models -----------------------------------------------------------------------------------------------------

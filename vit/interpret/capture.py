@@ -20,7 +20,6 @@ from vit.interpret.geometry import Geometry, geometry_of
 from vit.interpret.layers import AttentionError, attention_layers, intercept_attention
 from vit.masking import Mask
 
-FUSIONS: dict[str, Callable[..., Tensor]] = {"mean": Tensor.mean, "max": Tensor.amax, "min": Tensor.amin}
 Patch = tuple[int, int]
 """(row, column)"""
 Query = str | Patch | list[Patch]
@@ -142,32 +141,23 @@ class AttentionMaps:
         usual = geometry_of(self._model)
         return usual if self._image_size is None else usual.of_images(self._image_size)
 
-    def to_grid(
-        self, layer: int = -1, query: Query = "cls", fuse: str | None = None, mask: Mask | None = None
-    ) -> GridMaps:
+    def to_grid(self, layer: int = -1, query: Query = "cls", mask: Mask | None = None) -> GridMaps:
         """Return the attention of one query token, laid out on the image.
 
         Args:
             layer: one that was kept.
             query: "cls", "register N", the patch at (row, column), or a list with a patch per image; or "mean" over all
                 patches.
-            fuse: "mean", "max" or "min" over the heads, so that h is 1; None keeps each head.
             mask: the encoder ran under it: the keys are the visible patches, in the mask's order, which differs from image to
                 image.
 
         Raises:
             AttentionError: there is no such layer or token, or the patch was hidden from the encoder.
         """
-        return to_grid(self.of(layer), self.geometry, query, fuse, mask)
+        return to_grid(self.of(layer), self.geometry, query, mask)
 
 
-def to_grid(
-    weights: Tensor,
-    geometry: Geometry,
-    query: Query = "cls",
-    fuse: str | None = None,
-    mask: Mask | None = None,
-) -> GridMaps:
+def to_grid(weights: Tensor, geometry: Geometry, query: Query = "cls", mask: Mask | None = None) -> GridMaps:
     """Return the attention of one query token, laid out on the image; see `AttentionMaps.to_grid`.
 
     Args:
@@ -201,8 +191,6 @@ def to_grid(
                 )
             place = torch.where(place < prefix, place, prefix + there.int().argmax(dim=1))
         rows = weights[torch.arange(len(weights), device=weights.device), :, place.to(weights.device)]
-    if fuse is not None:
-        rows = fuse_heads(rows, fuse)
     # Each key back to its place on the grid, except for the prefix tokens
     mass, on_patches = rows[..., :prefix].sum(-1), rows[..., prefix:]
     if mask is not None:
@@ -221,10 +209,3 @@ def in_grid_order(weights: Tensor, mask: Mask | None, num_prefix_tokens: int) ->
     order = torch.cat([prefix, order], dim=1)[:, None]  # (B, 1, N)
     rows = weights.gather(2, order[..., None].expand_as(weights))
     return rows.gather(3, order[..., None, :].expand_as(weights))
-
-
-def fuse_heads(weights: Tensor, fuse: str) -> Tensor:
-    """Return the mean, maximum or minimum over the heads: (B, h, ...) -> (B, 1, ...)."""
-    if fuse not in FUSIONS:
-        raise AttentionError(f"heads are fused by {', '.join(FUSIONS)}, got {fuse!r}")
-    return FUSIONS[fuse](weights, dim=1, keepdim=True)

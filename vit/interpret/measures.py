@@ -12,21 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from vit.encoder import eval_mode
-from vit.interpret.capture import AttentionMaps, fuse_heads
+from vit.interpret.capture import AttentionMaps
 from vit.interpret.geometry import Geometry
 from vit.interpret.layers import AttentionError, intercept_attention
 
 
-def attention_rollout(
-    weights: Sequence[Tensor], fuse: str = "mean", discard: float = 0.0, num_prefix_tokens: int = 1
-) -> Tensor:
+def attention_rollout(weights: Sequence[Tensor], discard: float = 0.0, num_prefix_tokens: int = 1) -> Tensor:
     """Return how much of each input token reaches each token through all layers (Abnar and Zuidema 2020).
 
-    In each layer, the heads are fused and half stays with the token itself (the residual): 0.5 (A + I).
+    In each layer, A is the mean over heads, and half stays with the token itself (the residual): 0.5 (A + I).
 
     Args:
-        weights: (B, h, N, N) of each layer, from the first to the last.
-        fuse: "mean", "max" or "min" over heads.
+        weights: (B, h, N, N) of each layer, from the first to the last; `weights.amax(1, keepdim=True)` for the maximum over
+            heads in place of their mean.
         discard: share of each layer's smallest weights to leave out; the columns of prefix tokens are kept.
         num_prefix_tokens: class token and registers.
 
@@ -37,17 +35,15 @@ def attention_rollout(
         raise AttentionError(f"discard is a share from 0 to below 1, got {discard}")
     result: Tensor | None = None
     for layer in weights:
-        result = rollout_step(result, layer, fuse, discard, num_prefix_tokens)
+        result = rollout_step(result, layer, discard, num_prefix_tokens)
     if result is None:
         raise AttentionError("a rollout needs the weights of at least one layer")
     return result
 
 
-def rollout_step(
-    before: Tensor | None, weights: Tensor, fuse: str = "mean", discard: float = 0.0, num_prefix_tokens: int = 1
-) -> Tensor:
+def rollout_step(before: Tensor | None, weights: Tensor, discard: float = 0.0, num_prefix_tokens: int = 1) -> Tensor:
     """Return a rollout (B, N, N) through one more layer; `before` is None at the first. See `attention_rollout`."""
-    fused = fuse_heads(weights.float(), fuse)[:, 0]  # (B, N, N)
+    fused = weights.float().mean(1)  # (B, N, N)
     if discard:
         patches = fused[..., num_prefix_tokens:].flatten(1)  # (B, N L)
         lowest = patches.topk(int(patches.shape[1] * discard), dim=1, largest=False).indices

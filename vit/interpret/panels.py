@@ -56,7 +56,7 @@ def head_panels(
     names: list[str] = []
 
     def keep(number: int, weights: Tensor) -> None:
-        grid, count = to_grid(weights, subject.geometry, query, None, mask), weights.shape[1]
+        grid, count = to_grid(weights, subject.geometry, query, mask), weights.shape[1]
         heads = {"mean of heads": GridMaps(*(part.mean(1, keepdim=True) for part in grid))}
         heads |= {f"head {n}": GridMaps(*(part[:, n, None] for part in grid)) for n in range(count)}
         one = f"head {head}" if isinstance(head, int) else "mean of heads"
@@ -81,9 +81,9 @@ def rollout_panels(subject: ModelWithImages, layer: int | None = -1, discard: fl
 
     def step(number: int, weights: Tensor) -> None:
         nonlocal rollout
-        rollout = rollout_step(rollout, weights, "mean", discard, encoder.num_prefix_tokens)
+        rollout = rollout_step(rollout, weights, discard, encoder.num_prefix_tokens)
         if layer is None or number == last:
-            grids.append(to_grid(rollout[:, None], subject.geometry, subject.query, None, subject.mask))
+            grids.append(to_grid(rollout[:, None], subject.geometry, subject.query, subject.mask))
 
     with torch.no_grad(), AttentionMaps(encoder, range(last + 1), consume=step):
         encoder(subject.inputs, subject.mask)
@@ -136,4 +136,4 @@ def _relevance_panel(subject: ModelWithImages, found: Tensor, reads: slice) -> P
     rows = found[:, reads].mean(1)  # (B, N)
     shares = rows / rows.sum(-1, keepdim=True).clamp(min=1e-12)
     every_query = shares[:, None, None].expand(-1, 1, shares.shape[-1], -1)  # (B, 1, N, N)
-    return Panels(*to_grid(every_query, subject.geometry, "mean", None, subject.mask), ["relevance"])
+    return Panels(*to_grid(every_query, subject.geometry, "mean", subject.mask), ["relevance"])

@@ -26,7 +26,6 @@ class AttentionStatistics:
         distance_spread: (l, h), its standard deviation over the images.
         entropy: (l, h), `attention_entropy` of the patches' queries, bits.
         prefix_mass: (l, h), the attention of patches on the class token and registers.
-        mean_weights: layer -> (h, N, N), float32; empty unless asked for.
     """
 
     images: int
@@ -35,7 +34,6 @@ class AttentionStatistics:
     distance_spread: Tensor
     entropy: Tensor
     prefix_mass: Tensor
-    mean_weights: dict[int, Tensor]
 
 
 @torch.no_grad()
@@ -44,7 +42,6 @@ def attention_statistics(
     batches: Iterable[Tensor],
     layers: Iterable[int] | None = None,
     geometry: Geometry | None = None,
-    mean_weights: bool = False,
 ) -> AttentionStatistics:
     """Return the means over a data set of any size.
 
@@ -53,14 +50,12 @@ def attention_statistics(
         batches: of inputs (B, C, H, W), normalised; read one by one.
         layers: numbers of the attention layers, negative from the last; None for all.
         geometry: layout of the tokens; None to take it from the model.
-        mean_weights: whether to return the mean weights too.
 
     Raises:
         AttentionError: there are no images; or as in `AttentionMaps`.
     """
     # Sums over the images, by layer
     sums: dict[int, Tensor] = {}  # (h, 4): distance, its square, entropy, mass on the prefix
-    weights_of: dict[int, Tensor] = {}
     count = 0
 
     def consume(layer: int, weights: Tensor) -> None:
@@ -69,8 +64,6 @@ def attention_statistics(
         mass = weights[:, :, prefix:, :prefix].sum(-1).mean(-1)
         found = torch.stack([distance, distance.square(), attention_entropy(weights, prefix), mass], dim=-1).sum(0)
         sums[layer] = sums.get(layer, 0) + found.cpu()
-        if mean_weights:
-            weights_of[layer] = weights_of.get(layer, 0) + weights.sum(0, dtype=torch.double).cpu()
 
     maps = AttentionMaps(model, layers, consume=consume, geometry=geometry)
     places = maps.geometry
@@ -88,5 +81,4 @@ def attention_statistics(
         table[place, : len(sums[layer])] = sums[layer] / count
     distance, _, entropy, mass = table.float().unbind(-1)
     spread = (table[..., 1] - table[..., 0].square()).clamp(min=0).sqrt().float()
-    means = {layer: (total / count).float() for layer, total in weights_of.items()}
-    return AttentionStatistics(count, torch.tensor(numbers), distance, spread, entropy, mass, means)
+    return AttentionStatistics(count, torch.tensor(numbers), distance, spread, entropy, mass)

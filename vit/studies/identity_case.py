@@ -121,9 +121,9 @@ def maps_figure(plain: Trained, learned: Trained) -> Figure:
     for model in rows.values():
         with AttentionMaps(model.encoder) as found, torch.no_grad():
             model.encoder(plain.prepare(chosen))
-        layers = [found.to_grid(layer, asks, "mean") for layer in found.layers]
-        maps.append(torch.cat([one.maps for one in layers], dim=1))  # (2, layers, rows, columns)
-        masses.append(torch.cat([one.prefix_mass for one in layers], dim=1))
+        layers = [found.to_grid(layer, asks) for layer in found.layers]
+        maps.append(torch.stack([one.maps.mean(1) for one in layers], dim=1))  # (2, layers, rows, columns)
+        masses.append(torch.stack([one.prefix_mass.mean(1) for one in layers], dim=1))
     return attention_figure(
         images.repeat_interleave(len(rows), 0),
         torch.stack(maps, 1).flatten(0, 1),
