@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from PIL import Image
 
 from vit.atomic import PARTIAL
 from vit.config import AugmentConfig, Config, DataConfig
@@ -14,7 +13,6 @@ from vit.masking import make_mask
 from vit.studies import StudyConfig
 from vit.studies import experiment as module
 from vit.studies.experiment import ARMS, Arm, Experiment, Trained
-from vit.studies.results import StudyError
 from vit.training import loop
 from vit.training.loop import train_steps
 from vit.training.run import Run, setup
@@ -173,14 +171,6 @@ def test_the_same_trainings_on_scenes(tmp_path):
     elsewhere = replace(config, data=replace(config.data, root="other photos"))
     assert of(elsewhere) == on_scenes  # so the same models are found
     assert of(on_scenes) is on_scenes
-
-
-def test_images_without_labels_are_refused(one_seed, tmp_path):
-    for number in range(4):
-        Image.new("RGB", (32, 32), (number * 20, 0, 0)).save(tmp_path / f"{number}.png")
-    data = replace(one_seed.config.data, source="folder", root=str(tmp_path), cache=str(tmp_path / "cache"), limit=0)
-    with pytest.raises(StudyError, match="has no labels to measure features by"):
-        replace(one_seed, config=replace(one_seed.config, data=data)).require_labels()
 
 
 @pytest.fixture

@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 from matplotlib.figure import Figure
+from tiny import changed
 
 from vit.studies import STUDIES, StudyConfig, results
 from vit.studies.results import Results, StudyError, Table, run_study, seeds
@@ -111,12 +113,29 @@ def test_a_study_is_made_again_in_its_place_and_another_is_not(experiment, tmp_p
             run_study("one-hot", experiment, tmp_path, "vit study one-hot")
 
 
-def test_what_a_study_refuses_is_said_with_its_name(experiment, tmp_path):
-    mask = replace(experiment.config.mask, ratio=0.95)
-    with pytest.raises(
-        StudyError, match=r"^attention-or-cause: 3 visible patches are too few to rank; lower mask.ratio"
-    ):
-        run_study("attention-or-cause", replace(experiment, config=replace(experiment.config, mask=mask)), tmp_path, "")
+FEWER, WITHOUT_LABELS = (lambda images: images.subset(torch.arange(6))), partial(replace, class_names=())
+REFUSED = [  # a study, settings, what becomes of the test images, and the reason
+    ("attention-or-cause", {"mask": {"ratio": 0.95}}, None, "3 visible patches are too few to rank; lower mask.ratio"),
+    ("fixed-or-learned", {}, WITHOUT_LABELS, "Mine has no labels to measure features by; .*"),
+    ("identity-case", {}, WITHOUT_LABELS, "Mine has no labels to measure features by; .*"),
+    ("static-and-contextual", {"model": {"patch_size": 8}}, None, "too few patches of 8 x 8 .*; take model.patch_size 4"),
+    ("static-and-contextual", {}, FEWER, "6 test images are too few; .* 18 at least"),
+    ("tyres-and-roads", {"data": {"source": "cifar10"}}, None, "Mine: [0-7] kinds .* in 1 test images, 8 are needed; .*"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "settings", "change", "said"), REFUSED)
+def test_a_study_that_cannot_be_made_is_refused_in_a_line_that_names_it(
+    experiment, tmp_path, monkeypatch, name, settings, change, said
+):
+    """Nothing is trained, and nothing is written."""
+    made = replace(experiment, config=changed(experiment.config, **settings), study=StudyConfig([0], 1))
+    images = replace(experiment.data(), name="Mine")  # the images of other settings are not looked for
+    images = replace(images, test=change(images.test)) if change else images
+    made.used |= experiment.used | {made.config.data: images}
+    monkeypatch.setattr(made, "models", lambda *_, **__: pytest.fail("trained"))
+    with pytest.raises(StudyError, match=rf"^{name}: {said}$"):
+        run_study(name, made, tmp_path, "")
     assert not list(tmp_path.iterdir())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -15,9 +14,7 @@ from vit.encoder import VisionTransformer
 from vit.patches import patchify
 from vit.studies import kinds
 from vit.studies import static_and_contextual as study
-from vit.studies.experiment import Experiment
 from vit.studies.kinds import residual_stream
-from vit.studies.results import StudyError
 from vit.studies.static_and_contextual import (
     BALL,
     ELSEWHERE,
@@ -91,25 +88,6 @@ def test_a_token_moves_only_where_something_comes_in(trained, cases):
     assert found.shape == (2, 4, 3, len(cases.places))
     torch.testing.assert_close(found[:, :, 0], torch.zeros_like(found[:, :, 0]), rtol=0, atol=1e-5)  # the embedding
     assert (found[:, :, -1].mean(-1) > 0.01).all()
-
-
-def untrained(experiment, config, data) -> Experiment:
-    """With these images, and where nothing may be trained."""
-    made = replace(experiment, config=config)
-    made.used[config.data] = data
-    made.models = lambda *_, **__: pytest.fail("trained")
-    return made
-
-
-def test_large_patches_and_too_few_images_are_refused_before_any_training(experiment):
-    size, count = 8, 6
-    config = replace(experiment.config, model=replace(experiment.config.model, patch_size=size))
-    said = f"^too few patches of {size} x {size} pixels are filled by a .*; take model.patch_size 4$"
-    with pytest.raises(StudyError, match=said):
-        study.study(untrained(experiment, config, experiment.data()))
-    few = replace(experiment.data(), test=experiment.data().test.subset(torch.arange(count)))
-    with pytest.raises(StudyError, match=rf"^{count} test images are too few; .* 7 at least$"):
-        study.study(untrained(experiment, experiment.config, few))
 
 
 # --- patches put elsewhere

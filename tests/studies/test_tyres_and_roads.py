@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
 
-from vit.studies import StudyConfig, kinds, tyres_and_roads
+from vit.studies import kinds, tyres_and_roads
 from vit.studies.kinds import TOGETHER, WHOLE, Kinds
-from vit.studies.results import StudyError
 
 
 class Planted:
@@ -53,16 +50,3 @@ def test_a_planted_request_is_found(trained, parts, monkeypatch):
     logits = parts.logits(trained, trained.model.encoder, WHOLE)[0]
     assert logits.argmax() == wheel * len(asked) + road
     assert logits[wheel, grass] < logits[wheel, road] / 10
-
-
-@pytest.mark.slow
-def test_too_few_kinds_are_refused_before_any_training(experiment, monkeypatch):
-    images = 1
-    data = replace(experiment.config.data, source="cifar10")  # any but Scenes; its images are not looked for
-    config = replace(experiment.config, data=data)
-    other = replace(experiment, config=config, study=StudyConfig([0], images))
-    other.used[data] = replace(experiment.data(), name="Mine")
-    monkeypatch.setattr(other, "models", lambda *_, **__: pytest.fail("trained"))
-    said = rf"^Mine: [0-7] kinds of patches are frequent enough in {images} test images, 8 are needed; take more images"
-    with pytest.raises(StudyError, match=said):
-        tyres_and_roads.study(other)
