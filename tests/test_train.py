@@ -241,15 +241,18 @@ def test_resume_with_another_setting_is_refused(whole, place, run):
     assert content(whole[0]) == before
 
 
-def test_resume_may_make_a_run_longer_while_its_learning_rate_is_held(place, run):
-    argv = ("--config", "mine.yaml", "--out", "longer", "--optim.cooldown=0.2")
-    assert run(place, *argv, before=at_step(8, "SIGKILL")).code == -signal.SIGKILL
-    refused = run(place, "--out", "longer", "--resume", "--train.epochs=1").error
-    assert "train.epochs: the run is at step 5" in refused
-    done = run(place, "--out", "longer", "--resume", "--train.epochs=5", pictures=False)
+@pytest.mark.parametrize("killed_at", [2, 8])  # before a state was saved, and after
+def test_resume_may_make_a_run_longer_while_its_learning_rate_is_held(killed_at, place, run):
+    out = f"longer-{killed_at}"
+    argv = ("--config", "mine.yaml", "--out", out, "--optim.cooldown=0.2")
+    assert run(place, *argv, before=at_step(killed_at, "SIGKILL")).code == -signal.SIGKILL
+    if killed_at > SAVE_EVERY:
+        refused = run(place, "--out", out, "--resume", "--train.epochs=1").error
+        assert "train.epochs: the run is at step 5" in refused
+    done = run(place, "--out", out, "--resume", "--train.epochs=5", pictures=False)
     assert done.code == 0, done.err
-    assert "15 steps, from step 5" in done.out
-    kept = yaml.safe_load((place / "longer" / "config.yaml").read_text())
+    assert f"15 steps{', from step 5' * (killed_at > SAVE_EVERY)}\n" in done.out
+    kept = yaml.safe_load((place / out / "config.yaml").read_text())
     assert (kept["train"]["epochs"], kept["optim"]["cooldown"]) == (5, 0.2)
 
 

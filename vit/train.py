@@ -139,7 +139,7 @@ def set_up(
     settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
     if not command.resume:
         folder.begin(settings)
-    elif state is not None and state["config"]["train"]["epochs"] != config.train.epochs:
+    elif state is None or state["config"]["train"]["epochs"] != config.train.epochs:
         write_text(folder.config, settings)
     folder.manifest.unlink(missing_ok=True)  # a finished run that resumes has one, but its files change again
     sample_images(data).save(folder.showcase)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import json
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tqdm import tqdm
 
 from vit.config import Config, DataConfig, RunConfig, TrainConfig
 from vit.runs import read_metrics
@@ -148,7 +150,7 @@ def show(stream: io.StringIO, start: int) -> str:
 def test_without_a_terminal_there_are_plain_lines_at_both_ends_and_when_their_time_has_come(
     start, seconds, shown, monkeypatch
 ):
-    monkeypatch.setattr("vit.progress.SECONDS_BETWEEN_LINES", seconds)
+    monkeypatch.setattr("vit.training.callbacks.SECONDS_BETWEEN_LINES", seconds)
     text = show(io.StringIO(), start)
     assert text.replace("\n", "").isprintable()  # no colours, no carriage returns
     assert text.endswith("\n")
@@ -158,6 +160,12 @@ def test_without_a_terminal_there_are_plain_lines_at_both_ends_and_when_their_ti
     assert {(line[2], line[5]) for line in lines} == {("2", "10")}
     assert (lines[-1][1], float(lines[-1][3])) == ("2", 0.1)  # never a third of two epochs
     assert show(io.StringIO(), start=10) == ""
+
+
+def test_bars_that_are_switched_off_show_nothing_and_stop_nothing(monkeypatch):
+    """As TQDM_DISABLE=1 does, which tqdm reads when it is imported."""
+    monkeypatch.setattr("vit.progress.tqdm", functools.partial(tqdm, disable=True))
+    assert [show(stream, start=0) for stream in (io.StringIO(), Terminal())] == ["", ""]
 
 
 @pytest.mark.parametrize("start", [0, 7])

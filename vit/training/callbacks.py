@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import torch
 
 from vit.atomic import write_text
-from vit.progress import progress_bar
+from vit.progress import SECONDS_BETWEEN_LINES, progress_bar
 from vit.runs import read_metrics
 from vit.training.loop import Step
 
@@ -143,16 +143,17 @@ class Progress(Callback):
         self.start, stream = run.step, stream or sys.stderr
         self._began = self._last_shown = time.perf_counter()
         self._images = 0
+        self._pause = SECONDS_BETWEEN_LOSSES if stream.isatty() else SECONDS_BETWEEN_LINES
         bar = "{desc} {bar} {n_fmt}/{total_fmt} steps, {elapsed} elapsed, {remaining} left"
         line = "{desc}  step {n_fmt}/{total_fmt}  {remaining} left"
         sizes = dict(total=run.total_steps, initial=run.step)
-        self._bar = progress_bar(stream, line, **sizes, bar_format=bar, mininterval=SECONDS_BETWEEN_LOSSES)
+        self._bar = progress_bar(stream, line, **sizes, bar_format=bar, mininterval=self._pause)
 
     def on_step(self, run: Run, done: Step) -> None:
         self._images += done.images
         self._bar.n = done.step
-        pause, epochs = self._bar.mininterval, run.config.train.epochs
-        if time.perf_counter() - self._last_shown > pause or done.step in (self.start + 1, run.total_steps):
+        epochs = run.config.train.epochs
+        if time.perf_counter() - self._last_shown > self._pause or done.step in (self.start + 1, run.total_steps):
             loss = done.loss
             self._last_shown = time.perf_counter()
             speed = self._images / (self._last_shown - self._began)

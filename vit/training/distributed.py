@@ -126,7 +126,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: object, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        gradient = gradient.contiguous().clone()
+        gradient = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(gradient)
         return gradient
 

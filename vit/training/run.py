@@ -251,7 +251,7 @@ def refuse_late_change(config: Config, epochs: int, step: int, count: int) -> No
         _, falls_from, total = replace(config, train=replace(config.train, epochs=number)).schedule(per_epoch)
         if step > (last := min(falls_from, whole_from)):
             fixed = f"with {number} epochs ({total:,} steps) the last phase begins after step {last:,}"
-            ways = "begin another run with --out, or copy an earlier state"
+            ways = "leave it out, or begin another run with --out"
             raise StateError(f"train.epochs: the run is at step {step:,}, and {fixed}; {ways}")
 
 
