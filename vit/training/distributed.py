@@ -6,6 +6,7 @@ Every process draws the same batch, computes its own rows, and averages its grad
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import warnings
@@ -17,6 +18,9 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+
+# before there is a group: its functions' defaults keep the one that they find, and DDP imports it too
+import torch.distributed.nn.functional
 from torch import Tensor, nn
 
 from vit.config import Config, ConfigError
@@ -175,3 +179,5 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
         raise PeerLostError(f"{ends}; see its message") from error
     finally:
         dist.destroy_process_group()
+        # `wrap` made cycles, which keep the group, and its threads abort the process if they outlive Python
+        gc.collect()
