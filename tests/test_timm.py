@@ -15,6 +15,7 @@ from vit.pretrained import entry_points
 
 
 @torch.no_grad()
+@pytest.mark.filterwarnings("error:.*assuming")
 @pytest.mark.parametrize(("entry", "folder"), entry_points().items())
 def test_timm_creates_it_with_its_weights(entry, folder):
     theirs, ours = timm.create_model(entry, pretrained=True).eval(), load_model(folder)

@@ -35,7 +35,8 @@ def _register(name: str, folder: Path) -> None:
     default_cfgs[name] = config["pretrained_cfg"] | labels | {"file": str(folder / WEIGHTS)}
 
     def encoder_for(tensors: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tensor]:
-        encoder = load_model(tensors, part="encoder", num_heads=hints.encoder["num_heads"])
+        known = {key: hints.encoder[key] for key in ("num_heads", "global_pool") if key in hints.encoder}
+        encoder = load_model(tensors, part="encoder", **known)
         return checkpoint_filter_fn(encoder.state_dict(), model)  # resizes, if another size is requested
 
     def create(pretrained: bool = False, **arguments: Any) -> VisionTransformer:

@@ -139,8 +139,9 @@ def test_the_card_of_a_fine_tuning_has_its_figures(runs, tmp_path):
         "| classifier accuracy with mirror images | 94.44% |",
     ):  # fmt: skip
         assert part in card, part
-    for part in ("half precision", "rounded", "hidden patches", "decoder, which", str(runs)):
+    for part in ("half precision", "rounded", "hidden patches", "decoder, which", str(runs), "license:"):
         assert part not in card, part
+    assert "The training started from pre: the terms of those weights apply" in card
     figures = load_model(out).origin.details["figures"]
     assert (figures["test_accuracy"], figures["init"]) == (summary["test_accuracy"], "pre")
     assert "test_confusion" not in figures
@@ -209,7 +210,7 @@ def test_odd_names_stay_text(tmp_path):
     run = RunRecord(RunFiles(tmp_path), settings, summary, {"": found})
     card = card_of(config, run, ODD.replace("/", ""), note=ODD)
     _, front, text = card.split("---\n", 2)
-    assert yaml.safe_load(front)["license"] == "apache-2.0"
+    assert yaml.safe_load(front)["library_name"] == "vit-patch-trainer"
     fence = None  # what a reader of Markdown takes for code
     for line in text.splitlines():
         if match := re.match(r" {0,3}(`{3,}|~{3,})", line):

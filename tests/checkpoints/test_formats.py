@@ -15,7 +15,11 @@ from small import HUGGINGFACE, close, random_model, timm_model, under
 from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, load_model
+from vit.checkpoints.inspection import facts
+from vit.checkpoints.loading import read_network
+from vit.checkpoints.reading import read_checkpoint
 from vit.encoder import VisionTransformer
+from vit.load_options import LoadOptions
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import mask_from_noise
 
@@ -169,6 +173,7 @@ def test_mae_fine_tuned(images, tmp_path):
     close(ours.forward_head(ours(images)), theirs(images))
     assert ours.origin.format == "facebookresearch/mae, fine-tuned"
     assert (ours.config.global_pool, ours.config.fc_norm) == ("avg", True)
+    assert ours.origin.crop_share == 0.875  # 224 of 256, as its code evaluates
 
 
 @pytest.mark.parametrize("said", [True, False])
@@ -183,6 +188,8 @@ def test_mae_linear_probe_keeps_its_head(said, images, tmp_path):
     ours = load_model(tmp_path / "probe.pth", num_heads=4)
     close(ours.forward_head(ours(images)), theirs(images))
     assert "batch norm" in ours.origin.report.converted["head.weight"][1]
+    network = read_network(read_checkpoint(tmp_path / "probe.pth"), LoadOptions(num_heads=4))
+    assert facts(network)["parameters"]["encoder"] == sum(value.numel() for value in ours.state_dict().values())
     assert set(ours.origin.report.dropped) == {"model.head.0.num_batches_tracked"}
 
 
@@ -380,6 +387,13 @@ def test_other_spellings_of_the_huggingface_mae_decoder(spelling):
     ours = load_model(state, num_heads=4, decoder_heads=3, norm_pix_loss=True)
     assert ours.origin.format == "Hugging Face ViTMAE"
     check_mae(ours, theirs)
+
+
+def test_the_encoder_of_huggingface_mae_alone_gets_the_same_pictures():
+    theirs = huggingface_mae()
+    whole, alone = load_model(theirs).origin, load_model(theirs.vit).origin
+    assert (alone.normalize.mean, alone.interpolation) == (whole.normalize.mean, whole.interpolation)
+    assert alone.format == "Hugging Face ViT"
 
 
 @pytest.mark.parametrize(("registers", "swiglu", "place"), [(0, True, "disk"), (4, False, "disk"), (4, True, "memory")])

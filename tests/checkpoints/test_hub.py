@@ -136,6 +136,7 @@ def test_a_model_is_fetched_once_and_then_from_the_cache(hub, tmp_path, monkeypa
         got = load_model(name)
         same(got, model)
         assert got.origin.normalize.mean == NORMALIZE.mean
+        assert got.origin.source == name
     offline(monkeypatch)
     hub.asked.clear()
     load_model("hf/me/tiny")

@@ -95,6 +95,16 @@ def test_kinds_are_recognised_by_content_whatever_the_name(name, kind, tmp_path)
     assert source.files == (path,)
 
 
+@pytest.mark.parametrize("length", [0x3C20, 0xA3C])
+def test_the_length_of_a_header_may_read_as_the_start_of_a_web_page(length, tmp_path):
+    save_file(TENSORS, tmp_path / "a.safetensors")
+    content = (tmp_path / "a.safetensors").read_bytes()
+    before = int.from_bytes(content[:8], "little")
+    header = content[8 : 8 + before].ljust(length)
+    (tmp_path / "a.safetensors").write_bytes(length.to_bytes(8, "little") + header + content[8 + before :])
+    assert read_checkpoint(tmp_path / "a.safetensors").tensors.keys() == TENSORS.keys()
+
+
 def save(path: Path, kind: str) -> None:
     if kind == "safetensors":
         save_file(TENSORS, path)

@@ -215,6 +215,29 @@ def test_torchvision_prepares_the_same_pixels(photo):
     torch.testing.assert_close(ours, expected, rtol=0, atol=0.02)
 
 
+@pytest.mark.parametrize("share", [1.0, 0.875])
+@pytest.mark.parametrize("shape", [(32, 32), (32, 48)])
+def test_transformers_prepares_the_same_pixels_for_a_model_of_ours(shape, share, photo, tmp_path):
+    config = ViTConfig(shape, (16, 16), embed_dim=16, depth=1, num_heads=2)
+    save_model(tmp_path / "ours", VisionTransformer(config), NORMALIZE, crop_share=share)
+    ours = load_model(tmp_path / "ours")
+    notes = convert_model(ours, "huggingface", tmp_path / "theirs")
+    assert any("squashes" in note for note in notes) == (shape[0] != shape[1])
+    picture = photo if shape[0] == shape[1] else photo.resize((96, 64))
+    theirs = AutoImageProcessor.from_pretrained(tmp_path / "theirs")(picture)["pixel_values"]
+    difference = (ours.origin.transform(picture) - torch.as_tensor(np.asarray(theirs))[0]).abs() * 0.25
+    assert difference.mean() < 4 / 255  # a picture cut before or after it is resized
+
+
+def test_inputs_and_fit_show_the_same_part_of_an_image(tmp_path):
+    encoder = VisionTransformer(ViTConfig((32, 48), (16, 16), embed_dim=16, depth=1, num_heads=2))
+    save_model(tmp_path, encoder, NORMALIZE, crop_share=0.875)
+    origin = load_model(tmp_path).origin
+    images = torch.randint(0, 256, (2, 3, 40, 56), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    difference = origin.inputs(images) - origin.normalize(origin.fit(images))
+    assert difference.abs().mean() < 1 / 255 / 0.2  # the rounding of `fit`, in both directions
+
+
 @pytest.mark.parametrize("size", [{"shortest_edge": 256}, {"height": 256, "width": 256}])
 def test_transformers_prepares_the_same_pixels(size, photo, tmp_path):
     square, shape = photo.crop((0, 0, 200, 200)), {"height": 224, "width": 224}

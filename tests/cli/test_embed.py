@@ -1,5 +1,6 @@
 """`vit embed`: both formats hold what `embed` computes, image by image; what cannot be written leaves nothing behind."""
 
+import os
 import shutil
 import sys
 
@@ -114,6 +115,17 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(suffix, embedded, m
         assert list(found[key]) == [whole[key][n] for n in kept]
     np.testing.assert_allclose(found["pooled"], whole["pooled"][kept], atol=1e-6)
     assert "cat/3.png: not a readable image (its content is not an image), left out" in caplog.text
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_a_name_of_any_bytes_is_no_obstacle(suffix, embedded, models, tmp_path):
+    (tmp_path / "odd").mkdir()
+    shutil.copy(models / "one.png", os.fsdecode(os.fsencode(tmp_path / "odd") + b"/caf\xe9.png"))
+    assert [str(file).startswith("caf") for file in embedded(suffix, "mae", tmp_path / "odd")["files"]] == [True]
+
+
+def test_a_data_set_of_hugging_face_is_refused_with_the_way(refused):
+    assert 'vit.inference.embed(model, DATASET["image"])' in refused("embed", "mae", "hf:me/set", "--out", "f.npz")
 
 
 def test_parquet_without_pyarrow_is_one_line(monkeypatch, refused, models):

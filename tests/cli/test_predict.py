@@ -2,7 +2,9 @@
 
 import csv
 import json
+import os
 import re
+import shutil
 
 import pytest
 import torch
@@ -49,6 +51,13 @@ def test_table_json_and_csv_say_what_predict_does(vit_predict, models, tmp_path)
     for line, row in zip(lines, found, strict=True):
         best = row["classes"][0]
         assert re.fullmatch(rf"{re.escape(row['file'])} +{best['class']} +{best['probability']:.1%}", line)
+
+
+def test_a_name_of_any_bytes_is_no_obstacle(vit_predict, models, tmp_path):
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.png")
+    shutil.copy(models / "one.png", odd)
+    assert vit_predict("encoder", odd, "--csv", tmp_path / "out.csv")[0] == 0
+    assert "caf\\udce9.png" in (tmp_path / "out.csv").read_text()
 
 
 def test_classes_without_names_have_numbers(vit_predict, tmp_path):

@@ -220,10 +220,10 @@ def test_a_model_without_attention_is_refused():
 # --- where tokens lie ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if "ViTMAE" not in name])
 def test_geometry(name):
     geometry = geometry_of(model_named(name))
-    square = {"Dinov2": 1, "Dinov2, registers": 3, "ViTMAE": 1, "DeiT": 2, "IJepa": 0, "CLIP": 1, "SigLIP": 0}
+    square = {"Dinov2": 1, "Dinov2, registers": 3, "DeiT": 2, "IJepa": 0, "CLIP": 1, "SigLIP": 0}
     wide = {"ours, registers": 4, "timm, registers": 5, "ours, no class token": 0, "timm, no class token": 0}
     if (kind := name.removeprefix("transformers ")) in square:
         assert geometry == Geometry((4, 4), (4, 4), square[kind], square[kind] > 0)
@@ -238,6 +238,8 @@ def test_a_model_that_does_not_say_where_its_tokens_lie():
         geometry_of(model)
     with pytest.raises(AttentionError, match=r"Xcit does not say how its tokens lie"):
         geometry_of(timm.create_model("xcit_nano_12_p8_224", depth=1))
+    with pytest.raises(AttentionError, match=r"ViTMAEForPreTraining shuffles its patches; look at load_model\(model\)"):
+        geometry_of(model_named("transformers ViTMAE"))
 
 
 @torch.no_grad()

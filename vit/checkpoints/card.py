@@ -85,8 +85,10 @@ def _values(config: dict[str, Any], run: RunRecord, name: str) -> dict[str, Any]
     """Return the template's values."""
     encoder, decoder, summary = config["encoder"], config.get("decoder"), run.summary
     data = summary.get("data") or {}
+    init = str(run.sections.get("model", {}).get("init") or "")
+    ours = bool(run.sections) and (not init or init in shipped_models())  # others' weights stay under their terms
     front = {
-        **({"license": "apache-2.0"} if run.sections else {}),  # a converted model is under its trainers' terms
+        **({"license": "apache-2.0"} if ours else {}),
         "library_name": "vit-patch-trainer",
         "pipeline_tag": "image-classification" if encoder.get("num_classes") else "image-feature-extraction",
         "tags": ["vision-transformer", *(["masked-autoencoder", "self-supervised"] if decoder else [])],
@@ -109,7 +111,6 @@ def _values(config: dict[str, Any], run: RunRecord, name: str) -> dict[str, Any]
         command = "vit.fit('config.yaml', dataset=IMAGES)"
     if source == "folder":
         command += " --data.root IMAGES"
-    init = str(run.sections.get("model", {}).get("init") or "")
     if init and not init.startswith(("timm/", "hf/")) and init not in shipped_models():
         command += " --model.init CHECKPOINT"
     known = {title: form.format(summary[key]) for title, (form, key) in FACTS.items() if summary.get(key) is not None}
@@ -134,6 +135,7 @@ def _values(config: dict[str, Any], run: RunRecord, name: str) -> dict[str, Any]
         "tested_on": data.get("tested_on", "test images"),
         "command": command,
         "init": init,
+        "ours": ours,
         "settings": yaml.safe_dump(run.sections, sort_keys=False, default_flow_style=None, width=120).rstrip(),
         "facts": facts,
         "figures": summary_lines(summary),

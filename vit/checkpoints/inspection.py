@@ -31,7 +31,7 @@ def facts(network: Network) -> dict[str, Any]:
     count = {"encoder": 0, "decoder": 0}
     for ours, taken in network.tensors.items():
         part = "decoder" if ours.startswith("decoder.") else "encoder"
-        count[part] += sum(source.tensors[name].numel() for name in taken.theirs)
+        count[part] += taken.value.numel()
     return {
         "path": str(source.path),
         "files": [str(path) for path in source.files],

@@ -84,7 +84,7 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
     if place is None:
         from vit.checkpoints import hub  # with huggingface_hub, likewise
 
-        return read_checkpoint(hub.download(name.removeprefix("hf/")))
+        place = hub.download(name.removeprefix("hf/"))
     source = replace(read_checkpoint(place), path=Path(name))
 
     # a path takes precedence over the model of the same name
@@ -103,7 +103,7 @@ def _of_module(model: nn.Module) -> Source:
         return timm_models.of_module(model, name)
     if home.startswith("transformers."):
         config: Any = model.config
-        return Source(Path(name), dict(model.state_dict()), config=config.to_dict())
+        return Source(Path(name), *flatten(dict(model.state_dict())), config=config.to_dict())
     raise CheckpointError(
         f"{name} is neither timm's nor transformers'; pass its state_dict() if its tensors have the names of theirs"
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 from vit.checkpoints.names import Shape
 from vit.checkpoints.reading import Source
 from vit.config import ViTConfig
-from vit.data.augment import Normalization, cut_to_shape, to_float
+from vit.data.augment import Normalization, cut_to_shape, resize_to_float
 from vit.data.decode import Preparation, decode
 from vit.data.images import DataError
 from vit.errors import one_line
@@ -164,11 +164,12 @@ class Origin:
             pictures.append(torch.frombuffer(bytearray(content), dtype=torch.uint8).view(3, *self.image_size))
         return self._in_channels(torch.stack(pictures))
 
-    def fit(self, images: Tensor) -> Tensor:
+    def fit(self, images: Tensor, whole: bool = False) -> Tensor:
         """Crop and resize a data set's images for the model.
 
         Args:
             images: uint8 (B, 3, h, w).
+            whole: ignore `crop_share`, for images that are cropped already.
 
         Returns:
             uint8 (B, C, H, W).
@@ -176,20 +177,19 @@ class Origin:
         Raises:
             DataError: the model takes neither colour nor grey images.
         """
-        images = cut_to_shape(self._in_channels(images), self.image_size)
-        if images.shape[-2:] != self._size_before_crop:
+        images, size = cut_to_shape(self._in_channels(images), self.image_size), self._resized(whole)
+        if images.shape[-2:] != size:
             from torchvision.transforms import InterpolationMode  # takes seconds to import
             from torchvision.transforms.v2.functional import resize
 
-            images = resize(images, list(self._size_before_crop), InterpolationMode(self.interpolation), antialias=True)
+            images = resize(images, list(size), InterpolationMode(self.interpolation), antialias=True)
         return self._crop(images)
 
     def inputs(self, images: Tensor, whole: bool = False) -> Tensor:
         """Turn a data set's images into the model's input, as in training, without the additional rounding of `fit`.
 
         Args:
-            images: uint8 (B, 3, h, w).
-            whole: ignore `crop_share`, for images that are cropped already.
+            images, whole: as for `fit`.
 
         Returns:
             float32 (B, C, H, W).
@@ -197,11 +197,8 @@ class Origin:
         Raises:
             DataError: as for `fit`.
         """
-        images = self._in_channels(images)
-        if whole:
-            return self.normalize(to_float(images, self.image_size, self.interpolation))
-        images = cut_to_shape(images, self.image_size)
-        return self.normalize(self._crop(to_float(images, self._size_before_crop, self.interpolation)))
+        images = cut_to_shape(self._in_channels(images), self.image_size)
+        return self.normalize(self._crop(resize_to_float(images, self._resized(whole), self.interpolation)))
 
     @property
     def transform(self) -> Transform:
@@ -218,9 +215,9 @@ class Origin:
 
         return ModelTransform(self)
 
-    @property
-    def _size_before_crop(self) -> tuple[int, int]:
-        height, width = (round(size / self.prepared.crop_share) for size in self.image_size)
+    def _resized(self, whole: bool) -> tuple[int, int]:
+        """Return the size before cropping."""
+        height, width = (round(size / (1 if whole else self.prepared.crop_share)) for size in self.image_size)
         return height, width
 
     def _crop(self, images: Tensor) -> Tensor:

@@ -183,11 +183,12 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         start = file.read(100)
     if not start:
         raise CheckpointError(f"{path} is empty")
+    safetensors = start[8:9] == b"{"  # after the length of the header, any bytes
     for magic, what in NOT_WEIGHTS:
-        if start.lstrip().startswith(magic):
+        if not safetensors and start.lstrip().startswith(magic):
             raise CheckpointError(f"{path} is {what}")
     try:
-        if start[8:9] == b"{":  # after the length of the header
+        if safetensors:
             with safe_open(path, framework="pt") as opened:
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # it is no dict
                 return tensors, {f"__metadata__.{key}": value for key, value in (opened.metadata() or {}).items()}

@@ -88,7 +88,9 @@ class Listed:
 def run(argv: Sequence[str]) -> int:
     """Embed all images into the file, batch by batch."""
     options, load = read_options("vit embed", argv, *OPTIONS)
-    named_data(options.data)
+    if named_data(options.data)["source"] == "hf":
+        way = 'of a Hugging Face data set, in Python: vit.inference.embed(model, DATASET["image"])'
+        raise ConfigError(f"--data: {options.data!r} is no folder of images; {way}")
 
     from vit.checkpoints import load_trained
     from vit.device import choose_compute
@@ -210,6 +212,9 @@ def parquet_writer(
     import pyarrow as pa
     from pyarrow import parquet
 
+    def utf8(name: str | None) -> str | None:  # files' names may be any bytes
+        return name and name.encode(errors="backslashreplace").decode()
+
     def column(values: Any, shape: Sequence[int]) -> Any:
         """Return values of any shape as nested lists of fixed sizes."""
         array = pa.array(values.reshape(-1))
@@ -228,7 +233,8 @@ def parquet_writer(
         def write(some: slice, found: Mapping[str, Tensor]) -> None:
             labels = [label if label >= 0 else None for label in listed.labels[some]]
             classes = [None if label is None else listed.class_names[label] for label in labels]
-            texts = [listed.names[some], [split or None for split in listed.splits[some]], labels, classes]
+            names, splits = listed.names[some], [split or None for split in listed.splits[some]]
+            texts = [[*map(utf8, names)], splits, labels, [*map(utf8, classes)]]
             columns = [pa.array(values, kind) for values, kind in zip(texts, schema.types, strict=False)]
             columns += [column(found[name].numpy(), shape) for name, shape in shapes.items()]
             writer.write_batch(pa.record_batch(columns, schema=schema))

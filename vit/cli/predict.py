@@ -83,7 +83,10 @@ def run(argv: Sequence[str]) -> int:
             predictions.append({"file": file, "classes": found})
 
     if options.csv is not None:
-        with replacing(options.csv) as partial, partial.open("w", newline="", encoding="utf-8") as out:
+        with (
+            replacing(options.csv) as partial,
+            partial.open("w", newline="", encoding="utf-8", errors="backslashreplace") as out,  # names may be any bytes
+        ):
             writer = csv.writer(out)
             writer.writerow(("file", "rank", "class", "probability"))
             for row in predictions:

@@ -195,7 +195,12 @@ def to_float(images: Tensor, image_size: tuple[int, int], interpolation: str = "
     This prepares every image of a data set, in training and evaluation. `interpolation` is "bicubic" or "bilinear", with
     antialiasing.
     """
-    images = cut_to_shape(images, image_size).float() / 255
+    return resize_to_float(cut_to_shape(images, image_size), image_size, interpolation)
+
+
+def resize_to_float(images: Tensor, image_size: tuple[int, int], interpolation: str) -> Tensor:
+    """Do the same to images that have that shape already."""
+    images = images.float() / 255
     if images.shape[-2:] != image_size:
         images = F.interpolate(images, image_size, mode=interpolation, antialias=True, align_corners=False).clamp(0, 1)
     return images

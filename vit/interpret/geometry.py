@@ -11,7 +11,7 @@ from vit.interpret.layers import AttentionError
 from vit.mae import Model
 
 PREFIX_TOKENS = {
-    "vit": 1, "vit_mae": 1, "vit_msn": 1, "dinov2": 1, "dinov2_with_registers": 1, "dinov3_vit": 1, "beit": 1,
+    "vit": 1, "vit_msn": 1, "dinov2": 1, "dinov2_with_registers": 1, "dinov3_vit": 1, "beit": 1,
     "clip_vision_model": 1, "deit": 2, "ijepa": 0, "siglip_vision_model": 0,
 }  # fmt: skip
 """The number of tokens before registers and patches in transformers' models, whose settings do not say."""
@@ -89,6 +89,9 @@ def geometry_of(model: nn.Module) -> Geometry:
         )
     config: Any = getattr(model, "config", None)
     kind = getattr(config, "model_type", None)
+    if kind == "vit_mae":  # even with mask_ratio 0
+        ways = "look at load_model(model), or give it ascending noise=, and pass geometry=Geometry(...)"
+        raise AttentionError(f"{type(model).__name__} shuffles its patches; {ways}")
     if kind in PREFIX_TOKENS:
         (height, width), (p, q) = _pair(config.image_size), _pair(config.patch_size)
         prefix = PREFIX_TOKENS[kind] + getattr(config, "num_register_tokens", 0)

@@ -11,8 +11,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from vit.config import BUILT_IN, DataConfig
-from vit.data import SOURCES, load_data
+from vit.config import BUILT_IN, DataConfig, named_data
+from vit.data import load_data
 from vit.data.augment import to_float
 from vit.data.folder import list_splits
 from vit.data.images import evenly_spaced
@@ -145,7 +145,7 @@ def with_data(model: Model, data: str, root: str, count: int) -> ModelWithImages
 
     Args:
         model: as `load_model` returns it.
-        data: "cifar10", "cifar100", "scenes", or a folder of images.
+        data: "cifar10", "cifar100", "scenes", a folder of images, or hf: and the name of a Hugging Face data set.
         root: folder that holds CIFAR's archive, or gets it.
         count: number of images.
 
@@ -154,13 +154,15 @@ def with_data(model: Model, data: str, root: str, count: int) -> ModelWithImages
     """
     origin, folder = model.origin, Path(data).expanduser()
 
-    # A built-in data set; of Scenes, which are drawn on the fly, a part is enough
-    if data in BUILT_IN:
-        limit = 10 * count if data == "scenes" else 0
-        test = load_data(DataConfig(source=data, root=root, limit=limit), origin.image_size).test  # type: ignore[arg-type]
-        chosen = test.showcase(count)
-        names, title = [test.label_names[i] for i in chosen.tolist()], f"{SOURCES[data].title}, test images"
-        return ModelWithImages(model, names, title, lambda numbers: origin.fit(test.images[chosen[list(numbers)]]))
+    # A whole data set; of Scenes, which are drawn on the fly, a part is enough
+    if data in BUILT_IN or data.startswith("hf:"):
+        config = DataConfig(**named_data(data, root), limit=10 * count if data == "scenes" else 0)
+        found = load_data(config, origin.image_size, prepared=origin.prepared)
+        test, chosen = found.test, found.test.showcase(count)
+        names, title = [test.label_names[i] for i in chosen.tolist()], f"{found.name}, test images"
+        return ModelWithImages(
+            model, names, title, lambda numbers: origin.fit(test.images[chosen[list(numbers)]], whole=found.prepared)
+        )
 
     # A folder, of which only the chosen images are read
     if not folder.is_dir():

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from PIL.Image import Resampling
 
-from vit.checkpoints.formats.format import HALVES, Format, Hints, only_given, pair
+from vit.checkpoints.formats.format import HALVES, IMAGENET, Format, Hints, only_given, pair
 from vit.checkpoints.formats.outgoing import Outgoing
 from vit.checkpoints.names import KeyRule, shared, table, within
 from vit.checkpoints.origin import Origin
@@ -123,6 +123,9 @@ def huggingface_hints(source: Source) -> Hints:
 
     # how the input is prepared
     mean, std = (processor.get(key) for key in ("image_mean", "image_std"))
+    usual = None
+    if not processor and config.get("model_type") == "vit_mae":  # an encoder like ViT's, with other pictures
+        mean, std, usual = *IMAGENET, "bicubic"
     if processor.get("do_normalize") is False:
         channels = encoder["channels"] if type(encoder["channels"]) is int else 3
         mean, std = [0.0] * channels, [1.0] * channels
@@ -137,7 +140,7 @@ def huggingface_hints(source: Source) -> Hints:
         norm_pix_loss=config.get("norm_pix_loss"),
         mean=None if mean is None else tuple(map(float, mean)),
         std=None if std is None else tuple(map(float, std)),
-        interpolation=None if resample is None else FILTERS.get(resample, f"filter {resample}"),
+        interpolation=FILTERS.get(resample, f"filter {resample}") if resample is not None else usual,
         class_names=tuple(names),
         notes=tuple(notes),
         crop_share=kept / larger if 0 < kept < larger else None if not processor else 1.0,
@@ -223,13 +226,17 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
         config[key] = config[key][0] if len({*config[key]}) == 1 else list(config[key])
     config |= {"hidden_act": "gelu", "qkv_bias": settings.qkv_bias, "torch_dtype": "float32"}
     out.config = config | write(out, origin, round(settings.embed_dim * settings.mlp_ratio))
-    height, width = settings.image_size
-    larger = round(height / origin.prepared.crop_share)
-    cut = {"crop_size": {"height": height, "width": width}, "do_center_crop": True, "size": {"shortest_edge": larger}}
+    (height, width), share = settings.image_size, origin.prepared.crop_share
+    size = {"shortest_edge": round(height / share)}
+    if height != width:
+        size = {"height": round(height / share), "width": round(width / share)}
+        out.notes.append("transformers squashes pictures of another shape; this package crops them")
     out.preprocessor = {
-        "image_processor_type": "ViTImageProcessor" if larger == height else "BitImageProcessor",
+        "image_processor_type": "BitImageProcessor",
         "do_resize": True,
-        **({"size": {"height": height, "width": width}} if larger == height else cut),
+        "size": size,
+        "do_center_crop": True,
+        "crop_size": {"height": height, "width": width},
         "resample": {name: number for number, name in FILTERS.items()}[origin.interpolation],
         "do_rescale": True,
         "rescale_factor": 1 / 255,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vit.checkpoints.formats.format import Format, Hints, only_given, pair
 from vit.checkpoints.formats.outgoing import Outgoing
 from vit.checkpoints.formats.timm import ANCHOR, BATCHES, BLOCK, ENCODER, LINEAR_PROBE, TIMM_EPS
@@ -32,6 +34,12 @@ def mae_hints(source: Source) -> Hints:
     return Hints(encoder, decoder, norm_pix_loss=norm_pix if isinstance(norm_pix, bool) else None)
 
 
+def fine_tuned_hints(source: Source) -> Hints:
+    """Do the same, with the part of an image that its code evaluates: 224 of 256 pixels, but larger images whole."""
+    ours, size = "args.num_heads" in source.other, source.other.get("args.input_size") or 224
+    return replace(mae_hints(source), crop_share=1.0 if ours or size > 224 else 0.875)
+
+
 PRETRAINING = Format(
     name="facebookresearch/mae, pretraining",
     anchor=ANCHOR,
@@ -46,7 +54,7 @@ FINE_TUNED = Format(
     marks=(r"args\.(finetune|layer_decay|cls_token|num_heads)",),  # num_heads: from `to_mae` without a decoder
     rules=(*ENCODER, *LINEAR_PROBE),
     dropped=(BATCHES,),
-    hints=mae_hints,
+    hints=fine_tuned_hints,
     global_pool="token",  # unless an fc_norm says otherwise
 )
 

@@ -20,7 +20,7 @@ from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import nn
 
 from vit.checkpoints.formats.format import Hints, only_given
-from vit.checkpoints.reading import Source, shorten
+from vit.checkpoints.reading import Source, flatten, shorten
 from vit.load_options import CheckpointError
 
 ARGUMENTS = signature(VisionTransformer).parameters.keys() - signature(timm.create_model).parameters.keys()
@@ -176,4 +176,4 @@ def _no_waiting() -> Iterator[None]:
 
 def of_module(model: nn.Module, name: str) -> Source:
     """Return a timm model in memory as a checkpoint called `name`; it describes itself."""
-    return Source(Path(name), dict(model.state_dict()), module=model)
+    return Source(Path(name), *flatten(dict(model.state_dict())), module=model)
