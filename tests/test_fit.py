@@ -14,12 +14,14 @@ import torch
 from tiny import RECONSTRUCT, changed, noise, without_pictures
 
 from vit import Callback, cli, fit, load_model
-from vit.config import ConfigError
+from vit.config import ConfigError, ModelConfig
 from vit.data import DataError
 from vit.runs import read_metrics
-from vit.settings import to_yaml
+from vit.settings import TrainCommand, to_yaml
+from vit.train import set_up
+from vit.training.distributed import Distributed
 from vit.training.process import Stopped
-from vit.training.run_folder import RunFolderError
+from vit.training.run_folder import RunFolder, RunFolderError
 
 CONFIG = changed(RECONSTRUCT, run={"save_every": 3, "log_every": 1, "threads": 1})
 PAIRS = [(image, number % 3) for number, image in enumerate(noise(24))]
@@ -86,10 +88,11 @@ def test_a_run_is_returned_and_saved(whole):
 
 
 def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path):
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError) as kept:  # with all frames, as a notebook keeps it
         fit(config, tmp_path / "run", PAIRS, TEST, [Witness(5)])
     witness = Witness()
     run = fit(config, tmp_path / "run", PAIRS, TEST, [witness], resume=True)
+    del kept
     assert witness.calls[:2] == [("start", 3, "run"), ("log", 4)]
     assert witness.count == 6  # with those before it was ended
     for name, value in run.result.state_dict().items():
@@ -112,9 +115,36 @@ def test_other_images_and_the_command_line_continue_no_run_of_these(whole, confi
         fit(folder / "config.yaml", tmp_path / "new")
 
 
+def test_a_run_from_a_checkpoint_goes_on_without_it(whole, config, tmp_path):
+    shutil.copytree(whole[0].folder.path, tmp_path / "base")
+    lean = replace(config, model=ModelConfig(init=str(tmp_path / "base")))
+    with pytest.raises(KeyError):
+        fit(lean, tmp_path / "run", PAIRS, TEST, [Witness(5)])
+    shutil.rmtree(tmp_path / "base")
+    assert fit(lean, tmp_path / "run", PAIRS, TEST, [Witness()], resume=True).step == 6
+    words = ["train", "--out", str(tmp_path / "run"), "--resume"]
+    assert cli.main(words) == 2  # the images came from Python: its first objection
+
+
+def test_without_a_run_there_is_nothing_to_resume(config, tmp_path):
+    with pytest.raises(ConfigError, match="no run in"):
+        fit(config, tmp_path / "typo", PAIRS, TEST, resume=True)
+    assert not (tmp_path / "typo").exists()
+
+
+def test_every_process_needs_the_same_images(config, tmp_path):
+    class Second(Distributed):
+        def broadcast_from_main(self, make):
+            return "of-the-first"
+
+    command = TrainCommand(config, tmp_path / "run", resume=False)
+    with pytest.raises(DataError, match=r"process 1 has other images than the first: .*, not of-the-first"):
+        set_up(command, RunFolder(command.out), Second(rank=1), PAIRS, TEST, [])
+
+
 def test_the_command_line_makes_the_same_run(config, tmp_path):
     """`vit train` with settings from a file, `fit` with that file, and `fit` with a Config: one run."""
-    small = {"data.source": "scenes", "data.limit": 16, "model.freeze": ["W_Q"]}
+    small = {"data.source": "scenes", "data.limit": 16, "model.freeze": ["W_Q"], "data.root": Path("data")}
     settings = replace(
         config, data=replace(config.data, source="scenes", limit=16), model=replace(config.model, freeze=["W_Q"])
     )

@@ -249,6 +249,9 @@ def test_resume_may_make_a_run_longer_while_its_learning_rate_is_held(killed_at,
     if killed_at > SAVE_EVERY:
         refused = run(place, "--out", out, "--resume", "--train.epochs=1").error
         assert "train.epochs: the run is at step 5" in refused
+    for epochs in (6, 4):  # a change of mind, before a state was saved
+        run(place, "--out", out, "--resume", f"--train.epochs={epochs}", before=at_step(killed_at, "SIGKILL"))
+        assert yaml.safe_load((place / out / "config.yaml").read_text())["train"]["epochs"] == epochs
     done = run(place, "--out", out, "--resume", "--train.epochs=5", pictures=False)
     assert done.code == 0, done.err
     assert f"15 steps{', from step 5' * (killed_at > SAVE_EVERY)}\n" in done.out

@@ -57,7 +57,7 @@ def sync_folder(folder: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write `text` (UTF-8) to `path`, whole or not at all."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files may be any bytes
 
 
 def write_json(path: Path, value: Any) -> None:

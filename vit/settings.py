@@ -281,9 +281,7 @@ def parse_train_command(argv: Sequence[str], program: str = "python train.py") -
         config = parse_config(parser, argv)
         given = parser.parse_args(argv, defaults=False).as_flat()  # type: ignore[union-attr]
         return TrainCommand(config, out, False, program, frozenset(vars(given)), notes)
-    saved = out / RUN_CONFIG
-    if not os.path.exists(saved):  # unlike Path.exists, it returns False for an impossible name
-        raise ConfigError(f"--resume: no run in {out}; leave --resume out to start one, or name its folder with --out")
+    saved = config_of_run(out)
     before = parse_config(parser, ["--config", str(saved)])
     _, settings = take_options(argv, "--config")  # only the command line may change e.g. where the data is
     config = parse_config(parser, ["--config", str(saved), *settings])
@@ -293,6 +291,17 @@ def parse_train_command(argv: Sequence[str], program: str = "python train.py") -
         ways = "leave it out (and --config: the run has its own), or start another with --out"
         raise ConfigError(f"{key}: the run in {out} has {old!r}, not {new!r}; {ways}")
     return TrainCommand(config, out, True, program)
+
+
+def config_of_run(out: Path) -> Path:
+    """Return the configuration of the run in `out`, to be resumed.
+
+    Raises:
+        ConfigError: there is no run.
+    """
+    if not os.path.exists(saved := out / RUN_CONFIG):  # unlike Path.exists, it returns False for an impossible name
+        raise ConfigError(f"--resume: no run in {out}; leave --resume out to start one, or name its folder with --out")
+    return saved
 
 
 def fit_epochs(parser: ArgumentParser, argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

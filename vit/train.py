@@ -18,12 +18,12 @@ from typing import Any
 from vit import openmp
 from vit.atomic import write_json, write_text
 from vit.config import Config, ConfigError, flat_settings
-from vit.data import Dataset, load_data
+from vit.data import DataError, Dataset, load_data
 from vit.errors import one_line
 from vit.interpret import DynamicsRecorder
 from vit.report.summary import sample_images, summarize
 from vit.runs import CONTENTS, aligned, read_metrics, summary_lines, write_manifest
-from vit.settings import TrainCommand, parse_train_command, to_yaml
+from vit.settings import TrainCommand, config_of_run, parse_config, parse_train_command, to_yaml, train_parser
 from vit.training.callbacks import Callback, MetricsFile, Progress, Snapshots, Validation
 from vit.training.distributed import Distributed, init_distributed
 from vit.training.initial import follow_checkpoint
@@ -63,9 +63,8 @@ def fit(
         Stopped: a signal ended the run (a KeyboardInterrupt); its state is saved, and `resume` continues it.
     """
     command = config if isinstance(config, TrainCommand) else read_command(config, out, settings or {}, resume)
-    folder = RunFolder(command.out)
     keep_freed_memory()
-    with StopRequests() as stop:
+    with RunFolder(command.out) as folder, StopRequests() as stop:
         with init_distributed(command.config) as dist:
             # Set up
             run = set_up(command, folder, dist, dataset, test_dataset, callbacks)
@@ -95,8 +94,12 @@ def read_command(
             raise ConfigError(f"{'settings' if settings else 'out'}: {ways}")
         usual = flat_settings(Config().to_dict())
         given = frozenset(key for key, value in flat_settings(config.to_dict()).items() if value != usual[key])
+        if resume:  # what followed from model.init when the run began
+            saved = parse_config(train_parser(), ["--config", str(config_of_run(Path(out)))]).model
+            follows = {key: value for key, value in vars(saved).items() if f"model.{key}" not in given}
+            config = replace(config, model=replace(config.model, **follows))
         return TrainCommand(config, Path(out), resume, given=given)
-    words = {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
+    words = {key: str(value) if isinstance(value, str | Path) else json.dumps(value) for key, value in settings.items()}
     argv = [f"--config={config}", *(f"--{key}={value}" for key, value in words.items())]
     return parse_train_command([*argv, *([] if out is None else [f"--out={out}"]), *(["--resume"] * resume)])
 
@@ -120,6 +123,9 @@ def set_up(
     trackers = [TRACKERS[name]() for name in dict.fromkeys(config.run.track)] if dist.is_main else []
     with dist.main_process_first():
         data = load_data(config.data, config.model.image_size_2d, dataset, test_dataset)
+    if (first := dist.broadcast_from_main(lambda: data.content_hash)) != data.content_hash:
+        found = f"process {dist.rank} has other images than the first: {data.content_hash}, not {first}"
+        raise DataError(f"{one_line(data.name)}: {found}; give every machine the same")
     if data.source != config.data.source:  # config.yaml names the images actually used
         config = replace(config, data=replace(config.data, source=data.source, fallback="stop"))
     if command.resume and dist.is_main:
@@ -139,7 +145,7 @@ def set_up(
     settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
     if not command.resume:
         folder.begin(settings)
-    elif state is None or state["config"]["train"]["epochs"] != config.train.epochs:
+    elif parse_config(train_parser(), ["--config", str(folder.config)]).train.epochs != config.train.epochs:
         write_text(folder.config, settings)
     folder.manifest.unlink(missing_ok=True)  # a finished run that resumes has one, but its files change again
     sample_images(data).save(folder.showcase)

@@ -155,6 +155,7 @@ UNUSABLE = {
     "only one image": ["0.png"],
     "folder val but no folder train": ["val/ape/0.png"],
     "no class folders": ["train/ape/0.png", "test/0.png"],
+    "folders of images (car, plane) beside train": ["car/0.png", "plane/a/0.png", "train/0.png", "train/1.png"],
     "class folder d\\x1bog": ["train/ape/0.png", "test/ape/0.png", "test/d\x1bog/0.png"],
 }
 
@@ -175,10 +176,12 @@ def test_what_is_not_used_held_out_and_counted_is_said(root):
     (root / "train" / "ape" / "photo.HEIC").write_bytes(b"")
     (root / "train" / ".DS_Store").write_bytes(b"")
     Image.new("P", (4, 4)).save(root / "train" / "bee" / "moving.gif", save_all=True, append_images=[NOISE])
-    (root / "test").rename(root.parent / "elsewhere")
+    (root / "test").rename(root / "validation")
+    (root / "notes").mkdir()
     for start in ("first", "from the cache"):
         train, test = load(root)
-        others, held_out, counts, sizes = train.notes
+        others, unused, held_out, counts, sizes = train.notes
+        assert unused == "folders of images that are not used: validation"
         assert others == f"{root / 'train'}: ignored, not images that can be read: 1 .heic", start
         assert held_out.startswith("no test folder: 1 of the 13 images, evenly spaced, are held out as test images")
         assert counts == "training + test images of each class: ape 3 + 1, bee 5 + 0, cat 4 + 0"
@@ -503,6 +506,19 @@ def test_an_unfinished_cache_of_a_living_process_is_left_to_it(root):
     CHANGES["add"](root / "train")
     load(root)
     assert not unfinished.exists()  # nobody writes to it any more
+
+
+def test_a_build_waits_for_the_one_that_looks_whether_it_is_alive(root, monkeypatch):
+    duplicate = os.dup
+
+    def looked_at(number: int) -> int:
+        other = open(f"/proc/self/fd/{number}", "rb+")  # noqa: SIM115
+        cache_module._lock(other)
+        threading.Timer(0.2, other.close).start()
+        return duplicate(number)
+
+    monkeypatch.setattr(cache_module.os, "dup", looked_at)
+    assert colours(load(root)[0].images) == NUMBERS[:12]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -88,6 +89,15 @@ def test_grey_is_grey_and_a_part_of_a_data_set_knows_its_classes(load):
     data = load(Subset(whole, range(8)), Subset(whole, range(8, 12)))
     assert torch.equal(data.train.images, grey[:8].expand(-1, 3, -1, -1))
     assert data.test.label_names == ["left", "right"] * 2
+
+
+def test_test_data_with_other_classes_has_their_labels_by_name(folder, load):
+    shutil.rmtree(folder / "test" / "ape")
+    files = load(source="folder", root=str(folder))
+    assert_same_images(load(ImageFolder(folder / "train"), ImageFolder(folder / "test")).test, files.test)
+    (folder / "test" / "bee").rename(folder / "test" / "dog")
+    with pytest.raises(DataError, match="the test data has a class 'dog', which the training data has not"):
+        load(ImageFolder(folder / "train"), ImageFolder(folder / "test"))
 
 
 BAD = {

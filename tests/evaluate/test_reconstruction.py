@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import to_float
+from vit.evaluate import EvaluationError
 from vit.evaluate.reconstruction import (
     estimate_statistics,
     fixed_mask,
@@ -103,6 +104,14 @@ def test_scores_are_means_over_images_by_loops(batch_size, norm_pix_loss):
             losses.append([masked_patch_loss(guess, target, mask.mask).item() for guess in guesses])
     expected = [sum(column) / 5 for column in zip(*losses, strict=True)]
     assert [*scores.values()] == pytest.approx(expected, rel=1e-4)
+
+
+def test_weights_that_predict_nothing_finite_are_refused():
+    model = small_model()
+    nn.init.constant_(model.decoder.pred.weight, torch.inf)
+    images = torch.zeros(2, 3, *SIZE, dtype=torch.uint8)
+    with pytest.raises(EvaluationError, match="the loss on hidden patches is nan or infinite"):
+        score_reconstruction(model, images, prepare, "random", 0.5, CPU)
 
 
 @pytest.mark.parametrize("kind", NOISE)

@@ -248,6 +248,26 @@ def test_resumed_recording_is_the_one_that_was_not_interrupted(tmp_path):
     assert read_dynamics(tmp_path / "cut at 4").steps.tolist() == [1, 2, 4]
 
 
+def test_a_session_without_the_recorder_keeps_its_first_weights(tmp_path):
+    recorded(CONFIG, tmp_path / "whole")
+    run = recording(CONFIG, tmp_path / "resumed")
+    train_to(run, 3)
+    run.save(tmp_path)
+    data = dataset()
+    state = find_state(tmp_path, CONFIG, data)
+    alone = setup(changed(CONFIG, run={"dynamics_every": 0}), data, state=state)
+    restore(alone, state)
+    train_to(alone, 5)
+    alone.save(tmp_path)
+    run = recording(CONFIG, tmp_path / "resumed", tmp_path)
+    train_to(run, STEPS)
+    run.callbacks[0].on_save()
+    found, whole = read_dynamics(tmp_path / "resumed"), read_dynamics(tmp_path / "whole")
+    assert found.steps.tolist() == [1, 2, 8, 9]  # not 4
+    for name, drift in found.recorded["drift"].items():
+        assert torch.equal(drift[-1], whole.recorded["drift"][name][-1])
+
+
 def test_records_after_the_last_state_are_made_again(tmp_path):
     """As after a kill: the file is ahead of the state, until it is written again."""
     run = recording(CONFIG, tmp_path / "dynamics.jsonl")

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from vit.training.distributed import SINGLE, Distributed
 from vit.training.process import SIGNALS, Stopped, StopRequests, leave_signals_to_the_system
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -50,6 +51,19 @@ def test_work_in_a_loop_ends_after_the_step_under_way(number):
             stop.hold(False)
     assert done == [0, 1, 2, 3]
     assert caught.value.exit_code == CODES[number]
+
+
+def test_signal_that_comes_while_processes_agree_is_not_lost():
+    class Slow(Distributed):
+        def all_reduce_max(self, here):
+            signal.raise_signal(signal.SIGTERM)
+            return here
+
+    with StopRequests() as stop:
+        stop.hold(True)
+        assert [stop.agree(Slow()), stop.agree(SINGLE)] == [None, signal.SIGTERM]
+        with pytest.raises(Stopped):
+            stop.hold(False)
 
 
 @pytest.mark.parametrize(("first", "second"), [*itertools.product(CODES, CODES)])

@@ -30,7 +30,7 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
     command = parse_train_command(argv, program=program)
     if not command.resume and "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun's processes start one after another
         RunFolder(command.out).refuse_if_taken()
-    if command.config.model.init:
+    if command.config.model.init and not command.resume:
         located(command.config.model.init)
     announce_torch(f"run      {one_line(str(command.out))}")
 

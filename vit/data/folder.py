@@ -113,6 +113,12 @@ def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[Im
         raise DataError(f"{root}: has a folder {present[0]} but no folder train; add it, or rename {present[0]}")
     notes = [] if notes is None else notes
     train = _list_images(root, "train" if present else "", notes)
+    unused = ", ".join(_folders_of_images(root, present[:2])) if present else ""
+    if unused and len(present) == 1 and not train[0].class_name:
+        ways = "if train is a class, put all classes into a folder train; else move the others away"
+        raise DataError(f"{root}: has folders of images ({unused}) beside train, which has no class folders; {ways}")
+    if unused:
+        notes.append(f"folders of images that are not used: {unused}")
     if len(present) < 2:
         return {present[0] if present else "": train}
     test = _list_images(root, present[1], notes)
@@ -188,6 +194,13 @@ def _find_images(folder: Path) -> tuple[list[tuple[Path, os.stat_result]], Count
     if not images:
         raise DataError(f"{folder}: no images; searched it and its subfolders for {' '.join(EXTENSIONS)}")
     return images, others
+
+
+def _folders_of_images(root: Path, known: Sequence[str]) -> list[str]:
+    """Return the names of the other folders in `root` that hold images, however deep."""
+    others = sorted(path for path in root.iterdir() if path.is_dir() and path.name not in known)
+    walks = ((path.name, _walk(str(path))) for path in others if not path.name.startswith("."))
+    return [name for name, files in walks if any(file.name.lower().endswith(EXTENSIONS) for file in files)]
 
 
 def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEntry[str]]:

@@ -194,10 +194,18 @@ class DatasetSplit(Split):
             return None
 
     def labels(self) -> list[int]:
-        if self.found:
-            return self.found
-        known = _labels(self.dataset, self.columns[1])
-        return [known[row] for row in self.rows]
+        if not (labels := self.found):
+            known = _labels(self.dataset, self.columns[1])
+            labels = [known[row] for row in self.rows]
+        own = class_names_of(self.dataset)
+        if not own or own == self.class_names or self.class_names == tuple(map(str, range(len(self.class_names)))):
+            return labels
+        # the test data has other classes than the training data, or the same in another order
+        number = {name: label for label, name in enumerate(self.class_names)}
+        if unknown := [own[label] for label in sorted({*labels}) if 0 <= label < len(own) and own[label] not in number]:
+            what = f"the {self.name} data has a class {unknown[0]!r}, which the training data has not"
+            raise DataError(f"{self.origin}: {what}; both need the same classes")
+        return [number[own[label]] if 0 <= label < len(own) else label for label in labels]
 
     def decoded(self, size: tuple[int, int]) -> Generator[bytes | str]:
         """Implement `Split.decoded` with torch's DataLoader, in several processes if the system can fork."""

@@ -11,6 +11,7 @@ from vit.data.augment import Normalization, to_float
 from vit.data.draws import make_generator
 from vit.device import Compute
 from vit.encoder import eval_mode
+from vit.evaluate.classification import EvaluationError
 from vit.evaluate.features import Prepare, batches
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, make_mask
@@ -41,6 +42,9 @@ def score_reconstruction(
 
     Returns:
         The model's "loss", and those of two baselines: "mean_of_visible_patches" (per image) and "nearest_visible_patch".
+
+    Raises:
+        EvaluationError: the loss is nan or infinite.
     """
     grid_size = model.encoder.patch_embed.grid_size
     sums, start = torch.zeros(3, dtype=torch.float64), 0
@@ -53,6 +57,8 @@ def score_reconstruction(
         losses = [masked_patch_loss(guess, targets, mask.mask).item() for guess in guesses]
         sums += torch.tensor(losses, dtype=torch.float64) * len(inputs)
         start += len(inputs)
+    if not bool(sums.isfinite().all()):
+        raise EvaluationError("the loss on hidden patches is nan or infinite: these weights cannot fill them in")
     names = ("loss", "mean_of_visible_patches", "nearest_visible_patch")
     return dict(zip(names, (sums / len(images)).tolist(), strict=True))
 

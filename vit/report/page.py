@@ -73,7 +73,7 @@ def write_report(path: Path, out: Path) -> int:
         found = f"{type(error).__name__}: {error}"
         raise ReportError(f"{path}: its files are not as this version writes them ({found})") from error
     write_text(out, page)
-    return len(page.encode())
+    return out.stat().st_size
 
 
 def is_report(path: Path) -> bool:

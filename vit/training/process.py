@@ -75,8 +75,10 @@ class StopRequests:
 
     def agree(self, dist: Distributed) -> int | None:
         """Return a signal that any process has received: all ask after each step, and so stop at the same one."""
-        self.requested = dist.all_reduce_max(self.requested or 0) or None
-        return self.requested
+        agreed = dist.all_reduce_max(self.requested or 0)
+        if agreed:  # a signal may have come meanwhile
+            self.requested = agreed
+        return agreed or None
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         again = self.requested is not None

@@ -71,6 +71,7 @@ class Run:
     init_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     callbacks: list[Callback] = field(default_factory=list)
+    callback_states: dict[str, Any] = field(default_factory=dict)
     folder: RunFiles | None = None
     summary: dict[str, Any] = field(default_factory=dict)
     step: int = 0
@@ -149,7 +150,7 @@ class Run:
             "model": dict(self.model.state_dict()),
             "objective": more,
             **({} if self.ema is None else {"model_ema": dict(self.ema.module.state_dict())}),
-            "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks if callback.name},
+            "callbacks": self.callback_states | {one.name: one.state_dict() for one in self.callbacks if one.name},
             **architecture(self.model),
             "optimizer": self.optimizer.state_dict(),
             "seconds": self.seconds,
@@ -265,8 +266,9 @@ def restore(run: Run, state: dict[str, Any]) -> None:
     if run.ema is not None:
         run.ema.module.load_state_dict(state["model_ema"])
         run.ema.n_averaged.fill_(state["step"] + 1)
+    run.callback_states = state["callbacks"]  # those without a callback in this session wait for the next
     for callback in run.callbacks:
-        callback.load_state_dict(state["callbacks"].get(callback.name))
+        callback.load_state_dict(run.callback_states.get(callback.name))
     run.step, run.seconds = state["step"], state["seconds"]
     run.notes += state["damaged"]
     if (state["computed_on"], state["torch"]) != (run.computed_on, torch.__version__):

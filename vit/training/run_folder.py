@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import IO
+from typing import IO, Self
 
 from vit.atomic import PARTIAL, write_text
 from vit.errors import UserError
@@ -17,7 +17,15 @@ class RunFolderError(UserError):
 class RunFolder(RunFiles):
     """A run folder that this process writes: locked against others, and never overwritten."""
 
-    _lock: IO[str]  # held while it is open
+    _lock: IO[str] | None = None  # held while it is open
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let others work in the folder."""
+        if self._lock is not None:
+            self._lock.close()
 
     @property
     def begun(self) -> bool:

@@ -37,6 +37,7 @@ class Reconstruct(Objective):
 
     def __init__(self, model: MaskedAutoencoder, config: Config, data: Dataset):
         super().__init__(model, config, data)
+        model.encoder.fc_norm.requires_grad_(False)  # of a classifier: nothing here reads it
         settings = config.reconstruct
         self.compares_images = settings.contrast > 0
         self.projector = Projector(model.encoder.config.embed_dim) if settings.contrast else None
