@@ -118,6 +118,13 @@ def test_an_old_summary_without_a_hash_takes_all_results(folder):
     assert list(read_run(folder).results) == ["a", "b/deep", "other"]
 
 
+def test_results_of_an_unfinished_run_have_a_note(folder):
+    (folder / "summary.json").unlink()
+    record = read_run(folder)
+    assert list(record.results) == ["a", "b/deep", "other"]
+    assert sum("was measured while this run was under way" in note for note in record.notes) == 3
+
+
 def test_hashes_of_content_are_found_by_their_old_names(folder):
     (folder / "summary.json").write_text(
         json.dumps({"fingerprint": "own", "data": {"stamp": "1-2", "whole_stamp": "3-4"}})

@@ -355,6 +355,10 @@ def read_run(path: Path) -> RunRecord:
             continue
         if is_about(record.summary, results):
             record.results[name] = results
+            if not record.summary:
+                record.notes.append(
+                    f"{name}/results.json was measured while this run was under way, at this step or before"
+                )
         else:
             record.notes.append(f"{name}/results.json measured other weights than the run's and is left out")
     return record

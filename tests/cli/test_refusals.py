@@ -135,7 +135,8 @@ REFUSED = {
         ("one-hot --out x --model.qkv identity", "model.qkv, model.qkv_bias: studies need W_Q"),
         ("one-hot --out x --model.init vit-tiny-p4-cifar10", "model.init: studies compare"),
         ("identity-case --out x --study.checkpoint none", "identity-case compares training runs"),
-        ("all --out x --study.checkpoint none", "identity-case compares training runs"),
+        ("all --out x --study.checkpoint none", "no checkpoint at none"),
+        ("is-it-similarity --out x --model.qk_norm true", "needs logits that W_Q and W_K alone make"),
         ("one-hot --out x more", "more"),
     ],
 }  # fmt: skip

@@ -72,6 +72,7 @@ def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
     ]  # fmt: skip
     assert [row["accuracy"] for row in rows] == ["60.00% ± 10.00%", "80.00%", "90.00%"]
     assert rows[0]["seeds"] == "0, 1, 2"
+    assert [row["data"] for row in rows] == ["Noise (a)", "Noise (a)", "Noise (b)"]
     assert [row["train.epochs"] for row in rows] == ["100", "200", "100"]
     assert not any(key.startswith(("data.", "model.", "optim.")) for key in rows[0])  # alike everywhere
 

@@ -318,6 +318,13 @@ def test_commands_are_ones_that_their_programs_take(which, request):
             assert options.get("data", "my images") == "my images"
 
 
+def test_the_command_that_measures_it_takes_the_images_that_it_held_out(pretrained):
+    record = read_run(pretrained)
+    record.sections["data"] |= {"val_size": 4, "subset_seed": 3, "on_bad_image": "skip"}
+    measure = next(line for what, line in commands_of(record) if what == "Measure its features")
+    assert " --tuning 4 --seeds 3 --on-bad-image skip " in measure
+
+
 def scored(folder: Path, accuracy: float) -> Path:
     """The run, as if its features had told classes apart so well."""
     path = folder / "summary.json"

@@ -104,6 +104,10 @@ def test_a_study_is_made_again_in_its_place_and_another_is_not(experiment, tmp_p
     moved = replace(experiment.config, data=replace(experiment.config.data, root="elsewhere"))
     run_study("one-hot", replace(experiment, config=moved), tmp_path, "vit study one-hot --data.root elsewhere")
     assert "elsewhere" in (tmp_path / "one-hot" / "tables.md").read_text()
+    other, images = replace(experiment), experiment.data()
+    other.used |= {other.config.data: replace(images, train=images.train.subset(torch.arange(200)))}
+    with pytest.raises(StudyError, match=r"holds this study on other images .*; name another folder"):
+        run_study("one-hot", other, tmp_path, "vit study one-hot")
     with pytest.raises(StudyError, match="holds a study with other settings; name another folder"):
         run_study("one-hot", replace(experiment, study=StudyConfig([5])), tmp_path, "vit study one-hot")
     results = tmp_path / "one-hot" / "results.json"

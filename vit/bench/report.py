@@ -108,7 +108,7 @@ def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> d
     print(f"           {fraction} of the ceiling")
     print(f"           {share} of the bare step's speed with data, from uint8 images on")
     print("           " + ", ".join(f"{name} {part:.0%}" for name, part in ours.profile.items()))
-    print(f"\n  {'':41} {'images/s (quartiles)':>23} {'peak MB':>8}speed-up of ours")
+    print(f"\n  {'':41} {'images/s (quartiles)':>23} {'peak MB':>8}  speed-up of ours")
     for name, result in results.items():
         if name == next(iter(changed), None):
             print("  one choice changed:")

@@ -18,6 +18,8 @@ from vit.settings import CONFIGS, HELP, SECTIONS, config_parser, parse_sections,
 from vit.studies import OF_TRAININGS, STUDIES, StudyConfig
 
 STUDY_SECTIONS = SECTIONS | {"study": StudyConfig}
+OF_LOGITS = ("fixed-or-learned", "is-it-similarity")
+"""The studies that set the logits to zero, or take them apart."""
 
 
 @cache  # building one takes longer than all else before a study begins
@@ -53,7 +55,11 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError("--out: name a folder for the results")
     out = Path(outs[-1])
     require_folder(out)
-    studies = {study: study_settings(study, quick, settings) for study in (STUDIES if name == "all" else [name])}
+    names = list(STUDIES) if name == "all" else [name]
+    of_any = [study for study in names if study not in OF_TRAININGS]
+    if name == "all" and study_settings(of_any[0], quick, settings)[1].checkpoint:
+        names = of_any
+    studies = {study: study_settings(study, quick, settings) for study in names}
     for _, looked_at in studies.values():
         if looked_at.checkpoint:
             located(looked_at.checkpoint)
@@ -63,6 +69,8 @@ def run(argv: Sequence[str]) -> int:
     from vit.studies.results import run_study
 
     with talk(as_json):
+        if name == "all" and names == of_any:
+            print(f"left out, as they compare training runs and a checkpoint is only one: {', '.join(OF_TRAININGS)}")
         for study, (config, looked_at) in studies.items():
             print(f"{study}: {STUDIES[study]}", flush=True)
             command = shlex.join(["vit", "study", *(study if word == name else word for word in argv)])
@@ -89,6 +97,8 @@ def study_settings(name: str, quick: bool = False, settings: Sequence[str] = ())
         raise ConfigError("train.objective: studies need masked autoencoders; leave it out")
     if config.model.qkv != "linear" or not config.model.qkv_bias:
         raise ConfigError("model.qkv, model.qkv_bias: studies need W_Q, W_K, W_V and their biases; leave them out")
+    if config.model.qk_norm and name in OF_LOGITS:
+        raise ConfigError(f"model.qk_norm: {name} needs logits that W_Q and W_K alone make; leave it out")
     if config.model.init:
         raise ConfigError("model.init: studies compare with their random initial weights; leave it out")
     if study.checkpoint and name in OF_TRAININGS:

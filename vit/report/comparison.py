@@ -101,11 +101,11 @@ def group_by_seed(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
 def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
     """Return a row per run, all with the same columns; runs that differ only in the seed share one, with mean and deviation.
 
-    The columns: run, settings that differ, images, what was measured on, seeds, and figures that any run has.
+    The columns: run, settings and data that differ, images, what was measured on, seeds, and figures that any run has.
     """
     keys = dict.fromkeys(key for run in runs for key in run.identity if key in run.record.settings)
     different = [key for key in keys if len({json.dumps(run.identity.get(key)) for run in runs}) > 1]
-    targets = _targets(runs)
+    targets, names = _targets(runs), {run.identity["data"]: one_line(run.record.data["name"]) for run in runs}
     rows = []
     for alike in group_by_seed(runs):
         record, identity = alike[0].record, alike[0].identity
@@ -115,6 +115,9 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
             row[key] = one_line(value) if isinstance(value, str) else json.dumps(value)
             if identity.get(key) != value:  # the initial weights: one name may stand for several
                 row[key] += f" ({identity[key]})"
+        if len(names) > 1:
+            name, same_name = names[identity["data"]], len({*names.values()}) < len(names)
+            row["data"] = f"{name} ({identity['data'][:8]})" if same_name else name
         train, test, tested_on = identity["counts"]
         row |= {"images": f"{train:,}", "measured on": f"{test:,} {tested_on}"}
         row["seeds"] = ", ".join(run.seeds for run in alike)

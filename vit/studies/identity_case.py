@@ -23,6 +23,7 @@ from vit.figures import attention_figure
 from vit.figures.measures import Panel, layers_figure
 from vit.figures.style import Figure
 from vit.interpret import AttentionMaps, attention_entropy
+from vit.interpret.geometry import geometry_of
 from vit.patches import patchify
 from vit.studies.analysis.logits import asking, correlation_with_cosine, self_share, symmetry
 from vit.studies.experiment import IDENTITY, SCORES, Experiment, Trained, over_seeds, trained_and_random
@@ -40,7 +41,7 @@ def study(experiment: Experiment) -> Results:
     for name, models in arms.items():
         both = trained_and_random(models, lambda one, model: by_layer(one, model.encoder, experiment.study.images))
         found |= {f"{name}, before training": both["random weights"], f"{name}, trained": both["trained"]}
-    even = 1 / learned[0].model.encoder.pos_embed.shape[1]
+    even = 1 / geometry_of(learned[0].model).num_tokens
 
     count = min(experiment.study.images, len(data.test))
     attention = Table(

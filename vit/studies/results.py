@@ -145,7 +145,14 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
     except StudyError as error:
         raise StudyError(f"{name}: {error}") from error
 
-    # Write, the numbers last
+    # Write, the numbers last; not over those of other images
+    used = [
+        {"name": data.name, "content_hash": data.content_hash, "train_images": len(data.train)}
+        for data in experiment.used.values()
+    ]
+    if found and {one["content_hash"] for one in found["data"]} != {one["content_hash"] for one in used}:
+        on = ", ".join(one["name"] for one in found["data"])
+        raise StudyError(f"{folder} holds this study on other images ({on}); name another folder with --out")
     reading = cleandoc(module.__doc__ or "").partition("\n\n")[2]  # without the question, which is the title
     if checkpoint is not None:
         reading += f"\n\n{_about_checkpoint(experiment, checkpoint)}"
@@ -154,10 +161,7 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
         "tables": [table.as_plain() for table in results.tables],
         "command": command,
         **settings,
-        "data": [
-            {"name": data.name, "content_hash": data.content_hash, "train_images": len(data.train)}
-            for data in experiment.used.values()
-        ],
+        "data": used,
         "training_seconds": sum(experiment.seconds.values()),
         "measuring_seconds": time.perf_counter() - since - experiment.waited,
         "device": device_name(choose_compute(config.run, "fp32").device),

@@ -23,12 +23,13 @@ def freeze(model: Model, names: list[str]) -> list[Tensor]:
     attention's proj; they can be narrowed down as well: "decoder.W_Q", "encoder.blocks.3.attn.W_K".
 
     Returns:
-        Views of the frozen thirds. Their gradient is zero from now on; `restore_frozen_rows` protects them from weight decay.
+        Views of the frozen thirds of parameters that learn otherwise, each once. Their gradient is zero from now on;
+        `restore_frozen_rows` protects them from weight decay.
 
     Raises:
         FreezeError: a name matches nothing.
     """
-    rows = []
+    thirds: dict[tuple[nn.Parameter, int], None] = {}  # each once
     for name in names:
         if model.decoder is None:  # a classifier's encoder may be named as within an autoencoder
             name = name.removeprefix("encoder.")
@@ -39,7 +40,7 @@ def freeze(model: Model, names: list[str]) -> list[Tensor]:
         found = [parameter for key, parameter in model.named_parameters() if _contains(key, wanted)]
         for parameter in found:
             if matrix in THIRDS:
-                rows.append(_freeze_third(parameter, THIRDS[matrix]))
+                thirds[parameter, THIRDS[matrix]] = None
             else:
                 parameter.requires_grad_(False)
         if not found:
@@ -47,7 +48,7 @@ def freeze(model: Model, names: list[str]) -> list[Tensor]:
             matrices = [*(THIRDS if "qkv" in parts else ()), "W_O"]
             known = ", ".join([*matrices, *(part for part in parts if not part.isdigit())])
             raise FreezeError(f"model.freeze: {name!r} is not a part of this model; it has {known}")
-    return rows
+    return [_freeze_third(parameter, third) for parameter, third in thirds if parameter.requires_grad]
 
 
 def restore_frozen_rows(optimizer: Optimizer, rows: list[Tensor]) -> None:
@@ -71,8 +72,7 @@ def _freeze_third(parameter: nn.Parameter, third: int) -> Tensor:
         gradient[frozen] = 0
         return gradient
 
-    if parameter.requires_grad:  # another name may have frozen all of it
-        parameter.register_hook(without_third)
+    parameter.register_hook(without_third)
     return parameter.detach()[frozen]
 
 
