@@ -69,6 +69,7 @@ def quick(monkeypatch):
     """The study one-hot, in no time."""
 
     def study(experiment):
+        experiment.data()
         values = [0.5 + seed for seed in experiment.study.seeds]
         return Results([Table("T", ("loss",), [(seeds(values),)])], {"one": Figure(), "two": Figure()})
 
@@ -100,6 +101,7 @@ def test_a_study_is_a_page_its_pictures_and_its_numbers(experiment, tmp_path, qu
 
 
 def test_a_study_is_made_again_in_its_place_and_another_is_not(experiment, tmp_path, quick):
+    experiment = replace(experiment)  # without what other tests have loaded
     run_study("one-hot", experiment, tmp_path, "vit study one-hot")
     moved = replace(experiment.config, data=replace(experiment.config.data, root="elsewhere"))
     run_study("one-hot", replace(experiment, config=moved), tmp_path, "vit study one-hot --data.root elsewhere")
