@@ -126,6 +126,14 @@ def test_a_run_from_a_checkpoint_goes_on_without_it(whole, config, tmp_path):
     assert cli.main(words) == 2  # the images came from Python: its first objection
 
 
+def test_a_callback_with_a_state_needs_a_name(config, tmp_path):
+    class Nameless(Witness):
+        name = ""
+
+    with pytest.raises(ConfigError, match="Nameless has a state_dict but no name"):
+        fit(config, tmp_path / "run", PAIRS, TEST, [Nameless()])
+
+
 def test_without_a_run_there_is_nothing_to_resume(config, tmp_path):
     with pytest.raises(ConfigError, match="no run in"):
         fit(config, tmp_path / "typo", PAIRS, TEST, resume=True)

@@ -76,7 +76,9 @@ def config_parser(
     usage = f"{program} [--config FILE ...] [--SECTION.FIELD VALUE ...] {' '.join(f'[{option}]' for option in more)}"
     parser = ArgumentParser(prog=program, description=description, exit_on_error=False, usage=usage, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="YAML file with settings; of several, the later wins")
-    data = {"--data NAME|FOLDER": "cifar10, cifar100, scenes, or a folder of images: data.source and data.root at once"}
+    data = {
+        "--data NAME|FOLDER": "cifar10, cifar100, scenes, hf:NAME or a folder of images: data.source and data.root in one"
+    }
     for option, text in (data | more).items() if with_help else ():
         name, _, metavar = option.partition(" ")
         how: dict[str, Any] = {"metavar": metavar} if metavar else {"action": "store_true"}

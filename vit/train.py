@@ -120,6 +120,9 @@ def set_up(
             folder.refuse_if_taken()
         config, more = follow_checkpoint(config, command.given)
         notes += more
+    for callback in callbacks:
+        if type(callback).state_dict is not Callback.state_dict and not callback.name:
+            raise ConfigError(f"callbacks: {type(callback).__name__} has a state_dict but no name; give it one")
     trackers = [TRACKERS[name]() for name in dict.fromkeys(config.run.track)] if dist.is_main else []
     with dist.main_process_first():
         data = load_data(config.data, config.model.image_size_2d, dataset, test_dataset)

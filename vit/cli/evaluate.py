@@ -53,7 +53,7 @@ class EvaluateOptions(PrintsFigures, WritesFiles):
     checkpoint: str = field(metadata=POSITIONAL)
     """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
     data: str = field(metadata=POSITIONAL | DATA)
-    """cifar10, cifar100, scenes, or a folder of images; --data is the same"""
+    """cifar10, cifar100, scenes, hf:NAME, or a folder of images; --data is the same"""
     root: str = field(default="data", metadata=FOLDER)
     """where CIFAR's archive is"""
     name: str = ""
