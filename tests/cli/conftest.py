@@ -51,12 +51,12 @@ def forks(tmp_path_factory) -> Iterator[Forks]:
 
 
 @pytest.fixture
-def weighed(forks) -> Shell:
-    """`weighed(code)`: the code run, with the names of the heavy modules that were imported as the last line of stdout."""
+def weighed(forks, tmp_path) -> Shell:
+    """`weighed(code)`: the code run in an empty folder; stdout ends with the names of the heavy modules that were imported."""
 
     def weighed(code: str) -> subprocess.CompletedProcess:
         imported = f"print('imported:', *[name for name in {HEAVY!r} if name in sys.modules])"
-        return forks(ROOT, f"import sys\ntry:\n    {code}\nfinally:\n    {imported}")
+        return forks(tmp_path, f"import sys\ntry:\n    {code}\nfinally:\n    {imported}")
 
     return weighed
 
