@@ -174,6 +174,9 @@ def test_mae_fine_tuned(images, tmp_path):
     assert ours.origin.format == "facebookresearch/mae, fine-tuned"
     assert (ours.config.global_pool, ours.config.fc_norm) == ("avg", True)
     assert ours.origin.crop_share == 0.875  # 224 of 256, as its code evaluates
+    args.input_size = "16"  # no size: the tensors show it
+    torch.save({"model": theirs.state_dict(), "epoch": 99, "args": args}, tmp_path / "odd.pth")
+    assert load_model(tmp_path / "odd.pth", num_heads=4).config.image_size == (16, 16)
 
 
 @pytest.mark.parametrize("said", [True, False])

@@ -124,6 +124,19 @@ def test_order_is_imagefolders(tmp_path):
     assert note.endswith("can be read: 2 .txt, 1 without a suffix")
 
 
+def test_a_folder_that_is_not_used_need_not_be_readable(root, monkeypatch):
+    (root / "lost+found").mkdir()
+    scan = os.scandir
+
+    def closed(path: str) -> object:
+        if str(path).endswith("lost+found"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(folder.os, "scandir", closed)
+    assert len(load(root)[0]) == 12
+
+
 def test_loops_of_links_are_tolerated(root):
     (root / "train" / "ape" / "loop").symlink_to(root / "train", target_is_directory=True)
     (root / "train" / "ape" / "here").symlink_to(".", target_is_directory=True)

@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -198,9 +199,13 @@ def _find_images(folder: Path) -> tuple[list[tuple[Path, os.stat_result]], Count
 
 def _folders_of_images(root: Path, known: Sequence[str]) -> list[str]:
     """Return the names of the other folders in `root` that hold images, however deep."""
-    others = sorted(path for path in root.iterdir() if path.is_dir() and path.name not in known)
-    walks = ((path.name, _walk(str(path))) for path in others if not path.name.startswith("."))
-    return [name for name, files in walks if any(file.name.lower().endswith(EXTENSIONS) for file in files)]
+    found = []
+    for path in sorted(root.iterdir()):
+        if path.is_dir() and path.name not in known and not path.name.startswith("."):
+            with suppress(OSError):  # it cannot be read, and need not be
+                if any(file.name.lower().endswith(EXTENSIONS) for file in _walk(str(path))):
+                    found.append(path.name)
+    return found
 
 
 def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEntry[str]]:

@@ -36,8 +36,9 @@ def mae_hints(source: Source) -> Hints:
 
 def fine_tuned_hints(source: Source) -> Hints:
     """Do the same, with the part of an image that its code evaluates: 224 of 256 pixels, but larger images whole."""
-    ours, size = "args.num_heads" in source.other, source.other.get("args.input_size") or 224
-    return replace(mae_hints(source), crop_share=1.0 if ours or size > 224 else 0.875)
+    hints = mae_hints(source)
+    ours, size = "args.num_heads" in source.other, hints.encoder.get("image_size", (224, 224))
+    return replace(hints, crop_share=1.0 if ours or size[0] > 224 else 0.875)
 
 
 PRETRAINING = Format(
