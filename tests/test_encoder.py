@@ -105,6 +105,15 @@ def test_seeing_all_patches_is_no_mask():
     torch.testing.assert_close(encoder(images, mask), encoder(images), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [(4, 12), (12, 8), (8, 14)])
+def test_images_of_another_size_would_get_wrong_positions(size):
+    model = small_encoder()
+    with pytest.raises(
+        ValueError, match=f"the images have {size[0]} x {size[1]} pixels, the model takes 8 x 12; resize them"
+    ):
+        model(torch.randn(1, 3, *size))
+
+
 def test_drop_path_keeps_or_drops_whole_images_and_keeps_the_mean():
     rate, count = 0.25, 20_000
     assert torch.equal(DropPath(rate).eval()(x := torch.randn(4, 3, 2)), x)

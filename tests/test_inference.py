@@ -1,5 +1,6 @@
 """New images through a loaded model: its head's probabilities and its own features, whatever form the images have."""
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -61,6 +62,11 @@ def test_a_file_a_picture_and_its_pixels_are_one(classifier, tmp_path):
         torch.testing.assert_close(predict(classifier, one), expected[:1])
 
 
+def test_a_model_in_another_precision(classifier):
+    expected = predict(classifier, noise(2))
+    torch.testing.assert_close(predict(classifier.double(), noise(2)), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_the_model_stays_as_it_was(classifier):
     classifier.train()
     assert predict(classifier, noise(1)).requires_grad is False
@@ -72,6 +78,8 @@ def test_what_cannot_be_answered_is_said(classifier, tmp_path):
         predict(classifier, [])
     with pytest.raises(DataError, match=r"missing\.png: not a file"):
         predict(classifier, tmp_path / "missing.png")
+    with pytest.raises(DataError, match="an image cannot be a ndarray: images are files, PIL images"):
+        predict(classifier, np.zeros((8, 8, 3), dtype=np.uint8))
     with pytest.raises(DataError, match="uint8"):
         embed(classifier, noise(1).float())
     with pytest.raises(CheckpointError, match=r"load it with vit\.load_model"):

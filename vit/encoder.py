@@ -196,7 +196,15 @@ class VisionTransformer(Pretrained, nn.Module):
         return block.attn
 
     def patchify(self, images: Tensor) -> Tensor:
-        """Cut images (B, C, H, W) into this model's patches (B, L, C p q)."""
+        """Cut images (B, C, H, W) into this model's patches (B, L, C p q).
+
+        Raises:
+            ValueError: the images have another size than the model's; their patches would get wrong positions.
+        """
+        if images.shape[-2:] != self.patch_embed.image_size:
+            (height, width), (h, w) = images.shape[-2:], self.patch_embed.image_size
+            ways = "resize them, e.g. by model.origin.transform, or load the model with load_model(..., image_size=...)"
+            raise ValueError(f"the images have {height} x {width} pixels, the model takes {h} x {w}; {ways}")
         return patchify(images, self.patch_embed.patch_size)
 
     def embed(self, patches: Tensor, mask: Mask | None = None) -> Tensor:

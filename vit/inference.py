@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vit.checkpoints.origin import Origin
 from vit.data.images import DataError
 from vit.encoder import eval_mode
 from vit.load_options import CheckpointError
@@ -95,19 +96,26 @@ def _tokens(model: Model, images: Tensor | Picture | Sequence[Picture], batch_si
         images = [images]
     if len(images) == 0:
         raise DataError("there are no images")
-    device = next(encoder.parameters()).device
+    device, dtype = next(encoder.parameters()).device, next(encoder.parameters()).dtype
     for start in range(0, len(images), batch_size):
         batch = images[start : start + batch_size]
         if isinstance(batch, Tensor):
             inputs = origin.inputs(batch.to(device))
         else:
-            inputs = torch.stack([
-                origin.transform(image) if isinstance(image, Image.Image) else origin.normalize(origin.read_images([image]))[0]
-                for image in batch
-            ]).to(device)  # fmt: skip
-        tokens = encoder(inputs)
+            inputs = torch.stack([_input(origin, image) for image in batch]).to(device)
+        tokens = encoder(inputs.to(dtype))
         if not bool(tokens.isfinite().all()):
             raise CheckpointError(
                 f"{origin.source}: its tokens of some images are nan or infinite; the weights are damaged"
             )
         yield tokens
+
+
+def _input(origin: Origin, image: Picture) -> Tensor:
+    """Return an image as the model's input (C, H, W)."""
+    if isinstance(image, Image.Image):
+        return origin.transform(image)
+    if not isinstance(image, str | Path):
+        ways = "images are files, PIL images (Image.fromarray makes one), or a uint8 tensor (B, 3, h, w)"
+        raise DataError(f"an image cannot be a {type(image).__name__}: {ways}")
+    return origin.normalize(origin.read_images([image]))[0]

@@ -9,7 +9,7 @@ from torchvision.transforms.v2.functional import resize
 from vit.config import ViTConfig
 from vit.data.augment import to_float
 from vit.encoder import VisionTransformer
-from vit.evaluate.features import encoder_features, pixel_features, standardised
+from vit.evaluate.features import EvaluationError, encoder_features, pixel_features, standardised
 
 
 def prepare(images: Tensor) -> Tensor:
@@ -26,6 +26,13 @@ def test_encoder_is_measured_in_eval_mode_and_left_in_its_own(training):
     one, two = (encoder_features(encoder, images, prepare, CPU) for _ in range(2))
     assert torch.equal(one, two)
     assert all(module.training == training for module in encoder.modules())
+
+
+def test_features_that_are_not_finite_are_not_judged():
+    encoder = small_encoder()
+    torch.nn.init.constant_(encoder.norm.bias, float("inf"))
+    with pytest.raises(EvaluationError, match="features of some images are nan or infinite"):
+        encoder_features(encoder, torch.zeros(1, 3, 8, 12, dtype=torch.uint8), prepare, CPU)
 
 
 @pytest.mark.parametrize(("size", "expected"), [((8, 12), (8, 12)), ((64, 48), (32, 32)), ((16, 64), (16, 32))])

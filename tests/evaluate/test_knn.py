@@ -46,3 +46,14 @@ def test_a_class_that_only_the_queries_have_is_missed():
     (bank, bank_labels), (queries, labels) = blobs(100, spread=0.1), blobs(40, spread=0.1)
     labels[:10] = 9
     assert knn_accuracy(bank, bank_labels, queries, labels) == 0.75
+
+
+def test_the_lower_the_temperature_the_more_the_nearest_decides():
+    bank, queries = blobs(60, spread=1.5), blobs(50, spread=1.5)
+    assert knn_accuracy(*bank, *queries, k=20, temperature=1e-3) == knn_accuracy(*bank, *queries, k=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_features_of_any_precision(dtype):
+    (bank, bank_labels), (queries, labels) = blobs(60, spread=0.1), blobs(50, spread=0.1)
+    assert knn_accuracy(bank.to(dtype), bank_labels, queries.to(dtype), labels) == 1

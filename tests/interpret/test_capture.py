@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import torchvision
 import transformers as hf
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
-from tiny import seeded
+from tiny import autoencoder, seeded
 from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
@@ -400,6 +400,31 @@ def test_maps_lie_on_the_grid_of_the_images_that_ran(size):
     with torch.no_grad(), AttentionMaps(dinov2) as maps:
         dinov2(torch.randn(2, 3, 8, 32))
     assert maps.to_grid(-1, "cls").maps.shape == (2, 4, 2, 8)
+
+
+def test_layers_that_the_last_pass_skipped_keep_nothing_of_the_pass_before():
+    model, mask = autoencoder(), make_mask("random", 2, (4, 4), 0.5, seeded())
+    with torch.no_grad(), AttentionMaps(model) as maps:
+        model(torch.randn(2, 3, 16, 16), mask)
+        assert len(maps.weights) == len(maps.names)
+        model(torch.randn(3, 3, 16, 16))
+    assert list(maps.weights) == list(range(len(model.encoder.blocks)))
+
+
+def test_attention_that_is_nan_is_no_map():
+    model = autoencoder().encoder
+    with torch.no_grad():
+        model.patch_embed.proj.weight.mul_(1e30)
+        with pytest.raises(AttentionError, match=r"blocks\.0\.attn: its attention is nan"), AttentionMaps(model):
+            model(torch.randn(2, 3, 16, 16))
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_no_images_have_maps_of_no_images():
+    model = autoencoder().encoder
+    with torch.no_grad(), AttentionMaps(model) as maps:
+        model(torch.zeros(0, 3, 16, 16))
+    assert maps.to_grid().maps.shape[0] == 0
 
 
 def test_a_layer_with_queries_of_its_own_is_no_map_of_patches():

@@ -94,6 +94,34 @@ def test_relevance_by_its_definition_image_by_image():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_relevance_of_a_class_is_of_logits_and_of_one_score_per_image():
+    model, images = small_model(), torch.randn(2, 3, 8, 12)
+    with pytest.raises(
+        AttentionError, match=r"among logits \(B, classes\), and the model returns \(2, 13, 16\); give run="
+    ):
+        relevance(model, images, 1)  # would be the second token
+    for number in (3, -1):
+        with pytest.raises(AttentionError, match=f"there is no class {number}: the model has 3, from 0"):
+            relevance(model, images, number, run=lambda x: model.forward_head(model(x)))
+    with pytest.raises(AttentionError, match=r"score gives \(2, 16\) for 2 images; one number per image"):
+        relevance(model, images, lambda tokens: tokens[:, 0])
+
+
+def test_relevance_in_the_models_own_precision():
+    model, images = small_model(), torch.randn(2, 3, 8, 12)
+    exact = relevance(model, images, lambda tokens: tokens[:, 0, 0])
+    found = relevance(model.double(), images.double(), lambda tokens: tokens[:, 0, 0])
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_whose_queries_are_not_its_keys_has_no_measure():
+    """Such as a pooling layer: broadcast, its one row would count for every token."""
+    pooling = random_weights()[:, :, :1]
+    for measure in (lambda w: attention_distance(w, GRID), lambda w: attention_rollout([random_weights(), w])):
+        with pytest.raises(AttentionError, match="a layer has 1 queries and 13 keys"):
+            measure(pooling)
+
+
 # --- distance, entropy, share ------------------------------------------------------------------------------------------
 
 
@@ -107,6 +135,8 @@ def test_distance_in_pixels_of_a_grid_that_is_not_square():
     half = weights * 0.5
     half[..., 0] += 0.5  # what the class token takes has no place, and does not count
     torch.testing.assert_close(attention_distance(half, GRID), found)
+    with pytest.raises(AttentionError, match="12 tokens are not the 13 of Geometry"):
+        attention_distance(weights[:, :, 1:, 1:], GRID)
 
 
 def test_entropy_in_bits():
@@ -171,6 +201,13 @@ def test_ablation_of_a_masked_autoencoder_reaches_both_parts():
     assert found[:3].isfinite().all()
     assert found[3].isnan().tolist() == [False, False, True, True]  # the decoder has two heads
     assert model.training
+
+
+def test_heads_that_cannot_be_silenced_are_no_empty_table():
+    layer = nn.MultiheadAttention(16, 4, batch_first=True)
+    x = torch.randn(1, 5, 16)
+    with pytest.raises(AttentionError, match="in a way that cannot be followed"):
+        head_ablation(layer, lambda: layer(x, x, x)[0].sum())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

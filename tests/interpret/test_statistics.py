@@ -4,6 +4,7 @@ import weakref
 
 import pytest
 import torch
+from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import nn
 
 from vit.config import ViTConfig
@@ -52,6 +53,15 @@ def test_batches_add_up_to_the_whole(settings, batch):
         torch.testing.assert_close(found.entropy[place], attention_entropy(weights[:, :, prefix:]).mean(0), **close)
         mass = weights[:, :, prefix:, :prefix].sum(-1).mean((0, 2))
         torch.testing.assert_close(found.prefix_mass[place], mass, **close)
+
+
+def test_distances_lie_on_the_grid_of_the_images_that_ran():
+    model = TimmVisionTransformer(img_size=16, patch_size=4, embed_dim=16, depth=1, num_heads=2, dynamic_img_size=True)
+    images = torch.randn(2, 3, 8, 32)  # as many patches as of 16 x 16
+    with torch.no_grad(), AttentionMaps(model.eval()) as maps:
+        model(images)
+    found = attention_statistics(model, [images])
+    torch.testing.assert_close(found.distance[0], attention_distance(maps.of(0), maps.geometry).mean(0))
 
 
 def test_only_the_layers_that_were_asked_for():

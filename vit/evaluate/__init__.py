@@ -11,7 +11,7 @@ Throughout this package:
     logits          float32 (N, classes), on the CPU
 """
 
-from vit.evaluate.classification import EvaluationError
 from vit.evaluate.evaluation import METHODS, Evaluation, Options, as_summary, evaluate, obstacles
+from vit.evaluate.features import EvaluationError
 
 __all__ = ["METHODS", "Evaluation", "EvaluationError", "Options", "as_summary", "evaluate", "obstacles"]

@@ -11,15 +11,10 @@ from torch import Tensor
 
 from vit.device import Compute
 from vit.encoder import VisionTransformer, eval_mode
-from vit.errors import UserError
-from vit.evaluate.features import Prepare, batches
+from vit.evaluate.features import EvaluationError, Prepare, batches
 
 DENSE_CLASSES = 100
 """Most classes for a dense confusion matrix; a larger one is sparse, since 10,000 classes make 100 million cells."""
-
-
-class EvaluationError(UserError):
-    """A measurement that this model and data do not allow; the message is one line."""
 
 
 @torch.no_grad()

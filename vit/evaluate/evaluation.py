@@ -100,7 +100,7 @@ def evaluate(
             head (of a classifier); see `obstacles`.
 
     Raises:
-        EvaluationError: a logit is nan or infinite, or no or all training images are held out to choose the probe.
+        EvaluationError: a feature or logit is nan or infinite, or no or all training images are held out to choose the probe.
     """
     options = options or Options()
     encoder, train, test = model.encoder, data.train, data.test

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vit.device import Compute
 from vit.encoder import VisionTransformer, eval_mode
+from vit.errors import UserError
 from vit.progress import track
 
 Prepare = Callable[[Tensor], Tensor]
@@ -22,6 +23,10 @@ def batches(images: Tensor, prepare: Prepare, compute: Compute, what: str, batch
     """Yield images as a model's input (B, C, H, W), with a progress bar titled `what`."""
     for start in track(range(0, len(images), batch_size), what, unit=" batches"):
         yield prepare(images[start : start + batch_size].to(compute.device))
+
+
+class EvaluationError(UserError):
+    """A measurement that this model and data do not allow; the message is one line."""
 
 
 @torch.no_grad()
@@ -42,6 +47,9 @@ def encoder_features(
 
     Returns:
         Features (layers, N, D).
+
+    Raises:
+        EvaluationError: a feature is nan or infinite.
     """
     last = len(encoder.blocks) - 1
     numbers = [layer % (last + 1) for layer in layers]
@@ -61,6 +69,8 @@ def encoder_features(
         for inputs in batches(images, prepare, compute, "features", batch_size):
             keep(last, None, inputs, encoder(inputs))
             done += len(inputs)
+    if not bool(features.isfinite().all()):
+        raise EvaluationError("the features of some images are nan or infinite: these weights are damaged")
     return features
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from vit.evaluate.features import standardised
@@ -38,7 +37,8 @@ def knn_accuracy(
     for part, part_labels in track(parts, "neighbours", unit=" batches"):
         cosine = part @ train_features.T  # (m, N)
         nearest = cosine.topk(min(k, len(train_features)), dim=1)
-        votes = torch.zeros(len(part), classes)
-        votes.scatter_add_(1, train_labels[nearest.indices], (nearest.values / temperature).exp())
+        closer = nearest.values - nearest.values[:, :1]  # up to 0, so that no exponential overflows
+        votes = part.new_zeros(len(part), classes)
+        votes.scatter_add_(1, train_labels[nearest.indices], (closer / temperature).exp())
         correct += (votes.argmax(1) == part_labels).sum().item()
     return correct / len(features)

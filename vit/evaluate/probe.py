@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.evaluate.classification import EvaluationError, accuracy
-from vit.evaluate.features import standardised
+from vit.evaluate.classification import accuracy
+from vit.evaluate.features import EvaluationError, standardised
 from vit.progress import work_bar
 
 L2_GRID = tuple(10.0**power for power in range(-1, -6, -1))
@@ -142,7 +142,7 @@ def linear_probe(
     """
     if not bool(held_out.any()) or bool(held_out.all()):
         held = f"{int(held_out.sum())} of {len(labels)} training images are held out"
-        raise EvaluationError(f"{held}; some must be, and not all")
+        raise EvaluationError(f"linear probe: {held}; some must be, and not all: use more labels, or --method knn")
 
     # The best strength of each layer
     best: list[tuple[float, float]] = []

@@ -11,8 +11,7 @@ from vit.data.augment import Normalization, to_float
 from vit.data.draws import make_generator
 from vit.device import Compute
 from vit.encoder import eval_mode
-from vit.evaluate.classification import EvaluationError
-from vit.evaluate.features import Prepare, batches
+from vit.evaluate.features import EvaluationError, Prepare, batches
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, make_mask
 from vit.patches import patchify, unpatchify

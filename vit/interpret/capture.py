@@ -58,7 +58,7 @@ class AttentionMaps:
 
     Raises:
         AttentionError: the model is closed (compiled, exported), has no such layer, a layer attends more than once per
-            pass, or a wanted layer gave no maps: there are never fewer than asked for.
+            pass or computes nan, or a wanted layer gave no maps: there are never fewer than asked for.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class AttentionMaps:
         self._seen.clear()
         self.weights.clear()
         self._undo.enter_context(intercept_attention(self._model, self._hook))
+        self._undo.callback(self._model.register_forward_pre_hook(lambda *_: self.weights.clear()).remove)
         patches = next((module for module in self._model.modules() if isinstance(module, nn.Conv2d)), None)
         # The convolution that cuts images into patches sees their size
         if patches is not None and patches.kernel_size == patches.stride:
@@ -114,6 +115,10 @@ class AttentionMaps:
     def _hook(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:
         if layer in self.layers:
             self._seen.add(layer)
+            if not bool(weights.isfinite().all()):
+                raise AttentionError(
+                    f"{self.names[layer]}: its attention is nan; the weights or the images are damaged"
+                )
             if self._consume is not None:
                 self._consume(layer, weights.detach())
             else:
@@ -180,7 +185,7 @@ def to_grid(weights: Tensor, geometry: Geometry, query: Query = "cls", mask: Mas
         asking = query if isinstance(query, list) else [query] * len(weights)
         if len(asking) != len(weights):
             raise AttentionError(f"{len(asking)} query patches for {len(weights)} images")
-        place = torch.tensor([geometry.token(token) for token in asking])  # (B,)
+        place = torch.tensor([geometry.token(token) for token in asking], dtype=torch.long)  # (B,)
         if mask is not None:
             there = mask.ids_keep.cpu() == place[:, None] - prefix  # (B, K)
             hidden = (place >= prefix) & ~there.any(dim=1)

@@ -43,6 +43,7 @@ def attention_rollout(weights: Sequence[Tensor], discard: float = 0.0, num_prefi
 
 def rollout_step(before: Tensor | None, weights: Tensor, discard: float = 0.0, num_prefix_tokens: int = 1) -> Tensor:
     """Return a rollout (B, N, N) through one more layer; `before` is None at the first. See `attention_rollout`."""
+    _refuse_other_queries(weights)
     fused = weights.float().mean(1)  # (B, N, N)
     if discard:
         patches = fused[..., num_prefix_tokens:].flatten(1)  # (B, N L)
@@ -67,28 +68,56 @@ def relevance(
     Args:
         model: the relevance passes through its attention layers; left as it was.
         inputs: (B, C, H, W), normalised.
-        score: the index of a class, or a function from what `run` returns to one score per image (B,).
+        score: the index of a class if `run` returns logits (B, classes); else a function from what it returns to one score per
+            image (B,).
         run: from inputs to a result; None for `model`.
 
     Returns:
         (B, N, N): row = token, column = the input token that it depends on.
+
+    Raises:
+        AttentionError: there is no such class, no score per image, or layers see different tokens.
     """
     with eval_mode(model), torch.enable_grad(), AttentionMaps(model, gradients=True) as maps:
         # Frozen layers give their attention no gradient, so the input requires one.
         result = (run or model)(inputs.detach().clone().requires_grad_())
-        scores = score(result) if callable(score) else result[:, score]
+        scores = score(result) if callable(score) else _class_scores(result, score)
+        if scores.shape != inputs.shape[:1]:
+            raise AttentionError(
+                f"score gives {tuple(scores.shape)} for {len(inputs)} images; one number per image is needed"
+            )
         layers = [maps.weights[layer] for layer in sorted(maps.weights)]
         gradients = torch.autograd.grad(scores.sum(), layers, allow_unused=True)
     batch, _, tokens, _ = layers[0].shape
-    if any(weights.shape[-1] != tokens for weights in layers):
+    if any(weights.shape[-2:] != (tokens, tokens) for weights in layers):
         raise AttentionError(
             "these attention layers see different numbers of tokens; follow a part, model.encoder, and give run= for the whole"
         )
     found = torch.eye(tokens, device=layers[0].device).expand(batch, -1, -1)
     for weights, gradient in zip(layers, gradients, strict=True):  # pairs by layer
         if gradient is not None:
-            found = found + (gradient * weights.detach()).clamp(min=0).mean(dim=1) @ found
+            found = found + (gradient * weights.detach()).float().clamp(min=0).mean(dim=1) @ found
     return found.detach()
+
+
+def _class_scores(logits: Tensor, number: int) -> Tensor:
+    """Return the logits (B, classes) of one class (B,)."""
+    if not isinstance(logits, Tensor) or logits.ndim != 2:
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        way = "give run=, e.g. lambda x: model.encoder.forward_head(model.encoder(x)), or a function as score"
+        raise AttentionError(f"a class has a score among logits (B, classes), and the model returns {found}; {way}")
+    if not 0 <= number < logits.shape[1]:
+        raise AttentionError(f"there is no class {number}: the model has {logits.shape[1]}, from 0")
+    return logits[:, number]
+
+
+def _refuse_other_queries(weights: Tensor) -> None:
+    """Refuse a layer whose queries are not its keys (B, h, N, M), e.g. one that pools all tokens into one."""
+    queries, keys = weights.shape[-2:]
+    if queries != keys:
+        raise AttentionError(
+            f"a layer has {queries} queries and {keys} keys: its rows are not tokens; leave it out with layers="
+        )
 
 
 def attention_distance(weights: Tensor, geometry: Geometry) -> Tensor:
@@ -102,7 +131,13 @@ def attention_distance(weights: Tensor, geometry: Geometry) -> Tensor:
 
     Returns:
         (B, h), pixels.
+
+    Raises:
+        AttentionError: the layer's tokens are not those of `geometry`.
     """
+    _refuse_other_queries(weights)
+    if weights.shape[-1] != geometry.num_tokens:
+        raise AttentionError(f"{weights.shape[-1]} tokens are not the {geometry.num_tokens} of {geometry}")
     (rows, columns), (p, q) = geometry.grid_size, geometry.patch_size
     y = torch.arange(rows, device=weights.device).repeat_interleave(columns) * p
     x = torch.arange(columns, device=weights.device).repeat(rows) * q
@@ -156,6 +191,9 @@ def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
 
     Returns:
         (layers, h); nan if a layer has fewer heads than another.
+
+    Raises:
+        AttentionError: `loss` computes no attention that can be silenced.
     """
     heads: dict[int, int] = {}
 
@@ -166,7 +204,11 @@ def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
     with eval_mode(model):
         with intercept_attention(model, count) as layers:
             whole = float(loss())
-        lost = torch.full((len(layers), max(heads.values(), default=0)), float("nan"))
+        if not heads:
+            raise AttentionError(
+                "no attention was computed, or in a way that cannot be followed (as by torch's own layer)"
+            )
+        lost = torch.full((len(layers), max(heads.values())), float("nan"))
         for layer, head in ((layer, head) for layer, number in heads.items() for head in range(number)):
 
             def without(number: int, weights: Tensor, values: Tensor, layer: int = layer, head: int = head) -> Tensor:

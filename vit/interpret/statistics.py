@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from vit.encoder import eval_mode
 from vit.interpret.capture import AttentionMaps
-from vit.interpret.geometry import Geometry
 from vit.interpret.layers import AttentionError
 from vit.interpret.measures import attention_distance, attention_entropy
 
@@ -41,7 +40,6 @@ def attention_statistics(
     model: nn.Module,
     batches: Iterable[Tensor],
     layers: Iterable[int] | None = None,
-    geometry: Geometry | None = None,
 ) -> AttentionStatistics:
     """Return the means over a data set of any size.
 
@@ -49,7 +47,6 @@ def attention_statistics(
         model: as for `AttentionMaps`; every batch runs through it once, in eval mode.
         batches: of inputs (B, C, H, W), normalised; read one by one.
         layers: numbers of the attention layers, negative from the last; None for all.
-        geometry: layout of the tokens; None to take it from the model.
 
     Raises:
         AttentionError: there are no images; or as in `AttentionMaps`.
@@ -59,14 +56,14 @@ def attention_statistics(
     count = 0
 
     def consume(layer: int, weights: Tensor) -> None:
+        places = maps.geometry  # of these images: a model may take several sizes
         prefix = places.num_prefix_tokens
         distance = attention_distance(weights, places).double()  # (B, h)
         mass = weights[:, :, prefix:, :prefix].sum(-1).mean(-1)
         found = torch.stack([distance, distance.square(), attention_entropy(weights, prefix), mass], dim=-1).sum(0)
         sums[layer] = sums.get(layer, 0) + found.cpu()
 
-    maps = AttentionMaps(model, layers, consume=consume, geometry=geometry)
-    places = maps.geometry
+    maps = AttentionMaps(model, layers, consume=consume)
     with eval_mode(model):
         for images in batches:
             with maps:
