@@ -184,6 +184,7 @@ def test_the_page_opens_on_the_most_concentrated_head_that_follows_the_image():
     assert opening(shown, 1, (6, 6)) == (1, 1)
     # even heads are alike in all images
     assert opening(images(["neighbours", "even"], ["one place"]), 1, (6, 6)) == (1, -1)
+    assert "if there is none, on the mean of the last layer's heads" in " ".join(page_of(example()).split())
     assert opening(shown[:1], 1, (6, 6)) == (1, 0)  # of one image nobody knows what the next would change
     hidden = [ExploredImage(i.name, i.image, i.weights, torch.zeros(6, 6, dtype=torch.bool)) for i in shown]
     assert opening(hidden, 1, (6, 6)) == (1, 0)

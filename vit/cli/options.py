@@ -276,7 +276,7 @@ class ShownImages(Section):
     root: Path = field(default=Path("data"), metadata=FOLDER)
     """where CIFAR's archive is"""
     count: Positive = 8
-    """number of images from --data: test images, or of a folder without any, all"""
+    """number of test images from --data; of a folder without any, number of images"""
     mask: Probability | None = None
     """for masked models: hide this share of the patches, e.g. 0.75"""
     seed: NonNegative = 0
