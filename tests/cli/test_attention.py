@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from vit.atomic import write_text
 from vit.data.augment import to_float
 from vit.data.folder import list_splits
 from vit.interpret import AttentionMaps, attention_rollout, attention_statistics, relevance, top_mass_mask
@@ -77,6 +78,7 @@ def test_all_layers_and_the_fewest_patches_that_hold_a_share(shown, weights_of, 
     for layer in range(3):  # without a class token, the patch in the middle asks
         np.testing.assert_array_equal(numbers["maps"][:, layer], maps.to_grid(layer, (1, 2)).maps[:, 1])
     np.testing.assert_array_equal(strongest["kept"], top_mass_mask(torch.from_numpy(numbers["maps"]), 0.6))
+    assert str(strongest["title"]).endswith(", layer by layer")
 
 
 def test_rollout(shown, weights_of, drawn):
@@ -201,6 +203,17 @@ def test_a_masked_model_shows_what_its_decoder_looks_at(head, masked, vit):
         np.testing.assert_allclose(decoder["filled"][image][:, visible], pixels[image][:, visible], atol=1e-5)
 
 
+@pytest.mark.usefixtures("unpainted")
+@pytest.mark.parametrize("argv", [["--keep", 0.6], ["--method", "rollout"], ["--method", "relevance"]], ids=str)
+def test_every_picture_under_a_mask_says_how_many_patches_it_hides_and_by_which_seed(argv, vit):
+    code, said, _ = vit("attention", "mae", "one.png", "--mask", 0.75, "--seed", 3, *argv)
+    assert code == 0
+    names = re.findall(r"numbers beside it in (\S+)", said)
+    assert len(names) == (3 if "--keep" in argv else 1)
+    for name in names:
+        assert str(np.load(vit.out / name)["caption"]).count("9 of 12 patches hidden, seed 3") == 1
+
+
 def test_without_a_decoder_a_mask_shows_the_encoder_alone(vit, drawn):
     numbers = drawn("mae", "one.png", "--part", "encoder", "--mask", 0.75, "--query", "1,1", "--head", 0)
     assert not numbers["hidden"][0, 1, 1]  # the patch that asks is visible
@@ -214,6 +227,26 @@ def test_under_a_mask_the_nearest_hidden_patch_is_asked_about(vit, drawn):
         apart = [(r - 1) ** 2 + (c - 2) ** 2 for r, c in np.argwhere(hidden)]
         assert hidden[row, column]
         assert (row - 1) ** 2 + (column - 2) ** 2 == min(apart)
+
+
+@pytest.mark.parametrize(
+    ("method", "what"), [("weights", "attention"), ("rollout", "rollout"), ("relevance", "relevance")]
+)
+def test_notes_speak_of_what_is_drawn_and_of_tokens_that_there_are(method, what, vit, monkeypatch):
+    found: list[str] = []
+
+    def keep(figure, path):
+        found.append(" ".join(" ".join(text.get_text() for text in figure.texts).split()))
+        write_text(path, "")
+
+    monkeypatch.setattr("vit.figures.save_figure", keep)
+    assert vit("attention", "encoder", "one.png", "--method", method)[0] == 0
+    assert f"Colour: {what} in multiples of even" in found[0]
+    assert f"the share of the {what} that falls on patches" in found[0] or f"each map's {what} falls on" in found[0]
+    for argv in ([method, "--mask", 0.5], ["weights", "--keep", 0.6]):
+        assert vit("attention", "bare", "one.png", "--overwrite", "--method", *argv)[0] == 0
+    assert len(found) > 3
+    assert not any("class token" in notes for notes in found[1:])
 
 
 # --- How it is drawn ----------------------------------------------------------------------------------------------------

@@ -59,12 +59,16 @@ def test_the_page_and_its_numbers(name, shown, weights_of, vit, tmp_path):
 def test_the_page_of_a_masked_model_with_registers(masked, weights_of, vit, tmp_path):
     """What each image shows is its own: pixels, hidden patches, weights in the order of the grid, and the reconstruction."""
     page = tmp_path / "page.html"
-    assert vit("explore", "registers", "one.png", "two.png", "--mask", 0.6, "--seed", 4, "--out", page)[0] == 0
+    argv = ["explore", "registers", "one.png", "two.png", "--mask", 0.6, "--seed", 4, "--numbers"]
+    assert vit(*argv, "--out", page)[0] == 0
+    numbers = np.load(tmp_path / "page.npz")
     described, codes = read_page(page)
     model, inputs, pixels, mask = masked("registers", 0.6, seed=4)
     maps = weights_of(model, inputs, mask)
     filled = reconstruct(model, pixels, model.origin.normalize, mask, Compute(torch.device("cpu"))).filled
     assert (described["registers"], described["encoder"]["heads"], described["decoder"]["heads"]) == (2, 2, 4)
+    np.testing.assert_array_equal(numbers["hidden"].reshape(2, 12), mask.mask.bool())  # which patches the tokens are
+    np.testing.assert_array_equal(numbers["filled"], filled)
     for image in range(2):
         one = described["images"][image]
         hidden = [bool(int(digit)) for digit in one["hidden"]]
@@ -88,7 +92,9 @@ def test_the_page_of_a_masked_model_and_of_a_run(vit, tmp_path):
     assert (code, error) == (0, "")
     numbers = np.load(tmp_path / "page.npz")
     names = {f"{part}_moment{moment}" for part in ("layer0", "layer2", "decoder0") for moment in range(3)}
-    assert set(numbers.files) == names | {"images", "names"}
+    names |= {f"filled_moment{moment}" for moment in range(3)}
+    assert set(numbers.files) == names | {"images", "names", "hidden", "moments"}
+    assert numbers["moments"].tolist() == ["step 0", "step 5", "step 20"]
     assert numbers["layer0_moment0"].shape == (1, 2, 7, 7)  # the class token and six visible patches
     assert numbers["decoder0_moment2"].shape == (1, 2, 13, 13)
     assert not np.array_equal(numbers["layer0_moment0"], numbers["layer0_moment2"])

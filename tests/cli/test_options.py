@@ -63,6 +63,21 @@ def test_each_way_to_write_a_value(line, values):
     assert {name: (vars(draw) | vars(shown) | vars(load))[name] for name in values} == values
 
 
+@pytest.mark.parametrize(
+    ("line", "images"),
+    [
+        ("run --out x -- -dash.jpg --layer --out=y", ("-dash.jpg", "--layer", "--out=y")),
+        ("run a.jpg --out x --film -- -b.jpg", ("a.jpg", "-b.jpg")),
+        ("--out x --sizes 2 4 -- run a.jpg", ("a.jpg",)),
+        ("run a.jpg --out x --", ("a.jpg",)),
+        ("--checkpoint run --out x -- -a.jpg", ("-a.jpg",)),
+    ],
+)
+def test_two_dashes_end_the_options(line, images):
+    draw, shown, _ = read(line)
+    assert (draw.checkpoint, draw.out, draw.layer, shown.images) == ("run", Path("x"), -1, images)
+
+
 def test_places_may_stand_between_options():
     draw, shown, _ = read("--film RUN --out look a.jpg --layer 0 b.jpg")
     assert (draw.checkpoint, draw.layer, shown.images) == ("RUN", 0, ("a.jpg", "b.jpg"))
@@ -75,6 +90,8 @@ def test_places_may_stand_between_options():
         ("RUN", "--out: required"),
         ("RUN --out", "--out: expected one argument"),
         ("RUN --out look --fly 3", "unrecognized arguments: --fly"),
+        ("RUN --out look --fly 3 -- -a.jpg", "unrecognized arguments: --fly"),
+        ("RUN -- -a.jpg", "--out: required"),
         ("RUN --out look --film=3", "--film: .*'3'"),
         ("RUN --out look --layer last", "--layer: 'last' cannot be used; a whole number or all"),
         ("RUN --out look --peers c", "--peers: 'c' cannot be used; a or b"),

@@ -5,6 +5,7 @@ import io
 import math
 import re
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib
@@ -183,6 +184,7 @@ def test_the_page_opens_on_the_most_concentrated_head_that_follows_the_image():
     assert opening(shown, 1, (6, 6)) == (1, 1)
     # even heads are alike in all images
     assert opening(images(["neighbours", "even"], ["one place"]), 1, (6, 6)) == (1, -1)
+    assert "if there is none, on the mean of the last layer's heads" in " ".join(page_of(example()).split())
     assert opening(shown[:1], 1, (6, 6)) == (1, 0)  # of one image nobody knows what the next would change
     hidden = [ExploredImage(i.name, i.image, i.weights, torch.zeros(6, 6, dtype=torch.bool)) for i in shown]
     assert opening(hidden, 1, (6, 6)) == (1, 0)
@@ -668,6 +670,19 @@ def test_a_photograph_is_shown_in_its_own_pixels_and_so_are_the_patches_looked_a
     assert (page.pixels("picture-pixels")[..., :3] == one.image.permute(1, 2, 0).numpy()).all()
 
 
+def test_the_photograph_comes_back_after_an_image_without_one(page):
+    arguments = example(images=2)
+    images = [
+        ExploredImage(one.name, one.image, one.weights, photo=photo)
+        for one, photo in zip(arguments["moments"][0].images, (jpeg((64, 64)), b""), strict=True)
+    ]
+    page.open(arguments | dict(moments=[Moment("", images)]))
+    for chosen, size in (("photo", 64), ("original", 32), ("photo", 64)):
+        assert page.run("return document.querySelector('input[name=shown]:checked').value") == chosen
+        assert page.pixels("picture-pixels").shape[:2] == (size, size)
+        page.press("i")
+
+
 def test_arrows_go_from_one_small_map_to_the_next(page):
     page.open(example(layers=range(3), heads=2), "#layer=1&head=0&query=1,1")
     page.run("document.querySelector('#grid [aria-pressed=true]').focus()")
@@ -709,7 +724,7 @@ def test_the_saved_picture_has_whole_patches_and_both_panes(page, tmp_path):
     page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     page.open(example(grid=(4, 6)), "#layer=1&head=0&query=2,3&over=0")
     page["save"].click()
-    saved = tmp_path / "attention-layer-1-head-0.png"
+    saved = tmp_path / "attention-epoch-0-layer-1-head-0-patch-row-2-column-3.png"
     WebDriverWait(page.driver, 10, 0.05).until(lambda _: saved.exists())
     picture = np.asarray(Image.open(saved).convert("RGB"))
     across, down = 6 * 85, 4 * 85  # 512 pixels, in whole ones for each of six columns
@@ -717,6 +732,109 @@ def test_the_saved_picture_has_whole_patches_and_both_panes(page, tmp_path):
     middles = picture[24 + 42 : 24 + down : 85]
     assert (middles[:, 2 * 24 + across + 42 :: 85][:, :6] == page.pixels("map-pixels")[..., :3]).all()
     assert np.ptp(picture[down + 24 + 20 :].astype(int)) > 100  # words below
+
+
+def saved_words(page, *links) -> list[dict]:
+    """Save a picture at each link; return its file name, size, words, and the centres of dots."""
+    page.run("""window.saved = [];
+        HTMLAnchorElement.prototype.click = function () { saved[saved.length - 1].name = this.download; };
+        const { fillText, arc } = CanvasRenderingContext2D.prototype;
+        const now = ({ canvas }) => {
+          if (!saved.length || saved[saved.length - 1].canvas !== canvas) {
+            saved.push({ canvas, width: canvas.width, height: canvas.height, words: [], dots: [] });
+          }
+          return saved[saved.length - 1];
+        };
+        CanvasRenderingContext2D.prototype.fillText = function (text, x, y, most) {
+          const wide = Math.min(this.measureText(text).width, most);
+          const start = x - { left: 0, center: wide / 2, right: wide }[this.textAlign];
+          now(this).words.push([text, start, start + wide, y]);
+          fillText.call(this, text, x, y, most);
+        };
+        CanvasRenderingContext2D.prototype.arc = function (x, y, ...more) {
+          now(this).dots.push([x, y]);
+          arc.call(this, x, y, ...more);
+        };""")
+    for count, link in enumerate(links, 1):
+        page.follow(link)
+        page["save"].click()
+        WebDriverWait(page.driver, 10, 0.05).until(lambda _, n=count: page.run("return saved.length") == n)
+        WebDriverWait(page.driver, 10, 0.05).until(lambda _: page.run("return saved[saved.length - 1].name"))
+    return page.run(
+        "return saved.map(({ name, width, height, words, dots }) => ({ name, width, height, words, dots }))"
+    )
+
+
+@pytest.mark.parametrize(
+    ("grid", "name"),
+    [((8, 8), "a day in the mountains " * 9), ((8, 8), "x" * 200), ((16, 4), "photo"), ((16, 2), "\U0001f409 " * 40)],
+)
+@pytest.mark.parametrize("scale", ["row", "log"])
+def test_the_saved_picture_holds_all_of_its_words(page, grid, name, scale):
+    page.open(example(grid=grid, name=name, registers=2))
+    (saved,) = saved_words(page, f"layer=1&head=0&query=2,1&scale={scale}")
+    by_line: dict[float, list] = {}
+    for text, left, right, base in saved["words"]:
+        assert text
+        assert left >= 24 - 0.5
+        assert right <= saved["width"] - 24 + 0.5, text
+        assert base <= saved["height"] - 24
+        by_line.setdefault(base, []).append((left, right))
+    for line in by_line.values():
+        assert all(before[1] < after[0] for before, after in pairwise(sorted(line)))
+    ticks = [tick.text for tick in page["ticks"].find_elements(By.TAG_NAME, "span")]
+    drawn = [text for text, *_ in saved["words"]]
+    count = len(ticks) if grid == (8, 8) else 2
+    assert drawn[:count] == (ticks if count > 2 else [ticks[0], ticks[-1]])
+    told = " ".join(drawn[count:])
+    assert re.fullmatch(r"epoch 0 · .*?…?", told.partition(": layer 1, ")[0])
+    assert page.text("sentence").removesuffix("; held").endswith(told.partition(": ")[2])
+
+
+def test_saved_pictures_say_what_they_show(page):
+    """Checkpoint, image, layer, head, kind of map and query: no two have the same name."""
+    arguments = example(masked=True, images=2, moments=2)
+    hidden = arguments["moments"][0].images[0].hidden.numpy()
+    (row, column), (gone_row, gone_column) = np.argwhere(~hidden)[0], np.argwhere(hidden)[0]
+    page.open(arguments)
+    start = f"part=encoder&layer=1&head=0&mode=row&image=0&moment=0&query={row},{column}"
+    one, *others = saved_words(
+        page,
+        start,
+        start.replace("moment=0", "moment=1"),
+        start.replace("image=0", "image=1"),
+        start.replace("mode=row", "mode=column"),
+        start.replace("mode=row", "mode=rollout"),
+        start.replace(f"query={row},{column}", f"query={gone_row},{gone_column}"),
+        start.replace("part=encoder", "part=decoder"),
+    )
+    assert one["name"] == f"attention-epoch-0-image-0-layer-1-head-0-patch-row-{row}-column-{column}.png"
+    assert one["words"][3][0].startswith(
+        f"epoch 0 · image 0: layer 1, head 0, patch row {row} column {column}: most on"
+    )
+    assert others[0]["words"][3][0].startswith("epoch 1 · image 0: ")
+    assert len({picture["name"] for picture in (one, *others)}) == 7
+    assert len({str(picture["words"]) for picture in (one, *others)}) == 7
+    *_, without, decoder = others
+    assert without["words"][0][0].startswith("epoch 0 · image 0: ")  # no map: no scale
+    dots = {(int((y - 24) // 64), int((x - 2 * 24 - 512) // 64)) for x, y in decoder["dots"]}
+    assert dots == set(map(tuple, np.argwhere(hidden).tolist()))
+    assert " ".join(text for text, *_ in decoder["words"]).endswith("; dots mark hidden patches")
+    assert not any(picture["dots"] for picture in (one, *others[:-1]))
+
+
+def test_one_scale_for_all_maps_is_that_of_all_images(page):
+    weights = [attention(2, 65, seed, sharpness) for seed, sharpness in enumerate((0.5, 6.0))]
+    images = [ExploredImage("", torch.zeros(3, 32, 32).byte(), {0: found}) for found in weights]
+    page.open(example() | dict(moments=[Moment("", images)]), "#scale=shared&query=1,1&head=0")
+    ticks = set()
+    for image in range(2):
+        page.follow(f"scale=shared&query=1,1&head=0&image={image}")
+        ticks.add(page.text("ticks"))
+    assert len(ticks) == 1
+    top = float(re.search(r"≥ ([\d.]+)%", ticks.pop())[1]) / 100
+    between = np.concatenate([decoded(found)[:, 1:, 1:].ravel() for found in weights])
+    assert (between > 1.02 * top).mean() < 0.01 < (between > 0.9 * top).mean() + 0.01
 
 
 def test_the_link_that_is_copied_restores_the_state(page):

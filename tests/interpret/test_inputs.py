@@ -48,6 +48,18 @@ def test_images_of_a_folder_are_spread_over_its_classes(tmp_path):
     assert "many, test images" in subject.caption
 
 
+@pytest.mark.parametrize("split", ["", "train"])
+@pytest.mark.parametrize("count", [1, 9])
+def test_of_a_folder_without_test_images_all_can_be_shown(split, count, tmp_path):
+    """Nobody trains on photographs that are only looked at: none is held out."""
+    (tmp_path / "holiday" / split).mkdir(parents=True)
+    for number in range(count):
+        Image.new("RGB", (8, 8), (number, 9, 9)).save(tmp_path / "holiday" / split / f"{number}.png")
+    subject = with_data(saved(tmp_path / "model", 8, 1), str(tmp_path / "holiday"), "data", 9)
+    assert subject.names == [str(number) for number in range(count)]
+    assert subject.caption.endswith("holiday, images")
+
+
 def test_a_data_set_of_hugging_face(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))  # the cache
     datasets = pytest.importorskip("datasets")

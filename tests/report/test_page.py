@@ -232,6 +232,14 @@ def test_an_unfinished_run_says_so_and_how_to_go_on(half, tmp_path):
     assert "Where it looks" not in page.text
 
 
+def test_the_rest_is_on_tokens_only_where_there_are_some(half, tmp_path):
+    bare = make_run(tmp_path / "bare", finished=False, snapshots=0, class_token=False)
+    assert "The rest is on the class token and registers" in read(half).words
+    words = read(bare).words
+    assert "1 is a patch's share if attention were spread evenly." in words
+    assert "class token" not in words
+
+
 def test_without_kept_images_the_run_s_own_pictures_stand_for_them(copied, page):
     drawn = [data_uri((copied / name).read_bytes()) for name in ("reconstructions.png", "attention.png")]
     shown = [attrs["src"] for tag, attrs in page.tags if tag == "img"]

@@ -211,11 +211,10 @@ class Drawing:
         panels, depth = head_panels(self.subject, layer, self.options.head), self.subject.model.encoder.config.depth
         where = "layer by layer" if layer is None else f"layer {layer % depth} of 0 to {depth - 1}"
         title = f"Where {query} looks, {where}"
-        how = f"{self.subject.mask_caption}, absent here" if self.subject.mask is not None else ""
         name = "layers" if layer is None else "attention"
-        pictures = [self.picture(name, attention_figure, panels, title, how, **self.style)]
+        pictures = [self.picture(name, attention_figure, panels, title, **self.style)]
         if share is not None:
-            title = f"The fewest patches with {share:.0%} of the attention of {query}"
+            title = f"The fewest patches with {share:.0%} of the attention of {query}, {where}"
             words = {"kept": top_mass_mask(panels.maps, share), "share": share, "query": self.style["query"]}
             pictures.append(self.picture("strongest", strongest_figure, panels, title, **words))
         if self.hidden is not None:
@@ -231,7 +230,7 @@ class Drawing:
         panels = head_panels(self.subject, None, head, decoder_query=patches)
         filled = self.subject.reconstruct()
         which = f"head {head}" if isinstance(head, int) else "mean of heads"
-        how = f"{self.subject.mask_caption}, seed {self.seed} · decoder, {which}"
+        how = f"decoder, {which}"
         if filled.from_normalized:
             how += " · the model predicts normalised patches; brightness and contrast are estimated from visible patches around"
         title = "Filling in: where the decoder looks from the outlined hidden patch"
@@ -244,7 +243,7 @@ class Drawing:
         from vit.interpret import rollout_panels
 
         panels = rollout_panels(self.subject, self.options.one_layer, self.options.discard)
-        title, words = f"What has come to {in_words(self.subject.query)}", self.style | {"what": "the rollout"}
+        title, words = f"What has come to {in_words(self.subject.query)}", self.style | {"what": "rollout"}
         how = "attention rollout: half of each layer's mixing is the token itself"
         how += f", the weakest {self.options.discard:.0%} of the weights left out" if self.options.discard else ""
         return [self.picture("rollout", attention_figure, panels, title, how, **words)]
@@ -337,7 +336,8 @@ class Drawing:
     ) -> Picture:
         """Draw panels beside each image; `words` are further arguments of `draw`, some of them numbers to keep."""
         subject = self.subject
-        caption = f"{subject.caption} · {how}" if how else subject.caption
+        masked = "" if subject.mask is None else f"{subject.mask_caption}, seed {self.seed}"
+        caption = " · ".join(filter(None, (subject.caption, masked, how)))
         words = {"labels": subject.names} | words
         same = {"maps": panels.maps, "panels": panels.names, "title": title}
         figure = draw(

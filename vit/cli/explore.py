@@ -70,11 +70,13 @@ def run(argv: Sequence[str]) -> int:
     if shown.mask is not None:
         subject = subject.with_mask(shown.mask, shown.seed)
     moments, arrays = [], {"images": subject.pixels, "names": subject.names}
+    arrays |= {"hidden": subject.hidden} if subject.mask is not None else {}
+    arrays |= {"moments": list(snapshots)} if snapshots else {}
     for number, name in enumerate(track(snapshots or [""], "explore", unit=" snapshots")):
         model = load_trained(snapshots[name], **vars(load)) if snapshots else subject.model
-        images, weights = explored(replace(subject, model=model), options.layers)
+        images, found = explored(replace(subject, model=model), options.layers)
         moments.append(Moment(name, images))
-        arrays |= {f"{key}_moment{number}" if snapshots else key: value for key, value in weights.items()}
+        arrays |= {f"{key}_moment{number}" if snapshots else key: value for key, value in found.items()}
 
     # The page, and the arrays beside it
     patches = " x ".join(map(str, geometry.grid_size))
@@ -129,7 +131,7 @@ def photo_of(path: str | Path, origin: Origin) -> bytes:
 
 
 def explored(subject: ModelWithImages, layers: Sequence[int] | None) -> tuple[list[ExploredImage], dict[str, Tensor]]:
-    """Return what the page shows of each image, and all weights by name: layer0, ..., decoder0, ..."""
+    """Return what the page shows of each image, and arrays by name: layer0, ..., decoder0, ..., filled."""
     import torch
 
     from vit.figures import ExploredImage
@@ -140,6 +142,7 @@ def explored(subject: ModelWithImages, layers: Sequence[int] | None) -> tuple[li
     with torch.no_grad(), AttentionMaps(model.encoder, layers) as maps:
         model.encoder(subject.inputs, mask)
     encoder = {n: in_grid_order(weights, mask, prefix) for n, weights in maps.weights.items()}
+    arrays = {f"layer{n}": weights for n, weights in encoder.items()}
 
     # The decoder's, and what it fills in
     decoder: dict[int, Tensor] = {}
@@ -148,7 +151,9 @@ def explored(subject: ModelWithImages, layers: Sequence[int] | None) -> tuple[li
         with torch.no_grad(), AttentionMaps(model.decoder) as maps:
             model(subject.inputs, mask)
         decoder = maps.weights
-        filled = (subject.reconstruct().filled * 255).round().to(torch.uint8)
+        arrays |= {f"decoder{n}": weights for n, weights in decoder.items()}
+        arrays["filled"] = subject.reconstruct().filled
+        filled = (arrays["filled"] * 255).round().to(torch.uint8)
 
     photos = [photo_of(path, model.origin) for path in subject.paths] or [b""] * len(subject.names)
     images = [
@@ -163,5 +168,4 @@ def explored(subject: ModelWithImages, layers: Sequence[int] | None) -> tuple[li
         )
         for i, name in enumerate(subject.names)
     ]
-    named = {f"layer{n}": weights for n, weights in encoder.items()}
-    return images, named | {f"decoder{n}": weights for n, weights in decoder.items()}
+    return images, arrays

@@ -191,13 +191,16 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
     """Return a command line as jsonargparse reads it: positional values first, then each option once."""
     places: list[str] = []
     given: dict[str, list[str]] = {}
-    rest = list(argv)
+    words = [*argv, "--"]
+    end = words.index("--")  # what follows is positional, whatever it begins with
+    rest, after = words[:end], words[end + 1 : -1]
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         name = name.replace("_", "-")
         option = options.get(name) or options.get(name[2:]) if word.startswith("--") else None
-        if option is None and word.startswith("--") and "." in name:  # the parser would take it for a part of an option
+        # the parser would take it for a part of an option, or for a place
+        if option is None and word.startswith("--") and ("." in name or after):
             raise ConfigError(f"{_unknown(name, options)}; see --help")
         if option is None:  # positional; or unknown, which the parser reports
             places.append(word)
@@ -208,6 +211,7 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
         if option.many and str not in option.types:
             values = [part for value in values for part in value.split(",")]
         given[option.spelled] = [*given.get(option.spelled, []), *values] if option.many else values
+    places += after
     arranged = []
     for name in [name for name, option in options.items() if option.positional]:
         if not options[name].many and name not in given and not places:
@@ -215,13 +219,14 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
         taken = len(places) if options[name].many else 1
         arranged += given.pop(name) if name in given else [places.pop(0) for _ in range(taken)]
     arranged += places  # too many, which the parser reports
+    named: list[str] = []
     for name, values in given.items():
         if Path in options[name].types and "" in values:
             raise ConfigError(f"{name}: '' cannot be used; name a file or a folder")
         pair = any(get_origin(kind) is tuple for kind in options[name].types)
         values = [f"[{value}]" if pair and re.fullmatch(r"\d+(,\d+)+", value) else value for value in values]
-        arranged += [f"{name}={values[0]}"] if values and not options[name].many else [name, *values]
-    return arranged
+        named += [f"{name}={values[0]}"] if values and not options[name].many else [name, *values]
+    return [*named, "--", *arranged] if after else [*arranged, *named]
 
 
 def _reason(error: ArgumentError, options: dict[str, Option]) -> str:
@@ -271,7 +276,7 @@ class ShownImages(Section):
     root: Path = field(default=Path("data"), metadata=FOLDER)
     """where CIFAR's archive is"""
     count: Positive = 8
-    """number of test images from --data"""
+    """number of test images from --data; of a folder without any, number of images"""
     mask: Probability | None = None
     """for masked models: hide this share of the patches, e.g. 0.75"""
     seed: NonNegative = 0

@@ -53,8 +53,8 @@ def attention_figure(
         maps: (B, P, rows, columns), never below 0 unless `unit` is given; nan where a patch was hidden from the model.
         panels: P names: "mean of heads", "head 0", "layer 3".
         labels: B names; may be empty strings.
-        masses: (B, P), the share on tokens without a place in the image; if less than 90% is left for patches, that stands
-            beside the name: "69% on patches", or "69%" on small pictures.
+        masses: (B, P), the share on tokens without a place in the image, 0 if there are none; if less than 90% is left for
+            patches, that stands beside the name: "69% on patches", or "69%" on small pictures.
         query: (row, column) of the query patch, outlined: one for all images, or one per image.
         scale: "shared" by all maps, so that a strong head looks strong beside a weak one; "row", one per image; "log", shared
             and logarithmic.
@@ -111,7 +111,7 @@ def strongest_figure(
     ]
     if absent.any():
         notes.append("Patches that were hidden from the model are dimmed too, and not counted.")
-    if masses is not None:
+    if drawn.some_elsewhere:
         notes.append(drawn.on_patches())
     keys = [(QUERY, "the patch that asks")] if drawn.queries else []
     sheet = drawn.sheet(1, images, title, subtitle, foot=32, beside=True, bar=False, keys=keys, notes=notes)
@@ -158,7 +158,7 @@ def masked_figure(
         filled: (B, C, H, W), as images.
         maps: (B, P, rows, columns), the decoder's attention weights from the patch to all patches.
         patch: (row, column) of the query patch, one per image; outlined.
-        masses: (B, P), the share on tokens without a place in the image; None if all is on patches.
+        masses: (B, P), the share on tokens without a place in the image; None or 0 if all is on patches.
         images, panels, labels, scale: as in `attention_figure`.
 
     Raises:
@@ -168,7 +168,7 @@ def masked_figure(
     gone = hidden.detach().bool().cpu().numpy()
     visible = percent(1 - gone.mean())
     note = f"%: the share of the attention that falls on patches visible to the model; they are {visible} of all."
-    if masses is not None:
+    if masses is not None and masses.any():
         note += f" What is on neither kind of patch stays on {NO_PLACE}."
     keys = [
         *drawn.keys(),
@@ -239,7 +239,7 @@ class ImageMaps:
         if masses is not None:
             on_patches = 1 - masses.detach().double().cpu().numpy()
             self.shares = [[percent(share) if share < MOST else "" for share in row] for row in on_patches]
-        self.some_elsewhere = masses is not None
+        self.some_elsewhere = masses is not None and bool(masses.any())
         self.queries: list[Any] = list(query or [])
         if self.queries and isinstance(self.queries[0], Integral):  # one for all images
             self.queries = [query] * len(images)

@@ -25,14 +25,23 @@
   };
   let lastPatch = state.query;
   const part = () => page[state.part], image = () => page.images[state.image];
-  const isHidden = (patch) => image().hidden !== null && image().hidden[patch] === "1";
+  const isHidden = (patch, one = image()) => one.hidden !== null && one.hidden[patch] === "1";
   const canRoll = () => state.part === "encoder" && part().layers[state.layer] === state.layer; // no earlier layer is missing
 
-  /** The patches that are tokens of this part, in order: a masked encoder has only the visible ones. */
-  function tokenPatches() {
-    const all = Array.from({ length: patches }, (_, patch) => patch);
-    return state.part === "encoder" ? all.filter((patch) => !isHidden(patch)) : all;
+  /** Which picture is shown: the one asked for, if this image has it. */
+  function pictureNow() {
+    const has = { photo: photos[state.image], seen: image().hidden, filled: image().filled };
+    return has[state.shown] ? state.shown : "original";
   }
+
+  /** The patches that are tokens of this part, in order: a masked encoder has only the visible ones. */
+  function tokenPatches(one = image()) {
+    const all = Array.from({ length: patches }, (_, patch) => patch);
+    return state.part === "encoder" ? all.filter((patch) => !isHidden(patch, one)) : all;
+  }
+
+  /** The hidden patches among the decoder's tokens; dots mark them. */
+  const dotted = () => (state.part === "decoder" ? tokenPatches().filter((patch) => isHidden(patch)) : []);
 
   // ---- Weights -----------------------------------------------------------------------------------------------------
 
@@ -46,7 +55,7 @@
     return cache.get(key);
   }
 
-  const size = () => part().prefix + kept("patches", tokenPatches).length;
+  const size = () => part().prefix + kept("patches", () => tokenPatches()).length;
 
   /** The weights of one head, size x size. A code is 255 times the square root; one shift of all nonzero codes of a
    *  row makes their squares sum to 255 x 255 again, so that the row sums to 1. */
@@ -100,7 +109,7 @@
 
   /** What the query sees in one map: {grid, prefix}, nan where a patch is no token; null if the query is none. */
   function look(layer, head) {
-    const places = kept("patches", tokenPatches), { prefix } = part(), n = size();
+    const places = kept("patches", () => tokenPatches()), { prefix } = part(), n = size();
     const place = places.indexOf(state.query), token = state.query < 0 ? -1 - state.query : prefix + place;
     if (state.query >= 0 && place < 0) return null;
     const rolled = state.mode === "rollout", weights = rolled ? rollout(layer, token) : layerWeights(layer, head);
@@ -127,19 +136,21 @@
 
   const sharedTops = new Map();
 
-  /** One top for all layers, heads and checkpoints of an image, from the shares between patches. */
+  /** One top for all images, layers, heads and checkpoints of a part, from the shares between patches. */
   function sharedTop() {
-    const name = `${state.image} ${state.part}`, n = size(), { prefix, heads, layers } = part();
-    if (!sharedTops.has(name)) {
-      const counts = new Uint32Array(256), rowsOfAll = layers.length * heads * n;
-      for (const from of image()[state.part]) {
-        for (let row = 0; row < rowsOfAll; row++) {
-          if (row % n >= prefix) for (let key = prefix; key < n; key++) counts[bytes[from + row * n + key]]++;
+    if (!sharedTops.has(state.part)) {
+      const counts = new Uint32Array(256), { prefix, heads, layers } = part();
+      for (const one of page.images) {
+        const n = prefix + tokenPatches(one).length, rowsOfAll = layers.length * heads * n;
+        for (const from of one[state.part]) {
+          for (let row = 0; row < rowsOfAll; row++) {
+            if (row % n >= prefix) for (let key = prefix; key < n; key++) counts[bytes[from + row * n + key]]++;
+          }
         }
       }
-      sharedTops.set(name, quantile(counts));
+      sharedTops.set(state.part, quantile(counts));
     }
-    return sharedTops.get(name);
+    return sharedTops.get(state.part);
   }
 
   /** The same for the rollout up to one layer, from at most about 64 query patches. */
@@ -264,16 +275,16 @@
   }
 
   function drawPicture() {
-    const now = [state.image, state.moment, state.shown].join();
+    const shown = pictureNow(), now = [state.image, state.moment, shown].join();
     if (now === pictureKey) return; // a moving pointer changes none of it
     pictureKey = now;
     const { name, height, width, pixels, hidden, filled } = image(), photo = photos[state.image];
-    const from = state.shown === "filled" && filled ? filled[state.moment] : pixels, canvas = $("picture-pixels");
-    if (state.shown === "photo") {
+    const from = shown === "filled" ? filled[state.moment] : pixels, canvas = $("picture-pixels");
+    if (shown === "photo") {
       [canvas.width, canvas.height] = [photo.width, photo.height];
       canvas.getContext("2d").drawImage(photo, 0, 0);
-    } else paintImage(canvas, image(), from, state.shown === "seen" ? hidden : null);
-    canvas.classList.toggle("smooth", state.shown === "photo");
+    } else paintImage(canvas, image(), from, shown === "seen" ? hidden : null);
+    canvas.classList.toggle("smooth", shown === "photo");
     for (const stage of [$("picture"), $("map")]) {
       stage.style.aspectRatio = `${width} / ${height}`;
       stage.style.maxWidth = `${(75 * width) / height}vh`;
@@ -409,8 +420,7 @@
     document.querySelector(".bar").hidden = !seen; // a hidden patch has no query: no map, no scale
     drawNumbers(seen, ranked);
     shownNow = [seen, ranked];
-    const hiddenTokens = state.part === "decoder" ? [...Array(patches).keys()].filter(isHidden) : [];
-    outline(mapOverlay, [], hiddenTokens);
+    outline(mapOverlay, [], dotted());
     outline(pictureOverlay, ranked.slice(0, 3), []);
 
     drawGrid();
@@ -447,50 +457,73 @@
 
   // ---- Saving ------------------------------------------------------------------------------------------------------
 
-  const MARGIN = 24, SIDE = 512, FOOT = 96; // of a saved picture, in pixels; SIDE is about the longer side of a pane
+  const MARGIN = 24, SIDE = 512, LINE = 20; // of a saved picture, in pixels; SIDE is about the longer side of a pane
 
-  /** Return a canvas with image and map side by side, bar and sentence below; each patch is whole pixels. */
+  /** The words of a saved picture in lines of up to `room` pixels; checkpoint and image take no more than one. */
+  function caption(context, room) {
+    const fits = (text) => context.measureText(text).width <= room, lines = [];
+    let head = [page.moments[state.moment], image().name].filter(Boolean).join(" · ");
+    const letters = [...head];
+    while (letters.length && !fits(`${head}:`)) {
+      letters.pop();
+      head = `${letters.join("")}…`;
+    }
+    const words = (head ? `${head}: ` : "") + sentence(...shownNow) + (dotted().length ? "; dots mark hidden patches" : "");
+    for (const word of words.split(" ").filter(Boolean)) {
+      const last = lines.length - 1;
+      if (lines.length && fits(`${lines[last]} ${word}`)) lines[last] += ` ${word}`; else lines.push(word);
+    }
+    return lines;
+  }
+
+  /** Return a canvas with image and map side by side, bar and words below; each patch is whole pixels. */
   function composed() {
     const { width, height } = image(), longer = Math.max(width, height), style = getComputedStyle(document.body);
     const across = columns * Math.round((SIDE * width) / longer / columns), down = rows * Math.round((SIDE * height) / longer / rows);
-    const canvas = document.createElement("canvas"), context = canvas.getContext("2d");
-    [canvas.width, canvas.height] = [2 * across + 3 * MARGIN, down + MARGIN + FOOT];
+    const canvas = document.createElement("canvas"), context = canvas.getContext("2d"), room = 2 * across + MARGIN;
+    const font = context.font = `15px ${style.fontFamily}`, lines = caption(context, room);
+    const base = down + MARGIN + (shownNow[0] ? 64 : 28); // of the first line; a hidden patch has no map, so no bar
+    [canvas.width, canvas.height] = [room + 2 * MARGIN, base + LINE * (lines.length - 1) + 32];
     context.fillStyle = style.backgroundColor;
     context.fillRect(0, 0, canvas.width, canvas.height);
     const lefts = [MARGIN, across + 2 * MARGIN], cell = [across / columns, down / rows];
     const pane = (from, left) => context.drawImage(from, left, MARGIN, across, down);
     context.fillStyle = style.getPropertyValue("--hatch");
     for (const left of lefts) context.fillRect(left, MARGIN, across, down);
-    context.imageSmoothingEnabled = state.shown === "photo";
+    context.imageSmoothingEnabled = pictureNow() === "photo";
     context.filter = getComputedStyle($("picture-pixels")).filter;
     pane($("picture-pixels"), lefts[0]);
     context.filter = "none";
     context.imageSmoothingEnabled = false;
     if (state.over) pane($("picture-map"), lefts[0]);
     pane($("map-pixels"), lefts[1]);
+    for (const [colour, radius] of [["#000", 5], ["#fff", 3]]) {
+      context.fillStyle = colour;
+      for (const patch of dotted()) {
+        context.beginPath();
+        context.arc(lefts[1] + (columnOf(patch) + 0.5) * cell[0], MARGIN + (rowOf(patch) + 0.5) * cell[1], radius, 0, 2 * Math.PI);
+        context.fill();
+      }
+    }
     for (const [colour, width] of state.query < 0 ? [] : [["#000", 5], ["#fff", 2]]) {
       [context.strokeStyle, context.lineWidth] = [colour, width];
       const corner = [columnOf(state.query) * cell[0], MARGIN + rowOf(state.query) * cell[1]];
       for (const left of lefts) context.strokeRect(left + corner[0], corner[1], ...cell);
     }
 
-    context.drawImage($("bar"), lefts[1], down + MARGIN + 12, across, 10);
-    context.fillStyle = style.color;
-    context.font = `15px ${style.fontFamily}`;
-    const ticks = [...$("ticks").children], base = down + MARGIN + 40;
-    ticks.forEach((tick, i) => {
-      context.textAlign = i === 0 ? "left" : i === ticks.length - 1 ? "right" : "center";
-      context.fillText(tick.textContent, lefts[1] + (across * i) / (ticks.length - 1), base);
-    });
-    context.textAlign = "left";
-    let line = "", y = base;
-    for (const word of `${image().name}: ${sentence(...shownNow)}`.split(" ")) {
-      if (context.measureText(`${line} ${word}`).width > across) {
-        context.fillText(line, lefts[0], y, across);
-        [line, y] = [word, y + 20];
-      } else line = line ? `${line} ${word}` : word;
+    [context.fillStyle, context.font] = [style.color, font];
+    if (shownNow[0]) {
+      context.drawImage($("bar"), lefts[1], down + MARGIN + 12, across, 10);
+      const ticks = [...$("ticks").children].map((tick) => tick.textContent), last = ticks.length - 1;
+      const crowded = ticks.some((tick) => context.measureText(tick).width + 8 > across / ticks.length);
+      ticks.forEach((tick, i) => {
+        if (crowded && i > 0 && i < last) return;
+        context.textAlign = i === 0 ? "left" : i === last ? "right" : "center";
+        context.fillText(tick, lefts[1] + (across * i) / last, down + MARGIN + 40, across / 2 - 2);
+      });
     }
-    context.fillText(line, lefts[0], y, across);
+    context.textAlign = "left";
+    lines.forEach((line, i) => context.fillText(line, MARGIN, base + i * LINE, room));
     return canvas;
   }
 
@@ -498,8 +531,10 @@
     composed().toBlob((blob) => {
       const anchor = document.createElement("a");
       anchor.href = URL.createObjectURL(blob);
-      const head = state.mode === "rollout" ? "rollout" : headName(state.head).replaceAll(" ", "-");
-      anchor.download = `attention-${layerName(state.layer).replaceAll(" ", "-")}-${head}.png`;
+      const words = ["attention", page.moments[state.moment], page.images.length > 1 ? `image ${state.image}` : "",
+        layerName(state.layer), state.mode === "rollout" ? "rollout" : headName(state.head),
+        state.mode === "column" ? "who looks at" : "", queryName()];
+      anchor.download = `${words.filter(Boolean).join(" ").replaceAll(" ", "-")}.png`;
       anchor.click();
       setTimeout(() => URL.revokeObjectURL(anchor.href), 10000);
     });
@@ -562,8 +597,6 @@
     if (state.mode === "rollout" && !canRoll()) state.mode = "row";
     if (state.query < -part().prefix) state.query = lastPatch;
     if (state.query >= 0) lastPatch = state.query;
-    if (state.shown === "seen" && !image().hidden) state.shown = "original";
-    if (state.shown === "photo" && !photos[state.image]) state.shown = "original";
 
     fillHeads();
     $("image").value = state.image;
@@ -583,7 +616,8 @@
     $("opacity-name").textContent = $("opacity").ariaValueText = `${state.opacity}%`;
     $("fold-name").textContent = [page.moments[state.moment], layerName(state.layer),
       state.mode === "rollout" ? "rollout" : headName(state.head)].filter(Boolean).join(" · ");
-    for (const input of document.querySelectorAll("input[type=radio]")) input.checked = state[input.name] === input.value;
+    const chosen = { ...state, shown: pictureNow() };
+    for (const input of document.querySelectorAll("input[type=radio]")) input.checked = chosen[input.name] === input.value;
     $("rollout-choice").firstChild.disabled = !canRoll();
     drawPicture();
     draw();

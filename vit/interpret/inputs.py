@@ -14,7 +14,7 @@ from torch import Tensor
 from vit.config import BUILT_IN, DataConfig, named_data
 from vit.data import load_data
 from vit.data.augment import to_float
-from vit.data.folder import list_splits
+from vit.data.folder import list_folder
 from vit.data.images import evenly_spaced
 from vit.device import Compute
 from vit.evaluate.reconstruction import Reconstruction, reconstruct
@@ -141,7 +141,7 @@ def with_files(model: Model, paths: Sequence[str | Path]) -> ModelWithImages:
 
 
 def with_data(model: Model, data: str, root: str, count: int) -> ModelWithImages:
-    """Show a model up to `count` test images, spread evenly over their classes.
+    """Show a model up to `count` test images, spread evenly over their classes; of a folder without any, of all its images.
 
     Args:
         model: as `load_model` returns it.
@@ -167,9 +167,10 @@ def with_data(model: Model, data: str, root: str, count: int) -> ModelWithImages
     # A folder, of which only the chosen images are read
     if not folder.is_dir():
         raise AttentionError(f"{data!r} is neither {', '.join(BUILT_IN)} nor a folder of images")
-    _, files = list_splits(folder)
+    *_, (split, files) = list_folder(folder).items()
     files = [files[i] for i in evenly_spaced(len(files), min(count, len(files))).tolist()]
-    names, title = [file.class_name or Path(file.name).stem for file in files], f"{folder.resolve().name}, test images"
+    names = [file.class_name or Path(file.name).stem for file in files]
+    title = f"{folder.resolve().name}, {'test images' if split in ('test', 'val') else 'images'}"
     return replace(with_files(model, [folder / file.name for file in files]), names=names, data=title)
 
 

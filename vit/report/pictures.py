@@ -169,6 +169,7 @@ def attention_rows(moments: Sequence[Moment]) -> dict[str, Any] | None:
         "original": data_uri(draw.image_strip(last.images)),
         "now": [row("mean of heads", means[-1], prefix_mass), *heads],
         "moments": over_time if len(moments) > 1 else [],
+        "some_elsewhere": bool(prefix_mass.any()),
         "bar": data_uri(draw.bar_strip()),
         "most": f"{scale.top:.1f}{' or more' if scale.over else ''}",
     }
