@@ -102,11 +102,8 @@ class Origin:
 
     @classmethod
     def of(cls, source: Source, format: Format, hints: Hints, encoder: ViTConfig, report: Report) -> Origin:
-        """Return what the settings say, else what is usual for the format, with a note in the report."""
+        """Return what the options or settings say, else what is usual for the format."""
         # how the input was normalised
-        if hints.mean is None or hints.std is None:
-            usual = f"mean {format.mean}, std {format.std}, the default of {format.name}"
-            report.notes.append(f"nothing says how its input was normalised; assuming {usual}")
         mean, std = hints.mean or format.mean, hints.std or format.std
         if len(mean) != encoder.channels:
             what = f"are for {len(mean)} channels, converted to {encoder.channels}"
