@@ -53,6 +53,10 @@ CACHE_LAYOUT = 3
 logger = logging.getLogger(__name__)
 
 
+class PictureTypeError(TypeError):
+    """Why an item of a data set is no picture, as all its items may be none: then leaving them out leaves none."""
+
+
 @dataclass(frozen=True)
 class Split(ABC):
     """The pictures of a split, not decoded yet, and the size that they will have.
@@ -95,7 +99,7 @@ class Split(ABC):
         """Return the upright (width, height) of a picture; None if it cannot be read."""
 
     @abstractmethod
-    def decoded(self, size: tuple[int, int]) -> Generator[bytes | str]:
+    def decoded(self, size: tuple[int, int]) -> Generator[bytes | str | PictureTypeError]:
         """Yield each picture's pixels in order, uint8 (3, h, w) for `size` = (h, w), or the reason why it has none."""
 
     @abstractmethod
@@ -307,7 +311,8 @@ def _decode(out: IO[bytes], split: Split, on_bad_image: str) -> tuple[ImageSet, 
             name = split.name_of(number)
             bad = one_line(f"{split.located(name)}: not a readable image ({pixels})")
             if on_bad_image == "stop":
-                raise DataError(f"{bad}; remove it, or set data.on_bad_image: skip to leave out all such files")
+                ways = "; remove it, or set data.on_bad_image: skip to leave out all such files"
+                raise DataError(bad if isinstance(pixels, PictureTypeError) else bad + ways)
             logger.warning("%s, left out", bad)
             skipped.append(name)
     if len(skipped) == len(split):
