@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from vit.checkpoints.formats import FORMATS, Format, Hints, refusal
+from vit.checkpoints.formats import FORMATS, Format, Hints, other_file, refusal
 from vit.checkpoints.formats.format import only_given
 from vit.checkpoints.names import NOTES, Shape, map_in
 from vit.checkpoints.origin import Report, size_text
@@ -205,7 +205,7 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
                 copies = [wrapping for other in networks if other != key for wrapping in networks[other].values()]
                 return format, prefix, copies
 
-    if refused := refusal(source.tensors):
+    if refused := refusal(source.tensors) or other_file(source.tensors):
         raise source.error(refused)
     if not source.tensors:
         raise CheckpointError(f"{source.path} holds no tensors")
