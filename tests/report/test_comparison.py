@@ -322,7 +322,9 @@ def test_what_is_no_finished_run_is_one_line(tmp_path, file, refused):
         (folder / file).write_text(content)
         assert "run" in refused("compare", folder)
     (folder / file).unlink()
-    assert "run" in refused("compare", folder)
+    error = refused("compare", folder)
+    assert "run" in error
+    assert ("finish it with --resume" in error) == (file == "summary.json")
 
 
 def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(tmp_path, refused):

@@ -17,7 +17,7 @@ from vit.checkpoints.reading import Source
 from vit.config import ViTConfig
 from vit.data.augment import Normalization, cut_to_shape, resize_to_float
 from vit.data.decode import Preparation, decode
-from vit.data.images import DataError
+from vit.data.images import DataError, UnreadableImage
 from vit.errors import one_line
 
 if TYPE_CHECKING:
@@ -151,13 +151,14 @@ class Origin:
             uint8 (B, C, H, W).
 
         Raises:
-            DataError: a file is not an image, damaged or too large, or the model takes neither colour nor grey images.
+            UnreadableImage: a file is not an image, damaged or too large.
+            DataError: the model takes neither colour nor grey images.
         """
         pictures = []
         for path in paths:
             content = decode(str(path), self.image_size, self.prepared)
             if isinstance(content, str):
-                raise DataError(f"{path}: {content}; remove it, or save it again as JPEG or PNG")
+                raise UnreadableImage(f"{path}: {content}; remove it, or save it again as JPEG or PNG")
             pictures.append(torch.frombuffer(bytearray(content), dtype=torch.uint8).view(3, *self.image_size))
         return self._in_channels(torch.stack(pictures))
 

@@ -50,7 +50,7 @@ def read_finished(folder: Path) -> FinishedRun:
     record = read_run(folder)
     summary, settings = record.summary, record.settings
     if not summary:
-        raise ComparisonError(f"{folder} holds no finished run: summary.json is missing")
+        raise ComparisonError(f"{folder} holds no finished run: summary.json is missing; finish it with --resume")
     try:
         data = summary["data"]
         identity = {key: value for key, value in settings_that_matter(settings).items() if key not in SEEDS}
