@@ -167,6 +167,17 @@ def test_a_data_set_of_hugging_face_may_be_handed_over(folder, saved, load):
     assert_same_images(load(parts["train"], parts["test"]).test, load(source="folder", root=str(folder)).test)
 
 
+def test_labels_that_are_text_are_not_taken_and_the_note_says_how_to(saved, load):
+    from datasets import Value, load_from_disk
+
+    part = load_from_disk(saved)["train"]
+    named = part.map(lambda row: {"label": "ape"}).remove_columns("kind")
+    assert named.features["label"] == Value("string")
+    way = "label holds text; class_encode_column('label') makes classes of it"
+    assert f"images of the column img, without labels: {way}" in load(named).notes
+    assert "images of the column img, labels of label" in load(named.class_encode_column("label")).notes
+
+
 def test_one_split_holds_some_images_out_and_test_images_without_labels_are_not_taken(saved, load, tmp_path):
     from datasets import DatasetDict, load_from_disk
 

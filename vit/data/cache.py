@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -116,10 +117,10 @@ class Split(ABC):
         return f"{stem}-{self.name}-{self.image_size[0]}x{self.image_size[1]}-{key}.npy"
 
     def measured(self) -> list[list[int]]:
-        """Return the (width, height) of the smallest, the median and the largest of some pictures, by `detail`."""
+        """Return the (width, height) of the smallest, the median and the largest of some pictures, by `detail`, then area."""
         some = evenly_spaced(len(self), MEASURED).tolist()
         with warnings.catch_warnings(action="ignore"):  # Pillow's warnings name no file
-            found = sorted(filter(None, map(self.size_of, some)), key=self.detail)
+            found = sorted(filter(None, map(self.size_of, some)), key=lambda size: (self.detail(size), math.prod(size)))
         return [list(found[i]) for i in (0, len(found) // 2, -1)] if found else [[0, 0]] * 3
 
     def detail(self, size: Sequence[int]) -> float:

@@ -86,7 +86,12 @@ def load_datasets(
     ]  # fmt: skip
     if hasattr(train, "features"):
         picture, label = splits[0].columns
-        notes.append(f"images of the column {picture}, " + (f"labels of {label}" if label else "without labels"))
+        labels = f"labels of {label}" if label else "without labels"
+        if text := [
+            name for name in ("label", "labels") if "string" in str(getattr(train.features.get(name), "dtype", ""))
+        ]:
+            labels += "" if label else f": {text[0]} holds text; class_encode_column({text[0]!r}) makes classes of it"
+        notes.append(f"images of the column {picture}, {labels}")
     return load_splits(splits[0], splits[1], config.on_bad_image, Path(config.cache).expanduser(), notes)
 
 
