@@ -82,6 +82,7 @@ def test_a_run_is_returned_and_saved(whole):
     assert not run.result.training
     assert run.summary["test_loss"] > 0
     assert run.summary["data"]["name"] == "list"
+    assert repr(run) == f"Run({run.folder.path}, 6 of 6 steps)"
     saved = load_model(run.folder.path)
     for name, value in saved.state_dict().items():
         assert torch.equal(value, run.result.state_dict()[name]), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -55,6 +56,12 @@ class LoadOptions:
     """whether the decoder predicts normalised patches"""
     norm_eps: float | None = None
     """eps of all norms, if nothing says so"""
+    mean: Sequence[float] | None = None
+    """mean of the input's channels, pixels from 0 to 1: 0.5 0.5 0.5; with std"""
+    std: Sequence[float] | None = None
+    """their standard deviation, likewise"""
+    crop_share: float | None = None
+    """share to keep of an image's centred part; timm's crop_pct"""
     grid_size: tuple[int, int] | None = None
     """rows and columns R,C of the position table, if nothing says so"""
     branch: str | None = None
@@ -82,6 +89,13 @@ class LoadOptions:
             self._require(isinstance(getattr(self, key), bool | None), key, "True or False")
         eps = self.norm_eps
         self._require(eps is None or (isinstance(eps, float) and 0 < eps < 1), "norm_eps", "between 0 and 1, as 1e-6")
+        for key, other in (("mean", self.std), ("std", self.mean)):
+            values = getattr(self, key)
+            given = isinstance(values, Sequence) and isinstance(other, Sequence) and 0 < len(values) == len(other)
+            ok = given and all(_is_number(value) and (value > 0 or key == "mean") for value in values)
+            self._require(ok or values is other is None, key, "mean and std: a number per channel each, as 0.5 0.5 0.5")
+        share = self.crop_share
+        self._require(share is None or (_is_number(share) and 0 < share <= 1), "crop_share", "above 0 and at most 1")
         named = self.branch is None or (isinstance(self.branch, str) and self.branch != "")
         self._require(named, "branch", "the key of a copy, as 'student'")
         names = isinstance(self.allow, Sequence) and all(isinstance(name, str) for name in self.allow)
@@ -94,3 +108,7 @@ class LoadOptions:
     def allows(self, *names: str) -> bool:
         """Return whether a tensor known by these names may be missing, unexpected, or not finite."""
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.allow)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

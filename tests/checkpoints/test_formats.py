@@ -485,10 +485,24 @@ def test_other_families_of_huggingface_are_refused_by_name():
         "CLIP": hf.CLIPVisionModel(hf.CLIPVisionConfig(**small, image_size=16, patch_size=4)),
         "BLIP": hf.BlipVisionModel(hf.BlipVisionConfig(**small, image_size=16, patch_size=4)),
         "a language model": hf.BertModel(hf.BertConfig(**small)),
+        "ResNet": hf.ResNetModel(hf.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1])),
     }
     for family, model in models.items():
         with pytest.raises(CheckpointError, match=family):
             load_model(model.state_dict())
+
+
+def test_files_without_a_network_are_named():
+    model = timm_model().requires_grad_()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.zeros(1, 3, 16, 16)).sum().backward()
+    optimizer.step()
+    with pytest.raises(CheckpointError, match="this is an optimizer's state; the weights are in another file"):
+        load_model({"optimizer": optimizer.state_dict(), "epoch": 3})
+    adapter = {f"base_model.model.blocks.0.attn.qkv.lora_{which}.weight": torch.ones(2, 2) for which in "AB"}
+    with pytest.raises(CheckpointError, match="this is a LoRA adapter, not a model; merge it into its model with peft"):
+        load_model(adapter)
+    assert load_model({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, num_heads=4)
 
 
 @pytest.mark.parametrize("body", ["swin_tiny_patch4_window7_224", "beit_base_patch16_224"])

@@ -312,13 +312,15 @@ def test_a_head_that_loses_its_token_says_so():
 def test_a_guess_is_a_warning_that_names_the_option():
     with pytest.warns(UserWarning, match="the state dict: ") as caught:
         load_model(timm_state(embed_dim=128))
-    heads, head = sorted(str(warning.message) for warning in caught)
+    heads, pixels, head = sorted(str(warning.message) for warning in caught)
     assert "num_heads" in heads
     assert "global_pool" in head
+    assert "mean, std and crop_share set them" in pixels
     with pytest.warns(UserWarning, match=r"5 x 5 patches; grid_size"):  # 24 patches and a class token: 25 rows
         load_model(timm_state(img_size=(16, 24), num_classes=0), num_heads=4)
     with warnings.catch_warnings(action="error"):
-        load_model(timm_state(img_size=(16, 24), num_classes=0), num_heads=4, grid_size=(4, 6))
+        said = dict(num_heads=4, grid_size=(4, 6), mean=(0.5,) * 3, std=(0.5,) * 3)
+        load_model(timm_state(img_size=(16, 24), num_classes=0), **said)
 
 
 def test_a_guess_of_the_pooling_is_said():

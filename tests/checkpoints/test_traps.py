@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 
 import pytest
 import timm
@@ -107,6 +108,28 @@ def test_the_inputs_normalisation_travels_with_the_model(tmp_path):
     assert ours.origin.normalize.mean == ours.origin.normalize.std == [0.5, 0.5, 0.5]
     guessed = load_model(theirs.state_dict())  # a guess is said
     assert any("nothing says how its input was normalised" in note for note in guessed.origin.report.notes)
+
+
+def test_a_bare_file_of_timms_warns_that_its_input_is_a_guess_and_options_set_it(tmp_path):
+    theirs = timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=2)
+    torch.save(theirs.state_dict(), path := tmp_path / "bare.pth")
+    with pytest.warns(
+        UserWarning, match=r"timm's own ViTs use 0\.5, 0\.5 and crop_share 0\.9; mean, std and crop_share set"
+    ):
+        load_model(path)
+    with warnings.catch_warnings(record=True) as caught:
+        ours = load_model(
+            path, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), crop_share=0.9, num_heads=3, global_pool="token"
+        )
+    assert not caught
+    known = load_model(theirs).origin
+    assert (ours.origin.normalize.mean, ours.origin.normalize.std) == (known.normalize.mean, known.normalize.std)
+    assert ours.origin.prepared == known.prepared
+    for wrong in (dict(mean=(0.5,)), dict(std=(0.5,)), dict(mean=(0.5,), std=(0,)), dict(mean=(0.5,), std=(1, 1))):
+        with pytest.raises(CheckpointError, match="a number per channel each"):
+            load_model(path, **wrong)
+    with pytest.raises(CheckpointError, match="crop_share: 90 cannot be used; above 0 and at most 1"):
+        load_model(path, crop_share=90)
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,8 @@ def test_names_in_a_file_cannot_write_on_the_terminal(tmp_path, capsys):
     state = encoder(**SIZES).state_dict()
     torch.save(state | {"\x1b[2Jgone\rnew\nline": torch.ones(1)}, tmp_path / "x.pth")
     assert vit("inspect", tmp_path / "x.pth", "--num-heads", 4, "--grid-size", "4,2", "--tensors") == 2
+    assert "\nchecksum           none\n" in capsys.readouterr().out
+    assert vit("inspect", tmp_path / "x.pth", "--num-heads", 4, "--grid-size", "4,2", "--tensors") == 2
     argv = ["--num-heads", 4, "--grid-size", "4,2", "--to", "timm", "--out", tmp_path / "o"]
     assert vit("convert", tmp_path / "x.pth", *argv) == 2
     said = capsys.readouterr()

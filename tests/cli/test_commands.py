@@ -7,12 +7,13 @@ import re
 import subprocess
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 
 import pytest
 
 import vit
-from vit.cli import COMMANDS
+from vit.cli import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,6 +43,17 @@ def test_every_command_has_help_without_heavy_imports(vit_command):
         assert done.stdout.startswith("usage: ")
         assert done.stdout.endswith("imported:\n")
         assert re.search(rf"^\s+{name}\s+\w", listed, re.MULTILINE)
+
+
+def test_a_warning_names_options_as_the_command_line_writes_them(monkeypatch, capsys):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # which the command replaces
+    main(["--version"])
+    for advice, here in (
+        ("2 heads are a guess; num_heads sets them", "2 heads are a guess; --num-heads sets them"),
+        ("the mean is; mean, std and crop_share set them", "the mean is; --mean, --std and --crop-share set them"),
+        ("part of a sentence; with part and mean", "part of a sentence; with part and mean"),
+    ):
+        assert warnings.formatwarning(advice, UserWarning, "", 0) == f"vit: warning: {here}\n"
 
 
 def test_package_is_the_command_too(shell):

@@ -36,7 +36,7 @@ def offered(tmp_path_factory):
     ("line", "found"),
     [
         ("eva", "evaluate"),
-        ("evaluate --me", "--method"),
+        ("evaluate --met", "--method"),
         ("evaluate --method ", "all knn linear reconstruction head"),
         ("evaluate RUN cifar10 --method k", "knn"),
         ("evaluate RUN ci", "cifar10 cifar100"),

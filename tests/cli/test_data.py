@@ -24,6 +24,7 @@ def test_data_is_described_drawn_and_exported_into_a_folder_that_is_read_by_name
     code, said, _ = called("data", *SCENES, *drawn, "--export", copy, *how)
     assert code == 0
     description = load_data(DataConfig(source="scenes", limit=20), (32, 32)).description
+    assert called("data", *SCENES)[:2] == (0, f"{description}\n")
     assert said.splitlines() == [description, *[f"sheet: {out}"] * bool(drawn), f"folder: {copy}, 40 files"]
     assert not drawn or out.read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr("vit.figures.save_figure", lambda *_: None)

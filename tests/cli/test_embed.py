@@ -99,7 +99,9 @@ def test_an_image_that_cannot_be_read_leaves_nothing(suffix, models, tmp_path, m
     (tmp_path / "data" / "dog" / "11.png").write_text("no image")
     monkeypatch.chdir(tmp_path)
     assert main(["embed", str(models / "mae"), "data", "--out", f"features{suffix}"]) == 2
-    assert "data/dog/11.png: its content is not an image" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "data/dog/11.png: its content is not an image" in error
+    assert error.endswith("; --on-bad-image skip leaves out all such files\n")
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 

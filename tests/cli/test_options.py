@@ -53,6 +53,7 @@ def read(line: str) -> tuple[Draw, ShownImages, LoadOptions]:
         ("--peers", {"peers": ()}),
         ("--keep 0.5 --keep 0.6", {"keep": 0.6}),
         ("--image_size 32 --grid-size 3,4 --class-token false", {"image_size": 32, "grid_size": (3, 4), "class_token": False}),
+        ("--mean 0.5,0.5,0.5 --std 0.2 0.2 0.2", {"mean": (0.5, 0.5, 0.5), "std": (0.2, 0.2, 0.2)}),
         ("--allow head.* --allow a,b", {"allow": ("head.*", "a,b")}),
         ("a.jpg b.jpg", {"images": ("a.jpg", "b.jpg")}),
     ],

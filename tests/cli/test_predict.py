@@ -77,6 +77,7 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(vit_predict, refuse
         vit_predict(*line, "--on-bad-image", "skip")[1]
     )
     assert "mae/config.json: not a readable image (its content is not an image), left out" in caplog.text
+    assert "; --on-bad-image skip leaves out all such files" in refused("predict", *line)
     assert "none of the images can be read" in refused(
         "predict", "encoder", "mae/config.json", "--on-bad-image", "skip"
     )

@@ -66,7 +66,6 @@ REFUSED = {
         ("export mae --to onnx --out x.pt", "ends in .onnx"),
     ],
     "data": [
-        (SCENES, "--out"),
         ("--data.source folder --data.root nowhere --out sheet.png", "nowhere"),
         (f"{SCENES} --export ''", "--export"),
         (f"{SCENES} --export .", ". already exists"),

@@ -275,6 +275,19 @@ def test_interrupt_leaves_nothing(tmp_path, requests, monkeypatch):
         assert names(tmp_path) == left
 
 
+@pytest.mark.parametrize("place", ["a.JPG", "cat/a.png", "train/cat/a.png"])
+def test_a_folder_of_images_receives_no_archive(place, tmp_path, requests, monkeypatch):
+    use(monkeypatch, "fine")
+    photos = tmp_path / "photos"
+    (photos / place).parent.mkdir(parents=True)
+    (photos / place).touch()
+    assert f"{photos} holds images, not CIFAR; to use them give --data {photos}, for CIFAR" in refusal(photos)
+    assert not requests
+    monkeypatch.chdir(tmp_path)
+    photos.rename("data")  # the default, in which other data may lie
+    assert len(load_cifar("cifar10", Path("data"), True)[0]) == 10
+
+
 def test_no_download_makes_no_request(tmp_path, requests, monkeypatch):
     use(monkeypatch, "good")
     assert "data.download: true" in refusal(tmp_path / "absent", CifarUnavailable, download=False)

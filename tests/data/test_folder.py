@@ -202,6 +202,13 @@ def test_what_is_not_used_held_out_and_counted_is_said(root):
         assert len(test) == 1
 
 
+def test_of_pictures_with_the_same_short_side_the_smallest_has_the_smallest_area(root):
+    for number, width in enumerate((9, 4, 12)):
+        Image.new("RGB", (width, 4)).save(root / "train" / "ape" / f"wide-{number}.png")
+    (note,) = (note for note in load(root)[0].notes if "smallest" in note)
+    assert "smallest 4 x 4, median 4 x 4, largest 12 x 4 pixels" in note
+
+
 def gradient(width: int, height: int) -> Image.Image:
     """Every pixel differs from its neighbours, so that none is lost unseen."""
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))

@@ -103,7 +103,8 @@ def test_test_data_with_other_classes_has_their_labels_by_name(folder, load):
 BAD = {
     "floats": ([torch.rand(3, 8, 8)] * 4, "item 0: .*torch.float32.*before ToTensor"),
     "channels last": ([torch.zeros(8, 8, 3, dtype=torch.uint8)] * 4, "item 0: .*uint8 .8, 8, 3"),
-    "a label that is a word": ([(noise(1)[0], "ape")] * 4, "item 0: .*'str'"),
+    "a label that is a word": ([(noise(1)[0], "ape")] * 4, r"item 0: its label is 'ape' \(str\); labels are integers"),
+    "a label that is a float": ([(noise(1)[0], 1.0)] * 4, r"item 0: its label is 1\.0 \(float\); labels are integers"),
     "one without a label": ([(each, 0 if i else None) for i, each in enumerate(noise(9))], "image 0 has no label"),
     "a stream": (iter(noise(4)), "not a map-style data set"),
     "one image": (noise(1), "too few images"),
@@ -114,8 +115,9 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_no_data_set_of_images_is_said_in_one_line(load, case):
     dataset, words = BAD[case]
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=words) as caught:
         load(dataset, noise(2, size=SIZE) if case.startswith(("what", "floats", "channels", "a label")) else None)
+    assert ("on_bad_image: skip" in str(caught.value)) == (case == "what it raises")  # else it would leave out all
 
 
 def test_labels_without_a_name_and_bad_items_left_out_on_request(load):
@@ -125,6 +127,8 @@ def test_labels_without_a_name_and_bad_items_left_out_on_request(load):
     data = load([pixels[0], "no image", *pixels[1:]], pixels[:1], on_bad_image="skip")
     assert torch.equal(data.train.images, pixels)
     assert data.train.skipped == ("list: item 1",)
+    with pytest.raises(DataError, match="item 5: its label is 'ape'"):  # a label is no image
+        load([*pixels[1:], (pixels[0], "ape")], pixels[:1], on_bad_image="skip")
 
 
 # --- Hugging Face ----------------------------------------------------------------------------------------------------
@@ -161,6 +165,17 @@ def test_a_data_set_of_hugging_face_may_be_handed_over(folder, saved, load):
 
     parts = load_from_disk(saved)
     assert_same_images(load(parts["train"], parts["test"]).test, load(source="folder", root=str(folder)).test)
+
+
+def test_labels_that_are_text_are_not_taken_and_the_note_says_how_to(saved, load):
+    from datasets import Value, load_from_disk
+
+    part = load_from_disk(saved)["train"]
+    named = part.map(lambda row: {"label": "ape"}).remove_columns("kind")
+    assert named.features["label"] == Value("string")
+    way = "label holds text; class_encode_column('label') makes classes of it"
+    assert f"images of the column img, without labels: {way}" in load(named).notes
+    assert "images of the column img, labels of label" in load(named.class_encode_column("label")).notes
 
 
 def test_one_split_holds_some_images_out_and_test_images_without_labels_are_not_taken(saved, load, tmp_path):

@@ -77,6 +77,14 @@ def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
     assert not any(key.startswith(("data.", "model.", "optim.")) for key in rows[0])  # alike everywhere
 
 
+def test_what_would_have_been_done_without_the_images_is_not_compared(tmp_path):
+    folders = [finished(tmp_path / name, 0.5) for name in ("one", "two")]
+    settings = yaml.safe_load((folders[1] / "config.yaml").read_text())
+    settings["data"]["fallback"] = "scenes"
+    (folders[1] / "config.yaml").write_text(yaml.safe_dump(settings))
+    assert not any(key.startswith("data.") for key in compared(*folders)[0])
+
+
 def test_columns_that_nobody_fills_are_left_out_and_a_probe_is_found(tmp_path):
     probed = finished(tmp_path / "probed", 0.5, linear=0.61)
     rows = compared(probed, finished(tmp_path / "not", 0.4, epochs=3))
@@ -322,7 +330,9 @@ def test_what_is_no_finished_run_is_one_line(tmp_path, file, refused):
         (folder / file).write_text(content)
         assert "run" in refused("compare", folder)
     (folder / file).unlink()
-    assert "run" in refused("compare", folder)
+    error = refused("compare", folder)
+    assert "run" in error
+    assert ("finish it with --resume" in error) == (file == "summary.json")
 
 
 def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(tmp_path, refused):

@@ -38,7 +38,7 @@ def test_folder_that_holds_anything_of_a_run_is_refused(tmp_path, name):
     RunFolder(tmp_path).begin(None)  # continued, it keeps what it has
     for work in (RunFolder(tmp_path).refuse_if_taken, lambda: RunFolder(tmp_path).begin("train: {}\n")):
         message = refusal(work)
-        for part in (str(tmp_path), name, "--resume", "--out"):
+        for part in (str(tmp_path), name, "--resume", "resume=True", "--out"):
             assert part in message
     assert (tmp_path / name).read_text() == "of the run before"
     assert {path.name for path in tmp_path.iterdir()} == {name, ".lock"}

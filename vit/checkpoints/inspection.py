@@ -35,7 +35,7 @@ def facts(network: Network) -> dict[str, Any]:
     return {
         "path": str(source.path),
         "files": [str(path) for path in source.files],
-        "checksum": "verified" if source.verified else "none in its config.json",
+        "checksum": "verified" if source.verified else "none in its config.json" if source.config else "none",
         "format": network.format.name,
         "encoder": asdict(network.encoder),
         "decoder": None if network.decoder is None else asdict(network.decoder),

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from vit.checkpoints.formats import FORMATS, Format, Hints, refusal
+from vit.checkpoints.formats import FORMATS, Format, Hints, other_file, refusal
+from vit.checkpoints.formats.format import only_given
 from vit.checkpoints.names import NOTES, Shape, map_in
 from vit.checkpoints.origin import Report, size_text
 from vit.checkpoints.reading import Source, shorten, weight_problem
@@ -143,6 +144,8 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise source.error(f"its settings cannot be used: {shorten(what, 200)}") from error
+    given = {"mean": options.mean and tuple(options.mean), "std": options.std and tuple(options.std)}
+    hints = replace(hints, **only_given(given | {"crop_share": options.crop_share}))
     report = Report(notes=[*source.notes, *hints.notes])
 
     # tensors without a rule: dropped for a reason, or unexpected
@@ -159,6 +162,10 @@ def recognise(source: Source, options: LoadOptions) -> Network:
 
     # tensors with a rule: convert them to ours; the order of a patch's pixels depends on the channels
     network = Network(source, options, format, prefix, hints, report)
+    if hints.mean is None:
+        usual = f"mean {format.mean}, std {format.std}, {format.other_inputs or f'the default of {format.name}'}"
+        assumed = f"nothing says how its input was normalised; assuming {usual}; mean, std and crop_share set them"
+        (network.guess if format.other_inputs and source.module is None else network.note)(assumed)
     embed = maps.get("patch_embed.proj.weight")
     kernels = shapes[embed.theirs[0]] if embed else ()
     channels = kernels[1] if len(kernels) == 4 else 1
@@ -198,7 +205,7 @@ def _choose(source: Source, branch: str | None) -> tuple[Format, str, list[str]]
                 copies = [wrapping for other in networks if other != key for wrapping in networks[other].values()]
                 return format, prefix, copies
 
-    if refused := refusal(source.tensors):
+    if refused := refusal(source.tensors) or other_file(source.tensors):
         raise source.error(refused)
     if not source.tensors:
         raise CheckpointError(f"{source.path} holds no tensors")

@@ -17,7 +17,7 @@ from vit.checkpoints.reading import Source
 from vit.config import ViTConfig
 from vit.data.augment import Normalization, cut_to_shape, resize_to_float
 from vit.data.decode import Preparation, decode
-from vit.data.images import DataError
+from vit.data.images import DataError, UnreadableImage
 from vit.errors import one_line
 
 if TYPE_CHECKING:
@@ -102,11 +102,8 @@ class Origin:
 
     @classmethod
     def of(cls, source: Source, format: Format, hints: Hints, encoder: ViTConfig, report: Report) -> Origin:
-        """Return what the settings say, else what is usual for the format, with a note in the report."""
+        """Return what the options or settings say, else what is usual for the format."""
         # how the input was normalised
-        if hints.mean is None or hints.std is None:
-            usual = f"mean {format.mean}, std {format.std}, the default of {format.name}"
-            report.notes.append(f"nothing says how its input was normalised; assuming {usual}")
         mean, std = hints.mean or format.mean, hints.std or format.std
         if len(mean) != encoder.channels:
             what = f"are for {len(mean)} channels, converted to {encoder.channels}"
@@ -154,13 +151,14 @@ class Origin:
             uint8 (B, C, H, W).
 
         Raises:
-            DataError: a file is not an image, damaged or too large, or the model takes neither colour nor grey images.
+            UnreadableImage: a file is not an image, damaged or too large.
+            DataError: the model takes neither colour nor grey images.
         """
         pictures = []
         for path in paths:
             content = decode(str(path), self.image_size, self.prepared)
             if isinstance(content, str):
-                raise DataError(f"{path}: {content}; remove it, or save it again as JPEG or PNG")
+                raise UnreadableImage(f"{path}: {content}; remove it, or save it again as JPEG or PNG")
             pictures.append(torch.frombuffer(bytearray(content), dtype=torch.uint8).view(3, *self.image_size))
         return self._in_channels(torch.stack(pictures))
 

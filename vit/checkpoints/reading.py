@@ -39,6 +39,8 @@ HARMLESS: list[Any] = [
 CONFIG_HASH = "config_sha256"
 """The key in config.json for the hash of all its other keys."""
 PLAIN = str | int | float | None
+OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
+"""The beginning of torch's files before its version 1.6, which were several pickles."""
 # what a failed download leaves in place of weights
 NOT_WEIGHTS = (
     (b"<", "a web page: the download failed; fetch it again"),
@@ -201,16 +203,21 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ):
             tree = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # both libraries raise nearly anything on damaged bytes
-        raise CheckpointError(f"{path} {_reason(error)}") from error
+        raise CheckpointError(f"{path} {_reason(error, start)}") from error
     return flatten(tree, path)
 
 
-def _reason(error: Exception) -> str:
-    """Say in a line what is wrong with a file; torch's own long message advises loading it unsafely."""
+def _reason(error: Exception, start: bytes) -> str:
+    """Say in a line what is wrong with a file, which begins with `start`; torch's long message advises loading it unsafely."""
     message = str(error)
     if asked := re.search(r"GLOBAL (\S+)", message):
         advice = "nothing in it was run. Ask for the weights as .safetensors, or as a state dict alone"
         return f"asks for {asked[1]}, which weights do not need; {advice}"
+    if start[:1] == b"\x80" and not start.startswith(OLD_TORCH):
+        ways = "save the weights with torch.save(model.state_dict(), FILE)"
+        return f"is a plain Python pickle, which is not read; nothing in it was run; {ways}"
+    if all(byte >= 32 or byte in b"\t\n\r" for byte in start):
+        return "is text, not weights; name the file of weights, or its folder"
     reason = re.split(r"\. |\n", re.sub(r".*WeightsUnpickler error:", "", message, flags=re.DOTALL).strip())[0]
     refused = "Unpickl" in type(error).__name__
     what = "is damaged, or holds more than weights" if refused else "is damaged, or not a checkpoint"

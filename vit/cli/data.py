@@ -63,9 +63,6 @@ def parse(argv: Sequence[str]) -> Asked:
     if rest and not rest[0].startswith("-"):
         rest.insert(0, "--data")
     config = parse_config(command_parser(not HELP.isdisjoint(rest)), rest)
-    if not outs and not exports:
-        ways = "name a picture to write, one that ends in .png, .svg or .pdf; or a folder with --export"
-        raise ConfigError(f"--out: {ways}")
     out = output_file(Path(outs[-1]), overwrite=overwrite) if outs else None
 
     # The folder to write, and the format of its files

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vit.atomic import replacing
 from vit.cli.options import DATA, FOLDER, POSITIONAL, WritesFiles, output_file, read_options, refuse_given
+from vit.cli.predict import naming_the_way_out
 from vit.config import BUILT_IN, ConfigError, DataConfig, NonNegative, RunConfig, named_data
 from vit.errors import one_line
 from vit.load_options import LoadOptions
@@ -111,7 +112,9 @@ def run(argv: Sequence[str]) -> int:
     with writer(options.out, listed, shapes, facts) as write:
         for start in track(range(0, len(listed.names), BATCH), "embedding", unit=" batches"):
             some = slice(start, start + BATCH)
-            write(some, embed(model, listed.read(some), BATCH)._asdict())
+            with naming_the_way_out():
+                found = embed(model, listed.read(some), BATCH)
+            write(some, found._asdict())
     count = len(listed.names)
     sizes = ", ".join(f"{name} {' x '.join(map(str, (count, *shape)))}" for name, shape in shapes.items())
     print(f"features of {count:,} image{'' if count == 1 else 's'}: {sizes}; in {one_line(str(options.out))}")

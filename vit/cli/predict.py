@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
@@ -49,6 +50,17 @@ class PredictOptions(PrintsFigures, WritesFiles):
 OPTIONS = (PredictOptions, LoadOptions)
 
 
+@contextmanager
+def naming_the_way_out() -> Iterator[None]:
+    """Add the option that leaves out unreadable files to the message about one."""
+    from vit.data.images import UnreadableImage  # with torch
+
+    try:
+        yield
+    except UnreadableImage as error:
+        raise ConfigError(f"{error}; --on-bad-image skip leaves out all such files") from error
+
+
 def run(argv: Sequence[str]) -> int:
     """Predict all images, then print a table or JSON."""
     options, load = read_options("vit predict", argv, *OPTIONS)
@@ -77,7 +89,8 @@ def run(argv: Sequence[str]) -> int:
     predictions: list[dict[str, Any]] = []
     for start in track(range(0, len(files), BATCH), "predicting", unit=" batches"):
         some = files[start : start + BATCH]
-        best = predict(model, some, BATCH).topk(min(options.top, classes))
+        with naming_the_way_out():
+            best = predict(model, some, BATCH).topk(min(options.top, classes))
         for file, values, numbers in zip(some, best.values.tolist(), best.indices.tolist(), strict=True):
             found = [{"class": names[i], "probability": value} for value, i in zip(values, numbers, strict=True)]
             predictions.append({"file": file, "classes": found})

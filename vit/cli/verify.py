@@ -14,10 +14,11 @@ from vit.runs import RunError, RunFiles, check_manifest
 @dataclass(frozen=True)
 class VerifyOptions(Section):
     """Compare the files of a finished run with manifest.json, which holds the SHA-256 of each: settings, metrics, figures,
-    weights and snapshots. Pictures and the page are not in it: they can be drawn again."""
+    weights and snapshots. Pictures and the page are not in it: they can be drawn again. Of another folder with weights, compare
+    these with the SHA-256 in its config.json."""
 
     run: Path = field(metadata=POSITIONAL)
-    """run folder"""
+    """run folder, or another folder with weights"""
 
 
 OPTIONS = (VerifyOptions,)
@@ -27,6 +28,14 @@ def run(argv: Sequence[str]) -> int:
     """Print a line for each file that is not as it was; return 1 if there is one."""
     (options,) = read_options("vit verify", argv, *OPTIONS)
     files = RunFiles(options.run)
+    if not files.manifest.is_file() and not files.config.is_file():
+        from vit.checkpoints.reading import read_checkpoint  # with torch
+
+        source = read_checkpoint(options.run)
+        if not source.verified:
+            raise RunError(f"{options.run} is no run folder, and no config.json in it has a SHA-256 of its weights")
+        print(f"{source.files[0].name} has the SHA-256 in config.json")
+        return 0
     if not files.manifest.is_file():
         ways = "runs write it at their end, but earlier versions did not"
         raise RunError(f"{options.run} has no manifest.json: {ways}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -51,6 +52,10 @@ CACHE_LAYOUT = 3
 """Increase it when the pixels made from a picture, or their place in the cache, change."""
 
 logger = logging.getLogger(__name__)
+
+
+class PictureTypeError(TypeError):
+    """Why an item of a data set is no picture, as all its items may be none: then leaving them out leaves none."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class Split(ABC):
         """Return the upright (width, height) of a picture; None if it cannot be read."""
 
     @abstractmethod
-    def decoded(self, size: tuple[int, int]) -> Generator[bytes | str]:
+    def decoded(self, size: tuple[int, int]) -> Generator[bytes | str | PictureTypeError]:
         """Yield each picture's pixels in order, uint8 (3, h, w) for `size` = (h, w), or the reason why it has none."""
 
     @abstractmethod
@@ -112,10 +117,10 @@ class Split(ABC):
         return f"{stem}-{self.name}-{self.image_size[0]}x{self.image_size[1]}-{key}.npy"
 
     def measured(self) -> list[list[int]]:
-        """Return the (width, height) of the smallest, the median and the largest of some pictures, by `detail`."""
+        """Return the (width, height) of the smallest, the median and the largest of some pictures, by `detail`, then area."""
         some = evenly_spaced(len(self), MEASURED).tolist()
         with warnings.catch_warnings(action="ignore"):  # Pillow's warnings name no file
-            found = sorted(filter(None, map(self.size_of, some)), key=self.detail)
+            found = sorted(filter(None, map(self.size_of, some)), key=lambda size: (self.detail(size), math.prod(size)))
         return [list(found[i]) for i in (0, len(found) // 2, -1)] if found else [[0, 0]] * 3
 
     def detail(self, size: Sequence[int]) -> float:
@@ -307,7 +312,8 @@ def _decode(out: IO[bytes], split: Split, on_bad_image: str) -> tuple[ImageSet, 
             name = split.name_of(number)
             bad = one_line(f"{split.located(name)}: not a readable image ({pixels})")
             if on_bad_image == "stop":
-                raise DataError(f"{bad}; remove it, or set data.on_bad_image: skip to leave out all such files")
+                ways = "; remove it, or set data.on_bad_image: skip to leave out all such files"
+                raise DataError(bad if isinstance(pixels, PictureTypeError) else bad + ways)
             logger.warning("%s, left out", bad)
             skipped.append(name)
     if len(skipped) == len(split):

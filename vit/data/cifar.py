@@ -18,6 +18,8 @@ from torchvision import datasets
 from torchvision.datasets.utils import check_integrity, extract_archive
 
 from vit.atomic import replacing
+from vit.config import DataConfig
+from vit.data.folder import EXTENSIONS
 from vit.data.images import CifarUnavailable, DataError, ImageSet, content_hash
 from vit.progress import track
 
@@ -47,7 +49,7 @@ def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSe
 
     Raises:
         CifarUnavailable: there is neither folder nor archive, and `download` is False or every host failed.
-        DataError: the folder or archive is damaged, or `root` cannot be written to.
+        DataError: the folder or archive is damaged, or `root` cannot be written to, or holds images and no archive.
     """
     cifar = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
     folder, archive = root / cifar.base_folder, root / cifar.filename
@@ -55,6 +57,7 @@ def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSe
         # The folder, from the archive, from a host
         if not folder.exists():
             if not archive.exists():
+                _refuse_images(root)
                 _download(cifar, archive, download)
             if not check_integrity(archive, cifar.tgz_md5):
                 raise DataError(f"{archive}: damaged, its checksum is wrong; delete it to download it again")
@@ -68,6 +71,13 @@ def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSe
         return _read(cifar(root, train=True)), _read(cifar(root, train=False))
     except OSError as error:
         raise DataError(f"{error.filename or root}: {error.strerror or error}; check data.root") from error
+
+
+def _refuse_images(root: Path) -> None:
+    """Refuse a folder of images that was named as `data.root` alone; the default may hold all kinds of data."""
+    files = (path for place in ("*", "*/*", "train/*/*") for path in root.glob(place))
+    if root != Path(DataConfig.root) and any(path.suffix.lower() in EXTENSIONS for path in files):
+        raise DataError(f"{root} holds images, not CIFAR; to use them give --data {root}, for CIFAR another data.root")
 
 
 def _download(cifar: type[datasets.CIFAR10], archive: Path, allowed: bool) -> None:

@@ -21,6 +21,10 @@ class DataError(UserError):
     """Data that cannot be used; the message is one line: what, where, what to do."""
 
 
+class UnreadableImage(DataError):  # noqa: N818 - its state, not a mistake
+    """An image file that cannot be decoded, where it was not asked to leave such files out."""
+
+
 class CifarUnavailable(DataError):  # noqa: N818 - a state, not a mistake
     """CIFAR is not on disk, and no host delivers it; if it is damaged, that is a plain DataError."""
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from vit.config import ConfigError, DataConfig
 from vit.data import decode
-from vit.data.cache import CACHE_LAYOUT, Split, load_splits
+from vit.data.cache import CACHE_LAYOUT, PictureTypeError, Split, load_splits
 from vit.data.decode import OWN, Preparation
 from vit.data.images import DataError, ImageSet, hold_out
 from vit.errors import one_line
@@ -86,7 +86,12 @@ def load_datasets(
     ]  # fmt: skip
     if hasattr(train, "features"):
         picture, label = splits[0].columns
-        notes.append(f"images of the column {picture}, " + (f"labels of {label}" if label else "without labels"))
+        labels = f"labels of {label}" if label else "without labels"
+        if text := [
+            name for name in ("label", "labels") if "string" in str(getattr(train.features.get(name), "dtype", ""))
+        ]:
+            labels += "" if label else f": {text[0]} holds text; class_encode_column({text[0]!r}) makes classes of it"
+        notes.append(f"images of the column {picture}, {labels}")
     return load_splits(splits[0], splits[1], config.on_bad_image, Path(config.cache).expanduser(), notes)
 
 
@@ -207,8 +212,12 @@ class DatasetSplit(Split):
             raise DataError(f"{self.origin}: {what}; both need the same classes")
         return [number[own[label]] if 0 <= label < len(own) else label for label in labels]
 
-    def decoded(self, size: tuple[int, int]) -> Generator[bytes | str]:
-        """Implement `Split.decoded` with torch's DataLoader, in several processes if the system can fork."""
+    def decoded(self, size: tuple[int, int]) -> Generator[bytes | str | PictureTypeError]:
+        """Implement `Split.decoded` with torch's DataLoader, in several processes if the system can fork.
+
+        Raises:
+            DataError: a label is not an integer.
+        """
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
         workers = min(cores, 8) if sys.platform == "linux" and len(self) >= FEW and cores > 1 else 0
         how = {"multiprocessing_context": "fork"} if workers else {}  # other methods would run the main module again
@@ -219,14 +228,23 @@ class DatasetSplit(Split):
         )  # fmt: skip
         with warnings.catch_warnings(action="ignore"):  # Pillow's name no file; Python's are about torch's threads
             for pixels, label in loader:
+                if isinstance(pixels, DataError):
+                    raise pixels
                 self.found.append(label)
                 yield pixels
 
-    def pixels(self, number: int, size: tuple[int, int]) -> tuple[bytes | str, int]:
-        """Return a picture's pixels, uint8 (3, h, w) for `size` = (h, w), or the reason why it has none, and its label."""
+    def pixels(self, number: int, size: tuple[int, int]) -> tuple[bytes | str | PictureTypeError | DataError, int]:
+        """Return a picture's pixels, uint8 (3, h, w) for `size` = (h, w), or the reason why it has none, and its label.
+
+        A label that cannot be used is a DataError, returned because a DataLoader's process would change it in raising it.
+        """
         try:
             picture, label = _picture(self.dataset[self.rows[number]], self.columns)
             return decode.planes(picture, size, self.prepared), label
+        except DataError as error:
+            return DataError(f"{self.located(self.name_of(number))}: {error}"), -1
+        except PictureTypeError as error:
+            return error, -1
         except Exception as error:  # somebody else's data set may raise anything
             return f"{type(error).__name__}: {error}", -1
 
@@ -257,7 +275,8 @@ def _picture(item: Any, columns: tuple[str, str]) -> tuple[Image.Image, int]:
     """Return an item's picture and label.
 
     Raises:
-        TypeError: the item has another form.
+        PictureTypeError: the item has another form.
+        DataError: the label is not an integer.
     """
     if isinstance(item, Mapping):
         image, label = item[columns[0]], item.get(columns[1])
@@ -265,12 +284,16 @@ def _picture(item: Any, columns: tuple[str, str]) -> tuple[Image.Image, int]:
         image, label = item[0], item[1] if len(item) > 1 else None
     else:
         image, label = item, None
-    number = -1 if label is None else max(operator.index(label), -1)
+    try:
+        number = -1 if label is None else max(operator.index(label), -1)
+    except TypeError as error:
+        what = f"its label is {repr(label)[:60]} ({type(label).__name__})"
+        raise DataError(f"{what}; labels are integers from 0") from error
     if isinstance(image, Image.Image):
         return image, number
     if not isinstance(image, Tensor) or image.dtype != uint8 or image.ndim != 3 or len(image) not in (1, 3):
         found = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
-        raise TypeError(
+        raise PictureTypeError(
             f"got {found}; a PIL image or a uint8 tensor (C, H, W) is needed, before ToTensor and Normalize"
         )
     pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())

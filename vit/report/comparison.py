@@ -17,6 +17,7 @@ from vit.report.pictures import curves_of
 from vit.runs import FIGURES, WRONG_VALUES, Figure, RunRecord, read_run, settings_that_matter
 
 SEEDS = ("train.seed", "data.subset_seed")
+NOT_COMPARED = (*SEEDS, "data.fallback")  # a run's data.source is the one that it used
 LOSS, LINEAR = FIGURES["masked_loss"], FIGURES["linear_probe"]
 BEST_LAYER = f"{LINEAR.short}, best layer"
 OVER_HOURS = {
@@ -50,10 +51,10 @@ def read_finished(folder: Path) -> FinishedRun:
     record = read_run(folder)
     summary, settings = record.summary, record.settings
     if not summary:
-        raise ComparisonError(f"{folder} holds no finished run: summary.json is missing")
+        raise ComparisonError(f"{folder} holds no finished run: summary.json is missing; finish it with --resume")
     try:
         data = summary["data"]
-        identity = {key: value for key, value in settings_that_matter(settings).items() if key not in SEEDS}
+        identity = {key: value for key, value in settings_that_matter(settings).items() if key not in NOT_COMPARED}
         identity["model.init"] = summary.get("init_content_hash") or settings["model.init"]  # wherever it was
         # All images: another seed takes other labels and held-out images
         identity["data"] = data.get("whole_content_hash", data["content_hash"])

@@ -77,6 +77,10 @@ class Run:
     step: int = 0
     seconds: float = 0.0
 
+    def __repr__(self) -> str:
+        where = "in memory" if self.folder is None else self.folder.path
+        return f"Run({where}, {self.step:,} of {self.total_steps:,} steps)"
+
     @property
     def model(self) -> Model:
         return self.objective.model

@@ -44,7 +44,7 @@ class RunFolder(RunFiles):
             reason = f"cannot use the run folder {self.path}: {error.strerror}"
             raise RunFolderError(f"{reason}; choose --out DIR") from error
         if taken:
-            ways = "continue it with --resume, or start another with --out DIR"
+            ways = "continue it with --resume (in Python resume=True), or name another folder (--out DIR)"
             raise RunFolderError(f"{self.path} already holds a run ({taken[0]}); {ways}")
 
     def begin(self, config_yaml: str | None) -> None:

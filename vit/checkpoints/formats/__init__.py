@@ -2,7 +2,7 @@
 
 from vit.checkpoints.formats import dino, huggingface, mae, native, timm, torchvision
 from vit.checkpoints.formats.format import Format, Hints
-from vit.checkpoints.formats.refused import refusal
+from vit.checkpoints.formats.refused import other_file, refusal
 
 FORMATS = (
     native.AUTOENCODER,
@@ -19,4 +19,4 @@ FORMATS = (
 )
 """Formats with more marks come first."""
 
-__all__ = ["FORMATS", "Format", "Hints", "refusal"]
+__all__ = ["FORMATS", "Format", "Hints", "other_file", "refusal"]

@@ -105,6 +105,7 @@ class Format:
         hints: reads the settings.
         global_pool: what the head reads in every model of this format; "" if it varies.
         norm_eps, mean, std, interpolation, crop_share: the values if the settings do not say.
+        other_inputs: which models of this format use another mean and std; if any do, assuming the usual ones is a guess.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Format:
     std: tuple[float, ...] = IMAGENET[1]
     interpolation: str = "bicubic"
     crop_share: float = 1.0
+    other_inputs: str = ""
 
     def marked(self, source: Source, prefix: str) -> bool:
         """Return whether the tensors under `prefix`, or the settings, bear a mark of this format."""

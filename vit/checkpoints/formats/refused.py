@@ -62,8 +62,15 @@ FAMILIES: tuple[tuple[str, str, tuple[str | tuple[str, ...], ...]], ...] = (
     ("Hiera", "windows, and pooling between its stages", (r"pos_embed_(window|spatial)", r"blocks\.\d+\.proj\.weight")),
     ("ConvNeXt", "convolutions, no attention", (r"(dwconv|conv_dw)\.weight", r"downsample_layers\..*")),
     ("ResNet", "convolutions, no attention", (r"layer[1-4]\.\d+\.conv[1-3]\.weight",)),
+    ("ResNet or RegNet", "convolutions, no attention", (r"embedder\.embedder\.convolution\.weight",)),
     ("a language model", "words, not patches", (r"(word_embeddings|embed_tokens|wte|tok_embeddings)\.weight",)),
 )  # fmt: skip
+
+# ends of the keys of files without a network, and what they are
+OTHER_FILES = {
+    r"lora_[AB]\..*": "this is a LoRA adapter, not a model; merge it into its model with peft first",
+    r"state\.\d+\.\w+": "this is an optimizer's state; the weights are in another file",
+}
 
 
 def refusal(keys: Iterable[str]) -> str:
@@ -81,3 +88,9 @@ def refusal(keys: Iterable[str]) -> str:
                 held = " and ".join(map(str, found))
                 return f"this is {family} (it holds {held}): {why}, which this encoder does not compute"
     return ""
+
+
+def other_file(keys: Iterable[str]) -> str:
+    """Say which of `OTHER_FILES` the keys without a network belong to; "" for none."""
+    ends = {end: re.compile(rf"(.*\.)?{end}", re.DOTALL) for end in OTHER_FILES}
+    return next((OTHER_FILES[end] for key in keys for end in ends if ends[end].fullmatch(key)), "")

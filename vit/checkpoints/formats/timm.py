@@ -52,6 +52,7 @@ TIMM = Format(
         (r"head\.\d+\..*", "a projection head of the training (MoCo v3)"),
     ),
     hints=timm_hints,
+    other_inputs="as DeiT, DINO and MAE do, but timm's own ViTs use 0.5, 0.5 and crop_share 0.9",
 )
 
 
