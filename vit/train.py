@@ -29,7 +29,7 @@ from vit.training.distributed import Distributed, init_distributed
 from vit.training.initial import follow_checkpoint
 from vit.training.loop import train_and_save
 from vit.training.process import StopRequests, keep_freed_memory
-from vit.training.run import Run, find_state, restore, setup
+from vit.training.run import Run, find_state, setup
 from vit.training.run_folder import RunFolder
 from vit.training.trackers import TRACKERS
 
@@ -136,13 +136,11 @@ def set_up(
     state = find_state(folder.checkpoints, config, data, dist) if command.resume else None
     run = setup(config, data, dist, state)
     run.notes, run.folder = notes + run.notes, folder
-    if dist.is_main and config.run.dynamics_every:
-        run.callbacks.append(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, folder.dynamics))
-    run.callbacks += [*trackers, *callbacks] if dist.is_main else []
-    if state is not None:
-        restore(run, state)
     if not dist.is_main:
         return run
+    if config.run.dynamics_every:
+        run.add(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, folder.dynamics))
+    run.add(*trackers, *callbacks)
 
     # the folder, and the callbacks that write to it
     settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
@@ -153,8 +151,7 @@ def set_up(
     folder.manifest.unlink(missing_ok=True)  # a finished run that resumes has one, but its files change again
     sample_images(data).save(folder.showcase)
     announce(run, folder)
-    run.callbacks += [Progress(run), MetricsFile(folder.metrics, run)]
-    run.callbacks += [Validation(), Snapshots(folder.snapshots, run)]
+    run.add(Progress(run), MetricsFile(folder.metrics, run), Validation(), Snapshots(folder.snapshots, run))
     return run
 
 
