@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import sys
-import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
 from vit import __version__
 from vit.cli.options import choose_command
-from vit.errors import exit_code_of, one_line
-from vit.loading import announce_torch
-from vit.openmp import limit_spinning
+from vit.cli.startup import announce_torch, start
 
 COMMANDS = {
     "train": "pretrain or fine-tune a model, as train.py does",
@@ -36,11 +32,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # into a file or a pipe too: people watch the progress
-        sys.stdout.reconfigure(line_buffering=True)
-    warnings.formatwarning = lambda message, *_, **__: f"vit: warning: {one_line(str(message))}\n"
-    limit_spinning()
-    return exit_code_of("vit", lambda: _run(argv))
+    return start("vit", lambda: _run(argv))
 
 
 def _run(argv: Sequence[str]) -> int:

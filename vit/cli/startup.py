@@ -1,12 +1,27 @@
-"""Tell a terminal that torch is loading, which takes seconds in which it would stay empty."""
+"""What `vit` and train.py do before their work: output, warnings and errors by the line, and a word while torch loads."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+import warnings
+from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import ClassVar
+
+from vit.errors import exit_code_of, one_line
+from vit.openmp import limit_spinning
+
+
+def start(program: str, work: Callable[[], int]) -> int:
+    """Do the work of a program, and return its exit code; see `exit_code_of`."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # into a file or a pipe too: people watch the progress
+        sys.stdout.reconfigure(line_buffering=True)
+    warnings.formatwarning = lambda message, *_, **__: f"{program}: warning: {one_line(str(message))}\n"
+    limit_spinning()
+    return exit_code_of(program, work)
 
 
 class _FirstWord(MetaPathFinder):
