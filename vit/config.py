@@ -9,6 +9,7 @@ Nothing here imports torch, so that `--help` and a wrong setting answer at once.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -358,6 +359,12 @@ class ModelConfig(ViTConfig, Section, section="model"):
         """Return the decoder's architecture; its blocks are like the encoder's."""
         size = self.dimensions
         return DecoderConfig(size["decoder_dim"], size["decoder_depth"], size["decoder_heads"])
+
+
+def spelled(value: object) -> str:
+    """Return a setting as a user writes it: 12, [32, 48], true, runs/tiny, "" for an empty text."""
+    text = str(value) if isinstance(value, str | os.PathLike) else json.dumps(value)
+    return text or '""'
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:

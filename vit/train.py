@@ -7,7 +7,6 @@ attention.png, curves.png, the objective's pictures, summary.json, report.html (
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 from vit import openmp
 from vit.atomic import write_json, write_text
-from vit.config import Config, ConfigError, flat_settings
+from vit.config import Config, ConfigError, flat_settings, spelled
 from vit.data import DataError, Dataset, load_data
 from vit.errors import one_line
 from vit.interpret import DynamicsRecorder
@@ -99,7 +98,7 @@ def read_command(
             follows = {key: value for key, value in vars(saved).items() if f"model.{key}" not in given}
             config = replace(config, model=replace(config.model, **follows))
         return TrainCommand(config, Path(out), resume, given=given)
-    words = {key: str(value) if isinstance(value, str | Path) else json.dumps(value) for key, value in settings.items()}
+    words = {key: value if isinstance(value, str) else spelled(value) for key, value in settings.items()}
     argv = [f"--config={config}", *(f"--{key}={value}" for key, value in words.items())]
     return parse_train_command([*argv, *([] if out is None else [f"--out={out}"]), *(["--resume"] * resume)])
 

@@ -5,7 +5,6 @@ This module gathers its text, `vit.report.pictures` its pictures; report.html, a
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 import shlex
@@ -19,7 +18,7 @@ from jinja2 import UndefinedError
 
 from vit import __version__
 from vit.atomic import write_text
-from vit.config import OBJECTIVES, PRESETS, Config, DataConfig
+from vit.config import OBJECTIVES, PRESETS, Config, DataConfig, spelled
 from vit.evaluate.classification import read_confusion
 from vit.figures import confusion_figure, reliability_figure, why_not_drawn
 from vit.figures.document import data_uri, render_page
@@ -326,11 +325,6 @@ def commands_of(record: RunRecord) -> list[tuple[str, str]]:
 
 
 # ---- Text ------------------------------------------------------------------------------------------------------------
-
-
-def spelled(value: Any) -> str:
-    """Return a setting as a user writes it."""
-    return value if isinstance(value, str) and value else json.dumps(value)
 
 
 def duration(seconds: float) -> str:
