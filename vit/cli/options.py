@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from docstring_parser import parse_from_object  # jsonargparse's own, for the docstrings of attributes
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, DefaultHelpFormatter
@@ -286,6 +286,24 @@ class ShownImages(Section):
             refuse_given(self, ("seed",), "only applies with --mask; add it, or leave this out")
         if self.data is None:
             refuse_given(self, ("root", "count"), "only applies with --data; add it, or leave this out")
+
+
+@dataclass(frozen=True)
+class ReadsCheckpoint(Section):
+    """A command that reads a checkpoint."""
+
+    checkpoint: str = field(metadata=POSITIONAL)
+    """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsModel(Section):
+    """A command that runs a model on images."""
+
+    on_bad_image: Literal["stop", "skip"] = "stop"
+    """unreadable images: stop and name the first, or leave them out and warn"""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """where to run"""
 
 
 def _is_data(name: str) -> bool:
