@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
 
@@ -105,10 +105,12 @@ class Section:
                 countable = not isinstance(number, int) or number < 2**64
                 _require(countable, key, number, "a whole number below 2**64 is needed")
             hint = hints[item.name]
-            for part in (hint, *get_args(hint)):  # a type, those of a union, or that of a list
-                for allowed_range in get_args(part)[1:]:
-                    for number in numbers if isinstance(allowed_range, Range) else ():
-                        _require(allowed_range.holds(number), key, number, allowed_range.allowed)
+            stated = [
+                extra for part in (hint, *get_args(hint)) for extra in get_args(part)[1:]
+            ]  # of a union or list too
+            for allowed_range in (extra for extra in stated if isinstance(extra, Range)):
+                for number in numbers:
+                    _require(allowed_range.holds(number), key, number, allowed_range.allowed)
 
 
 @dataclass(frozen=True)
@@ -327,12 +329,12 @@ class ModelConfig(ViTConfig, Section, section="model"):
     @property
     def image_size_2d(self) -> tuple[int, int]:
         """(H, W) in pixels."""
-        return _pair(self.image_size)
+        return pair(self.image_size)
 
     @property
     def patch_size_2d(self) -> tuple[int, int]:
         """(p, q) in pixels."""
-        return _pair(self.patch_size)
+        return pair(self.patch_size)
 
     @property
     def grid_size(self) -> tuple[int, int]:
@@ -367,7 +369,8 @@ def spelled(value: object) -> str:
     return text or '""'
 
 
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+def pair(size: int | Sequence[int]) -> tuple[int, int]:
+    """Return a size as (height, width); one number stands for a square."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
