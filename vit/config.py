@@ -71,6 +71,12 @@ class Range(NamedTuple):
     holds: Callable[[float], bool]
 
 
+def ranges_of(hint: Any) -> list[Range]:
+    """Return the ranges stated in a type, in those of a union, or in that of a list."""
+    extras = [extra for part in (hint, *get_args(hint)) for extra in get_args(part)[1:]]
+    return [extra for extra in extras if isinstance(extra, Range)]
+
+
 Positive = Annotated[int, Range("1 or more", lambda n: n >= 1)]
 NonNegative = Annotated[int, Range("0 or more", lambda n: n >= 0)]
 PositiveFloat = Annotated[float, Range("a positive number", lambda x: x > 0)]
@@ -104,13 +110,9 @@ class Section:
                 _require(finite, key, number, "a finite number is needed")
                 countable = not isinstance(number, int) or number < 2**64
                 _require(countable, key, number, "a whole number below 2**64 is needed")
-            hint = hints[item.name]
-            stated = [
-                extra for part in (hint, *get_args(hint)) for extra in get_args(part)[1:]
-            ]  # of a union or list too
-            for allowed_range in (extra for extra in stated if isinstance(extra, Range)):
+            for stated in ranges_of(hints[item.name]):
                 for number in numbers:
-                    _require(allowed_range.holds(number), key, number, allowed_range.allowed)
+                    _require(stated.holds(number), key, number, stated.allowed)
 
 
 @dataclass(frozen=True)
