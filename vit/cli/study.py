@@ -45,7 +45,8 @@ class StudyOptions(PrintsFigures):
         require_folder(Path(self.out))
 
 
-StudyOptions.__doc__ += " NAME is all, or one of " + "; ".join(f"{name}: {asked}" for name, asked in STUDIES.items())
+_LISTED = "; ".join(f"{name}: {question}" for name, question in STUDIES.items())
+StudyOptions.__doc__ = f"{StudyOptions.__doc__} NAME is all, or one of {_LISTED}"
 OPTIONS = (StudyOptions,)
 
 
