@@ -35,7 +35,7 @@ FLOORS = [
     ["pretrained"],
     ["load_options"],
     ["config"],
-    ["atomic", "errors", "loading", "openmp", "progress"],
+    ["atomic", "errors", "openmp", "progress"],
 ]
 CALLED_FROM_BELOW = {("vit.pretrained", "vit.checkpoints"), ("vit.pretrained", "vit.checkpoints.hub")}
 """Of a model's methods alone: `from_pretrained`, `save_pretrained`, `push_to_hub`."""

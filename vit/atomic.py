@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 PARTIAL = ".partial-"
 """Prefix of temporary files; one left by a killed process may be removed."""
@@ -71,6 +72,17 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
 
     with replacing(path) as temporary:
         np.savez_compressed(temporary, **arrays)
+
+
+def lock(file: IO[Any], wait: bool = False) -> None:
+    """Lock a file, open for writing, until it is closed or the process ends; Windows has no such locks.
+
+    If another process has locked it, wait, or raise BlockingIOError. Its duplicates (os.dup) hold the same lock.
+    """
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def _umask() -> int:

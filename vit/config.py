@@ -9,9 +9,10 @@ Nothing here imports torch, so that `--help` and a wrong setting answer at once.
 
 from __future__ import annotations
 
+import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
 
@@ -70,6 +71,12 @@ class Range(NamedTuple):
     holds: Callable[[float], bool]
 
 
+def ranges_of(hint: Any) -> list[Range]:
+    """Return the ranges stated in a type, in those of a union, or in that of a list."""
+    extras = [extra for part in (hint, *get_args(hint)) for extra in get_args(part)[1:]]
+    return [extra for extra in extras if isinstance(extra, Range)]
+
+
 Positive = Annotated[int, Range("1 or more", lambda n: n >= 1)]
 NonNegative = Annotated[int, Range("0 or more", lambda n: n >= 0)]
 PositiveFloat = Annotated[float, Range("a positive number", lambda x: x > 0)]
@@ -103,11 +110,9 @@ class Section:
                 _require(finite, key, number, "a finite number is needed")
                 countable = not isinstance(number, int) or number < 2**64
                 _require(countable, key, number, "a whole number below 2**64 is needed")
-            hint = hints[item.name]
-            for part in (hint, *get_args(hint)):  # a type, those of a union, or that of a list
-                for allowed_range in get_args(part)[1:]:
-                    for number in numbers if isinstance(allowed_range, Range) else ():
-                        _require(allowed_range.holds(number), key, number, allowed_range.allowed)
+            for stated in ranges_of(hints[item.name]):
+                for number in numbers:
+                    _require(stated.holds(number), key, number, stated.allowed)
 
 
 @dataclass(frozen=True)
@@ -326,12 +331,12 @@ class ModelConfig(ViTConfig, Section, section="model"):
     @property
     def image_size_2d(self) -> tuple[int, int]:
         """(H, W) in pixels."""
-        return _pair(self.image_size)
+        return pair(self.image_size)
 
     @property
     def patch_size_2d(self) -> tuple[int, int]:
         """(p, q) in pixels."""
-        return _pair(self.patch_size)
+        return pair(self.patch_size)
 
     @property
     def grid_size(self) -> tuple[int, int]:
@@ -360,7 +365,14 @@ class ModelConfig(ViTConfig, Section, section="model"):
         return DecoderConfig(size["decoder_dim"], size["decoder_depth"], size["decoder_heads"])
 
 
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+def spelled(value: object) -> str:
+    """Return a setting as a user writes it: 12, [32, 48], true, runs/tiny, "" for an empty text."""
+    text = str(value) if isinstance(value, str | os.PathLike) else json.dumps(value)
+    return text or '""'
+
+
+def pair(size: int | Sequence[int]) -> tuple[int, int]:
+    """Return a size as (height, width); one number stands for a square."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 

@@ -54,39 +54,49 @@ RENAMED = {
 """Settings of earlier versions, and what became of them."""
 
 
-def config_parser(
-    program: str,
-    description: str,
-    more: dict[str, str],
-    sections: dict[str, type] = SECTIONS,
-    with_help: bool = False,
-) -> ArgumentParser:
-    """Make a parser for `--config FILE` (any number, the later wins), every field of every section, and `--print_config`.
+def settings_parser(sections: dict[str, type] = SECTIONS) -> ArgumentParser:
+    """Return a parser of settings alone; see `add_settings`."""
+    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    add_settings(parser, sections)
+    return parser
 
-    Options that the command reads itself, `--data` included, are in the parser only for the help.
+
+def add_settings(parser: ArgumentParser, sections: dict[str, type] = SECTIONS, with_help: bool = False) -> None:
+    """Add to a parser `--config FILE` (any number, the later wins), every field of every section, and `--print_config`.
 
     Args:
-        program: name of the command.
-        description: for `--help`.
-        more: the help of the options that the command reads itself.
+        parser: of a command.
         sections: dataclasses by section name.
-        with_help: whether to read the help texts too, which takes as long as everything else.
+        with_help: whether to read the help texts too, which takes as long as everything else, and to list `--data`, which
+            `expand_data` reads.
     """
     set_parsing_settings(docstring_parse_attribute_docstrings=with_help)
-    usage = f"{program} [--config FILE ...] [--SECTION.FIELD VALUE ...] {' '.join(f'[{option}]' for option in more)}"
-    parser = ArgumentParser(prog=program, description=description, exit_on_error=False, usage=usage, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="YAML file with settings; of several, the later wins")
-    data = {
-        "--data NAME|FOLDER": "cifar10, cifar100, scenes, hf:NAME or a folder of images: data.source and data.root in one"
-    }
-    for option, text in (data | more).items() if with_help else ():
-        name, _, metavar = option.partition(" ")
-        how: dict[str, Any] = {"metavar": metavar} if metavar else {"action": "store_true"}
-        parser.add_argument(name, help=text, **(how | {"default": SUPPRESS} if name.startswith("--") else {}))
+    if with_help:
+        what = "cifar10, cifar100, scenes, hf:NAME or a folder of images: data.source and data.root in one"
+        parser.add_argument("--data", metavar="NAME|FOLDER", default=SUPPRESS, help=what)
     for name, section in sections.items():
         group = parser.add_argument_group((section.__doc__ or name).rstrip("."), name=name)
         group.add_class_arguments(section, name, as_group=False)  # a group would read files without `check_file`
-    return parser
+
+
+def split_settings(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words of `argv` that are settings, with their values, and the rest, which are a command's own options.
+
+    Settings are `--SECTION.FIELD`, `--config`, `--data` and `--print_config`.
+    """
+    settings: list[str] = []
+    rest: list[str] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        name, equals, _ = word.partition("=")
+        valued = name in ("--config", "--data") or (name.startswith("--") and "." in name)
+        found = settings if valued or name == "--print_config" else rest
+        found.append(word)
+        if valued and not equals and words and not words[0].startswith("--"):
+            found.append(words.pop(0))
+    return settings, rest
 
 
 def parse_config(parser: ArgumentParser, argv: Sequence[str]) -> Config:
@@ -250,13 +260,17 @@ class TrainCommand:
 
 
 def train_parser(program: str = "vit train", with_help: bool = False) -> ArgumentParser:
-    """Return the parser of `parse_train_command`; its help includes --out and --resume."""
+    """Return the parser of `parse_train_command`, which reads --out and --resume itself; they are listed in the help."""
     what = f"Pretrain by filling in hidden patches, or train a classifier. Without --config: {QUICKSTART.name}."
-    own = {
-        "--out FOLDER": "run folder; by default runs/ and the configuration's name",
-        "--resume": "continue the run from its last saved state",
-    }
-    return config_parser(program, what, own, with_help=with_help)
+    usage = f"{program} [--config FILE ...] [--SECTION.FIELD VALUE ...] [--out FOLDER] [--resume]"
+    parser = ArgumentParser(prog=program, description=what, exit_on_error=False, usage=usage, allow_abbrev=False)
+    if with_help:
+        out = "run folder; by default runs/ and the configuration's name"
+        parser.add_argument("--out", metavar="FOLDER", default=SUPPRESS, help=out)
+        resume = "continue the run from its last saved state"
+        parser.add_argument("--resume", action="store_true", default=SUPPRESS, help=resume)
+    add_settings(parser, with_help=with_help)
+    return parser
 
 
 def parse_train_command(argv: Sequence[str], program: str = "python train.py") -> TrainCommand:

@@ -36,7 +36,7 @@ def _register(name: str, folder: Path) -> None:
 
     def encoder_for(tensors: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tensor]:
         known = {key: hints.encoder[key] for key in ("num_heads", "global_pool") if key in hints.encoder}
-        encoder = load_model(tensors, part="encoder", **known)
+        encoder = load_model(tensors, part="encoder", mean=normalize.mean, std=normalize.std, **known)
         return checkpoint_filter_fn(encoder.state_dict(), model)  # resizes, if another size is requested
 
     def create(pretrained: bool = False, **arguments: Any) -> VisionTransformer:

@@ -7,7 +7,6 @@ attention.png, curves.png, the objective's pictures, summary.json, report.html (
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 from vit import openmp
 from vit.atomic import write_json, write_text
-from vit.config import Config, ConfigError, flat_settings
+from vit.config import Config, ConfigError, flat_settings, spelled
 from vit.data import DataError, Dataset, load_data
 from vit.errors import one_line
 from vit.interpret import DynamicsRecorder
@@ -29,7 +28,7 @@ from vit.training.distributed import Distributed, init_distributed
 from vit.training.initial import follow_checkpoint
 from vit.training.loop import train_and_save
 from vit.training.process import StopRequests, keep_freed_memory
-from vit.training.run import Run, find_state, restore, setup
+from vit.training.run import Run, find_state, setup
 from vit.training.run_folder import RunFolder
 from vit.training.trackers import TRACKERS
 
@@ -99,7 +98,7 @@ def read_command(
             follows = {key: value for key, value in vars(saved).items() if f"model.{key}" not in given}
             config = replace(config, model=replace(config.model, **follows))
         return TrainCommand(config, Path(out), resume, given=given)
-    words = {key: str(value) if isinstance(value, str | Path) else json.dumps(value) for key, value in settings.items()}
+    words = {key: value if isinstance(value, str) else spelled(value) for key, value in settings.items()}
     argv = [f"--config={config}", *(f"--{key}={value}" for key, value in words.items())]
     return parse_train_command([*argv, *([] if out is None else [f"--out={out}"]), *(["--resume"] * resume)])
 
@@ -136,13 +135,11 @@ def set_up(
     state = find_state(folder.checkpoints, config, data, dist) if command.resume else None
     run = setup(config, data, dist, state)
     run.notes, run.folder = notes + run.notes, folder
-    if dist.is_main and config.run.dynamics_every:
-        run.callbacks.append(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, folder.dynamics))
-    run.callbacks += [*trackers, *callbacks] if dist.is_main else []
-    if state is not None:
-        restore(run, state)
     if not dist.is_main:
         return run
+    if config.run.dynamics_every:
+        run.add(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, folder.dynamics))
+    run.add(*trackers, *callbacks)
 
     # the folder, and the callbacks that write to it
     settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
@@ -153,8 +150,7 @@ def set_up(
     folder.manifest.unlink(missing_ok=True)  # a finished run that resumes has one, but its files change again
     sample_images(data).save(folder.showcase)
     announce(run, folder)
-    run.callbacks += [Progress(run), MetricsFile(folder.metrics, run)]
-    run.callbacks += [Validation(), Snapshots(folder.snapshots, run)]
+    run.add(Progress(run), MetricsFile(folder.metrics, run), Validation(), Snapshots(folder.snapshots, run))
     return run
 
 

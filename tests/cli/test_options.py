@@ -12,6 +12,7 @@ from vit.cli import main
 from vit.cli.options import POSITIONAL, ShownImages, read_options
 from vit.config import ConfigError, Probability, Section
 from vit.load_options import LoadOptions
+from vit.settings import split_settings
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,29 @@ def test_each_way_to_write_a_value(line, values):
 def test_two_dashes_end_the_options(line, images):
     draw, shown, _ = read(line)
     assert (draw.checkpoint, draw.out, draw.layer, shown.images) == ("run", Path("x"), -1, images)
+
+
+def test_settings_are_told_from_a_commands_own_options():
+    line = "scenes --out a.png --data.limit 3 --config=a.yaml --json --data.root= --print_config more --data here"
+    settings, rest = split_settings(line.split())
+    assert settings == ["--data.limit", "3", "--config=a.yaml", "--data.root=", "--print_config", "--data", "here"]
+    assert rest == ["scenes", "--out", "a.png", "--json", "more"]
+
+
+@dataclass(frozen=True)
+class Look(Section):
+    """Look at something."""
+
+    name: str = field(default="anything", metadata=POSITIONAL)
+    """what to look at"""
+    closely: bool = False
+    """take time"""
+
+
+def test_a_place_with_a_default_may_be_left_out():
+    for line, found in (("", ("anything", False)), ("--closely", ("anything", True)), ("--closely it", ("it", True))):
+        (look,) = read_options("vit look", line.split(), Look)
+        assert (look.name, look.closely) == found
 
 
 def test_places_may_stand_between_options():

@@ -518,7 +518,7 @@ def test_an_unfinished_cache_of_a_living_process_is_left_to_it(root):
     (root.parent / "cache").mkdir()
     unfinished = root.parent / "cache" / ".partial-other.npy"
     with unfinished.open("wb") as out:
-        cache_module._lock(out)
+        cache_module.lock(out)
         out.write(b"some")
         out.flush()
         load(root)
@@ -533,7 +533,7 @@ def test_a_build_waits_for_the_one_that_looks_whether_it_is_alive(root, monkeypa
 
     def looked_at(number: int) -> int:
         other = open(f"/proc/self/fd/{number}", "rb+")  # noqa: SIM115
-        cache_module._lock(other)
+        cache_module.lock(other)
         threading.Timer(0.2, other.close).start()
         return duplicate(number)
 

@@ -22,7 +22,7 @@ from vit.interpret.dynamics import is_recorded
 from vit.mae import build_autoencoder
 from vit.training.callbacks import Callback
 from vit.training.loop import Step, train_steps
-from vit.training.run import Run, find_state, restore, setup
+from vit.training.run import Run, find_state, setup
 from vit.training.state import StateError
 
 STEPS = 9  # 3 epochs of 20 images in batches of 8, 8 and 4
@@ -69,9 +69,7 @@ def recording(config: Config, path: Path, states: Path | None = None) -> Run:
     state = None if states is None else find_state(states, config, data)
     run = setup(config, data, state=state)
     recorder = DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, path)
-    run.callbacks.append(recorder)
-    if state is not None:
-        restore(run, state)
+    run.add(recorder)
     recorder.on_start(run)
     return run
 
@@ -256,7 +254,6 @@ def test_a_session_without_the_recorder_keeps_its_first_weights(tmp_path):
     data = dataset()
     state = find_state(tmp_path, CONFIG, data)
     alone = setup(changed(CONFIG, run={"dynamics_every": 0}), data, state=state)
-    restore(alone, state)
     train_to(alone, 5)
     alone.save(tmp_path)
     run = recording(CONFIG, tmp_path / "resumed", tmp_path)

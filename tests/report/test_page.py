@@ -26,7 +26,7 @@ from small_runs import make_run
 from tiny import without_charts
 
 from vit.cli.options import read_options
-from vit.config import Config
+from vit.config import Config, spelled
 from vit.errors import UserError
 from vit.figures import png_of
 from vit.figures.document import data_uri
@@ -34,7 +34,7 @@ from vit.figures.strip import GAP
 from vit.figures.style import DARK, LIGHT, printable
 from vit.interpret import DynamicsError, read_dynamics
 from vit.pretrained import shipped
-from vit.report.page import bars, commands_of, duration, is_report, next_steps, report_page, spelled, write_report
+from vit.report.page import bars, commands_of, duration, is_report, next_steps, report_page, write_report
 from vit.report.pictures import WIDE_DPI, dynamics_picture, figure_of_dynamics
 from vit.runs import FIGURES, flat_settings, read_run, read_sample_images
 from vit.settings import parse_train_command

@@ -22,7 +22,7 @@ from vit.data import DataError, Dataset
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
-from vit.settings import config_parser, parse_config
+from vit.settings import parse_config, settings_parser
 from vit.training.initial import follow_checkpoint, initial_model
 
 THEIRS = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
@@ -149,7 +149,7 @@ def test_drop_path_pooling_and_image_size_are_the_settings(mae, objective):
 
 @pytest.fixture(scope="module")
 def parser() -> ArgumentParser:
-    return config_parser("train.py", "", {})
+    return settings_parser()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Validation
 from vit.training.distributed import Distributed
 from vit.training.loop import train_and_save, train_steps
-from vit.training.run import Run, find_state, restore, setup
+from vit.training.run import Run, find_state, setup
 from vit.training.state import StateError, load_state, save_state, saved_states, state_path
 
 IMAGES = 20  # in batches of 8: two whole ones and one of 4
@@ -50,9 +50,7 @@ def begin(
     state = None if states is None else find_state(states, config, data)
     run = setup(config, data, state=state)
     if config.run.dynamics_every:
-        run.callbacks.append(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, dynamics))
-    if state is not None:
-        restore(run, state)
+        run.add(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, dynamics))
     return run
 
 

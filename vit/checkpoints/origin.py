@@ -239,7 +239,7 @@ class Origin:
 
 def _per_channel(values: Sequence[float], channels: int) -> list[float]:
     """Adapt a mean or standard deviation to the number of channels: averaged for one, repeated for more."""
-    if channels == 1 != len(values):
+    if channels == 1 and len(values) > 1:
         return [sum(values) / len(values)]
     return [values[i % len(values)] for i in range(channels)]
 

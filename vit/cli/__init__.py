@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import re
 import sys
-import warnings
 from collections.abc import Sequence
-from dataclasses import fields
 from importlib import import_module
 
 from vit import __version__
 from vit.cli.options import choose_command
-from vit.errors import exit_code_of, one_line
-from vit.load_options import LoadOptions
-from vit.loading import announce_torch
-from vit.openmp import limit_spinning
+from vit.cli.startup import announce_torch, start
 
 COMMANDS = {
     "train": "pretrain or fine-tune a model, as train.py does",
@@ -39,22 +32,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # into a file or a pipe too: people watch the progress
-        sys.stdout.reconfigure(line_buffering=True)
-    warnings.formatwarning = lambda message, *_, **__: f"vit: warning: {one_line(_with_options(str(message)))}\n"
-    limit_spinning()
-    return exit_code_of("vit", lambda: _run(argv))
-
-
-def _with_options(message: str) -> str:
-    """Write a warning's advice, "num_heads sets them", with the options of the command line."""
-    what, sep, advice = message.rpartition("; ")
-    names = {item.name for item in fields(LoadOptions)} if re.search(r" sets? (it|them)$", advice) else ()
-    return (
-        what
-        + sep
-        + re.sub(r"\w+", lambda word: f"--{word[0].replace('_', '-')}" if word[0] in names else word[0], advice)
-    )
+    return start("vit", lambda: _run(argv))
 
 
 def _run(argv: Sequence[str]) -> int:

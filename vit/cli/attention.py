@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from vit.atomic import write_npz
 from vit.cli.options import (
     FOLDER,
-    POSITIONAL,
+    ReadsCheckpoint,
     ShownImages,
     WritesFiles,
     read_options,
@@ -42,11 +42,9 @@ USED_BY = {
 
 
 @dataclass(frozen=True)
-class AttentionOptions(WritesFiles):
+class AttentionOptions(ReadsCheckpoint, WritesFiles):
     """Draw what a model's attention looks at, and write the numbers beside each picture as .npz."""
 
-    checkpoint: str = field(metadata=POSITIONAL)
-    """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
     out: Path = field(metadata=FOLDER)
     """folder for the pictures"""
     method: Literal["weights", "rollout", "relevance", "distance"] = "weights"
@@ -145,7 +143,7 @@ def load_with_images(checkpoint: str, shown: ShownImages, load: LoadOptions) -> 
     from vit.checkpoints import load_trained
     from vit.interpret import with_data, with_files
 
-    model = load_trained(checkpoint, **vars(load))
+    model = load_trained(checkpoint, load)
     if shown.data is None:
         return with_files(model, shown.images)
     return with_data(model, shown.data, str(shown.root), shown.count)
@@ -319,7 +317,7 @@ class Drawing:
 
         layer, image = self.options.one_layer, replace(self.subject, names=self.subject.names[:1])
         found = [
-            head_panels(replace(image, model=load_trained(snapshot, **vars(load))), layer, self.options.head)
+            head_panels(replace(image, model=load_trained(snapshot, load)), layer, self.options.head)
             for snapshot in track(snapshots.values(), "film", unit=" snapshots")
         ]
         maps, masses = torch.cat([panels.maps for panels in found]), torch.cat([panels.prefix_mass for panels in found])

@@ -12,6 +12,7 @@ from vit.cli.options import (
     FOLDER,
     POSITIONAL,
     PrintsFigures,
+    ReadsCheckpoint,
     WritesFiles,
     choose_command,
     print_json,
@@ -27,21 +28,17 @@ from vit.runs import read_to_publish
 
 
 @dataclass(frozen=True)
-class Inspect(PrintsFigures):
+class Inspect(ReadsCheckpoint, PrintsFigures):
     """Say what a checkpoint is, and what becomes of each of its tensors."""
 
-    checkpoint: str = field(metadata=POSITIONAL)
-    """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
     tensors: bool = False
     """list every tensor"""
 
 
 @dataclass(frozen=True)
-class Convert(Section):
+class Convert(ReadsCheckpoint):
     """Write a checkpoint in another format."""
 
-    checkpoint: str = field(metadata=POSITIONAL)
-    """as for `vit checkpoint inspect`"""
     to: Literal["timm", "mae", "huggingface", "safetensors"]
     """format; safetensors is the project's own"""
     out: Path = field(metadata={"metavar": "FILE|FOLDER"})
@@ -64,11 +61,9 @@ class Convert(Section):
 
 
 @dataclass(frozen=True)
-class Export(WritesFiles):
+class Export(ReadsCheckpoint, WritesFiles):
     """Write an encoder as a program that runs without this package."""
 
-    checkpoint: str = field(metadata=POSITIONAL)
-    """as for `vit checkpoint inspect`"""
     to: Literal["onnx", "torch-export"]
     """format"""
     out: Path

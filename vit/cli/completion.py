@@ -35,15 +35,17 @@ def whole_parser(commands: Mapping[str, str]) -> ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version")
     parser.add_argument("--print-completion", choices=SHELLS, help="print a script that completes commands and options")
     subcommands = parser.add_subcommands()
-    words = {"data": BUILT_IN, "checkpoint": shipped_models(), "NAME": ("all", *STUDIES)}  # a file will do too
+    words = {"data": BUILT_IN, "checkpoint": shipped_models()}  # a file will do too
     for name, purpose in commands.items():
         module = import_module(f"vit.cli.{name}")
         if hasattr(module, "command_parser"):
             command = module.command_parser(with_help=True)
         else:
-            command, _ = options_parser(f"vit {name}", *getattr(module, "OPTIONS", ()))
+            groups, sections = getattr(module, "OPTIONS", ()), getattr(module, "SETTINGS", None)
+            command, _ = options_parser(f"vit {name}", *groups, sections=sections)
         for action in command._actions:
-            action.choices = action.choices or list(words.get(action.dest, ())) or None
+            known = ("all", *STUDIES) if (name, action.dest) == ("study", "name") else words.get(action.dest, ())
+            action.choices = action.choices or list(known) or None
         subcommands.add_subcommand(name, command, help=purpose)
         if hasattr(module, "COMMANDS"):
             inner = command.add_subcommands()

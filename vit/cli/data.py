@@ -4,110 +4,106 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from jsonargparse import ArgumentParser
-
-from vit.cli.options import output_file, print_json, require_folder, talk
-from vit.config import Config, ConfigError
+from vit.cli.options import (
+    DATA,
+    FOLDER,
+    POSITIONAL,
+    PrintsFigures,
+    WritesFiles,
+    output_file,
+    print_json,
+    read_options,
+    refuse_given,
+    require_folder,
+    talk,
+)
+from vit.config import Config, ConfigError, Range
 from vit.errors import one_line
-from vit.settings import HELP, config_parser, parse_config, take_flags, take_options
+from vit.settings import SECTIONS, parse_config, settings_parser, split_settings
 
 if TYPE_CHECKING:
     from vit.data import Dataset
 
-KINDS = ("jpeg", "png")
+
+@dataclass(frozen=True)
+class DataOptions(PrintsFigures, WritesFiles):
+    """Load data by name, folder or configuration; describe it, draw a sheet of it, write it as a folder."""
+
+    data: str | None = field(default=None, metadata=POSITIONAL | DATA)
+    """as for --data"""
+    out: Path | None = None
+    """picture to write: .png, .svg or .pdf"""
+    export: Path | None = field(default=None, metadata=FOLDER)
+    """write the images as train/CLASS/0000.jpg and test/CLASS/0000.jpg, which --data FOLDER reads back"""
+    format: Literal["jpeg", "png"] | None = None
+    """file format for --export; png is lossless (default: jpeg)"""
+    quality: Annotated[int, Range("a whole number from 1 to 100", lambda n: 1 <= n <= 100)] | None = None
+    """JPEG quality for --export, 1 to 100 (default: 75)"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.export is not None:  # the shell leaves the ~ of --export=~/copy
+            object.__setattr__(self, "export", self.export.expanduser())
+
+    def check_output(self) -> None:
+        """Refuse what cannot be written."""
+        if self.export is None:
+            refuse_given(self, ("format", "quality"), "only applies with --export; add it, or leave this out")
+        if self.format == "png":
+            refuse_given(self, ("quality",), "only applies to jpeg; png is lossless")
+        if self.out is not None:
+            output_file(self.out, overwrite=self.overwrite)
+        if self.export is not None:
+            require_folder(self.export.parent, "--export")
+            if os.path.lexists(self.export):
+                raise ConfigError(f"--export: {self.export} already exists; name another folder, or remove it first")
 
 
-class Asked(NamedTuple):
-    """What to load, and what to do with it.
-
-    Attributes:
-        config: the settings.
-        out: the picture to write, if any.
-        export: the folder to write, if any; its files are of a `kind` of KINDS, JPEG of this `quality`.
-        json: whether to print JSON.
-    """
-
-    config: Config
-    out: Path | None
-    export: Path | None
-    kind: str
-    quality: int
-    json: bool
+OPTIONS, SETTINGS = (DataOptions,), SECTIONS
 
 
-def command_parser(with_help: bool = False) -> ArgumentParser:
-    """Return the parser of the settings; its help lists this command's own options too."""
-    what = "Load data by name, folder or configuration; describe it, draw a sheet of it, write it as a folder."
-    own = {
-        "--out FILE": "picture to write: .png, .svg or .pdf",
-        "--overwrite": "replace an existing picture",
-        "--export FOLDER": "write the images as train/CLASS/0000.jpg and test/CLASS/0000.jpg, which --data FOLDER reads back",
-        "--format jpeg|png": "file format for --export; png is lossless (default: jpeg)",
-        "--quality N": "JPEG quality for --export, 1 to 100 (default: 75)",
-        "--json": "describe the data as JSON on stdout; everything else goes to stderr",
-    }
-    return config_parser("vit data", what, own, with_help=with_help)
-
-
-def parse(argv: Sequence[str]) -> Asked:
+def parse(argv: Sequence[str]) -> tuple[Config, DataOptions]:
     """Read the command line.
 
     Raises:
         ConfigError: an option cannot be used.
     """
-    (overwrite, as_json), rest = take_flags(argv, "--overwrite", "--json")
-    (outs, exports, kinds, qualities), rest = take_options(rest, "--out", "--export", "--format", "--quality")
-    if rest and not rest[0].startswith("-"):
-        rest.insert(0, "--data")
-    config = parse_config(command_parser(not HELP.isdisjoint(rest)), rest)
-    out = output_file(Path(outs[-1]), overwrite=overwrite) if outs else None
-
-    # The folder to write, and the format of its files
-    for option, values in (("--format", kinds), ("--quality", qualities)):
-        if values and not exports:
-            raise ConfigError(f"{option}: only applies with --export; add it, or leave {option} out")
-    kind, quality = (kinds or ["jpeg"])[-1], (qualities or ["75"])[-1]
-    if kind not in KINDS:
-        raise ConfigError(f"--format: {kind!r} cannot be used; {' or '.join(KINDS)}")
-    if kind == "png" and qualities:
-        raise ConfigError("--quality: only applies to jpeg; png is lossless")
-    if not (quality.isascii() and quality.isdigit() and 1 <= int(quality) <= 100):
-        raise ConfigError(f"--quality: {quality!r} cannot be used; a whole number from 1 to 100")
-    if exports and not exports[-1]:
-        raise ConfigError("--export: '' cannot be used; name a folder to write")
-    export = Path(exports[-1]).expanduser() if exports else None
-    if export is not None:
-        require_folder(export.parent, "--export")
-        if os.path.lexists(export):
-            raise ConfigError(f"--export: {export} already exists; name another folder, or remove it first")
-    return Asked(config, out, export, kind, int(quality), as_json)
+    settings, rest = split_settings(argv)
+    (options,) = read_options("vit data", rest, *OPTIONS, sections=SETTINGS)
+    if options.data is None and not settings:
+        raise ConfigError("data: required, or a --config that says what to load; see --help")
+    named = ["--data", options.data] if options.data is not None else []
+    config = parse_config(settings_parser(), [*named, *settings])  # first, as --print_config ends here
+    options.check_output()
+    return config, options
 
 
 def run(argv: Sequence[str]) -> int:
     """Load the data, describe it, and write the sheet and the folder."""
-    asked = parse(argv)
+    config, options = parse(argv)
 
     from vit.data import load_data
     from vit.data.export import export_images
 
-    data = load_data(asked.config.data, asked.config.model.image_size_2d)
+    data = load_data(config.data, config.model.image_size_2d)
     made = {}
-    with talk(asked.json):
+    with talk(options.json):
         for line in (data.description, data.warning or "", *data.notes):
             if line:
                 print(one_line(line))
-        if asked.out:
-            draw_sheet(data, asked.out)
-            print(one_line(f"sheet: {asked.out}"))
-            made["sheet"] = str(asked.out)
-        if asked.export:
-            count = export_images(data, asked.export, asked.kind, asked.quality)
-            print(one_line(f"folder: {asked.export}, {count:,} files"))
-            made["folder"] = str(asked.export)
-    if asked.json:
+        if options.out:
+            draw_sheet(data, options.out)
+            print(one_line(f"sheet: {options.out}"))
+            made["sheet"] = str(options.out)
+        if options.export:
+            count = export_images(data, options.export, options.format or "jpeg", options.quality or 75)
+            print(one_line(f"folder: {options.export}, {count:,} files"))
+            made["folder"] = str(options.export)
+    if options.json:
         classes = {name: int((data.train.labels == i).sum()) for i, name in enumerate(data.train.class_names)}
         print_json(data.facts | {"train_classes": classes, "notes": list(data.notes)} | made)
     return 0

@@ -12,10 +12,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from vit.atomic import replacing
-from vit.cli.options import DATA, FOLDER, POSITIONAL, WritesFiles, output_file, read_options, refuse_given
+from vit.cli.options import (
+    DATA,
+    FOLDER,
+    POSITIONAL,
+    ReadsCheckpoint,
+    RunsModel,
+    WritesFiles,
+    output_file,
+    read_options,
+    refuse_given,
+)
 from vit.cli.predict import naming_the_way_out
 from vit.config import BUILT_IN, ConfigError, DataConfig, NonNegative, RunConfig, named_data
 from vit.errors import one_line
@@ -30,12 +40,10 @@ BATCH = 64
 
 
 @dataclass(frozen=True)
-class EmbedOptions(WritesFiles):
+class EmbedOptions(ReadsCheckpoint, RunsModel, WritesFiles):
     """Write the features of images from a model's last layer: pooled as its head reads them, and the token of each patch, with
     file names and any labels. Images of a folder are read as `vit attention` reads them."""
 
-    checkpoint: str = field(metadata=POSITIONAL)
-    """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
     data: str = field(metadata=POSITIONAL | DATA)
     """cifar10, cifar100, scenes, or a folder of images; --data is the same"""
     out: Path
@@ -46,10 +54,6 @@ class EmbedOptions(WritesFiles):
     """where CIFAR's archive is"""
     limit: NonNegative = 0
     """use only this many images per split, evenly spaced; 0: all"""
-    on_bad_image: Literal["stop", "skip"] = "stop"
-    """unreadable images in a folder: stop and name the first, or leave them out and warn"""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """where to run"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,7 +101,7 @@ def run(argv: Sequence[str]) -> int:
     from vit.device import choose_compute
     from vit.inference import embed
 
-    model = load_trained(options.checkpoint, **vars(load))
+    model = load_trained(options.checkpoint, load)
     listed = (list_data if options.data in BUILT_IN else list_images)(options, model.origin.image_size)
     model = model.to(choose_compute(RunConfig(device=options.device), "fp32").device)
 

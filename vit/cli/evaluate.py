@@ -15,6 +15,8 @@ from vit.cli.options import (
     FOLDER,
     POSITIONAL,
     PrintsFigures,
+    ReadsCheckpoint,
+    RunsModel,
     WritesFiles,
     print_json,
     read_options,
@@ -46,12 +48,10 @@ PICTURES = ("confusion.png", "reliability.png")
 
 
 @dataclass(frozen=True)
-class EvaluateOptions(PrintsFigures, WritesFiles):
+class EvaluateOptions(ReadsCheckpoint, RunsModel, PrintsFigures, WritesFiles):
     """Measure a pretrained model without training it further. The test images are used once; every choice is made on training
     images."""
 
-    checkpoint: str = field(metadata=POSITIONAL)
-    """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
     data: str = field(metadata=POSITIONAL | DATA)
     """cifar10, cifar100, scenes, hf:NAME, or a folder of images; --data is the same"""
     root: str = field(default="data", metadata=FOLDER)
@@ -60,8 +60,6 @@ class EvaluateOptions(PrintsFigures, WritesFiles):
     """name of the data in outputs"""
     limit: NonNegative = 0
     """use only this many images per split; 0: all"""
-    on_bad_image: Literal["stop", "skip"] = "stop"
-    """an unreadable image in a folder: stop and name it, or skip and list it"""
     method: Literal["all", "knn", "linear", "reconstruction", "head"] = "all"
     """nearest neighbours, a linear probe, filling in hidden patches, the model's own head; all: those that apply"""
     every_layer: bool = False
@@ -78,8 +76,6 @@ class EvaluateOptions(PrintsFigures, WritesFiles):
     """training images searched for nearest neighbours; 0: all"""
     seeds: list[NonNegative] = field(default_factory=lambda: [0])
     """of the label subset and the held-out images (--tuning: only the first); several give the mean and the spread"""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """where to run"""
     threads: NonNegative = 0
     """CPU threads; 0: torch's choice"""
     out: Path | None = field(default=None, metadata=FOLDER)
@@ -130,7 +126,7 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
     from vit.evaluate import EvaluationError, Options, evaluate, obstacles
 
     # Model and data
-    model = load_trained(options.checkpoint, **vars(load))
+    model = load_trained(options.checkpoint, load)
     origin = model.origin
     compute = choose_compute(RunConfig(device=options.device, threads=options.threads), "fp32")
     try:

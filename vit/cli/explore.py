@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vit.atomic import write_npz, write_text
 from vit.cli.attention import load_with_images, snapshots_of
-from vit.cli.options import PAGE, POSITIONAL, ShownImages, WritesFiles, output_file, read_options, require_free
+from vit.cli.options import (
+    PAGE,
+    ReadsCheckpoint,
+    ShownImages,
+    WritesFiles,
+    output_file,
+    read_options,
+    require_free,
+)
 from vit.errors import one_line
 from vit.load_options import LoadOptions
 from vit.progress import track
@@ -28,11 +36,9 @@ WAYS = "lower --layers or --count, leave out the decoder (--part encoder) or --s
 
 
 @dataclass(frozen=True)
-class ExploreOptions(WritesFiles):
+class ExploreOptions(ReadsCheckpoint, WritesFiles):
     """Write one page for exploring a model's attention; it opens from disk, without a server or a network."""
 
-    checkpoint: str = field(metadata=POSITIONAL)
-    """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
     out: Path
     """page to write, .html"""
     layers: list[int] | None = None
@@ -73,7 +79,7 @@ def run(argv: Sequence[str]) -> int:
     arrays |= {"hidden": subject.hidden} if subject.mask is not None else {}
     arrays |= {"moments": list(snapshots)} if snapshots else {}
     for number, name in enumerate(track(snapshots or [""], "explore", unit=" snapshots")):
-        model = load_trained(snapshots[name], **vars(load)) if snapshots else subject.model
+        model = load_trained(snapshots[name], load) if snapshots else subject.model
         images, found = explored(replace(subject, model=model), options.layers)
         moments.append(Moment(name, images))
         arrays |= {f"{key}_moment{number}" if snapshots else key: value for key, value in found.items()}

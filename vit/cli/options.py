@@ -11,14 +11,14 @@ from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from docstring_parser import parse_from_object  # jsonargparse's own, for the docstrings of attributes
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, DefaultHelpFormatter
 
-from vit.config import BUILT_IN, ConfigError, NonNegative, Positive, Probability, Section
+from vit.config import BUILT_IN, ConfigError, NonNegative, Positive, Probability, Section, ranges_of
 from vit.errors import did_you_mean, one_line
-from vit.settings import HELP, in_words
+from vit.settings import HELP, add_settings, in_words
 
 POSITIONAL = {"positional": True}
 """Metadata of a positional field; it may also be given as `--name`."""
@@ -39,12 +39,14 @@ class Option:
     Attributes:
         types: of its value, or of each value in a list; None is left out.
         many: whether it is a list.
+        allowed: the values that it takes, in words.
         help: the docstring of the field.
     """
 
     field: Field
     types: tuple[Any, ...]
     many: bool
+    allowed: str
     help: str
 
     @property
@@ -55,6 +57,10 @@ class Option:
     def spelled(self) -> str:
         """The option as written on the command line."""
         return self.field.name if self.positional else f"--{self.field.name.replace('_', '-')}"
+
+    @property
+    def required(self) -> bool:
+        return default_of(self.field) is MISSING
 
     @property
     def flag(self) -> bool:
@@ -72,6 +78,8 @@ class Option:
         how: dict[str, Any] = {"metavar": in_words(self.types, METAVARS | texts, "|", "|")}
         if self.many:
             how["nargs"] = "+" if default else "*"
+        elif self.positional and not self.required:
+            how["nargs"] = "?"
         if default is not MISSING:
             how["default"] = list(default) if self.many and default is not None else default
         elif not self.positional:
@@ -81,7 +89,7 @@ class Option:
 
 def options_of(group: type, with_help: bool = True) -> list[Option]:
     """Return the fields of a dataclass as options; reading their help texts takes as long as everything else."""
-    hints = get_type_hints(group)
+    hints, ranged = get_type_hints(group), get_type_hints(group, include_extras=True)
     kinds = [kind for kind in reversed(group.__mro__) if is_dataclass(kind)] if with_help else []
     entries = [entry for kind in kinds for entry in parse_from_object(kind).params]
     helps = {entry.arg_name: " ".join((entry.description or "").split()) for entry in entries}
@@ -91,39 +99,50 @@ def options_of(group: type, with_help: bool = True) -> list[Option]:
         types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         types = tuple(kind for kind in types if kind is not NoneType)
         many = get_origin(types[0]) in (list, Sequence) or get_args(types[0])[1:] == (...,)
-        options.append(Option(item, get_args(types[0])[:1] if many else types, many, helps.get(item.name, "")))
+        types = get_args(types[0])[:1] if many else types
+        allowed = " or ".join(stated.allowed for stated in ranges_of(ranged[item.name])) or in_words(types, WORDS)
+        options.append(Option(item, types, many, allowed, helps.get(item.name, "")))
     return options
 
 
-def read_options(program: str, argv: Sequence[str], *groups: type) -> tuple[Any, ...]:
+def read_options(
+    program: str, argv: Sequence[str], *groups: type, sections: dict[str, type] | None = None
+) -> tuple[Any, ...]:
     """Read a command line into one instance of each dataclass of `groups`.
 
     A field is an option of the same name, with dashes or underscores: required if it has no default, a flag if its default is
     False. A list takes several values, `--seeds 0 1 2` or `--seeds 0,1,2`, may be repeated, and becomes a tuple. A pair is
-    written `32,48`. POSITIONAL fields are given in their order, anywhere between the options, or by name.
+    written `32,48`. POSITIONAL fields are given in their order, anywhere between the options, or by name; those with a default
+    may be left out.
 
     Args:
         program: as the user calls it, "vit attention".
         argv: the words after it.
         groups: the first one's docstring describes the command, the others' title a group of options; the fields' docstrings
             are the help texts.
+        sections: of the settings that the command takes too, listed in its help; `split_settings` takes them out of `argv`.
 
     Raises:
         ConfigError: an option or a value that cannot be used, in one line.
         SystemExit: after `--help`.
     """
     asked = not HELP.isdisjoint(argv)
-    parser, options = options_parser(program, *groups, with_help=asked)
+    parser, options = options_parser(program, *groups, sections=sections if asked else None, with_help=asked)
+    if asked:
+        parser.print_help()
+        raise SystemExit(0)
     try:
-        parsed = parser.parse_args(["--help"] if asked else _arranged(argv, options))
+        parsed = parser.parse_args(_arranged(argv, options))
     except ArgumentError as error:
         raise ConfigError(f"{program}: {_reason(error, options)}; see --help") from error
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()}
     return tuple(group(**{item.name: values[item.name] for item in fields(group)}) for group in groups)
 
 
-def options_parser(program: str, *groups: type, with_help: bool = True) -> tuple[ArgumentParser, dict[str, Option]]:
-    """Return the parser of `read_options`, and its options by spelling."""
+def options_parser(
+    program: str, *groups: type, sections: dict[str, type] | None = None, with_help: bool = True
+) -> tuple[ArgumentParser, dict[str, Option]]:
+    """Return the parser of `read_options`, with any settings that the command takes too, and its options by spelling."""
     parser = ArgumentParser(
         prog=program,
         description=groups[0].__doc__ if groups else None,
@@ -139,9 +158,14 @@ def options_parser(program: str, *groups: type, with_help: bool = True) -> tuple
             option.add_to(parser if option.positional else where)
             options[option.spelled] = option
     places = (
-        f"{name.upper()} ..." if option.many else name.upper() for name, option in options.items() if option.positional
+        f"{name.upper()} ..." if option.many else name.upper() if option.required else f"[{name.upper()}]"
+        for name, option in options.items()
+        if option.positional
     )
     parser.usage = " ".join([program, *places, "[--option VALUE ...]"])
+    if sections:
+        parser.usage += " [--config FILE ...] [--SECTION.FIELD VALUE ...]"
+        add_settings(parser, sections, with_help)
     return parser, options
 
 
@@ -214,9 +238,9 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
     places += after
     arranged = []
     for name in [name for name, option in options.items() if option.positional]:
-        if not options[name].many and name not in given and not places:
+        if options[name].required and name not in given and not places:
             raise ConfigError(f"{name}: required; see --help")
-        taken = len(places) if options[name].many else 1
+        taken = len(places) if options[name].many else min(len(places), 1)
         arranged += given.pop(name) if name in given else [places.pop(0) for _ in range(taken)]
     arranged += places  # too many, which the parser reports
     named: list[str] = []
@@ -234,8 +258,7 @@ def _reason(error: ArgumentError, options: dict[str, Option]) -> str:
     message, by_name = str(error.message), {option.field.name: option for option in options.values()}
     if found := re.match(r'Parser key "(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL):
         option = by_name[found[1]]
-        allowed = in_words(option.types, WORDS)
-        return f"{option.spelled}: {found[2]!r} cannot be used; {allowed}"
+        return f"{option.spelled}: {found[2]!r} cannot be used; {option.allowed}"
     if found := re.match(r"the following arguments are required: (\w+)", message):
         return f"{by_name[found[1]].spelled}: required"
     if found := re.match(r"unrecognized arguments: (--[\w-]+)", message):
@@ -254,9 +277,11 @@ def _unknown(name: str, options: dict[str, Option]) -> str:
 
 
 class _HelpFormatter(DefaultHelpFormatter):
-    """Leaves out types, which the metavars show, and defaults that say nothing."""
+    """Leaves out, for options, types, which the metavars show, and defaults that say nothing."""
 
     def _expand_help(self, action: Any) -> str:
+        if "." in action.dest:  # a setting
+            return super()._expand_help(action)
         default = ", ".join(map(str, action.default)) if isinstance(action.default, list) else action.default
         told = default in (None, False, "", SUPPRESS) or "default" in action.help
         return action.help + ("" if told else f" (default: {default})")
@@ -291,6 +316,24 @@ class ShownImages(Section):
             refuse_given(self, ("seed",), "only applies with --mask; add it, or leave this out")
         if self.data is None:
             refuse_given(self, ("root", "count"), "only applies with --data; add it, or leave this out")
+
+
+@dataclass(frozen=True)
+class ReadsCheckpoint(Section):
+    """A command that reads a checkpoint."""
+
+    checkpoint: str = field(metadata=POSITIONAL)
+    """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsModel(Section):
+    """A command that runs a model on images."""
+
+    on_bad_image: Literal["stop", "skip"] = "stop"
+    """unreadable images: stop and name the first, or leave them out and warn"""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """where to run"""
 
 
 def _is_data(name: str) -> bool:

@@ -9,10 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from vit.atomic import replacing
-from vit.cli.options import POSITIONAL, PrintsFigures, WritesFiles, output_file, print_json, read_options
+from vit.cli.options import (
+    POSITIONAL,
+    PrintsFigures,
+    ReadsCheckpoint,
+    RunsModel,
+    WritesFiles,
+    output_file,
+    print_json,
+    read_options,
+)
 from vit.config import ConfigError, Positive, RunConfig
 from vit.errors import one_line
 from vit.load_options import LoadOptions
@@ -23,21 +32,15 @@ BATCH = 64
 
 
 @dataclass(frozen=True)
-class PredictOptions(PrintsFigures, WritesFiles):
+class PredictOptions(ReadsCheckpoint, RunsModel, PrintsFigures, WritesFiles):
     """Name what images show: the likeliest classes of a classifier, with their probabilities."""
 
-    checkpoint: str = field(metadata=POSITIONAL)
-    """run folder, other folder, file, a name that `vit models` lists, timm/NAME or hf/ORGANISATION/NAME"""
     images: list[str] = field(default_factory=list, metadata=POSITIONAL)
     """image files, or folders of images; prepared as in training"""
     top: Positive = 3
     """classes per image, the likeliest first"""
     csv: Path | None = None
     """also write them to this file, one row per image and class"""
-    on_bad_image: Literal["stop", "skip"] = "stop"
-    """unreadable images: stop and name the first, or leave them out and warn"""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """where to run"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,7 +82,7 @@ def run(argv: Sequence[str]) -> int:
     ]
     if options.on_bad_image == "skip":
         files = [*compress(files, readable(files))]
-    model = load_trained(options.checkpoint, **vars(load))
+    model = load_trained(options.checkpoint, load)
     require_head(model)
     model = model.to(choose_compute(RunConfig(device=options.device), "fp32").device)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Sequence
 
-from vit.errors import exit_code_of, one_line
-from vit.loading import announce_torch
-from vit.openmp import limit_spinning
+from vit.cli.startup import announce_torch, start
+from vit.errors import one_line
 from vit.pretrained import located
 from vit.settings import parse_train_command, train_parser
 from vit.training.run_folder import RunFolder
@@ -19,14 +17,11 @@ command_parser = train_parser
 
 def main() -> int:
     """The program train.py."""
-    limit_spinning()
-    return exit_code_of("train.py", lambda: run(sys.argv[1:], "python train.py"))
+    return start("train.py", lambda: run(sys.argv[1:], "python train.py"))
 
 
 def run(argv: Sequence[str], program: str = "vit train") -> int:
     """Read the settings, and train."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # into a file or a pipe too: people watch a run
-        sys.stdout.reconfigure(line_buffering=True)
     command = parse_train_command(argv, program=program)
     if not command.resume and "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun's processes start one after another
         RunFolder(command.out).refuse_if_taken()

@@ -29,7 +29,7 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from vit.atomic import PARTIAL, replacing
+from vit.atomic import PARTIAL, lock, replacing
 from vit.data.decode import OWN, Preparation
 from vit.data.images import DataError, ImageSet, Rows, content_hash, evenly_spaced
 from vit.errors import one_line
@@ -226,7 +226,7 @@ def _load(split: Split, on_bad_image: str, cache: Path) -> tuple[ImageSet, list[
         # if anything fails, the old file at `path` stays
         _remove_abandoned(cache)  # first, to free their space
         with ExitStack() as held, replacing(path) as partial, partial.open("wb+") as out:
-            _lock(held.enter_context(os.fdopen(os.dup(out.fileno()), "rb")), wait=True)  # until it has its name
+            lock(held.enter_context(os.fdopen(os.dup(out.fileno()), "rb")), wait=True)  # until it has its name
             made = _decode(out, split, on_bad_image)
         _remove_abandoned(cache)  # of a process that made the same cache at the same time
         return made
@@ -234,23 +234,12 @@ def _load(split: Split, on_bad_image: str, cache: Path) -> tuple[ImageSet, list[
         raise DataError(f"{cache}: cannot hold the cache ({error.strerror or error}); set data.cache") from error
 
 
-def _lock(file: IO[bytes], wait: bool = False) -> None:
-    """Lock a file, open for writing, until it is closed or the process ends.
-
-    If another process has locked it, wait, or raise BlockingIOError. Its duplicates (os.dup) hold the same lock.
-    """
-    if sys.platform != "win32":
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-
-
 def _remove_abandoned(cache: Path) -> None:
     """Remove the unfinished files of killed processes, whose locks nobody holds any more."""
     for left in cache.glob(f"{PARTIAL}*.npy") if sys.platform != "win32" else ():
         # OSError means that the file is locked, has its final name by now, or is not ours to remove
         with suppress(OSError), left.open("rb+") as file:
-            _lock(file)
+            lock(file)
             if os.fstat(file.fileno()).st_size:  # an empty file may be about to be locked
                 left.unlink()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from vit.config import pair
 from vit.interpret.layers import AttentionError
 from vit.mae import Model
 
@@ -93,13 +94,9 @@ def geometry_of(model: nn.Module) -> Geometry:
         ways = "look at load_model(model), or give it ascending noise=, and pass geometry=Geometry(...)"
         raise AttentionError(f"{type(model).__name__} shuffles its patches; {ways}")
     if kind in PREFIX_TOKENS:
-        (height, width), (p, q) = _pair(config.image_size), _pair(config.patch_size)
+        (height, width), (p, q) = pair(config.image_size), pair(config.patch_size)
         prefix = PREFIX_TOKENS[kind] + getattr(config, "num_register_tokens", 0)
         return Geometry((height // p, width // q), (p, q), prefix, PREFIX_TOKENS[kind] > 0)
     raise AttentionError(
         f"{type(model).__name__} does not say how its tokens lie in the image; pass geometry=Geometry(...)"
     )
-
-
-def _pair(size: int | tuple[int, int] | list[int]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])

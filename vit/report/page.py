@@ -5,7 +5,6 @@ This module gathers its text, `vit.report.pictures` its pictures; report.html, a
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 import shlex
@@ -19,8 +18,7 @@ from jinja2 import UndefinedError
 
 from vit import __version__
 from vit.atomic import write_text
-from vit.config import OBJECTIVES, PRESETS, Config, DataConfig
-from vit.errors import UserError
+from vit.config import OBJECTIVES, PRESETS, Config, DataConfig, spelled
 from vit.evaluate.classification import read_confusion
 from vit.figures import confusion_figure, reliability_figure, why_not_drawn
 from vit.figures.document import data_uri, render_page
@@ -33,6 +31,7 @@ from vit.runs import (
     FIGURES,
     WRONG_VALUES,
     Figure,
+    RunError,
     RunRecord,
     baselines,
     flat_settings,
@@ -50,10 +49,6 @@ EXPLORE = "explore.html"  # the page of `vit explore` in a run's folder, to link
 LOOK_AROUND = "Explore its attention"
 
 
-class ReportError(UserError):
-    """A page that cannot be written; the message is one line."""
-
-
 def write_report(path: Path, out: Path) -> int:
     """Write the page about the run in the folder `path`, finished or not; an earlier page is replaced.
 
@@ -61,17 +56,16 @@ def write_report(path: Path, out: Path) -> int:
         Its size in bytes.
 
     Raises:
-        ReportError: `out` is another file, or the run's files are not as this version writes them.
-        UserError: see `vit.runs.read_run`.
+        RunError: `out` is another file, or the run's files are not as this version writes them; see `vit.runs.read_run`.
     """
     record = read_run(path)
     if out.exists() and not is_report(out):
-        raise ReportError(f"{out} is not a vit report and is left as it is; name another file with --out")
+        raise RunError(f"{out} is not a vit report and is left as it is; name another file with --out")
     try:
         page = report_page(record, out)
     except (*WRONG_VALUES, UndefinedError) as error:  # of another version, or edited
         found = f"{type(error).__name__}: {error}"
-        raise ReportError(f"{path}: its files are not as this version writes them ({found})") from error
+        raise RunError(f"{path}: its files are not as this version writes them ({found})") from error
     write_text(out, page)
     return out.stat().st_size
 
@@ -102,7 +96,7 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         duration=duration,
         plural=plural,
         run=record,
-        kind=objective.kind,
+        kind="classification" if OBJECTIVES[settings["train.objective"]].labels else "pretraining",
         learns=objective.learns(settings, short_name(init) if (init := settings["model.init"]) else ""),
         size={key: sizes[key] if (value := settings[f"model.{key}"]) is None else value for key in sizes},
         patch=patch if isinstance(patch, list) else [patch, patch],
@@ -331,11 +325,6 @@ def commands_of(record: RunRecord) -> list[tuple[str, str]]:
 
 
 # ---- Text ------------------------------------------------------------------------------------------------------------
-
-
-def spelled(value: Any) -> str:
-    """Return a setting as a user writes it."""
-    return value if isinstance(value, str) and value else json.dumps(value)
 
 
 def duration(seconds: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from vit.config import ConfigError
+from vit.config import ConfigError, NonNegative, Positive, Section
 
 STUDIES = {
     "embedding-or-not": "Are W_Q and W_K the embedding?",
@@ -27,19 +27,17 @@ OF_TRAININGS = ("who-trains-them", "fixed-or-learned", "identity-case")
 
 
 @dataclass(frozen=True)
-class StudyConfig:
+class StudyConfig(Section, section="study"):
     """What a study looks at."""
 
-    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    seeds: list[NonNegative] = field(default_factory=lambda: [0, 1, 2])
     """one model is trained per seed; tables give the mean and the spread over them"""
-    images: int = 1000
+    images: Positive = 1000
     """test images to look at, where all of them would take too long"""
     checkpoint: str = ""
     """look at this model, anything that `vit.checkpoints.load_model` reads, instead of training some; empty: train"""
 
     def __post_init__(self) -> None:
-        whole = all(isinstance(seed, int) and 0 <= seed < 2**64 for seed in self.seeds)
-        if not self.seeds or not whole or len(set(self.seeds)) != len(self.seeds):
-            raise ConfigError(f"study.seeds: {self.seeds!r} cannot be used; one or more different numbers, 0 or above")
-        if self.images < 1:
-            raise ConfigError(f"study.images: {self.images!r} cannot be used; 1 or more")
+        super().__post_init__()
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ConfigError(f"study.seeds: {self.seeds!r} cannot be used; one or more different numbers")

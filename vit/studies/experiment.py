@@ -40,7 +40,7 @@ from vit.training.callbacks import Progress
 from vit.training.freeze import freeze
 from vit.training.initial import initial_model
 from vit.training.loop import train_and_save
-from vit.training.run import find_state, restore, setup
+from vit.training.run import find_state, setup
 from vit.training.run_folder import RunFolder
 
 # --- arms: models that differ in one thing each, from the same seeds, on the same data, with the same budget ----------------
@@ -346,12 +346,10 @@ def _train(config: Config, data: Dataset, folder: Path, start: Callable[[MaskedA
     state = find_state(run_folder.checkpoints, config, data)
     run = setup(config, data, state=state)
     if every := config.run.dynamics_every:
-        run.callbacks.append(DynamicsRecorder(run.model, every, run.total_steps, run_folder.dynamics))
-    if state is not None:
-        restore(run, state)
+        run.add(DynamicsRecorder(run.model, every, run.total_steps, run_folder.dynamics))
     if run.step == 0 and start is None:
         run.save_model(initial)
-    run.callbacks.append(Progress(run))
+    run.add(Progress(run))
     train_and_save(run, run_folder.checkpoints)
     run.save_model(folder)
     write_json(folder / "learned.json", {"seconds": run.seconds, "steps": run.step})

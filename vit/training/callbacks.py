@@ -126,7 +126,9 @@ class Snapshots(Callback):
 
 def snapshot_steps(total: int, count: int) -> list[int]:
     """Return the steps whose weights are kept: `count` of them from 0 to `total`, denser at first, where most changes."""
-    return sorted({round(total * (i / (count - 1)) ** 2) for i in range(count)}) if count > 1 else [total] * count
+    if count < 2:
+        return [total][:count]
+    return sorted({round(total * (i / (count - 1)) ** 2) for i in range(count)})
 
 
 class Progress(Callback):

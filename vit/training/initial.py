@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Collection
 from dataclasses import asdict, replace
@@ -13,7 +12,7 @@ from typing import Literal, NamedTuple
 from vit.checkpoints import CheckpointError, load_model
 from vit.checkpoints.loading import find, read_network
 from vit.checkpoints.native import content_hash
-from vit.config import OBJECTIVES, PRESETS, Config, ConfigError, ModelConfig, ViTConfig
+from vit.config import OBJECTIVES, PRESETS, Config, ConfigError, ModelConfig, ViTConfig, spelled
 from vit.data import Dataset
 from vit.data.augment import Normalization
 from vit.load_options import LoadOptions
@@ -118,7 +117,7 @@ def follow_checkpoint(config: Config, given: Collection[str]) -> tuple[Config, l
     for key in {"image_size", "patch_size"} & {*taken}:
         height, width = taken[key]
         taken[key] = height if height == width else (height, width)
-    what = ", ".join(f"{key} {json.dumps(value).strip(chr(34))}" for key, value in taken.items())
+    what = ", ".join(f"{key} {spelled(value)}" for key, value in taken.items())
     notes = [f"model.init: the architecture is the checkpoint's: {what}"] if what else []
     return replace(config, model=replace(config.model, **taken)), notes
 
@@ -140,5 +139,5 @@ def _agree(settings: ModelConfig, found: ViTConfig) -> None:
         del loaded["layer_scale"]
     differ = {key: value for key, value in loaded.items() if value != expected[key] and key not in CHOSEN | FOREIGN}
     if differ:
-        ways = " ".join(f"--model.{key} {json.dumps(value).strip(chr(34))}" for key, value in differ.items())
+        ways = " ".join(f"--model.{key} {spelled(value)}" for key, value in differ.items())
         raise ConfigError(f"model.init: {settings.init} differs from the settings; add {ways}")

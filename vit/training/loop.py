@@ -88,7 +88,7 @@ def train_and_save(run: Run, checkpoints: Path, stopping: Callable[[], object] =
     """Make all remaining steps; the main process saves the run's state every `run.save_every` steps and at the end.
 
     Args:
-        run: newly set up, or restored.
+        run: from `vit.training.run.setup`.
         checkpoints: folder for the states.
         stopping: called after each step, in every process; if true, the run ends there with its state saved.
 

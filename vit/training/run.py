@@ -52,7 +52,8 @@ class Run:
         init: `vit.checkpoints.native.content_hash` of the initial checkpoint; "" for random weights.
         init_seconds: seconds of training behind that checkpoint; see `vit.training.initial.InitialModel`.
         notes: lines that the user should see, e.g. what was damaged, or differs from the session before.
-        callbacks: called at every step of this process.
+        callbacks: called at every step of this process; `add` adds more.
+        callback_states: of a resumed run, by name; those without a callback in this session wait for the next.
         folder: the run folder; None for a run in memory only.
         summary: the content of summary.json; empty until the run is finished.
         step: steps done.
@@ -71,7 +72,7 @@ class Run:
     init_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     callbacks: list[Callback] = field(default_factory=list)
-    callback_states: dict[str, Any] = field(default_factory=dict)
+    callback_states: dict[str, Any] | None = None
     folder: RunFiles | None = None
     summary: dict[str, Any] = field(default_factory=dict)
     step: int = 0
@@ -132,6 +133,13 @@ class Run:
         """Measure `result` on `data` by some methods of `vit.evaluate`; return plain values for summary.json."""
         return as_summary(evaluate(self.result, data, methods, self.prepare, self.compute, options).figures)
 
+    def add(self, *callbacks: Callback) -> None:
+        """Add callbacks; in a resumed run, each continues from its own state."""
+        for callback in callbacks:
+            if self.callback_states is not None:
+                callback.load_state_dict(self.callback_states.get(callback.name))
+            self.callbacks.append(callback)
+
     def log(self, values: dict[str, Any]) -> None:
         """Pass a line of metrics, which has its "step", to the callbacks, adding the "seconds" of training so far."""
         for callback in self.callbacks:
@@ -154,7 +162,8 @@ class Run:
             "model": dict(self.model.state_dict()),
             "objective": more,
             **({} if self.ema is None else {"model_ema": dict(self.ema.module.state_dict())}),
-            "callbacks": self.callback_states | {one.name: one.state_dict() for one in self.callbacks if one.name},
+            "callbacks": (self.callback_states or {})
+            | {one.name: one.state_dict() for one in self.callbacks if one.name},
             **architecture(self.model),
             "optimizer": self.optimizer.state_dict(),
             "seconds": self.seconds,
@@ -174,13 +183,13 @@ class Run:
 
 
 def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict[str, Any] | None = None) -> Run:
-    """Build a run at its first step; everything random comes from `config.train.seed`.
+    """Build a run at its first step, or at that of `state`; everything random comes from `config.train.seed`.
 
     Args:
         config: all settings.
         data: from `vit.data.load_data`.
         dist: which process of how many this is.
-        state: from `find_state`, for a run to be restored; model and precision come from it.
+        state: from `find_state`, for a run to be continued; model and precision come from it.
 
     Raises:
         ConfigError: a device, precision or frozen part does not exist, or what `initial_model` raises.
@@ -212,7 +221,10 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
     restore_frozen_rows(optimizer, frozen_rows)
     ema = make_ema(model, config.optim.ema) if config.optim.ema else None
     notes = notes + objective.notes
-    return Run(config, data, compute, normalize, objective, optimizer, ema, dist, init, init_seconds, notes)
+    run = Run(config, data, compute, normalize, objective, optimizer, ema, dist, init, init_seconds, notes)
+    if state is not None:
+        _restore(run, state)
+    return run
 
 
 def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = SINGLE) -> dict[str, Any] | None:
@@ -260,19 +272,14 @@ def refuse_late_change(config: Config, epochs: int, step: int, count: int) -> No
             raise StateError(f"train.epochs: the run is at step {step:,}, and {fixed}; {ways}")
 
 
-def restore(run: Run, state: dict[str, Any]) -> None:
-    """Bring a run, set up for `state` and with its callbacks, to the step where the state was saved.
-
-    It continues as if it had never stopped: on the same CPU, to the bit.
-    """
+def _restore(run: Run, state: dict[str, Any]) -> None:
+    """Bring a run to the step of `state`; it continues as if it had never stopped: on the same CPU, to the bit."""
     run.objective.load_state_dict(state["objective"], strict=False)
     run.optimizer.load_state_dict(state["optimizer"])
     if run.ema is not None:
         run.ema.module.load_state_dict(state["model_ema"])
         run.ema.n_averaged.fill_(state["step"] + 1)
-    run.callback_states = state["callbacks"]  # those without a callback in this session wait for the next
-    for callback in run.callbacks:
-        callback.load_state_dict(run.callback_states.get(callback.name))
+    run.callback_states = state["callbacks"]
     run.step, run.seconds = state["step"], state["seconds"]
     run.notes += state["damaged"]
     if (state["computed_on"], state["torch"]) != (run.computed_on, torch.__version__):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import IO, Self
 
-from vit.atomic import PARTIAL, write_text
+from vit.atomic import PARTIAL, lock, write_text
 from vit.errors import UserError
 from vit.runs import RunFiles
 
@@ -56,10 +55,7 @@ class RunFolder(RunFiles):
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("w")
-            if sys.platform != "win32":
-                import fcntl
-
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._lock)
             for left in (*self.path.glob(f"{PARTIAL}*"), *self.checkpoints.glob(f"{PARTIAL}*")):
                 left.unlink()  # left by a process killed while writing
             if config_yaml is not None:

@@ -32,14 +32,12 @@ class Objective(nn.Module):
         data: the training and test data.
 
     Attributes:
-        kind: the kind of run, in one word.
         compares_images: whether the loss compares the images of a batch; if so, a process computes its images at once, and
             `forward` gathers those of the other processes (`vit.training.distributed.gather_batch`).
         lengths: the most tokens that each part of the model gets in training, by the part's name.
         notes: lines that the user should see.
     """
 
-    kind = "pretraining"
     compares_images: bool = False
     lengths: dict[str, int]
 

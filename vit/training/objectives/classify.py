@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 class Classify(Objective):
     """Predict the class of whole images, or of some of their patches (`classify.drop_patches`)."""
 
-    kind = "classification"
     model: VisionTransformer
 
     def __init__(self, model: VisionTransformer, config: Config, data: Dataset):
