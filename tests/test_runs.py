@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from vit.data import Dataset, ImageSet
 from vit.report.summary import SAMPLES, sample_images
 from vit.runs import (
-    FIGURES,
+    METRICS,
     RunError,
     RunFiles,
     aligned,
@@ -49,7 +49,7 @@ RESULTS = {
 
 
 def test_every_figure_has_a_place_and_its_value_is_found_there():
-    for figure in FIGURES.values():
+    for figure in METRICS.values():
         found = [value for value in map(figure.of_summary, (PRETRAINING, CLASSIFIER)) if value is not None]
         assert len(found) == (1 if figure.in_summary else 0), figure.key
         method, key = figure.in_results
@@ -61,7 +61,7 @@ def test_every_figure_has_a_place_and_its_value_is_found_there():
 
 
 def test_names_tell_figures_apart():
-    for names in ([figure.label for figure in FIGURES.values()], [figure.short for figure in FIGURES.values()]):
+    for names in ([figure.label for figure in METRICS.values()], [figure.short for figure in METRICS.values()]):
         assert len(set(names)) == len(names)
     assert [figure.key for figure in baselines("masked_loss")] == ["mean_visible", "nearest_visible"]
 
@@ -79,7 +79,7 @@ def test_lines_of_a_summary_are_aligned_and_baselines_indented():
 
 
 def test_lines_of_results_say_how():
-    lines = {(line.figure.key, line.value): line.how for line in results_lines(RESULTS)}
+    lines = {(line.metric.key, line.value): line.how for line in results_lines(RESULTS)}
     assert len(results_lines(RESULTS)) == 8
     assert lines["knn_accuracy", "25.00%"] == "k 20, 1,000 training images; by raw pixels 12.50%"
     how = lines["linear_probe", "50.00% ± 1.00% over 2 seeds"]

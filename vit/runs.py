@@ -1,4 +1,4 @@
-"""A run folder: its files, their one reader, and the one table of all measured figures."""
+"""A run folder: its files, their one reader, and the one table of all metrics."""
 
 from __future__ import annotations
 
@@ -439,15 +439,15 @@ def last_part(value: Any) -> Any:
     return path.name if path.is_absolute() or ".." in path.parts or value.startswith("~") else value
 
 
-# ---- Figures ---------------------------------------------------------------------------------------------------------
+# ---- Metrics ---------------------------------------------------------------------------------------------------------
 
 FORMS = {"accuracy": (".2%", ".1%"), "error": (".2%", ".1%"), "loss": (".4f", ".3f"), "time": (",.0f", ",.0f")}
-"""How to write each kind of figure: in full, and with fewer digits. Higher accuracy is better; of all else, less is."""
+"""How to write each kind of metric: in full, and with fewer digits. Higher accuracy is better; of all else, less is."""
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A measured number: its names, how it is written, and where it is stored.
+class Metric:
+    """A measured quantity: its names, how it is written, and where it is stored.
 
     Attributes:
         key: its name in code.
@@ -456,7 +456,7 @@ class Figure:
         short: its name in a column head.
         in_summary: its place in summary.json, with dots; "" if it is not there.
         in_results: its method and key in results.json; "" if it is not there.
-        baseline_of: the key of the figure whose baseline it is; "" if it is not a baseline.
+        baseline_of: the key of the metric whose baseline it is; "" if it is not a baseline.
         of_classifier: True for classifiers only, False for pretraining only, None if its place in the file says so.
     """
 
@@ -484,79 +484,79 @@ class Figure:
 
 
 _BASELINES = "test_loss_of_baselines"
-FIGURES = {figure.key: figure for figure in (
-    Figure("masked_loss", "loss", "loss on hidden patches", "loss",
+METRICS = {metric.key: metric for metric in (
+    Metric("masked_loss", "loss", "loss on hidden patches", "loss",
            "test_loss", ("reconstruction", "loss"), of_classifier=False),
-    Figure("mean_visible", "loss", "guessing the mean of the visible patches", "visible mean",
+    Metric("mean_visible", "loss", "guessing the mean of the visible patches", "visible mean",
            f"{_BASELINES}.mean_of_visible_patches", ("reconstruction", "mean_of_visible_patches"), "masked_loss"),
-    Figure("nearest_visible", "loss", "copying the nearest visible patch", "nearest visible",
+    Metric("nearest_visible", "loss", "copying the nearest visible patch", "nearest visible",
            f"{_BASELINES}.nearest_visible_patch", ("reconstruction", "nearest_visible_patch"), "masked_loss"),
-    Figure("accuracy", "accuracy", "classifier accuracy", "accuracy", "test_accuracy", ("head", "accuracy")),
-    Figure("accuracy_with_flip", "accuracy", "classifier accuracy with mirror images", "with mirror images",
+    Metric("accuracy", "accuracy", "classifier accuracy", "accuracy", "test_accuracy", ("head", "accuracy")),
+    Metric("accuracy_with_flip", "accuracy", "classifier accuracy with mirror images", "with mirror images",
            "test_accuracy_with_flip", ("head", "accuracy_with_flip")),
-    Figure("calibration_error", "error", "expected calibration error", "calibration error",
+    Metric("calibration_error", "error", "expected calibration error", "calibration error",
            "test_calibration_error", ("head", "expected_calibration_error")),
-    Figure("cross_entropy", "loss", "cross-entropy", "cross-entropy",
+    Metric("cross_entropy", "loss", "cross-entropy", "cross-entropy",
            "test_loss", ("head", "cross_entropy"), of_classifier=True),
-    Figure("knn_accuracy", "accuracy", "nearest-neighbour accuracy", "neighbours",
+    Metric("knn_accuracy", "accuracy", "nearest-neighbour accuracy", "neighbours",
            "neighbours.encoder_accuracy", ("knn", "accuracy")),
-    Figure("pixel_knn_accuracy", "accuracy", "by raw pixels", "by raw pixels",
+    Metric("pixel_knn_accuracy", "accuracy", "by raw pixels", "by raw pixels",
            "neighbours.raw_pixel_accuracy", ("knn", "raw_pixel_accuracy"), "knn_accuracy"),
-    Figure("linear_probe", "accuracy", "linear probe of frozen features", "linear probe", "", ("linear", "accuracy")),
-    Figure("seconds", "time", "seconds of training", "seconds", "seconds"),
+    Metric("linear_probe", "accuracy", "linear probe of frozen features", "linear probe", "", ("linear", "accuracy")),
+    Metric("seconds", "time", "seconds of training", "seconds", "seconds"),
 )}  # fmt: skip
-"""Every figure, by key, in the order in which they are shown."""
+"""Every metric, by key, in the order in which they are shown."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A figure for people: its value as text, and how it was measured, which may be ""."""
+    """A metric for people: its value as text, and how it was measured, which may be ""."""
 
-    figure: Figure
+    metric: Metric
     value: str
     how: str = ""
 
 
-def baselines(key: str) -> list[Figure]:
-    """Return the baselines of the figure with this key."""
-    return [figure for figure in FIGURES.values() if figure.baseline_of == key]
+def baselines(key: str) -> list[Metric]:
+    """Return the baselines of the metric with this key."""
+    return [metric for metric in METRICS.values() if metric.baseline_of == key]
 
 
 def summary_values(summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the figures in summary.json, by key."""
-    found = {key: figure.of_summary(summary) for key, figure in FIGURES.items()}
+    found = {key: metric.of_summary(summary) for key, metric in METRICS.items()}
     return {key: value for key, value in found.items() if value is not None}
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[Line]:
-    """Return what a run measured at its end, without the time; baselines follow their figure."""
+    """Return what a run measured at its end, without the time; baselines follow their metric."""
     lines = []
     for key, value in summary_values(summary).items():
         mask = summary.get("test_mask") if key == "masked_loss" else None
         how = f"{mask['kind']} mask, {mask['ratio']:.0%} hidden" if mask else ""
         if key != "seconds":
-            lines.append(Line(FIGURES[key], FIGURES[key].write(value), how))
+            lines.append(Line(METRICS[key], METRICS[key].write(value), how))
     return lines
 
 
 def results_lines(results: Mapping[str, Any]) -> list[Line]:
     """Return what `vit evaluate` measured; `how` includes the baselines."""
     lines = []
-    for figure in FIGURES.values():
-        method, key = figure.in_results
+    for metric in METRICS.values():
+        method, key = metric.in_results
         found = results.get(method) or []  # reconstruction has a row per mask
         for row in found if isinstance(found, list) else [found]:
-            if key in row and not figure.baseline_of:
-                value, how = figure.write(row[key]), _protocol(method, key, row)
+            if key in row and not metric.baseline_of:
+                value, how = metric.write(row[key]), _protocol(method, key, row)
                 if key == "accuracy" and "spread" in row:
                     value += f" ± {row['spread']:.2%} over {len(row['seeds'])} seeds"
-                how += [f"{other.short} {other.write(row[other.in_results[1]])}" for other in baselines(figure.key)]
-                lines.append(Line(figure, value, "; ".join(how)))
+                how += [f"{other.short} {other.write(row[other.in_results[1]])}" for other in baselines(metric.key)]
+                lines.append(Line(metric, value, "; ".join(how)))
     return lines
 
 
 def _protocol(method: str, key: str, row: Mapping[str, Any]) -> list[str]:
-    """Return how a figure of results.json was measured."""
+    """Return how a metric of results.json was measured."""
 
     def by_seed(value: Any, form: str = "") -> str:
         return ", ".join(format(choice, form) for choice in value) if isinstance(value, list) else format(value, form)
@@ -577,7 +577,7 @@ def _protocol(method: str, key: str, row: Mapping[str, Any]) -> list[str]:
 
 def aligned(lines: Sequence[Line]) -> list[str]:
     """Return figures for a terminal: labels, values and remarks in columns, baselines indented."""
-    labels = [f"{'  ' if line.figure.baseline_of else ''}{line.figure.label}" for line in lines]
+    labels = [f"{'  ' if line.metric.baseline_of else ''}{line.metric.label}" for line in lines]
     wide, value = (max(map(len, column), default=0) for column in (labels, [line.value for line in lines]))
     return [
         f"{label:<{wide}}  {line.value:<{value}}  {f'({line.how})' if line.how else ''}".rstrip()

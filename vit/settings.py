@@ -99,6 +99,11 @@ def split_settings(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return settings, rest
 
 
+def read_config(path: Path) -> Config:
+    """Return the checked settings in a file; see `parse_sections`."""
+    return parse_config(settings_parser(), ["--config", str(path)])
+
+
 def parse_config(parser: ArgumentParser, argv: Sequence[str]) -> Config:
     """Return the checked settings in `argv` and the files it names; see `parse_sections`."""
     return Config(**parse_sections(parser, argv, SECTIONS))

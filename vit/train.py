@@ -22,7 +22,7 @@ from vit.errors import one_line
 from vit.interpret import DynamicsRecorder
 from vit.report.summary import sample_images, summarize
 from vit.runs import CONTENTS, aligned, read_metrics, summary_lines, write_manifest
-from vit.settings import TrainCommand, config_of_run, parse_config, parse_train_command, to_yaml, train_parser
+from vit.settings import TrainCommand, config_of_run, parse_train_command, read_config, to_yaml
 from vit.training.callbacks import Callback, MetricsFile, Progress, Snapshots, Validation
 from vit.training.distributed import Distributed, init_distributed
 from vit.training.initial import follow_checkpoint
@@ -94,7 +94,7 @@ def read_command(
         usual = flat_settings(Config().to_dict())
         given = frozenset(key for key, value in flat_settings(config.to_dict()).items() if value != usual[key])
         if resume:  # what followed from model.init when the run began
-            saved = parse_config(train_parser(), ["--config", str(config_of_run(Path(out)))]).model
+            saved = read_config(config_of_run(Path(out))).model
             follows = {key: value for key, value in vars(saved).items() if f"model.{key}" not in given}
             config = replace(config, model=replace(config.model, **follows))
         return TrainCommand(config, Path(out), resume, given=given)
@@ -145,7 +145,7 @@ def set_up(
     settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
     if not command.resume:
         folder.begin(settings)
-    elif parse_config(train_parser(), ["--config", str(folder.config)]).train.epochs != config.train.epochs:
+    elif read_config(folder.config).train.epochs != config.train.epochs:
         write_text(folder.config, settings)
     folder.manifest.unlink(missing_ok=True)  # a finished run that resumes has one, but its files change again
     sample_images(data).save(folder.showcase)

@@ -36,7 +36,7 @@ from vit.interpret import DynamicsError, read_dynamics
 from vit.pretrained import shipped
 from vit.report.page import bars, commands_of, duration, is_report, next_steps, report_page, write_report
 from vit.report.pictures import WIDE_DPI, dynamics_picture, figure_of_dynamics
-from vit.runs import FIGURES, flat_settings, read_run, read_sample_images
+from vit.runs import METRICS, flat_settings, read_run, read_sample_images
 from vit.settings import parse_train_command
 
 HOSTILE = [
@@ -456,7 +456,7 @@ def test_lengths_of_time_settings_and_bars():
         "0 s", "1 min", "1 min", "59 min 59 s", "1 h", "2 h 1 min", "1 d 1 h",
     ]  # fmt: skip
     assert [spelled(value) for value in ("", "a b", None, [1, 2])] == ['""', "a b", "null", "[1, 2]"]
-    drawn = bars([("one", 0.5), ("two", 2.0), ("none", -1.0)], FIGURES["masked_loss"])
+    drawn = bars([("one", 0.5), ("two", 2.0), ("none", -1.0)], METRICS["masked_loss"])
     assert drawn == [("one", "25.00", "0.5000"), ("two", "100.00", "2.0000"), ("none", "0.00", "-1.0000")]
 
 

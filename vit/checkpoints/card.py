@@ -147,7 +147,7 @@ def _values(config: dict[str, Any], run: RunRecord, name: str) -> dict[str, Any]
 
 def _table(lines: Sequence[Line]) -> Markup:
     rows = [
-        f"| {_escape(line.figure.label)}{f' ({_escape(line.how)})' if line.how else ''} | {_escape(line.value)} |"
+        f"| {_escape(line.metric.label)}{f' ({_escape(line.how)})' if line.how else ''} | {_escape(line.value)} |"
         for line in lines
     ]
     return Markup("\n".join(["| figure | value |", "|---|---|", *rows]))

@@ -9,7 +9,7 @@ from typing import Any
 from vit.cli.options import PrintsFigures, print_json, read_options
 from vit.errors import one_line
 from vit.pretrained import shipped, shipped_models
-from vit.runs import FIGURES
+from vit.runs import METRICS
 
 COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "figures")
 NUMBERS = ("parameters", "MB")
@@ -63,14 +63,14 @@ def best_figures(figures: dict[str, Any], data: str) -> Iterator[str]:
     """Yield the most telling figures; of what `vit evaluate` measured, only those on `data`."""
     measured = [found for found in figures.get("measured", []) if found["data"] == data]
     for key in BEST:
-        figure = FIGURES[key]
-        method, name = figure.in_results
+        metric = METRICS[key]
+        method, name = metric.in_results
         values = [(found[method][name], found) for found in measured if isinstance(found.get(method), dict)]
-        if (value := figure.of_summary(figures)) is not None:
+        if (value := metric.of_summary(figures)) is not None:
             values.append((value, figures))
         for value, found in values[:1]:
             tested = found.get("tested_on", "test images")
-            yield f"{figure.short} {figure.write(value, brief=True)}{'' if tested == 'test images' else f' on {tested}'}"
+            yield f"{metric.short} {metric.write(value, brief=True)}{'' if tested == 'test images' else f' on {tested}'}"
 
 
 def _size(size: Sequence[int]) -> str:

@@ -14,17 +14,17 @@ from vit.errors import UserError, one_line
 from vit.figures import Panel, RunLine, compared_figure, save_figure
 from vit.figures.measures import SERIES
 from vit.report.pictures import curves_of
-from vit.runs import FIGURES, WRONG_VALUES, Figure, RunRecord, read_run, settings_that_matter
+from vit.runs import METRICS, WRONG_VALUES, Metric, RunRecord, read_run, settings_that_matter
 
 SEEDS = ("train.seed", "data.subset_seed")
 NOT_COMPARED = (*SEEDS, "data.fallback")  # a run's data.source is the one that it used
-LOSS, LINEAR = FIGURES["masked_loss"], FIGURES["linear_probe"]
+LOSS, LINEAR = METRICS["masked_loss"], METRICS["linear_probe"]
 BEST_LAYER = f"{LINEAR.short}, best layer"
 OVER_HOURS = {
-    "val_knn_accuracy": ("nearest neighbours", FIGURES["knn_accuracy"]),
-    "val_accuracy": ("accuracy of the classifier", FIGURES["accuracy"]),
+    "val_knn_accuracy": ("nearest neighbours", METRICS["knn_accuracy"]),
+    "val_accuracy": ("accuracy of the classifier", METRICS["accuracy"]),
 }
-"""Key of metrics.jsonl -> the panel that draws it over the hours, and the final figure."""
+"""Key of metrics.jsonl -> the panel that draws it over the hours, and the final metric."""
 
 
 class ComparisonError(UserError):
@@ -70,7 +70,7 @@ def read_finished(folder: Path) -> FinishedRun:
 
 def _figures(record: RunRecord) -> dict[str, float]:
     """Return what a run measured, by column: its summary, and linear probes on its own images with all labels."""
-    found = {figure.short: figure.of_summary(record.summary) for figure in FIGURES.values() if not figure.baseline_of}
+    found = {metric.short: metric.of_summary(record.summary) for metric in METRICS.values() if not metric.baseline_of}
     method, key = LINEAR.in_results
     for results in record.results.values():
         if method in results and results["data"]["content_hash"] == record.summary["data"]["content_hash"]:
@@ -122,11 +122,11 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
         train, test, tested_on = identity["counts"]
         row |= {"images": f"{train:,}", "measured on": f"{test:,} {tested_on}"}
         row["seeds"] = ", ".join(run.seeds for run in alike)
-        for figure in FIGURES.values():
-            for column in [figure.short, BEST_LAYER] if figure is LINEAR else [figure.short]:
+        for metric in METRICS.values():
+            for column in [metric.short, BEST_LAYER] if metric is LINEAR else [metric.short]:
                 values = [run.figures[column] for run in alike if column in run.figures]
-                text = _mean(values, figure) if len(values) == len(alike) else ""
-                if figure is LOSS and len(targets) > 1:  # losses of different targets are not comparable
+                text = _mean(values, metric) if len(values) == len(alike) else ""
+                if metric is LOSS and len(targets) > 1:  # losses of different targets are not comparable
                     row |= {f"{column}, {target}": text if target == _target(record) else "" for target in targets}
                 else:
                     row[column] = text
@@ -196,7 +196,7 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path, hours: bool = False) -> N
         for panel, (first, *others) in drawn.items():
             names = ", ".join(line.label for line in (first, *others))
             ends = [line.end[1] for line in (first, *others) if line.end]
-            label = f"{_mean(ends, FIGURES['accuracy' if panel[1] else 'cross_entropy'])}  {names}" if ends else names
+            label = f"{_mean(ends, METRICS['accuracy' if panel[1] else 'cross_entropy'])}  {names}" if ends else names
             unnamed = [replace(line, label="") for line in others]
             panels.setdefault(panel, []).extend([replace(first, label=label), *unnamed])
 
@@ -248,13 +248,13 @@ def _over_hours(run: RunRecord, series: int) -> tuple[dict[tuple[str, bool], Run
     The end is what the run measured, or what `vit evaluate RUN --out RUN/NAME` has measured on the test images since.
     """
     key = next(key for key in OVER_HOURS if any(key in line for line in run.metrics))
-    title, figure = OVER_HOURS[key]
+    title, metric = OVER_HOURS[key]
     before, data = run.summary.get("init_seconds", 0.0), run.data
     found = [((before + line["seconds"]) / 3600, line[key]) for line in run.metrics if key in line]
     hours, values = zip(*found, strict=True)
 
     # The end
-    last, method, measured_on = figure.of_summary(run.summary), figure.in_results[0], data
+    last, method, measured_on = metric.of_summary(run.summary), metric.in_results[0], data
     whole = {"content_hash": data.get("whole_content_hash"), "tested_on": "test images"}
     for results in run.results.values():
         if method in results and whole.items() <= results["data"].items() and results["settings"]["labels"] == 1:
@@ -269,7 +269,7 @@ def _about(data: Mapping[str, Any]) -> str:
     return f"{data['test_images']:,} {data['tested_on']} of {one_line(data['name'])}"
 
 
-def _mean(values: Sequence[float], figure: Figure) -> str:
+def _mean(values: Sequence[float], metric: Metric) -> str:
     """Return the mean of several seeds with its standard deviation, or the one value."""
-    spread = f" ± {figure.write(statistics.stdev(values))}" if len(values) > 1 else ""
-    return figure.write(statistics.mean(values)) + spread
+    spread = f" ± {metric.write(statistics.stdev(values))}" if len(values) > 1 else ""
+    return metric.write(statistics.mean(values)) + spread

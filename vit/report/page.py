@@ -28,9 +28,9 @@ from vit.pretrained import shipped
 from vit.report.moments import moments_of_run
 from vit.report.pictures import attention_rows, curve_pictures, dynamics_picture, in_both_themes, reconstruction_rows
 from vit.runs import (
-    FIGURES,
+    METRICS,
     WRONG_VALUES,
-    Figure,
+    Metric,
     RunError,
     RunRecord,
     baselines,
@@ -142,22 +142,22 @@ def key_figures(record: RunRecord) -> list[tuple[str, str, str]]:
         ]
     values, figures = summary_values(summary), []
     for key, name, meaning in (
-        ("accuracy", FIGURES["accuracy"].short, f"of {record.tested} are classified correctly"),
+        ("accuracy", METRICS["accuracy"].short, f"of {record.tested} are classified correctly"),
         ("calibration_error", "", "mean gap between confidence and accuracy"),
-        ("masked_loss", FIGURES["masked_loss"].short, f"on hidden patches of {record.tested_on}"),
+        ("masked_loss", METRICS["masked_loss"].short, f"on hidden patches of {record.tested_on}"),
         ("knn_accuracy", "", "with no labels in training"),
     ):
         if key in values:
             for baseline in baselines(key)[:1]:  # one is enough here
                 if baseline.key in values:
                     meaning += f"; {baseline.label}: {baseline.write(values[baseline.key], brief=True)}"
-            figures.append((FIGURES[key].write(values[key], brief=True), name or FIGURES[key].label, meaning))
+            figures.append((METRICS[key].write(values[key], brief=True), name or METRICS[key].label, meaning))
     speed = f"{summary['images_per_second']:,.0f} images/s"
     return [*figures, (duration(summary["seconds"]), "of training", speed)]
 
 
 def measured(record: RunRecord) -> dict[str, Any] | None:
-    """Return what a finished run measured, with its baselines, by the keys of FIGURES; or a classifier's mistakes."""
+    """Return what a finished run measured, with its baselines, by the keys of METRICS; or a classifier's mistakes."""
     summary, values = record.summary, summary_values(record.summary)
     if not summary:
         return None
@@ -167,8 +167,8 @@ def measured(record: RunRecord) -> dict[str, Any] | None:
     for key, name in (("masked_loss", "the model"), ("knn_accuracy", "by the model's features")):
         if key in values:
             beside = [(other.label, values[other.key]) for other in baselines(key) if other.key in values]
-            better = operator.gt if FIGURES[key].kind == "accuracy" else operator.lt
-            rows = bars([(name, values[key]), *beside], FIGURES[key])
+            better = operator.gt if METRICS[key].kind == "accuracy" else operator.lt
+            rows = bars([(name, values[key]), *beside], METRICS[key])
             found[key] = {"bars": rows, "wins": all(better(values[key], value) for _, value in beside)}
     return found
 
@@ -191,8 +191,8 @@ def mistakes(record: RunRecord, values: dict[str, float]) -> dict[str, Any]:
 
     # Pictures; runs of earlier versions have no confidence bins
     found: dict[str, Any] = {
-        "bars": bars(rows, FIGURES["accuracy"]),
-        **{key: FIGURES[key].write(values[key]) for key in ("cross_entropy", "calibration_error")},
+        "bars": bars(rows, METRICS["accuracy"]),
+        **{key: METRICS[key].write(values[key]) for key in ("cross_entropy", "calibration_error")},
         "mixed_up": [(names[labels[cell]], names[taken[cell]], f"{shares[cell]:.1%}") for cell in most],
         "confusion": None,
         "not_drawn": why_not_drawn(len(table)),
@@ -212,16 +212,16 @@ def mistakes(record: RunRecord, values: dict[str, float]) -> dict[str, Any]:
     return found
 
 
-def bars(rows: Sequence[tuple[str, float]], figure: Figure) -> list[tuple[str, str, str]]:
+def bars(rows: Sequence[tuple[str, float]], metric: Metric) -> list[tuple[str, str, str]]:
     """Return rows of a bar chart: a name, the length of the bar in percent of the longest, and the value as text."""
     most = max([value for _, value in rows if value > 0], default=1.0)
-    return [(name, f"{100 * max(value, 0) / most:.2f}", figure.write(value)) for name, value in rows]
+    return [(name, f"{100 * max(value, 0) / most:.2f}", metric.write(value)) for name, value in rows]
 
 
 def evaluations(record: RunRecord) -> tuple[list[dict[str, Any]], list[str]]:
     """Return what each `vit evaluate` measured, and notes on what cannot be read."""
     found, notes = [], []
-    loss = FIGURES["masked_loss"]
+    loss = METRICS["masked_loss"]
     columns = [loss, *baselines(loss.key)]
     for name, results in record.results.items():
         try:
@@ -233,7 +233,7 @@ def evaluations(record: RunRecord) -> tuple[list[dict[str, Any]], list[str]]:
                 "about": f"{about} {data['test_images']:,} {data['tested_on']}.",
                 "warnings": [warning if warning != record.data.get("warning") else None, results.get("note")],
                 "figures": [
-                    (line.figure.label, line.value, line.how) for line in results_lines(results) if line.figure != loss
+                    (line.metric.label, line.value, line.how) for line in results_lines(results) if line.metric != loss
                 ],
                 "head": ["mask", "hidden", *(column.short for column in columns)],
                 "losses": [
@@ -255,7 +255,7 @@ def evaluations(record: RunRecord) -> tuple[list[dict[str, Any]], list[str]]:
 def shipped_for_longer() -> dict[str, str]:
     """Return what the shipped model reached and in what time: what to expect if a short run does not tell classes apart."""
     found = shipped("vit-tiny-p4-cifar10")
-    figures, accuracy = found["figures"], FIGURES["knn_accuracy"]
+    figures, accuracy = found["figures"], METRICS["knn_accuracy"]
     measured = figures["measured"][0]
     return {
         "name": found["name"],
