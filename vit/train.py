@@ -34,7 +34,7 @@ from vit.training.trackers import TRACKERS
 
 
 def fit(
-    config: Config | TrainCommand | str | Path,
+    config: Config | str | Path,
     out: str | Path | None = None,
     dataset: Any = None,
     test_dataset: Any = None,
@@ -43,10 +43,10 @@ def fit(
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
 ) -> Run:
-    """Train, evaluate and save a model; `vit train` calls this.
+    """Train, evaluate and save a model, as `vit train` does.
 
     Args:
-        config: all settings, or the path or name of a settings file (as in `--config`), or a parsed command line.
+        config: all settings, or the path or name of a settings file (as in `--config`).
         out: the run folder; by default runs/ and the name of the settings file.
         dataset: map-style training data that replaces `data.source`; see `vit.data.map_style.load_datasets`.
         test_dataset: data to evaluate on; without it, some images of `dataset` are held out.
@@ -61,7 +61,13 @@ def fit(
         UserError: settings, data or folder cannot be used; the message is one line.
         Stopped: a signal ended the run (a KeyboardInterrupt); its state is saved, and `resume` continues it.
     """
-    command = config if isinstance(config, TrainCommand) else read_command(config, out, settings or {}, resume)
+    return run_command(read_command(config, out, settings or {}, resume), dataset, test_dataset, callbacks)
+
+
+def run_command(
+    command: TrainCommand, dataset: Any = None, test_dataset: Any = None, callbacks: Sequence[Callback] = ()
+) -> Run:
+    """Carry out a parsed command line; see `fit`."""
     keep_freed_memory()
     with RunFolder(command.out) as folder, StopRequests() as stop:
         with init_distributed(command.config) as dist:

@@ -29,11 +29,11 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
         located(command.config.model.init)
     announce_torch(f"run      {one_line(str(command.out))}")
 
-    from vit.train import fit  # imports torch; wrong settings are refused before
+    from vit.train import run_command  # imports torch; wrong settings are refused before
     from vit.training.process import Stopped
 
     try:
-        fit(command)
+        run_command(command)
     except Stopped as stopped:
         begun = RunFolder(command.out).begun
         ways = f"continue with: {command.program} --out {command.out} --resume" if begun else "nothing had started"
