@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -78,5 +79,7 @@ def test_contestant_that_cannot_be_built_or_dies_is_one_line():
     with Worker(MICRO) as worker:
         with pytest.raises(BenchError, match=r"^ours: model\.patch_size: 5 cannot be used[^\n]*$"):
             worker.ask(build, Job(patch=5))
+        assert signal.SIGINT in worker.ask(signal.pthread_sigmask, signal.SIG_BLOCK, [])  # Ctrl-C passes it by
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
         with pytest.raises(BenchError, match=r"^ours: its process was killed[^\n]*$"):
             worker.ask(os._exit, 9)

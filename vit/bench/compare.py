@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -138,13 +139,31 @@ class Worker:
 
     def ask(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return what `function` returns in the process."""
+        with without_interrupts():  # the first call starts the process
+            answer = self._pool.submit(function, *args)
         try:
-            return self._pool.submit(function, *args).result()
+            return answer.result()
         except BrokenProcessPool as error:
             raise BenchError(f"{self.job.contestant}: its process was killed, perhaps out of memory") from error
         except Exception as error:  # settings, memory, a library of another version
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
             raise BenchError(f"{self.job.contestant}: {kind}{error}") from error
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Let Ctrl-C wait until the block ends, and pass by the processes that begin within it; their parent ends them.
+
+    It goes to all of them, and each would print a traceback of what it is importing.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # --- within the process ---
