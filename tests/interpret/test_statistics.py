@@ -64,6 +64,15 @@ def test_distances_lie_on_the_grid_of_the_images_that_ran():
     torch.testing.assert_close(found.distance[0], attention_distance(maps.of(0), maps.geometry).mean(0))
 
 
+def test_the_layout_of_a_model_that_does_not_say_it():
+    model, images = small_model().eval(), torch.randn(2, 3, 8, 12)
+    wrapped = nn.Sequential(model)
+    with pytest.raises(AttentionError, match=r"pass geometry=Geometry"):
+        attention_statistics(wrapped, [images])
+    found = attention_statistics(wrapped, [images], geometry=geometry_of(model))
+    assert torch.equal(found.distance, attention_statistics(model, [images]).distance)
+
+
 def test_only_the_layers_that_were_asked_for():
     found = attention_statistics(small_model(), [torch.randn(2, 3, 8, 12)], layers=[-1, 0])
     assert found.layers.tolist() == [0, 2]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vit.encoder import eval_mode
 from vit.interpret.capture import AttentionMaps
+from vit.interpret.geometry import Geometry
 from vit.interpret.layers import AttentionError
 from vit.interpret.measures import attention_distance, attention_entropy
 
@@ -40,6 +41,7 @@ def attention_statistics(
     model: nn.Module,
     batches: Iterable[Tensor],
     layers: Iterable[int] | None = None,
+    geometry: Geometry | None = None,
 ) -> AttentionStatistics:
     """Return the means over a data set of any size.
 
@@ -47,6 +49,7 @@ def attention_statistics(
         model: as for `AttentionMaps`; every batch runs through it once, in eval mode.
         batches: of inputs (B, C, H, W), normalised; read one by one.
         layers: numbers of the attention layers, negative from the last; None for all.
+        geometry: layout of the tokens; None to take it from the model and the images.
 
     Raises:
         AttentionError: there are no images; or as in `AttentionMaps`.
@@ -63,7 +66,7 @@ def attention_statistics(
         found = torch.stack([distance, distance.square(), attention_entropy(weights, prefix), mass], dim=-1).sum(0)
         sums[layer] = sums.get(layer, 0) + found.cpu()
 
-    maps = AttentionMaps(model, layers, consume=consume)
+    maps = AttentionMaps(model, layers, consume=consume, geometry=geometry)
     with eval_mode(model):
         for images in batches:
             with maps:
