@@ -72,7 +72,7 @@ def run_command(
     with RunFolder(command.out) as folder, StopRequests() as stop:
         with init_distributed(command.config) as dist:
             # Set up
-            run = set_up(command, folder, dist, dataset, test_dataset, callbacks)
+            run = set_up(command, folder, dist, stop, dataset, test_dataset, callbacks)
 
             # Train: a signal ends the run after the step under way, with its state saved
             stop.hold(True)
@@ -113,6 +113,7 @@ def set_up(
     command: TrainCommand,
     folder: RunFolder,
     dist: Distributed,
+    stop: StopRequests,
     dataset: Any,
     test_dataset: Any,
     callbacks: Sequence[Callback],
@@ -156,7 +157,7 @@ def set_up(
     folder.manifest.unlink(missing_ok=True)  # a finished run that resumes has one, but its files change again
     sample_images(data).save(folder.showcase)
     announce(run, folder)
-    run.add(Progress(run), MetricsFile(folder.metrics, run), Validation(), Snapshots(folder.snapshots, run))
+    run.add(Progress(run), MetricsFile(folder.metrics, run), Validation(stop), Snapshots(folder.snapshots, run))
     return run
 
 

@@ -18,6 +18,7 @@ from vit.config import Config, DataConfig, RunConfig, TrainConfig
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Progress, Validation, snapshot_steps
 from vit.training.loop import Step
+from vit.training.process import StopRequests
 
 
 def line(step: int, loss: float = 0.5) -> dict:
@@ -121,7 +122,7 @@ def test_validation_comes_at_the_end_of_every_so_many_epochs(every, steps):
     run, lines = run_at(0, val_every=every), []
     run.objective, run.log = SimpleNamespace(validate=lambda run: {"val_loss": 0.5}), lines.append
     for step in range(1, 13):
-        Validation().on_step(run, done_at(step, step / 3))
+        Validation(StopRequests()).on_step(run, done_at(step, step / 3))
     assert lines == [{"step": step, "epoch": step / 3, "val_loss": 0.5} for step in steps]
 
 

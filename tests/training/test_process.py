@@ -53,6 +53,25 @@ def test_work_in_a_loop_ends_after_the_step_under_way(number):
     assert caught.value.exit_code == CODES[number]
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_what_may_be_ended_in_a_loop_ends_at_once_and_the_loop_after_its_step(early):
+    with StopRequests() as stop:
+        stop.hold(True)
+        if early:
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Stopped), stop.raising():  # noqa: PT012
+            assert not early
+            signal.raise_signal(signal.SIGTERM)
+            raise AssertionError("reached")
+        assert stop.agree(SINGLE) == signal.SIGTERM
+    with StopRequests() as stop:
+        stop.hold(True)
+        with stop.raising():
+            pass
+        signal.raise_signal(signal.SIGTERM)  # held again
+        assert stop.agree(SINGLE) == signal.SIGTERM
+
+
 def test_signal_that_comes_while_processes_agree_is_not_lost():
     class Slow(Distributed):
         def all_reduce_max(self, here):

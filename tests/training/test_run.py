@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,10 @@ from vit.data import Dataset
 from vit.interpret import DynamicsRecorder
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Validation
-from vit.training.distributed import Distributed
+from vit.training.distributed import SINGLE, Distributed
 from vit.training.loop import train_and_save, train_steps
+from vit.training.objectives.reconstruct import Reconstruct
+from vit.training.process import Stopped, StopRequests
 from vit.training.run import Run, find_state, setup
 from vit.training.state import StateError, load_state, save_state, saved_states, state_path
 
@@ -303,7 +307,7 @@ def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_session
     for hours in (0, 2):  # of another session
         run = begin(config, tmp_path)
         run.seconds += 3600 * hours
-        run.callbacks += [MetricsFile(tmp_path / "metrics.jsonl", run), Validation()]
+        run.callbacks += [MetricsFile(tmp_path / "metrics.jsonl", run), Validation(StopRequests())]
         for done in train_steps(run):
             lines.append((done.step, run.seconds))
             if done.step == 5 and not hours:
@@ -314,6 +318,39 @@ def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_session
     assert len(found) == STEPS + EPOCHS
     assert all(abs(line["seconds"] - dict(lines)[line["step"]]) <= 0.05 + 1e-9 for line in found)
     assert [line["seconds"] >= 7200 for line in found] == [line["step"] > 5 for line in found]
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_measurement_that_a_signal_ends_is_the_first_thing_of_the_next_session(tmp_path, monkeypatch, signals):
+    config = changed(CONFIG, data={"val_size": 1}, run={"log_every": 1, "val_every": 1})
+    measure, falls = Reconstruct.validate, [False, True, *[True] * (signals - 1), False, False]
+
+    def validate(objective, run):
+        if falls.pop(0):
+            signal.raise_signal(signal.SIGTERM)
+        return measure(objective, run)
+
+    def session() -> list[dict]:
+        run = begin(config, tmp_path)
+        with StopRequests() as stop:
+            run.add(MetricsFile(tmp_path / "metrics.jsonl", run), Validation(stop))
+            stop.hold(True)
+            with suppress(Stopped):  # at the first step there is nothing to save, and it raises
+                train_and_save(run, tmp_path, lambda: stop.agree(SINGLE))
+        return [
+            {key: line[key] for key in line if "second" not in key} for line in read_metrics(tmp_path / "metrics.jsonl")
+        ]
+
+    monkeypatch.setattr(Reconstruct, "validate", validate)
+    sessions = [session() for _ in range(signals + 1)]
+    assert [line["step"] for line in sessions[0]] == [1, 2, 3, 3, 4, 5, 6]
+    assert len(sessions[-1]) == STEPS + EPOCHS
+    assert falls == []
+
+    shutil.rmtree(tmp_path)
+    falls[:] = [False] * EPOCHS
+    tmp_path.mkdir()
+    assert session() == sessions[-1]
 
 
 @pytest.mark.parametrize(("every", "stop_at", "saved"), [(2, 99, [8, 9]), (100, 3, [3])])

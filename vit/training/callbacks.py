@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -16,6 +17,7 @@ from vit.atomic import write_text
 from vit.progress import SECONDS_BETWEEN_LINES, progress_bar
 from vit.runs import read_metrics
 from vit.training.loop import Step
+from vit.training.process import Stopped, StopRequests
 
 if TYPE_CHECKING:
     from vit.training.run import Run
@@ -93,12 +95,42 @@ class MetricsFile(Callback):
 
 
 class Validation(Callback):
-    """Measures the model on the validation images after every `run.val_every`-th epoch."""
+    """Measures the model on the validation images after every `run.val_every`-th epoch.
+
+    A signal ends a measurement at once, and the resumed run begins with it.
+
+    Args:
+        stop: receives the signals.
+    """
+
+    name = "validation"
+
+    def __init__(self, stop: StopRequests):
+        self._stop = stop
+        self._missing: dict[str, Any] = {}  # step and epoch of a measurement that was ended
+
+    def on_start(self, run: Run) -> None:
+        if self._missing:
+            self._measure(run)
 
     def on_step(self, run: Run, done: Step) -> None:
         between = run.config.run.val_every * run.total_steps // run.config.train.epochs  # steps
         if between and done.step % between == 0:
-            run.log({"step": done.step, "epoch": done.epoch, **run.objective.validate(run)})
+            self._missing = {"step": done.step, "epoch": done.epoch}
+            with suppress(Stopped):  # the loop asks for the signal too, saves this step and ends
+                self._measure(run)
+
+    def _measure(self, run: Run) -> None:
+        with self._stop.raising():
+            measured = run.objective.validate(run)
+        run.log({**self._missing, **measured})
+        self._missing = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._missing
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        self._missing = state or {}
 
 
 class Snapshots(Callback):

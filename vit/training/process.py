@@ -8,6 +8,8 @@ import platform
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +46,9 @@ class StopRequests:
     """Turns signals into `Stopped`: at once or, while they are held, when the loop asks.
 
     This is a context manager around a run. During the training loop a signal is held, and the loop calls `agree` after each
-    step; elsewhere it raises at once, which is safe because all files are written atomically. A second signal always raises.
-    Only the main thread gets signals; other threads install no handlers. In a destructor or a garbage collector's callback,
-    Python would print `Stopped` and drop it: such a signal is sent again.
+    step; elsewhere, and while the loop measures the model, it raises at once, which is safe because all files are written
+    atomically. A second signal always raises. Only the main thread gets signals; other threads install no handlers. In a
+    destructor or a garbage collector's callback, Python would print `Stopped` and drop it: such a signal is sent again.
     """
 
     def __init__(self) -> None:
@@ -72,6 +74,16 @@ class StopRequests:
         self._holding = holding
         if not holding and self.requested is not None:
             raise Stopped(self.requested)
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """Let a signal raise within this block, even while signals are held."""
+        holding = self._holding
+        try:
+            self.hold(False)
+            yield
+        finally:
+            self._holding = holding
 
     def agree(self, dist: Distributed) -> int | None:
         """Return a signal that any process has received: all ask after each step, and so stop at the same one."""
