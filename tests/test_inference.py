@@ -87,6 +87,17 @@ def test_what_cannot_be_answered_is_said(classifier, tmp_path):
     headless = loaded(tmp_path / "encoder", encoder())
     with pytest.raises(CheckpointError, match="has no classification head; use a classifier"):
         predict(headless, noise(1))
+    one_output = loaded(tmp_path / "one", encoder(num_classes=1))
+    with pytest.raises(CheckpointError, match="its head is for one output, no choice between classes"):
+        predict(one_output, noise(1))
+    classifier.origin.details["problem_type"] = "multi_label_classification"
+    with pytest.raises(CheckpointError, match="its head is for multi_label_classification, no choice"):
+        predict(classifier, noise(1))
+    classifier.origin.details["problem_type"] = None
+    with torch.no_grad():
+        classifier.head.bias[0] = torch.nan
+    with pytest.raises(CheckpointError, match="its logits of some images are nan or infinite"):
+        predict(classifier, noise(1))
     with torch.no_grad():
         headless.blocks[0].mlp.fc1.weight.fill_(torch.inf)
     with pytest.raises(CheckpointError, match="nan or infinite"):

@@ -36,10 +36,14 @@ def require_head(model: Model) -> None:
     """Refuse a model that is no classifier.
 
     Raises:
-        CheckpointError: it has no head.
+        CheckpointError: it has no head, or one that does not choose between classes.
     """
-    if not model.encoder.config.num_classes:
-        source = model.origin.source if model.origin else "this model"
+    source, details = (model.origin.source, model.origin.details) if model.origin else ("this model", {})
+    classes, kind = model.encoder.config.num_classes, details.get("problem_type")  # as transformers calls it
+    if classes == 1 or kind not in (None, "single_label_classification"):
+        way = "in Python, model.encoder.forward_head returns its logits"
+        raise CheckpointError(f"{source}: its head is for {kind or 'one output'}, no choice between classes; {way}")
+    if not classes:
         way = "use a classifier such as vit-tiny-p4-cifar10-finetuned, or fine-tune this model (docs/fine-tuning.md)"
         raise CheckpointError(f"{source} has no classification head; {way}")
 
@@ -62,8 +66,9 @@ def predict(model: Model, images: Tensor | Picture | Sequence[Picture], batch_si
     """
     require_head(model)
     with eval_mode(model):
-        logits = [model.encoder.forward_head(tokens) for tokens in _tokens(model, images, batch_size)]
-    return torch.cat(logits).float().softmax(1).cpu()
+        logits = torch.cat([model.encoder.forward_head(tokens) for tokens in _tokens(model, images, batch_size)])
+    _require_finite(model.origin.source, "logits", logits)
+    return logits.float().softmax(1).cpu()
 
 
 @torch.no_grad()
@@ -104,11 +109,13 @@ def _tokens(model: Model, images: Tensor | Picture | Sequence[Picture], batch_si
         else:
             inputs = torch.stack([_input(origin, image) for image in batch]).to(device)
         tokens = encoder(inputs.to(dtype))
-        if not bool(tokens.isfinite().all()):
-            raise CheckpointError(
-                f"{origin.source}: its tokens of some images are nan or infinite; the weights are damaged"
-            )
+        _require_finite(origin.source, "tokens", tokens)
         yield tokens
+
+
+def _require_finite(source: str, what: str, values: Tensor) -> None:
+    if not bool(values.isfinite().all()):
+        raise CheckpointError(f"{source}: its {what} of some images are nan or infinite; the weights are damaged")
 
 
 def _input(origin: Origin, image: Picture) -> Tensor:

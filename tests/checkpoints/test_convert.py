@@ -19,10 +19,10 @@ from vit.checkpoints.formats.native import native_hints
 from vit.checkpoints.native import CONFIG, WEIGHTS, content_hash, write_weights
 from vit.checkpoints.reading import read_checkpoint
 from vit.cli import main
-from vit.config import ViTConfig
+from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
-from vit.mae import MaskedAutoencoder, masked_patch_loss
+from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
 from vit.masking import make_mask, mask_from_noise
 
 
@@ -168,6 +168,7 @@ def test_an_autoencoder_goes_to_timm_without_its_decoder_and_says_so(tmp_path):
 
 AS_IT_IS = {
     "pretrained": (False, saved_autoencoder, dict(registers=2, pos_embed="sincos")),
+    "layer scale from 0": (False, saved_encoder, dict(layer_scale=0.0)),
     "class token, half": (True, saved_encoder, dict(global_pool="token", num_classes=3)),
     "avg, fc_norm, swiglu": (
         False,
@@ -213,6 +214,27 @@ def test_a_folder_of_ours_is_loaded_by_timm_and_transformers_as_it_is(case, tmp_
         pixels = Image.fromarray(torch.randint(0, 256, (16, 16, 3), dtype=torch.uint8).numpy())
         prepared = hf.AutoImageProcessor.from_pretrained(folder)(pixels)["pixel_values"]
         close(torch.as_tensor(prepared)[0], ours.origin.transform(pixels))
+
+
+@pytest.mark.parametrize("case", ["autoencoder", "wrapped autoencoder", "wrapped classifier"])
+def test_what_transformers_saves_again_loads_without_our_hashes(case, tmp_path):
+    """It carries the whole config.json along."""
+    if case == "wrapped classifier":
+        ours, kind = saved_encoder(tmp_path / "ours", ("a", "b"), num_classes=2), hf.AutoModelForImageClassification
+    else:
+        ours, kind = saved_autoencoder(tmp_path / "ours"), hf.AutoModel
+    folder = tmp_path / "ours"
+    if case == "autoencoder":
+        convert_model(ours, "huggingface", folder := tmp_path / "hf")
+        kind = hf.ViTMAEForPreTraining
+    theirs = kind.from_pretrained(folder)
+    with torch.no_grad():
+        next(theirs.parameters()).add_(1)
+    theirs.save_pretrained(tmp_path / "again")
+    again = load_model(tmp_path / "again")
+    assert torch.equal(again.encoder.cls_token, ours.encoder.cls_token + 1)
+    assert any("transformers has saved it again" in note for note in again.origin.report.notes)
+    assert content_hash(again) != content_hash(ours)
 
 
 @pytest.mark.parametrize("settings", [dict(qkv="identity"), dict(norm_eps=1e-5)])
@@ -337,6 +359,19 @@ def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(to, setting
     with pytest.raises(CheckpointError, match=reason):
         convert_model(ours, to, tmp_path / "out.pth")
     assert not (tmp_path / "out.pth").exists()
+
+
+@pytest.mark.parametrize(
+    ("to", "other"),
+    [("huggingface", dict(qkv_bias=False)), ("huggingface", dict(norm_eps=1e-5)), ("mae", dict(norm_eps=1e-5))],
+)
+def test_a_decoder_of_its_own_kind_comes_back_and_is_refused_by_those_who_know_one(to, other, tmp_path):
+    decoder = DecoderConfig(dim=24, depth=1, num_heads=3, **other)
+    save_model(tmp_path / "ours", build_autoencoder(ViTConfig(**SIZES), decoder), NORMALIZE)
+    ours = load_model(tmp_path / "ours")
+    assert {key: getattr(ours.decoder.config, key) for key in other} == other
+    with pytest.raises(CheckpointError, match=f"computes one {next(iter(other))} in encoder and decoder"):
+        convert_model(ours, to, tmp_path / "out.pth")
 
 
 def test_what_is_there_is_not_replaced(tmp_path):

@@ -3,6 +3,7 @@
 import argparse
 import pickle
 import re
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -60,6 +61,39 @@ def test_timm_architectures_that_are_not_computed_are_refused(tmp_path):
         )
         with pytest.raises(CheckpointError, match=reason):
             load_model(tmp_path)
+
+
+TRAINED = [  # options of timm's train.py -> mean, share of an image, pooling
+    ({}, (0.5, 0.5, 0.5), 0.9, "token"),  # the architecture's
+    (dict(mean=[0.1, 0.2, 0.3], std=[0.2], crop_pct=0.8, gp="avg"), (0.1, 0.2, 0.3), 0.8, "avg"),
+    (dict(model="vit_tiny_patch16_224.tag_of_tomorrow"), (0.485, 0.456, 0.406), 1.0, "token"),
+]
+
+
+@pytest.mark.parametrize(("options", "mean", "share", "pool"), TRAINED)
+def test_what_timms_own_training_saves(options, mean, share, pool, tmp_path):
+    theirs = random_model(timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=3, init_values=1))
+    theirs.global_pool = pool
+    unset = dict.fromkeys(("layer_decay", "mean", "std", "crop_pct", "gp", "in_chans"))
+    args = argparse.Namespace(**dict(model="vit_tiny_patch16_224", interpolation="") | unset | options)
+    saver = timm.utils.CheckpointSaver(
+        theirs, torch.optim.SGD(nn.Linear(1, 1).parameters(), 0.1), args=args, checkpoint_dir=tmp_path
+    )
+    saver.save_checkpoint(0)
+    ours = load_model(tmp_path / "last.pth.tar")
+    images = torch.randn(2, 3, 32, 32)
+    close(ours.forward_head(ours(images)), theirs(images))
+    assert (ours.origin.format, ours.origin.normalize.mean) == ("timm", list(mean))
+    assert (ours.origin.crop_share, ours.config.global_pool) == (share, pool)
+    said = [note for note in ours.origin.report.notes if "nothing says how its input was normalised" in note]
+    assert bool(said) == ("model" in options)
+
+
+def test_other_training_files_that_fine_tuned_are_not_maes():
+    """As DeiT's main.py saves them."""
+    state = renamed(timm_model(init_values=0.1).state_dict(), [(r"ls(\d)\.gamma", r"gamma_\1")])
+    ours = load_model({"model": state, "args": argparse.Namespace(finetune="", model="deit3_small")}, num_heads=4)
+    assert ours.origin.format == "timm"
 
 
 # --- facebookresearch/mae -------------------------------------------------------------------------------------------
@@ -167,7 +201,7 @@ def test_mae_heads_by_its_families():
 
 def test_mae_fine_tuned(images, tmp_path):
     theirs = timm_model(global_pool="avg")  # as models_vit.py computes it
-    args = argparse.Namespace(finetune="mae_pretrain.pth", layer_decay=0.65, input_size=16)
+    args = argparse.Namespace(finetune="mae_pretrain.pth", layer_decay=0.65, input_size=16, blr=1e-3)
     torch.save({"model": theirs.state_dict(), "epoch": 99, "args": args}, tmp_path / "tuned.pth")
     ours = load_model(tmp_path / "tuned.pth", num_heads=4)
     close(ours.forward_head(ours(images)), theirs(images))
@@ -186,7 +220,7 @@ def test_mae_linear_probe_keeps_its_head(said, images, tmp_path):
     theirs.head = nn.Sequential(nn.BatchNorm1d(32, affine=False, eps=1e-6), theirs.head).eval()
     nn.init.normal_(theirs.head[0].running_mean)
     nn.init.uniform_(theirs.head[0].running_var, 0.1, 2)
-    args = {"args": argparse.Namespace(finetune="mae_pretrain.pth", global_pool=False)} if said else {}
+    args = {"args": argparse.Namespace(finetune="mae_pretrain.pth", global_pool=False, blr=0.1)} if said else {}
     torch.save({"model": theirs.state_dict(), **args}, tmp_path / "probe.pth")
     ours = load_model(tmp_path / "probe.pth", num_heads=4)
     close(ours.forward_head(ours(images)), theirs(images))
@@ -399,6 +433,23 @@ def test_the_encoder_of_huggingface_mae_alone_gets_the_same_pictures():
     assert alone.format == "Hugging Face ViT"
 
 
+@pytest.mark.parametrize(("case", "interpolation", "share"), [("ViTMSN", "bilinear", 1.0), ("DeiT", "bicubic", 0.875)])
+def test_families_with_imagenets_mean_get_it_without_a_preprocessor(case, interpolation, share):
+    kind, config, _, _ = OF_VIT[case]
+    with warnings.catch_warnings(action="error"):
+        origin = load_model(kind(config(**HUGGINGFACE))).origin
+    assert (origin.normalize.mean, origin.interpolation) == ([0.485, 0.456, 0.406], interpolation)
+    assert origin.crop_share == share
+
+
+def test_the_mean_of_a_huggingface_vit_without_a_preprocessor_is_a_guess():
+    """Google's ViTs have another than DINO's and DeiT's, all of the same architecture."""
+    with pytest.warns(
+        UserWarning, match=r"mean \(0\.5, 0\.5, 0\.5\).* but DINO's and DeiT's use ImageNet's; mean, std"
+    ):
+        load_model(hf.ViTModel(hf.ViTConfig(**HUGGINGFACE)))
+
+
 @pytest.mark.parametrize(("registers", "swiglu", "place"), [(0, True, "disk"), (4, False, "disk"), (4, True, "memory")])
 def test_huggingface_dinov2(registers, swiglu, place, images, tmp_path):
     theirs = huggingface_dinov2(registers, use_swiglu_ffn=swiglu)
@@ -430,6 +481,30 @@ def test_torchvision(published, size):
     images = torch.randn(2, 3, size, size)
     close(ours.forward_head(ours(images)), theirs(images))
     assert ours.origin.interpolation == "bilinear"
+
+
+PUBLISHED = [  # its files, as numbers: patch, width, images
+    (torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1, 16, 768, 224),
+    (torchvision.models.ViT_B_16_Weights.IMAGENET1K_SWAG_E2E_V1, 16, 768, 384),
+    (torchvision.models.ViT_L_16_Weights.IMAGENET1K_V1, 16, 1024, 224),
+    (torchvision.models.ViT_L_32_Weights.IMAGENET1K_V1, 32, 1024, 224),
+    (torchvision.models.ViT_H_14_Weights.IMAGENET1K_SWAG_E2E_V1, 14, 1280, 518),
+    (torchvision.models.ViT_H_14_Weights.IMAGENET1K_SWAG_LINEAR_V1, 14, 1280, 224),
+]
+
+
+@pytest.mark.parametrize(("weights", "patch", "width", "size"), PUBLISHED, ids=[str(row[0]) for row in PUBLISHED])
+def test_the_published_files_of_torchvision_get_their_own_preparation(weights, patch, width, size):
+    """Two of SWAG's linear probes look like other files, so these are a guess."""
+    theirs = torchvision.models.VisionTransformer(size, patch, 1, 16, width, 8, num_classes=3)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        origin = load_model(theirs.state_dict(), num_heads=16).origin
+    transform = weights.transforms()
+    assert origin.crop_share == transform.crop_size[0] / transform.resize_size[0]
+    assert (origin.interpolation, origin.normalize.mean) == (transform.interpolation.value, transform.mean)
+    assert [("SWAG_LINEAR_V1 use crop_share 1" in str(w.message)) for w in caught] == [True] * (
+        (patch, size) == (16, 224)
+    )
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------

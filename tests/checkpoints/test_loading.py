@@ -254,8 +254,15 @@ def test_a_model_in_memory_says_itself_what_it_is(images):
     whole = transformers_model(num_attention_heads=2, layer_norm_eps=1e-5)
     nn.init.normal_(whole.embeddings.position_embeddings)
     with warnings.catch_warnings(action="error"):
-        ours = load_model(whole)
+        ours = load_model(whole, mean=(0.5,) * 3, std=(0.5,) * 3)  # which no model of transformers' knows
     close(ours(images), whole(images).last_hidden_state)
+    for head in (nn.Linear(32, 7), nn.Identity(), nn.Sequential(nn.Dropout(), nn.Linear(32, 7)).eval()):
+        theirs.head = head  # the usual ways to replace it
+        ours = load_model(theirs)
+        close(ours.forward_head(ours(images)), theirs(images))
+    assert load_model(theirs.state_dict(), num_heads=2).config.num_classes == 7
+    theirs.head = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 7))
+    assert "missing: head.weight, head.bias" in refused(theirs)
     assert "GELU" in refused(timm_model(act_layer="gelu_tanh"))
     assert "'relu' is not computed" in refused(transformers_model(hidden_act="relu"))
 
@@ -327,6 +334,10 @@ def test_a_guess_of_the_pooling_is_said():
     guess = "nothing says what its head reads"
     notes = load_model(timm_state(), num_heads=4).origin.report.notes
     assert any(guess in note for note in notes)
+    notes = load_model(timm_state(global_pool="avg"), num_heads=4).origin.report.notes
+    assert any(
+        "its fc_norm suggests that its head reads the mean of the patches; global_pool" in note for note in notes
+    )
     for model, asked in (
         (timm_model(), dict(global_pool="avg")),  # given
         (timm_model(num_classes=0), {}),  # no head

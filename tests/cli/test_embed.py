@@ -6,13 +6,15 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from pyarrow import parquet
+from tiny import dataset
 
 from vit.checkpoints import load_model
 from vit.cli import main
 from vit.cli.embed import BATCH
 from vit.config import DataConfig
-from vit.data import load_data
+from vit.data import SOURCES, DataSource, load_data
 from vit.inference import embed
 
 
@@ -87,6 +89,16 @@ def test_images_without_classes_and_a_folder_with_splits(suffix, embedded, model
     assert list(found["labels"]) == [-1, -1]
     assert "patches" not in found
     assert found["pooled"].shape == (2, 16)
+
+
+def test_a_limited_data_set_keeps_the_numbers_of_its_images(embedded, models, monkeypatch):
+    parts = dataset(9, 6)
+    monkeypatch.setitem(SOURCES, "cifar10", DataSource("CIFAR-10", lambda *_: (parts.train, parts.test)))
+    found, model = embedded(".npz", "mae", "cifar10", "--limit", 3), load_model(models / "mae")
+    assert found["files"].tolist() == [f"train/{i:05d}" for i in (0, 3, 6)] + [f"test/{i:05d}" for i in (0, 2, 4)]
+    assert found["labels"].tolist() == [0, 0, 0, 0, 2, 1]
+    images = torch.cat([parts.train.images[::3], parts.test.images[::2]])
+    np.testing.assert_allclose(found["pooled"], embed(model, images).pooled, atol=1e-6)
 
 
 def test_a_limit_keeps_the_numbers_of_the_classes(embedded):

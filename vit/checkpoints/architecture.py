@@ -82,7 +82,7 @@ def _read_decoder(network: Network) -> DecoderConfig:
         what = "whether the decoder predicts normalised patches; assuming no"
         network.note(f"nothing says {what}; norm_pix_loss sets it")
     network.norm_pix_loss = bool(norm_pix_loss)
-    return DecoderConfig(**decoder, norm_eps=network.encoder.norm_eps)
+    return DecoderConfig(**decoder, norm_eps=hints.get("norm_eps", network.encoder.norm_eps))
 
 
 def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]:
@@ -237,8 +237,11 @@ def _set_head(network: Network, encoder: dict[str, Any]) -> None:
     pool = options.global_pool or hints.get("global_pool")
     if not pool:
         pool = "avg" if fc_norm or not encoder["class_token"] else "token"
-        if classes and pool == "token" and not network.format.global_pool and options.num_classes in (None, classes):
-            network.guess("nothing says what its head reads; assuming the class token; global_pool sets it")
+        if classes and not network.format.global_pool and options.num_classes in (None, classes):
+            if pool == "token":
+                network.guess("nothing says what its head reads; assuming the class token; global_pool sets it")
+            elif encoder["class_token"]:
+                network.note("its fc_norm suggests that its head reads the mean of the patches; global_pool sets it")
     encoder["global_pool"] = pool
 
     # the norm, which may change sides

@@ -90,7 +90,7 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
     # a path takes precedence over the model of the same name
     if isinstance(checkpoint, str) and name in shipped_models() and place != shipped_models()[name]:
         note = f"this is {name} on disk, not the shipped model of that name"
-        return replace(source, notes=(note,))
+        return replace(source, notes=(*source.notes, note))
     return source
 
 

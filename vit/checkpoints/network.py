@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vit.checkpoints.formats import FORMATS, Format, Hints, other_file, refusal
 from vit.checkpoints.formats.format import only_given
-from vit.checkpoints.names import NOTES, Shape, map_in
+from vit.checkpoints.names import NOTES, KeyRule, Shape, map_in
 from vit.checkpoints.origin import Report, size_text
 from vit.checkpoints.reading import Source, shorten, weight_problem
 from vit.config import DecoderConfig, ViTConfig
@@ -150,7 +150,9 @@ def recognise(source: Source, options: LoadOptions) -> Network:
 
     # tensors without a rule: dropped for a reason, or unexpected
     shapes = {key.removeprefix(prefix): tuple(t.shape) for key, t in tensors.items() if key.startswith(prefix)}
-    maps, unknown = map_in(format.rules, shapes)
+    within_head = sorted(key.rpartition(".")[2] for key in shapes if re.match(r"head\.\d+\.", key))
+    alone = (KeyRule("head.@", ("head.*.@",)),) if within_head == ["bias", "weight"] else ()  # beside dropout
+    maps, unknown = map_in((*format.rules, *alone), shapes)
     outside = [prefix + key for key in unknown] + [key for key in tensors if not key.startswith(prefix)]
     for name in outside:
         why = format.reason(name.removeprefix(prefix)) if name.startswith(prefix) else ""

@@ -38,6 +38,8 @@ HARMLESS: list[Any] = [
 ]  # fmt: skip
 CONFIG_HASH = "config_sha256"
 """The key in config.json for the hash of all its other keys."""
+OF_THESE_WEIGHTS = ("format", CONFIG_HASH, "sha256", "content_hash", "figures")
+"""The keys in config.json that transformers carries along when it saves other weights."""
 PLAIN = str | int | float | None
 OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
 """The beginning of torch's files before its version 1.6, which were several pickles."""
@@ -100,6 +102,10 @@ def read_checkpoint(path: str | Path) -> Source:
         main, folder = _locate(path)
         config = _read_json(folder / "config.json") if folder else {}
         preprocessor = _read_json(folder / "preprocessor_config.json") if folder else {}
+        notes: tuple[str, ...] = ()
+        if "transformers_version" in config and not config.keys().isdisjoint((CONFIG_HASH, "sha256")):
+            config = {key: value for key, value in config.items() if key not in OF_THESE_WEIGHTS}
+            notes = ("transformers has saved it again: the SHA-256 and figures in config.json are of other weights",)
         if CONFIG_HASH in config and config[CONFIG_HASH] != config_hash(config):
             ways = f"if it was edited on purpose, remove {CONFIG_HASH} from it"
             raise CheckpointError(f"{path}: config.json is damaged: its SHA-256 is not the one in it; {ways}")
@@ -122,7 +128,8 @@ def read_checkpoint(path: str | Path) -> Source:
             other |= values
     except OSError as error:
         raise CheckpointError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
-    return Source(path, tensors, other, config, preprocessor, files=tuple(parts), verified="sha256" in config)
+    checked = "sha256" in config
+    return Source(path, tensors, other, config, preprocessor, files=tuple(parts), verified=checked, notes=notes)
 
 
 def _locate(path: Path) -> tuple[Path, Path | None]:

@@ -130,15 +130,19 @@ def list_data(options: EmbedOptions, image_size: tuple[int, int]) -> Listed:
     import torch
 
     from vit.data import load_data
+    from vit.data.images import evenly_spaced
 
-    data = load_data(DataConfig(source=options.data, root=options.root, limit=options.limit), image_size)  # type: ignore[arg-type]
-    splits = ["train"] * len(data.train) + ["test"] * len(data.test)
-    labels = torch.cat([data.train.labels, data.test.labels]).tolist()
-    names = [f"{name}/{i:05d}" for name, part in (("train", data.train), ("test", data.test)) for i in range(len(part))]
+    drawn = options.limit if options.data == "scenes" else 0  # its first ones; of a file, all have to be numbered
+    data = load_data(DataConfig(source=options.data, root=options.root, limit=drawn), image_size)  # type: ignore[arg-type]
+    parts = {"train": data.train, "test": data.test}
+    kept = {name: evenly_spaced(len(part), options.limit) for name, part in parts.items()}
+    names = [f"{name}/{i:05d}" for name in parts for i in kept[name].tolist()]
+    splits = [name for name in parts for _ in kept[name]]
+    labels = torch.cat([part.labels[kept[name]] for name, part in parts.items()]).tolist()
 
     def read(some: slice) -> Tensor:
-        start, stop = (max(0, place - len(data.train)) for place in (some.start, some.stop))
-        return torch.cat([data.train.images[some], data.test.images[start:stop]])
+        start, stop = (max(0, place - len(kept["train"])) for place in (some.start, some.stop))
+        return torch.cat([data.train.images[kept["train"][some]], data.test.images[kept["test"][start:stop]]])
 
     return Listed(names, splits, labels, data.train.class_names, read)
 

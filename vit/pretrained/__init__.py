@@ -119,7 +119,12 @@ class Pretrained:
 
         name = str(checkpoint)
         on_the_hub = re.fullmatch(r"(?!timm/|hf/)[\w-][\w.-]*/[\w.-]+(@[^@\s]+)?", name) and not os.path.lexists(name)
-        model = load_model(f"hf/{name}" if on_the_hub else checkpoint, **{"part": cls.part} | options)
+        try:
+            model = load_model(f"hf/{name}" if on_the_hub else checkpoint, **{"part": cls.part} | options)
+        except CheckpointError as error:
+            if not on_the_hub:
+                raise
+            raise CheckpointError(f"{error}; and there is no file or folder {name}") from error
         if not isinstance(model, cls):
             raise CheckpointError(f"{name} holds a {type(model).__name__}, no {cls.__name__}")
         return model

@@ -98,6 +98,8 @@ DECODER_SETTINGS = {
     "depth": "decoder_num_hidden_layers",
     "num_heads": "decoder_num_attention_heads",
 }
+USUAL = {"vit_mae": ("bicubic", 1.0), "deit": ("bicubic", 0.875), "vit_msn": ("bilinear", 1.0)}
+"""Families whose published models use ImageNet's mean -> how they resize images, and the share that they keep."""
 FILTERS = {kind.value: kind.name.lower() for kind in Resampling}
 
 
@@ -123,9 +125,9 @@ def huggingface_hints(source: Source) -> Hints:
 
     # how the input is prepared
     mean, std = (processor.get(key) for key in ("image_mean", "image_std"))
-    usual = None
-    if not processor and config.get("model_type") == "vit_mae":  # an encoder like ViT's, with other pictures
-        mean, std, usual = *IMAGENET, "bicubic"
+    usual, share = None, 1.0 if processor else None
+    if not processor and config.get("model_type") in USUAL:  # an encoder like ViT's, with other pictures
+        (mean, std), (usual, share) = IMAGENET, USUAL[config["model_type"]]
     if processor.get("do_normalize") is False:
         channels = encoder["channels"] if type(encoder["channels"]) is int else 3
         mean, std = [0.0] * channels, [1.0] * channels
@@ -143,7 +145,7 @@ def huggingface_hints(source: Source) -> Hints:
         interpolation=FILTERS.get(resample, f"filter {resample}") if resample is not None else usual,
         class_names=tuple(names),
         notes=tuple(notes),
-        crop_share=kept / larger if 0 < kept < larger else None if not processor else 1.0,
+        crop_share=kept / larger if 0 < kept < larger else share,
     )
 
 
@@ -187,6 +189,7 @@ VIT = Format(
     mean=HALVES[0],
     std=HALVES[1],
     interpolation="bilinear",
+    other_inputs="as Google's ViT does, but DINO's and DeiT's use ImageNet's",
 )
 DINOV2 = Format(
     name="Hugging Face Dinov2",
@@ -255,6 +258,7 @@ def _vit_mae(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
     out.rename((*within(VIT_ENCODER, "", "vit."), *DECODER))
     assert model.decoder is not None
     decoder = model.decoder.config.blocks(model.encoder.config)
+    out.require_alike(decoder)
     return {
         "model_type": "vit_mae",
         "architectures": ["ViTMAEForPreTraining"],

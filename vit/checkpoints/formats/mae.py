@@ -52,7 +52,7 @@ PRETRAINING = Format(
 FINE_TUNED = Format(
     name="facebookresearch/mae, fine-tuned",
     anchor=ANCHOR,
-    marks=(r"args\.(finetune|layer_decay|cls_token|num_heads)",),  # num_heads: from `to_mae` without a decoder
+    marks=(r"args\.(blr|num_heads)",),  # timm's and DeiT's code has no blr; num_heads: from `to_mae` without a decoder
     rules=(*ENCODER, *LINEAR_PROBE),
     dropped=(BATCHES,),
     hints=fine_tuned_hints,
@@ -69,8 +69,11 @@ def to_mae(model: Model, origin: Origin) -> Outgoing:
     if settings.num_classes and settings.fc_norm != (settings.global_pool == "avg"):
         pooling = f"global_pool {settings.global_pool} {'with' if settings.fc_norm else 'without'} fc_norm"
         raise out.error(f"has no classifier of {pooling}, as this model is")
-    if model.decoder is not None and not model.decoder.config.blocks(settings).qkv_bias:
-        raise out.error("gives the decoder's q, k and v a bias, this model has none")
+    if model.decoder is not None:
+        decoder = model.decoder.config.blocks(settings)
+        if not decoder.qkv_bias:
+            raise out.error("gives the decoder's q, k and v a bias, this model has none")
+        out.require_alike(decoder)
     out.compare_eps(TIMM_EPS)
     out.rename((*ENCODER, *DECODER))
     out.config = {"num_heads": settings.num_heads, "input_size": list(settings.image_size)}

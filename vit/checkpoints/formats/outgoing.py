@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from vit.checkpoints.names import KeyRule, map_out
+from vit.config import ViTConfig
 from vit.load_options import CheckpointError
 from vit.mae import Model
 
@@ -51,6 +52,13 @@ class Outgoing:
         if height != width or p != q:
             has = f"this model has {height} x {width} pixels in patches of {p} x {q}"
             raise self.error(f"computes square images of square patches, {has}")
+
+    def require_alike(self, decoder: ViTConfig) -> None:
+        """Refuse an autoencoder whose decoder's blocks are of another kind than the encoder's."""
+        for key in ("qkv", "qkv_bias", "qk_norm", "mlp", "norm_eps"):
+            kinds = [getattr(settings, key) for settings in (self.model.encoder.config, decoder)]
+            if kinds[0] != kinds[1]:
+                raise self.error(f"computes one {key} in encoder and decoder, this model {kinds[0]} and {kinds[1]}")
 
     def compare_eps(self, eps: float) -> None:
         """Note if this model's eps differs from the fixed one of the format's norms."""

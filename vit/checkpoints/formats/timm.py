@@ -35,12 +35,13 @@ ANCHOR = r"patch_embed\.proj\.weight"
 
 
 def timm_hints(source: Source) -> Hints:
-    """Read timm's config.json or a model in memory, if there is one: see `timm_models.hints`."""
-    if source.module is None and "architecture" not in source.config:
+    """Read timm's config.json, a model in memory, or the options of timm's train.py, whichever there is: see `timm_models`."""
+    described, trained = source.module is not None or "architecture" in source.config, "args.crop_pct" in source.other
+    if not described and not trained:
         return Hints()
     from vit.checkpoints.formats import timm_models  # with timm, which takes seconds to import
 
-    return timm_models.hints(source)
+    return timm_models.hints(source) if described else timm_models.training_hints(source)
 
 
 TIMM = Format(
@@ -49,7 +50,7 @@ TIMM = Format(
     rules=(*ENCODER, *DEIT_III, *LINEAR_PROBE),
     dropped=(
         BATCHES,
-        (r"head\.\d+\..*", "a projection head of the training (MoCo v3)"),
+        (r"head\.\d+\..*", "a head of several layers, as MoCo v3's projection; this encoder has one"),
     ),
     hints=timm_hints,
     other_inputs="as DeiT, DINO and MAE do, but timm's own ViTs use 0.5, 0.5 and crop_share 0.9",
@@ -87,7 +88,8 @@ def timm_config(
     hidden = round(width * settings.mlp_ratio) * (2 if gated else 1)
     ratio = hidden / width
     model_args["mlp_ratio"] = ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
-    model_args["init_values"] = settings.layer_scale or 0  # None would keep the architecture's own
+    # None would keep the architecture's own; 0 means none, but ours may begin at 0
+    model_args["init_values"] = 0 if settings.layer_scale is None else settings.layer_scale or 1e-5
     return {
         # any of timm's names of the kind will do, since model_args states everything that could differ
         "architecture": "vit_giant_patch14_dinov2" if gated else "vit_base_patch16_224",

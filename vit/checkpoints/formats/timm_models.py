@@ -14,6 +14,7 @@ from typing import Any
 import timm
 import torch
 from huggingface_hub import constants
+from timm.data import resolve_data_config
 from timm.layers import GluMlp, Mlp
 from timm.models import model_entrypoint
 from timm.models.vision_transformer import Attention, Block, VisionTransformer
@@ -45,6 +46,7 @@ def hints(source: Source) -> Hints:
     # the arguments; only settings of the architecture reach timm
     arguments: dict[str, Any] = config.get("model_args") or {}
     arguments = {key: config[key] for key in ("num_classes", "global_pool") if key in config} | arguments
+    arguments.pop("pretrained_strict", None)  # of our autoencoders, saved again by transformers
     if unknown := sorted(arguments.keys() - ARGUMENTS):
         what = f"model_args of config.json has {shorten(unknown[0])}, which is not a setting of the architecture"
         raise source.error(what)
@@ -60,6 +62,24 @@ def hints(source: Source) -> Hints:
     settings = config.get("pretrained_cfg") or config  # older folders on its hub have no such level
     names = config.get("label_names") or settings.get("label_names")
     return _hints_of_model(model, {**settings, "label_names": names}, name)
+
+
+def training_hints(source: Source) -> Hints:
+    """Read the options that timm's train.py saves, `args`, and the input of the architecture they name, as that code does."""
+    args = {key.removeprefix("args."): value for key, value in source.other.items() if key.startswith("args.")}
+    chosen = {key: args.get(key) for key in ("mean", "std", "interpolation", "crop_pct", "in_chans")}
+    try:
+        usual = timm.get_pretrained_cfg(str(args.get("model")))
+        used = resolve_data_config(chosen, usual.to_dict()) if usual else {}
+    except (RuntimeError, AssertionError):  # a tag of another version; other channels than the images have
+        used = {}
+    return Hints(
+        {"global_pool": args["gp"]} if args.get("gp") in ("token", "avg") else {},
+        mean=used.get("mean"),
+        std=used.get("std"),
+        interpolation=used.get("interpolation"),
+        crop_share=used.get("crop_pct"),
+    )
 
 
 def _require_plain(name: str, where: str) -> None:
@@ -100,7 +120,8 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
     require(not isinstance(model.norm, nn.Identity) or not isinstance(model.fc_norm, nn.Identity), "no norm at its end")
     require(plain_norms, f"other norms ({type(block.norm1).__name__})")
 
-    # the rest, under our names
+    # the rest, under our names; of a head that was replaced, what it is now
+    heads = [part.out_features for part in model.head.modules() if isinstance(part, nn.Linear)]
     encoder = {
         "image_size": tuple(embed.img_size),
         "patch_size": tuple(embed.patch_size),
@@ -118,7 +139,7 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
         "no_embed_class": model.no_embed_class or None,
         "global_pool": model.global_pool or None,
         "norm_eps": block.norm1.eps,
-        "num_classes": model.num_classes,
+        "num_classes": heads[-1] if heads else 0,
     }
     labels = settings.get("label_names") or ()
     if isinstance(labels, dict):  # keyed by numbers, or by WordNet's codes in the order of the classes
