@@ -4,6 +4,9 @@
 # docker run --rm -v "$PWD:/work" --gpus all --shm-size 2g vit train --config gpu_cifar10_tiny_p2
 FROM python:3.12-slim
 
+# torch.compile, which long runs on a GPU use, compiles C
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+
 # torch's wheels bring CUDA with them, so both kinds begin with the same image
 ARG TORCH=cpu
 RUN pip install --no-cache-dir torch torchvision --index-url https://download.pytorch.org/whl/${TORCH}

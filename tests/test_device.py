@@ -14,9 +14,11 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Pretend to be a machine with these devices."""
+    """Pretend to be a machine with these devices, and what torch.compile needs; `lacks`: without this module or compiler."""
 
-    def pretend(*devices: str) -> None:
+    def pretend(*devices: str, lacks: str = "") -> None:
+        monkeypatch.setattr(vit.device, "find_spec", lambda name: None if name == lacks else "there")
+        monkeypatch.setattr(vit.device.shutil, "which", lambda name: None if lacks == "a compiler" else name)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in devices)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in devices)
 
@@ -94,3 +96,11 @@ def test_threads_are_as_asked_for(threads):
 def test_compiled_when_asked_for_or_for_long_runs_on_a_gpu(machine, device, steps, choice, compiled):
     machine("cuda")
     assert choose_compute(RunConfig(device=device, compile=choice), "fp32", steps).compile == compiled
+
+
+@pytest.mark.parametrize(("device", "lacks"), [("cuda", "triton"), ("cuda", "a compiler"), ("cpu", "a compiler")])
+def test_compiling_without_what_it_needs_is_left_out_or_refused(machine, device, lacks):
+    machine("cuda", lacks=lacks)
+    assert not choose_compute(RunConfig(device=device), "fp32", 10**6).compile
+    with pytest.raises(ConfigError, match=rf"^run\.compile: 'on' needs {lacks}[^\n]*off$"):
+        choose_compute(RunConfig(device=device, compile="on"), "fp32")

@@ -11,7 +11,7 @@ import yaml
 
 from vit.cli.options import read_options
 from vit.cli.study import study_settings
-from vit.settings import parse_train_command, take_options
+from vit.settings import parse_train_command, split_settings
 from vit.studies import STUDIES
 
 ROOT = Path(__file__).parents[1]
@@ -126,9 +126,10 @@ def test_every_command_that_is_told_is_one_that_its_program_takes(words, monkeyp
     _, name, *argv = words
     module = import_module(f"vit.cli.{name}")
     if name == "study":
-        _, rest = take_options(argv[1:], "--out")
-        for study in STUDIES if argv[0] in ("all", "NAME") else argv[:1]:
-            study_settings(study, "--quick" in rest, [word for word in rest if word != "--quick"])
+        settings, (asked, *rest) = split_settings(argv)
+        for study in STUDIES if asked in ("all", "NAME") else [asked]:
+            (options,) = read_options("vit study", [study, *rest], *module.OPTIONS)
+            study_settings(study, options.quick, settings)
     elif name == "data":
         module.parse(argv)
     else:
@@ -258,7 +259,7 @@ def test_an_answer_is_short_and_begins_with_the_sentence_to_remember_as_readme_a
     assert f"- [{question}](docs/questions/{name}/answer.md)\n  {sentence}\n" in README
     assert f"## [{question}]({name}/answer.md)\n\n{sentence}\n" in QUESTIONS
     assert len(numbers(sentence)) <= 1
-    (row,) = [part for part in QUESTIONS.split("\n## ") if f"\n    vit study {name}\n" in part]
+    (row,) = [part for part in QUESTIONS.split("\n## ") if f"\n    vit study {name} --out studies\n" in part]
     assert (folder / re.search(rf"!\[.*\]\({name}/([^)]+)\)", row)[1]).is_file()
     assert row.startswith(f"[{question}]")
     assert not figures_that_are_missing(row, page)

@@ -54,6 +54,7 @@ def test_the_image_has_the_command_and_what_it_is_built_from():
     assert entry in PROJECT["scripts"]
     (base,) = re.findall(r"^FROM python:3\.(\d+)-slim$", DOCKERFILE, re.MULTILINE)
     assert int(base) >= int(PROJECT["requires-python"].removeprefix(">=3."))
+    assert re.search(r"apt-get install .*\bg\+\+", DOCKERFILE)  # for torch.compile
 
 
 @pytest.mark.parametrize("file", ["Dockerfile", "docs/install.md"])

@@ -195,7 +195,7 @@ def test_one_changed_bit_of_a_finished_run_is_found(tmp_path):
             read_run(tmp_path)
 
 
-@pytest.mark.parametrize("line", [b'{"step": 2', b'{"step": \xff}'])
+@pytest.mark.parametrize("line", [b'{"step": 2', b'{"step": \xff}', b"null"])
 def test_damaged_line_of_metrics_is_named(tmp_path, line):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + line + b"\n")

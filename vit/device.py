@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import sysconfig
 import timeit
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -62,7 +65,7 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
     Args:
         config: device, threads and compile are read.
         precision: "auto", "bf16" or "fp32".
-        steps: steps to make; `compile: auto` compiles long runs.
+        steps: steps to make; `compile: auto` compiles long runs, where it can.
 
     Raises:
         ConfigError: this machine does not have what was requested.
@@ -86,8 +89,23 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
         raise ConfigError(
             f"train.precision: 'bf16' cannot be used; {device_name(device)} does not compute it: use fp32"
         )
-    pays = device.type == "cuda" and steps >= COMPILE_FROM_STEPS
+    lacking = missing_for_compile(device)
+    if config.compile == "on" and lacking:
+        raise ConfigError(f"run.compile: 'on' needs {lacking}; install it, or set run.compile off")
+    pays = device.type == "cuda" and steps >= COMPILE_FROM_STEPS and not lacking
     return Compute(device, precision, config.compile == "on" or (config.compile == "auto" and pays))
+
+
+def missing_for_compile(device: torch.device) -> str:
+    """Return what torch.compile needs and this machine lacks; "" if nothing. It would fail at the first step only."""
+    cuda = device.type == "cuda"
+    if cuda and find_spec("triton") is None:
+        return "triton"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "Python's headers (python3-dev)"
+    usual = "gcc" if cuda else {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+    names = (os.environ.get("CC" if cuda else "CXX", usual), *(["clang"] if cuda else []))
+    return "" if any(map(shutil.which, names)) else f"a compiler ({usual})"
 
 
 def cache_on_device(images: Tensor, device: torch.device) -> Tensor:

@@ -34,6 +34,8 @@ def exit_code_of(program: str, work: Callable[[], int]) -> int:
     except UserError as error:
         print(f"{program}: error: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # the reader of the output has gone, as head does: end quietly, as other programs do
+        return 141  # what a shell reports of SIGPIPE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(f"{program}: error: {one_line(f'{where}{error.strerror or error}')}", file=sys.stderr)

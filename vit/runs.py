@@ -174,15 +174,18 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl, none if there is no file. A last line cut short by a kill is left out.
 
     Raises:
-        RunError: another line is not JSON.
+        RunError: another line is not JSON, or has no keys.
     """
     if not path.exists():
         return []
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines[:-1]]  # anything after the last newline was cut short
+        found = [json.loads(line) for line in lines[:-1]]  # anything after the last newline was cut short
+        if not all(isinstance(line, dict) for line in found):
+            raise ValueError("a line has no keys and values")
+        return found
     except ValueError as error:  # also raised for text that is not UTF-8
-        raise RunError(f"{path} is damaged: {error}; remove the line that is not JSON") from error
+        raise RunError(f"{path} is damaged: {error}; remove that line") from error
 
 
 @dataclass(frozen=True)

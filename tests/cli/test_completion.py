@@ -25,7 +25,7 @@ def offered(tmp_path_factory):
     def offered(*words):
         done = subprocess.run(["bash", "vit.bash", *words], cwd=place, capture_output=True, text=True, check=True)
         registered, *found = done.stdout.split("\n")
-        assert registered == "complete -o bashdefault -F _shtab_vit vit"
+        assert registered == "complete -o bashdefault -o default -F _shtab_vit vit"  # default: files too
         assert done.stderr == ""
         return [word for word in found if word]
 

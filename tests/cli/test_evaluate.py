@@ -152,6 +152,7 @@ def test_every_layer_and_few_labels(place, measured):
         results = measured("mae", *options)
         found = results["knn"]  # neighbours are of the last layer all the same
         assert found["bank"] == len(train.labels[used])
+        assert found["k"] == min(20, found["bank"])
         assert found["accuracy"] == knn_accuracy(bank[used], train.labels[used], queries, test.labels)
         if found := results.get("linear"):
             assert (found["labels"], found["held_out"]) == (36, 18)  # half of the labels at most choose

@@ -86,6 +86,15 @@ def test_the_page_of_a_masked_model_with_registers(masked, weights_of, vit, tmp_
             assert torch.equal(codes[start : start + 3 * 12 * 16], expected.permute(1, 2, 0).flatten()), key
 
 
+def test_a_file_that_cannot_be_read_is_left_out_on_request(vit, tmp_path):
+    files = ["one.png", "mae/config.json"]
+    code, _, error = vit(
+        "explore", "encoder", *files, "--on-bad-image", "skip", "--numbers", "--out", tmp_path / "p.html"
+    )
+    assert code == 0, error
+    assert len(np.load(tmp_path / "p.npz")["images"]) == 1
+
+
 def test_the_page_of_a_masked_model_and_of_a_run(vit, tmp_path):
     argv = ["explore", "run", "one.png", "--mask", 0.5, "--snapshots", "--layers", "0,-1", "--numbers"]
     code, _, error = vit(*argv, "--out", tmp_path / "page.html")

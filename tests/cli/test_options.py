@@ -10,6 +10,7 @@ import pytest
 
 from vit.cli import main
 from vit.cli.options import POSITIONAL, ShownImages, read_options
+from vit.cli.study import StudyOptions
 from vit.config import ConfigError, Probability, Section
 from vit.load_options import LoadOptions
 from vit.settings import split_settings
@@ -63,6 +64,14 @@ def test_each_way_to_write_a_value(line, values):
     draw, shown, load = read(f"RUN --out look {line}")
     assert (draw.checkpoint, draw.out) == ("RUN", Path("look"))
     assert {name: (vars(draw) | vars(shown) | vars(load))[name] for name in values} == values
+
+
+def test_a_home_that_the_shell_leaves_as_it_is_becomes_the_users(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    draw, shown, _ = read("RUN --out=~/look --data scenes --root=~/data --query=~")
+    assert (draw.out, shown.root, draw.query) == (Path("/home/me/look"), Path("/home/me/data"), "~")
+    (study,) = read_options("vit study", ["one-hot", "--out=~/nobody"], StudyOptions)
+    assert study.out == "/home/me/nobody"
 
 
 @pytest.mark.parametrize(

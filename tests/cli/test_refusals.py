@@ -109,6 +109,7 @@ REFUSED = {
         ("mae one.png", "mae has no classification head; use a classifier such as vit-tiny-p4-cifar10-finetuned, or"),
         ("encoder", "images: name image files, or folders of images"),
         ("encoder none.png", "images: 'none.png' is neither a file nor a folder"),
+        ("encoder one.png --device mps", "error: --device: 'mps' cannot be used; torch finds cpu"),
         ("encoder run/snapshots", "run/snapshots: no images; searched it and its subfolders for .jpg"),
         ("encoder mae/config.json", "mae/config.json: its content is not an image"),
         ("none one.png", "no checkpoint at none"),

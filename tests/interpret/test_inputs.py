@@ -9,6 +9,7 @@ from tiny import NORMALIZE
 
 from vit.checkpoints import load_model, save_model
 from vit.config import ViTConfig
+from vit.data.images import UnreadableImage
 from vit.encoder import VisionTransformer
 from vit.interpret import ModelWithImages, with_data
 from vit.interpret.inputs import short_name
@@ -58,6 +59,17 @@ def test_of_a_folder_without_test_images_all_can_be_shown(split, count, tmp_path
     subject = with_data(saved(tmp_path / "model", 8, 1), str(tmp_path / "holiday"), "data", 9)
     assert subject.names == [str(number) for number in range(count)]
     assert subject.caption.endswith("holiday, images")
+
+
+def test_an_image_that_cannot_be_read_is_left_out_on_request(tmp_path):
+    for number in range(3):
+        Image.new("RGB", (8, 8), (number, 9, 9)).save(tmp_path / f"{number}.png")
+    (tmp_path / "1.png").write_text("no image")
+    model = saved(tmp_path / "model", 8, 1)
+    with pytest.raises(UnreadableImage, match=r"1\.png"):
+        next(with_data(model, str(tmp_path), "data", 3).batches())
+    subject = with_data(model, str(tmp_path), "data", 3, on_bad_image="skip")
+    assert (subject.names, len(subject.pixels)) == (["0", "2"], 2)
 
 
 def test_a_data_set_of_hugging_face(tmp_path, monkeypatch):

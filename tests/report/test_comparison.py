@@ -371,3 +371,7 @@ def test_losses_of_different_targets_stand_apart(tmp_path, monkeypatch):
     assert [row["loss"] for row in compared(one, changed(masked, "config.yaml", **{"mask.ratio": 0.75}))]
     panels = drawn_figure(monkeypatch, one, plain).axes
     assert [axes.get_title(loc="left") for axes in panels] == [f"loss: {names[name]}" for name in ("one", "plain")]
+    # patches of another size are other targets
+    rows = compared(one, changed(masked, "config.yaml", **{"mask.ratio": 0.75, "model.patch_size": [8, 4]}))
+    assert [row[f"loss, {names['one']}, patch 4 of 32"] for row in rows] == ["0.6000", ""]
+    assert [row[f"loss, {names['one']}, patch [8, 4] of 32"] for row in rows] == ["", "0.4000"]

@@ -375,6 +375,11 @@ def test_what_to_do_next_depends_on_what_came_out(copied, classifier, half, tmp_
 @pytest.mark.usefixtures("_no_quickstart")
 def test_steps_after_it_train_on_the_same_images_from_its_weights(copied):
     record = read_run(scored(copied, 0.4))
+    record.sections["data"] |= {"subset_seed": 3, "on_bad_image": "skip"}
+    taught, _ = (parse_train_command(shlex.split(line)[2:]).config for _, line in next_steps(record)[1:])
+    assert (taught.data.subset_seed, taught.data.on_bad_image) == (3, "skip")
+    assert all(" --on-bad-image skip " in line for _, line in commands_of(record) if " --data " in line)
+    record = read_run(copied)
     taught, longer = (parse_train_command(shlex.split(line)[2:]).config for _, line in next_steps(record)[1:])
     assert (taught.train.objective, taught.model.init) == ("classify", str(copied))
     assert (taught.data.source, taught.data.root, taught.data.name) == ("folder", "my images", "Noise")

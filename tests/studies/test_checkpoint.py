@@ -22,7 +22,7 @@ from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.studies import OF_TRAININGS, STUDIES, StudyConfig, attention_or_cause, results
 from vit.studies.analysis.correlation import association
-from vit.studies.experiment import Experiment
+from vit.studies.experiment import Experiment, without_queries
 from vit.studies.results import StudyError, run_study
 
 SMALLER = {
@@ -191,6 +191,20 @@ def test_without_a_decoder_nothing_is_filled_in(experiment, classifier, smaller,
 def test_but_an_encoder_can_be_looked_at(experiment, classifier, smaller, tmp_path):
     run_study("embedding-or-not", looking_at(experiment, classifier), tmp_path, "")
     assert (tmp_path / "embedding-or-not" / "tables.md").exists()
+
+
+def test_under_uniform_attention_angles_are_unknown_and_logits_compare_nothing(experiment, tmp_path):
+    model = build_autoencoder(ViTConfig(**SMALL | {"image_size": (32, 32)}), DecoderConfig(8, 1, 2), norm_pix_loss=True)
+    without_queries(model)
+    uniform = looking_at(experiment, saved(tmp_path / "uniform", model))
+    run_study("embedding-or-not", uniform, tmp_path, "")
+    values = {
+        key[1]: row[2] for key, row in rows(tmp_path / "embedding-or-not").items() if key[0].startswith("Mean angle")
+    }
+    assert values["W_Q"] == [None]
+    assert 0 < values["W_K"][0] < 90
+    with pytest.raises(StudyError, match=r"^is-it-similarity: in layer 0, W_Q or W_K [^\n]* compare nothing; [^\n]*$"):
+        run_study("is-it-similarity", uniform, tmp_path, "")
 
 
 @pytest.mark.parametrize("settings", [{"qkv": "identity"}, {"qkv_bias": False}])

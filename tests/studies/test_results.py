@@ -1,6 +1,7 @@
 """How measures and tables are written; studies, run: what stands in their place is not lost."""
 
 import json
+import math
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -11,6 +12,8 @@ import torch
 from matplotlib.figure import Figure
 from tiny import changed
 
+from vit.atomic import write_text
+from vit.cli import main
 from vit.studies import STUDIES, StudyConfig, results
 from vit.studies.results import Results, StudyError, Table, run_study, seeds
 
@@ -59,6 +62,7 @@ def test_markdown_cells_stay_cells():
     assert lines[0] == "**T**"
     assert lines[2:] == ["| arm | loss |", "| --- | --- |", r"| a\|b | 0.550 ± 0.071 |", "| plain | 3 |"]
     assert table.as_plain()["rows"] == [["a|b", [0.5, 0.6]], ["plain", 3]]
+    assert Table("T", ("loss",), [(seeds([math.nan, 1.0]),)]).as_plain()["rows"] == [[[None, 1.0]]]
 
 
 # --- vit study
@@ -70,6 +74,7 @@ def quick(monkeypatch):
 
     def study(experiment):
         experiment.data()
+        experiment.models()
         values = [0.5 + seed for seed in experiment.study.seeds]
         return Results([Table("T", ("loss",), [(seeds(values),)])], {"one": Figure(), "two": Figure()})
 
@@ -100,7 +105,20 @@ def test_a_study_is_a_page_its_pictures_and_its_numbers(experiment, tmp_path, qu
     assert found["seeds"] == [0, 1]
 
 
-def test_a_study_is_made_again_in_its_place_and_another_is_not(experiment, tmp_path, quick):
+def test_a_study_that_is_interrupted_as_it_draws_is_made_again(experiment, tmp_path, quick, monkeypatch):
+    def draw(figure, path):
+        write_text(path, "")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "save_figure", draw)
+        with pytest.raises(KeyboardInterrupt):
+            run_study("one-hot", experiment, tmp_path, "vit study one-hot")
+    run_study("one-hot", experiment, tmp_path, "vit study one-hot")
+    assert (tmp_path / "one-hot" / "tables.md").exists()
+
+
+def test_a_study_is_made_again_in_its_place_and_another_is_not(experiment, tmp_path, quick, monkeypatch):
     experiment = replace(experiment)  # without what other tests have loaded
     run_study("one-hot", experiment, tmp_path, "vit study one-hot")
     moved = replace(experiment.config, data=replace(experiment.config.data, root="elsewhere"))
@@ -108,6 +126,7 @@ def test_a_study_is_made_again_in_its_place_and_another_is_not(experiment, tmp_p
     assert "elsewhere" in (tmp_path / "one-hot" / "tables.md").read_text()
     other, images = replace(experiment), experiment.data()
     other.used |= {other.config.data: replace(images, train=images.train.subset(torch.arange(200)))}
+    monkeypatch.setattr(other, "models", lambda *_, **__: pytest.fail("trained"))
     with pytest.raises(StudyError, match=r"holds this study on other images .*; name another folder"):
         run_study("one-hot", other, tmp_path, "vit study one-hot")
     with pytest.raises(StudyError, match="holds a study with other settings; name another folder"):
@@ -149,3 +168,11 @@ def test_a_library_that_is_missing_is_named(experiment, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "find_spec", lambda name: None if name == "sklearn" else name)
     with pytest.raises(StudyError, match=r"sklearn cannot be imported; pip install -e '\.\[studies\]'"):
         run_study("one-hot", experiment, tmp_path, "vit study one-hot")
+
+
+def test_of_all_studies_each_records_the_command_that_repeats_it(tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(results, "run_study", lambda *given: commands.append(given[-1]) or "")
+    monkeypatch.chdir(tmp_path)
+    assert main(["study", "all", "--out", "all", "--quick", "--train.epochs", "2"]) == 0
+    assert commands == [f"vit study {name} --quick --train.epochs 2 --out all" for name in STUDIES]

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -141,12 +142,14 @@ def load_with_images(checkpoint: str, shown: ShownImages, load: LoadOptions) -> 
             raise ConfigError(f"{path}: not a file" if path else "'' is not an image file")
 
     from vit.checkpoints import load_trained
+    from vit.data.folder import readable
     from vit.interpret import with_data, with_files
 
     model = load_trained(checkpoint, load)
     if shown.data is None:
-        return with_files(model, shown.images)
-    return with_data(model, shown.data, str(shown.root), shown.count)
+        skip = shown.on_bad_image == "skip"
+        return with_files(model, [*compress(shown.images, readable(shown.images))] if skip else shown.images)
+    return with_data(model, shown.data, str(shown.root), shown.count, shown.on_bad_image)
 
 
 def snapshots_of(checkpoint: str) -> dict[str, Path]:

@@ -26,7 +26,8 @@ def print_completion(shell: str, commands: Mapping[str, str]) -> None:
         raise ConfigError(f"--print-completion: {shell!r} cannot be used; {' or '.join(SHELLS)}")
     if find_spec("shtab") is None:
         raise ConfigError("--print-completion needs shtab: pip install 'vit-patch-trainer[completion]'")
-    print(whole_parser(commands).get_completion_script(f"shtab-{shell}"))
+    script = whole_parser(commands).get_completion_script(f"shtab-{shell}")
+    print(script.replace("complete -o bashdefault", "complete -o bashdefault -o default"))  # else no files after words
 
 
 def whole_parser(commands: Mapping[str, str]) -> ArgumentParser:

@@ -44,11 +44,6 @@ class DataOptions(PrintsFigures, WritesFiles):
     quality: Annotated[int, Range("a whole number from 1 to 100", lambda n: 1 <= n <= 100)] | None = None
     """JPEG quality for --export, 1 to 100 (default: 75)"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.export is not None:  # the shell leaves the ~ of --export=~/copy
-            object.__setattr__(self, "export", self.export.expanduser())
-
     def check_output(self) -> None:
         """Refuse what cannot be written."""
         if self.export is None:

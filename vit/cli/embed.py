@@ -27,7 +27,7 @@ from vit.cli.options import (
     refuse_given,
 )
 from vit.cli.predict import naming_the_way_out
-from vit.config import BUILT_IN, ConfigError, DataConfig, NonNegative, RunConfig, named_data
+from vit.config import BUILT_IN, ConfigError, DataConfig, NonNegative, named_data
 from vit.errors import one_line
 from vit.load_options import LoadOptions
 from vit.progress import track
@@ -98,12 +98,11 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"--data: {options.data!r} is no folder of images; {way}")
 
     from vit.checkpoints import load_trained
-    from vit.device import choose_compute
     from vit.inference import embed
 
     model = load_trained(options.checkpoint, load)
     listed = (list_data if options.data in BUILT_IN else list_images)(options, model.origin.image_size)
-    model = model.to(choose_compute(RunConfig(device=options.device), "fp32").device)
+    model = model.to(options.compute().device)
 
     # The shapes per image; then a batch at a time, none of which is kept
     encoder = model.encoder

@@ -24,7 +24,7 @@ from vit.cli.options import (
     require_free,
     talk,
 )
-from vit.config import ConfigError, DataConfig, NonNegative, Positive, RunConfig, Share, named_data
+from vit.config import ConfigError, DataConfig, NonNegative, Positive, Share, named_data
 from vit.errors import UserError, one_line
 from vit.load_options import LoadOptions
 from vit.pretrained import located
@@ -122,13 +122,13 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
     from vit.checkpoints import load_trained
     from vit.checkpoints.native import content_hash
     from vit.data import load_data
-    from vit.device import choose_compute, device_name, versions
+    from vit.device import device_name, versions
     from vit.evaluate import EvaluationError, Options, evaluate, obstacles
 
     # Model and data
     model = load_trained(options.checkpoint, load)
     origin = model.origin
-    compute = choose_compute(RunConfig(device=options.device, threads=options.threads), "fp32")
+    compute = options.compute(options.threads)
     try:
         data = load_data(config, origin.image_size, prepared=origin.prepared)
     except UserError as error:  # in the names of this command's options

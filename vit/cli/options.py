@@ -11,14 +11,17 @@ from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from docstring_parser import parse_from_object  # jsonargparse's own, for the docstrings of attributes
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, DefaultHelpFormatter
 
-from vit.config import BUILT_IN, ConfigError, NonNegative, Positive, Probability, Section, ranges_of
+from vit.config import BUILT_IN, ConfigError, NonNegative, Positive, Probability, RunConfig, Section, ranges_of
 from vit.errors import did_you_mean, one_line
 from vit.settings import HELP, add_settings, in_words
+
+if TYPE_CHECKING:
+    from vit.device import Compute
 
 POSITIONAL = {"positional": True}
 """Metadata of a positional field; it may also be given as `--name`."""
@@ -247,6 +250,8 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
     for name, values in given.items():
         if Path in options[name].types and "" in values:
             raise ConfigError(f"{name}: '' cannot be used; name a file or a folder")
+        if Path in options[name].types or options[name].field.metadata == FOLDER:
+            values = [*map(os.path.expanduser, values)]  # the shell leaves the ~ of --out=~/page.html
         pair = any(get_origin(kind) is tuple for kind in options[name].types)
         values = [f"[{value}]" if pair and re.fullmatch(r"\d+(,\d+)+", value) else value for value in values]
         named += [f"{name}={values[0]}"] if values and not options[name].many else [name, *values]
@@ -290,8 +295,16 @@ class _HelpFormatter(DefaultHelpFormatter):
 # ---- Options of several commands ----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadsImages(Section):
+    """A command that reads images."""
+
+    on_bad_image: Literal["stop", "skip"] = "stop"
+    """unreadable images: stop and name the first, or leave them out and warn"""
+
+
 @dataclass(frozen=True)
-class ShownImages(Section):
+class ShownImages(ReadsImages):
     """What the model is shown."""
 
     images: list[str] = field(default_factory=list, metadata=POSITIONAL)
@@ -327,13 +340,20 @@ class ReadsCheckpoint(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunsModel(Section):
+class RunsModel(ReadsImages):
     """A command that runs a model on images."""
 
-    on_bad_image: Literal["stop", "skip"] = "stop"
-    """unreadable images: stop and name the first, or leave them out and warn"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """where to run"""
+
+    def compute(self, threads: int = 0) -> Compute:
+        """Return the device, in float32; an error names the options."""
+        from vit.device import choose_compute
+
+        try:
+            return choose_compute(RunConfig(device=self.device, threads=threads), "fp32")
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("run.", "--")) from error
 
 
 def _is_data(name: str) -> bool:

@@ -22,7 +22,7 @@ from vit.cli.options import (
     print_json,
     read_options,
 )
-from vit.config import ConfigError, Positive, RunConfig
+from vit.config import ConfigError, Positive
 from vit.errors import one_line
 from vit.load_options import LoadOptions
 from vit.progress import track
@@ -73,7 +73,6 @@ def run(argv: Sequence[str]) -> int:
 
     from vit.checkpoints import load_trained
     from vit.data.folder import list_files, readable
-    from vit.device import choose_compute
     from vit.inference import predict, require_head
 
     # The images, and a model that can name them
@@ -84,7 +83,7 @@ def run(argv: Sequence[str]) -> int:
         files = [*compress(files, readable(files))]
     model = load_trained(options.checkpoint, load)
     require_head(model)
-    model = model.to(choose_compute(RunConfig(device=options.device), "fp32").device)
+    model = model.to(options.compute().device)
 
     # The likeliest classes of each
     known, classes = model.origin.class_names, model.encoder.config.num_classes

@@ -21,7 +21,7 @@ from vit.openmp import limit_spinning
 def start(program: str, work: Callable[[], int]) -> int:
     """Do the work of a program, and return its exit code; see `exit_code_of`."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # into a file or a pipe too: people watch the progress
-        sys.stdout.reconfigure(line_buffering=True)
+        sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # as stderr: names may be any characters
     warnings.formatwarning = lambda message, *_, **__: f"{program}: warning: {one_line(_with_options(str(message)))}\n"
     limit_spinning()
     return exit_code_of(program, work)

@@ -74,7 +74,7 @@ def run(argv: Sequence[str]) -> int:
             print(f"left out, as they compare training runs and a checkpoint is only one: {', '.join(OF_TRAININGS)}")
         for study, (config, looked_at) in studies.items():
             print(f"{study}: {STUDIES[study]}", flush=True)
-            command = shlex.join(["vit", "study", *(study if word == name else word for word in argv)])
+            command = shlex.join(["vit", "study", study, *["--quick"] * quick, *settings, "--out", options.out])
             reading = run_study(study, Experiment(config, looked_at, out / "runs"), out, command)
             print(f"\n{reading}\n\nIn {out / study}: tables.md and its pictures, results.json\n")
     if options.json:

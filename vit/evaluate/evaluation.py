@@ -237,7 +237,7 @@ def _knn(train: Tensor, test: Tensor, bank: Tensor, data: Dataset, raw_pixels: b
     if raw_pixels:
         pixels = pixel_features(data.train.images, bank), pixel_features(data.test.images)
         figures["raw_pixel_accuracy"] = knn_accuracy(pixels[0], labels, pixels[1], truth)
-    return figures | {"k": K, "temperature": TEMPERATURE, "bank": len(bank), "queries": len(truth)}
+    return figures | {"k": min(K, len(bank)), "temperature": TEMPERATURE, "bank": len(bank), "queries": len(truth)}
 
 
 def _linear(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vit.config import OBJECTIVES
+from vit.config import OBJECTIVES, spelled
 from vit.errors import UserError, one_line
 from vit.figures import Panel, RunLine, compared_figure, save_figure
 from vit.figures.measures import SERIES
@@ -126,26 +126,29 @@ def compare_runs(runs: Sequence[FinishedRun]) -> list[dict[str, str]]:
             for column in [metric.short, BEST_LAYER] if metric is LINEAR else [metric.short]:
                 values = [run.figures[column] for run in alike if column in run.figures]
                 text = _mean(values, metric) if len(values) == len(alike) else ""
-                if metric is LOSS and len(targets) > 1:  # losses of different targets are not comparable
-                    row |= {f"{column}, {target}": text if target == _target(record) else "" for target in targets}
+                if metric is LOSS and len({*targets.values()}) > 1:
+                    own = targets.get(record.files.path)
+                    row |= {f"{column}, {target}": text if target == own else "" for target in targets.values()}
                 else:
                     row[column] = text
         rows.append(row)
     return [{name: row[name] for name in row if any(other[name] for other in rows)} for row in rows]
 
 
-def _target(record: RunRecord) -> str:
-    """Return the target of a pretraining's loss, "" for a classifier: losses of different targets are not comparable."""
-    settings = record.settings
-    if OBJECTIVES[settings["train.objective"]].labels:
-        return ""
-    pixels = "normalised pixels" if settings["reconstruct.norm_pix_loss"] else "plain pixels"
-    return f"{pixels}, {settings['mask.kind']} mask {settings['mask.ratio']:.0%}"
-
-
-def _targets(runs: Sequence[FinishedRun]) -> list[str]:
-    """Return the targets of all pretrainings, each once."""
-    return list(dict.fromkeys(target for run in runs if (target := _target(run.record))))
+def _targets(runs: Sequence[FinishedRun]) -> dict[Path, str]:
+    """Return the target of each pretraining's loss, by folder: losses of different targets are not comparable."""
+    found, sizes = {}, {}
+    for record in [run.record for run in runs]:
+        settings = record.settings
+        if OBJECTIVES[settings["train.objective"]].labels:
+            continue
+        pixels = "normalised pixels" if settings["reconstruct.norm_pix_loss"] else "plain pixels"
+        found[record.files.path] = f"{pixels}, {settings['mask.kind']} mask {settings['mask.ratio']:.0%}"
+        patch, image = (spelled(settings[f"model.{name}_size"]) for name in ("patch", "image"))
+        sizes[record.files.path] = f", patch {patch} of {image}"
+    if len({*sizes.values()}) > 1:  # else they are left out
+        return {path: target + sizes[path] for path, target in found.items()}
+    return found
 
 
 def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[str]:
@@ -179,7 +182,7 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path, hours: bool = False) -> N
 
     # The lines of each panel, by its title and whether it shows shares
     panels: dict[tuple[str, bool], list[RunLine]] = {(title, True): [] for title, _ in OVER_HOURS.values() if hours}
-    tested = []
+    tested, targets = [], _targets(runs)
     for series, alike in enumerate(groups):
         drawn: dict[tuple[str, bool], list[RunLine]] = {}
         for run in alike:
@@ -189,7 +192,7 @@ def draw_runs(runs: Sequence[FinishedRun], path: Path, hours: bool = False) -> N
                 found = f"{type(error).__name__}: {error}"
                 raise ComparisonError(f"{run.record.files.path} cannot be drawn: {found}") from error
             tested.append(on)
-            target = _target(run.record) if len(_targets(runs)) > 1 else ""
+            target = targets.get(run.record.files.path) if len({*targets.values()}) > 1 else ""
             for (name, share), line in lines.items():
                 panel = (f"loss: {target}" if target and not share else name, share)
                 drawn.setdefault(panel, []).append(replace(line, label=run.record.name))

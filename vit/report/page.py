@@ -282,7 +282,7 @@ def next_steps(record: RunRecord) -> list[tuple[str, str]]:
         return steps
     if record.samples and record.samples.class_names:
         tune = ["vit", "train", "--config", "finetune_cifar10_tiny_p4", "--model.init", run]
-        for key in ("source", "root", "name", "limit", "val_size"):
+        for key in ("source", "root", "name", "limit", "val_size", "subset_seed", "on_bad_image"):
             if (value := settings[f"data.{key}"]) != getattr(DataConfig(), key):
                 tune += [f"--data.{key}", str(value)]
         tune += ["--out", f"{run}-finetuned"]
@@ -311,14 +311,14 @@ def commands_of(record: RunRecord) -> list[tuple[str, str]]:
     film = ["--film"] if settings["run.snapshots"] > 1 else []
     same = {"--name": settings["data.name"], "--limit": settings["data.limit"], "--tuning": settings["data.val_size"]}
     same["--seeds"] = settings["data.subset_seed"] if settings["data.val_size"] else 0
-    same["--on-bad-image"] = "skip" if settings["data.on_bad_image"] == "skip" else ""
+    skip = ["--on-bad-image", "skip"] if settings["data.on_bad_image"] == "skip" else []
     of_the_same = [str(part) for option, value in same.items() if value for part in (option, value)]
     page, look = ["--count", "4", *hidden, "--out", f"{run}/explore.html"], ["--out", f"{run}/look", *film]
     lines = {
         "Train it again": again,
-        "Draw where it looks, from any layer, head or patch": ["vit", "attention", *shown, *look],
-        LOOK_AROUND: ["vit", "explore", *shown, *page],
-        "Measure its features": ["vit", "evaluate", *shown, *of_the_same, "--out", f"{run}/evaluation"],
+        "Draw where it looks, from any layer, head or patch": ["vit", "attention", *shown, *skip, *look],
+        LOOK_AROUND: ["vit", "explore", *shown, *skip, *page],
+        "Measure its features": ["vit", "evaluate", *shown, *of_the_same, *skip, "--out", f"{run}/evaluation"],
         "Update this page with later measurements": ["vit", "report", run],
     }
     return [(what, shlex.join(line)) for what, line in lines.items()]

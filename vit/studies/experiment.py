@@ -223,6 +223,7 @@ class Experiment:
         waited: seconds of training done now.
         checkpoint: the model to look at; None: train.
         left_out: what was asked for but needs other trainings than the checkpoint's.
+        measured_on: names of the images that results to be replaced are of, by content hash; others are refused.
     """
 
     config: Config
@@ -234,6 +235,7 @@ class Experiment:
     waited: float = field(default=0.0, init=False)
     checkpoint: Model | None = field(default=None, init=False)
     left_out: list[str] = field(default_factory=list, init=False)
+    measured_on: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.study.checkpoint:
@@ -263,6 +265,9 @@ class Experiment:
         config = config or self.config
         if config.data not in self.used:
             self.used[config.data] = load_data(config.data, config.model.image_size_2d)
+        if self.measured_on and self.used[config.data].content_hash not in self.measured_on:
+            on = ", ".join(self.measured_on.values())
+            raise StudyError(f"--out holds this study on other images ({on}); name another folder with --out")
         return self.used[config.data]
 
     def require_labels(self) -> Dataset:

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
-from vit.encoder import VisionTransformer
+from vit.encoder import Block, VisionTransformer
 from vit.evaluate.reconstruction import grid_distances
 from vit.figures.images import pairs_figure
 from vit.figures.measures import Panel, layers_figure, shares_figure
@@ -41,7 +41,7 @@ from vit.studies.analysis.logits import (
     variance_parts,
 )
 from vit.studies.experiment import Experiment, Trained, trained_and_random
-from vit.studies.results import Results, Seeds, Table, seeds
+from vit.studies.results import Results, Seeds, StudyError, Table, seeds
 
 LIKENESS = ("likeness of the tokens", "likeness of their pixels", "likeness of the tokens, nearness held constant")
 FORMS = ("symmetric", "positive, of the symmetric part", "symmetric, weighted", "positive, weighted")
@@ -54,6 +54,8 @@ BATCH = 32  # images at a time
 def study(experiment: Experiment) -> Results:
     """Return the measurements; the docstring of the module says how to read them."""
     models, images = experiment.models(), experiment.study.images
+    for one in models:
+        require_logits(one.model.encoder)
     found = {
         "forms": trained_and_random(models, lambda one, model: form_shares(model.encoder, covariance_root(one))),
         "liking": trained_and_random(models, lambda one, model: preferences(one, model.encoder, images)),
@@ -72,6 +74,17 @@ def study(experiment: Experiment) -> Results:
 
 
 # --- measures ---------------------------------------------------------------------------------------------------------------
+
+
+def require_logits(encoder: VisionTransformer) -> None:
+    """Refuse a model with a head whose logits are of no pair of patches, as under uniform attention."""
+    for number, block in enumerate(encoder.blocks):
+        assert isinstance(block, Block)
+        heads = torch.stack([block.attn.W_Q, block.attn.W_K]).unflatten(-1, (block.attn.num_heads, -1))  # (2, D, h, d)
+        if not heads.any(-1).any(1).all():
+            raise StudyError(
+                f"in layer {number}, W_Q or W_K of a head is zero: its logits compare nothing; take another model"
+            )
 
 
 def batches(trained: Trained, images: int) -> tuple[Tensor, ...]:

@@ -100,8 +100,14 @@ class Table:
         return "\n".join([f"**{self.title}**", "", *(f"| {line} |" for line in cells)])
 
     def as_plain(self) -> dict[str, Any]:
-        """Return plain values for JSON, each seed's own."""
-        plain = [[list(cell.values) if isinstance(cell, Seeds) else cell for cell in row] for row in self.rows]
+        """Return plain values for JSON, each seed's own; None for those that are not finite."""
+        plain = [
+            [
+                [x if math.isfinite(x) else None for x in cell.values] if isinstance(cell, Seeds) else cell
+                for cell in row
+            ]
+            for row in self.rows
+        ]
         return {"title": self.title, "columns": list(self.columns), "rows": plain}
 
 
@@ -137,7 +143,8 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
     if missing := [package for package in ("scipy", "sklearn") if find_spec(package) is None]:
         raise StudyError(f"{name}: {' and '.join(missing)} cannot be imported; pip install -e '.[studies]'")
 
-    # Train and measure
+    # Train and measure, on the images of the results found
+    experiment.measured_on = {one["content_hash"]: one["name"] for one in found.get("data", [])}
     module, since = import_module(f"vit.studies.{name.replace('-', '_')}"), time.perf_counter()
     try:
         with captioned(experiment.name):
@@ -145,14 +152,11 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
     except StudyError as error:
         raise StudyError(f"{name}: {error}") from error
 
-    # Write, the numbers last; not over those of other images
+    # Write, the numbers first: what is interrupted here can be made again
     used = [
         {"name": data.name, "content_hash": data.content_hash, "train_images": len(data.train)}
         for data in experiment.used.values()
     ]
-    if found and {one["content_hash"] for one in found["data"]} != {one["content_hash"] for one in used}:
-        on = ", ".join(one["name"] for one in found["data"])
-        raise StudyError(f"{folder} holds this study on other images ({on}); name another folder with --out")
     reading = cleandoc(module.__doc__ or "").partition("\n\n")[2]  # without the question, which is the title
     if checkpoint is not None:
         reading += f"\n\n{_about_checkpoint(experiment, checkpoint)}"
@@ -172,6 +176,7 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
             **{package: version(package) for package in ("torch", "scipy", "scikit-learn")},
         },
     }
+    write_json(folder / "results.json", about)
     for key, picture in results.pictures.items():
         save_figure(picture, folder / f"{key}.png")
     pictures = [f"![{key}]({key}.png)" for key in results.pictures]
@@ -183,7 +188,6 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
     )
     parts = [f"# {STUDIES[name]}", reading, *pictures, *tables, f"    {command}", measured]
     write_text(folder / "tables.md", "\n\n".join(parts) + "\n")
-    write_json(folder / "results.json", about)
     return reading
 
 
