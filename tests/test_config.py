@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vit.config import (
@@ -380,6 +381,26 @@ def test_sections_check_themselves_without_a_parser():
             for value in [*bad.get(type(field.default), []), *([] if field.default is None else [None])]:
                 with pytest.raises(ConfigError, match=f"{section}.{field.name}"):
                     kind(**{field.name: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "allowed"),
+    [
+        (AugmentConfig, {"crop": "random"}, "'resized', 'pad' or 'none'"),
+        (TrainConfig, {"objective": "mae"}, "'reconstruct' or 'classify'"),
+        (ModelConfig, {"preset": "huge"}, "'tiny'"),
+        (RunConfig, {"compile": True}, "'auto', 'on' or 'off'"),
+        (RunConfig, {"track": ["tensorboard", "excel"]}, "a list"),
+        (OptimConfig, {"betas": (0.9,)}, "2 elements"),
+        (OptimConfig, {"blr": np.float64(1e-3)}, "a number"),
+        (TrainConfig, {"epochs": 1.5}, "a whole number"),
+        (TrainConfig, {"epochs": True}, "a whole number"),
+        (DataConfig, {"root": Path("data")}, "a text"),
+    ],
+)
+def test_sections_made_in_python_check_choices_and_types(kind, settings, allowed):
+    with pytest.raises(ConfigError, match=rf"^{kind.section}\.{next(iter(settings))}: .* cannot be used; .*{allowed}"):
+        kind(**settings)
 
 
 def test_configurations_of_the_package_are_found_by_name_wherever_one_is():

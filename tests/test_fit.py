@@ -20,7 +20,7 @@ from vit.runs import read_metrics
 from vit.settings import TrainCommand, to_yaml
 from vit.train import set_up
 from vit.training.distributed import Distributed
-from vit.training.process import Stopped
+from vit.training.process import Stopped, StopRequests
 from vit.training.run_folder import RunFolder, RunFolderError
 
 CONFIG = changed(RECONSTRUCT, run={"save_every": 3, "log_every": 1, "threads": 1})
@@ -148,7 +148,7 @@ def test_every_process_needs_the_same_images(config, tmp_path):
 
     command = TrainCommand(config, tmp_path / "run", resume=False)
     with pytest.raises(DataError, match=r"process 1 has other images than the first: .*, not of-the-first"):
-        set_up(command, RunFolder(command.out), Second(rank=1), PAIRS, TEST, [])
+        set_up(command, RunFolder(command.out), Second(rank=1), StopRequests(), PAIRS, TEST, [])
 
 
 def test_the_command_line_makes_the_same_run(config, tmp_path):
