@@ -145,6 +145,20 @@ def test_yaml_holds_any_name(name):
     assert parse("--config", config_file(to_yaml(config))) == config
 
 
+def test_a_name_that_yaml_cannot_hold_is_refused():
+    """The run's config.yaml could not be read again."""
+    with pytest.raises(ConfigError, match=r"^data\.root: 'ph\\udcf6tos' cannot be used; .* rename it$"):
+        to_yaml(Config(DataConfig(root="ph\udcf6tos")))
+
+
+def test_a_file_that_python_would_read_otherwise_is_refused(monkeypatch):
+    path, read = config_file("data: {name: für}"), Path.read_text
+    assert parse("--config", path).data.name == "für"
+    in_latin = lambda path, encoding="latin-1", errors=None: read(path, encoding, errors)  # noqa: E731
+    monkeypatch.setattr(Path, "read_text", in_latin)
+    assert "given.yaml is UTF-8, which Python is not set to here; set PYTHONUTF8=1" in refusal("--config", path)
+
+
 @pytest.mark.parametrize(
     "argv",
     ["--print_config --model.freeze [W_Q]", f"--train.epochs 3 --config {QUICKSTART} --print_config"],

@@ -169,6 +169,14 @@ def test_a_run_without_a_state_that_resumes_on_other_images_names_those(config, 
     assert (folder / "config.yaml").read_text().startswith(f"# trained on {run.data.description}\n")
 
 
+def test_a_single_class_measures_nothing(config, tmp_path):
+    """Every neighbour is of that class: it was 100%."""
+    album = [(image, 0) for image, _ in PAIRS]
+    measured = fit(config, tmp_path / "run", album, album[:6]).summary
+    assert "encoder_accuracy" not in str(measured)
+    assert measured["test_loss"] > 0
+
+
 def test_without_a_run_there_is_nothing_to_resume(config, tmp_path):
     with pytest.raises(ConfigError, match="no run in"):
         fit(config, tmp_path / "typo", PAIRS, TEST, resume=True)

@@ -218,7 +218,7 @@ class AugmentConfig(Section, section="augment"):
     crop_ratio: tuple[float, float] = (0.75, 1.3333333333333333)
     """crop resized: smallest and largest width / height, relative to that of model.image_size"""
     crop_padding: NonNegative = 4
-    """crop pad: width of the border, in pixels of the model's input"""
+    """crop pad: width of the border, in pixels of the model's input (of the image, if that is smaller)"""
     flip: Probability = 0.5
     """probability of a horizontal flip"""
     views: Positive = 1

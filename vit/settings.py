@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 import yaml
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, set_parsing_settings
 
-from vit.config import Config, ConfigError, named_data, type_in_words
+from vit.config import Config, ConfigError, flat_settings, named_data, type_in_words
 from vit.errors import did_you_mean, one_line
 
 SECTIONS: dict[str, type] = {item.name: item.default_factory for item in fields(Config)}  # type: ignore[misc]
@@ -199,7 +199,10 @@ def check_file(path: Path, sections: Collection[str]) -> None:
                 yield from walk(value, inner)
 
     try:
-        tree = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        text = path.read_text(encoding="utf-8")
+        if path.read_text(errors="replace") != text:  # as jsonargparse reads it
+            raise ConfigError(f"config: {path} is UTF-8, which Python is not set to here; set PYTHONUTF8=1")
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config: cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     except yaml.YAMLError as error:
@@ -221,7 +224,14 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 
 
 def to_yaml(config: Config) -> str:
-    """Return a complete configuration file."""
+    """Return a complete configuration file.
+
+    Raises:
+        ConfigError: a name is not UTF-8, which YAML cannot hold.
+    """
+    for key, value in flat_settings(config.to_dict()).items():
+        if str(value).encode(errors="replace") != str(value).encode(errors="surrogatepass"):
+            raise ConfigError(f"{key}: {value!r} cannot be used; config.yaml holds UTF-8 names only: rename it")
     return yaml.dump(config.to_dict(), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120)
 
 

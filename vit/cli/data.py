@@ -47,7 +47,7 @@ class DataOptions(PrintsFigures, WritesFiles):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.export is not None:  # the shell leaves the ~ of --export=~/copy
-            object.__setattr__(self, "export", self.export.expanduser())
+            object.__setattr__(self, "export", Path(os.path.expanduser(self.export)))
 
     def check_output(self) -> None:
         """Refuse what cannot be written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -152,7 +153,7 @@ def with_data(model: Model, data: str, root: str, count: int) -> ModelWithImages
     Raises:
         DataError: the data is missing or cannot be read.
     """
-    origin, folder = model.origin, Path(data).expanduser()
+    origin, folder = model.origin, Path(os.path.expanduser(data))
 
     # A whole data set; of Scenes, which are drawn on the fly, a part is enough
     if data in BUILT_IN or data.startswith("hf:"):
