@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -153,7 +152,7 @@ def with_data(model: Model, data: str, root: str, count: int) -> ModelWithImages
     Raises:
         DataError: the data is missing or cannot be read.
     """
-    origin, folder = model.origin, Path(os.path.expanduser(data))
+    origin, folder = model.origin, Path(data).expanduser()
 
     # A whole data set; of Scenes, which are drawn on the fly, a part is enough
     if data in BUILT_IN or data.startswith("hf:"):
