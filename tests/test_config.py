@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vit.config import (
@@ -142,6 +143,20 @@ NAMES = "yes 3 1e3 1.5e-3 -1e3 .5 0x1 1:30 2001-01-01 null {x} !!str"
 def test_yaml_holds_any_name(name):
     config = Config(DataConfig(name=name, root=name))
     assert parse("--config", config_file(to_yaml(config))) == config
+
+
+def test_a_name_that_yaml_cannot_hold_is_refused():
+    """The run's config.yaml could not be read again."""
+    with pytest.raises(ConfigError, match=r"^data\.root: 'ph\\udcf6tos' cannot be used; .* rename it$"):
+        to_yaml(Config(DataConfig(root="ph\udcf6tos")))
+
+
+def test_a_file_that_python_would_read_otherwise_is_refused(monkeypatch):
+    path, read = config_file("data: {name: für}"), Path.read_text
+    assert parse("--config", path).data.name == "für"
+    in_latin = lambda path, encoding="latin-1", errors=None: read(path, encoding, errors)  # noqa: E731
+    monkeypatch.setattr(Path, "read_text", in_latin)
+    assert "given.yaml is UTF-8, which Python is not set to here; set PYTHONUTF8=1" in refusal("--config", path)
 
 
 @pytest.mark.parametrize(
@@ -380,6 +395,26 @@ def test_sections_check_themselves_without_a_parser():
             for value in [*bad.get(type(field.default), []), *([] if field.default is None else [None])]:
                 with pytest.raises(ConfigError, match=f"{section}.{field.name}"):
                     kind(**{field.name: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "allowed"),
+    [
+        (AugmentConfig, {"crop": "random"}, "'resized', 'pad' or 'none'"),
+        (TrainConfig, {"objective": "mae"}, "'reconstruct' or 'classify'"),
+        (ModelConfig, {"preset": "huge"}, "'tiny'"),
+        (RunConfig, {"compile": True}, "'auto', 'on' or 'off'"),
+        (RunConfig, {"track": ["tensorboard", "excel"]}, "a list"),
+        (OptimConfig, {"betas": (0.9,)}, "2 elements"),
+        (OptimConfig, {"blr": np.float64(1e-3)}, "a number"),
+        (TrainConfig, {"epochs": 1.5}, "a whole number"),
+        (TrainConfig, {"epochs": True}, "a whole number"),
+        (DataConfig, {"root": Path("data")}, "a text"),
+    ],
+)
+def test_sections_made_in_python_check_choices_and_types(kind, settings, allowed):
+    with pytest.raises(ConfigError, match=rf"^{kind.section}\.{next(iter(settings))}: .* cannot be used; .*{allowed}"):
+        kind(**settings)
 
 
 def test_configurations_of_the_package_are_found_by_name_wherever_one_is():

@@ -9,6 +9,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tiny import RECONSTRUCT, changed, noise, without_pictures
@@ -20,7 +21,7 @@ from vit.runs import read_metrics
 from vit.settings import TrainCommand, to_yaml
 from vit.train import set_up
 from vit.training.distributed import Distributed
-from vit.training.process import Stopped
+from vit.training.process import Stopped, StopRequests
 from vit.training.run_folder import RunFolder, RunFolderError
 
 CONFIG = changed(RECONSTRUCT, run={"save_every": 3, "log_every": 1, "threads": 1})
@@ -135,6 +136,47 @@ def test_a_callback_with_a_state_needs_a_name(config, tmp_path):
         fit(config, tmp_path / "run", PAIRS, TEST, [Nameless()])
 
 
+@pytest.mark.parametrize("names", [("twice", "twice"), ("validation",), ("mlflow",), ("dynamics",)])
+def test_a_callbacks_name_is_its_own(config, tmp_path, names):
+    callbacks = [Witness() for _ in names]
+    for callback, name in zip(callbacks, names, strict=True):
+        callback.name = name
+    with pytest.raises(ConfigError, match=f"Witness's name, '{names[0]}', is another's"):
+        fit(config, tmp_path / "run", PAIRS, TEST, callbacks)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("state", [np.float64(0.5), lambda: 0], ids=["NumPy", "function"])
+def test_a_state_that_could_not_be_read_again_ends_the_run_at_its_first_step(config, tmp_path, state):
+    """Saved, it made every state of the run unreadable."""
+
+    class Best(Witness):
+        def state_dict(self):
+            return {"count": state if self.count else 0}
+
+    best = Best()
+    with pytest.raises(ConfigError, match=r"^callbacks: Best\.state_dict returns more than tensors [^\n]*$"):
+        fit(config, tmp_path / "run", PAIRS, TEST, [best])
+    assert best.count == 1
+    assert fit(config, tmp_path / "run", PAIRS, TEST, resume=True).step == 6
+
+
+def test_a_run_without_a_state_that_resumes_on_other_images_names_those(config, tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(KeyError):
+        fit(config, folder, PAIRS, TEST, [Witness(1)])
+    run = fit(config, folder, PAIRS[1:], TEST, resume=True)
+    assert (folder / "config.yaml").read_text().startswith(f"# trained on {run.data.description}\n")
+
+
+def test_a_single_class_measures_nothing(config, tmp_path):
+    """Every neighbour is of that class: it was 100%."""
+    album = [(image, 0) for image, _ in PAIRS]
+    measured = fit(config, tmp_path / "run", album, album[:6]).summary
+    assert "encoder_accuracy" not in str(measured)
+    assert measured["test_loss"] > 0
+
+
 def test_without_a_run_there_is_nothing_to_resume(config, tmp_path):
     with pytest.raises(ConfigError, match="no run in"):
         fit(config, tmp_path / "typo", PAIRS, TEST, resume=True)
@@ -148,7 +190,7 @@ def test_every_process_needs_the_same_images(config, tmp_path):
 
     command = TrainCommand(config, tmp_path / "run", resume=False)
     with pytest.raises(DataError, match=r"process 1 has other images than the first: .*, not of-the-first"):
-        set_up(command, RunFolder(command.out), Second(rank=1), PAIRS, TEST, [])
+        set_up(command, RunFolder(command.out), Second(rank=1), StopRequests(), PAIRS, TEST, [])
 
 
 def test_the_command_line_makes_the_same_run(config, tmp_path):

@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from vit.errors import UserError
 
@@ -86,8 +87,49 @@ Probability = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <=
 BelowOne = Annotated[float, Range("from 0 to below 1", lambda x: 0 <= x < 1)]
 
 
+TYPES = {
+    int: "a whole number (int)", float: "a number (float)", bool: "true or false (bool)", str: "a text (str)",
+    tuple: "2 elements as [A,B] (tuple)", list: "a list as [A,B]",
+}  # fmt: skip
+"""The types of values, in words and as in the help."""
+
+
+def in_words(
+    types: Iterable[Any],
+    names: Mapping[Any, str],
+    comma: str = ", ",
+    last: str = " or ",
+    show: Callable[[Any], str] = str,
+) -> str:
+    """Return types in words; `show` writes each choice of a Literal."""
+    kinds = (get_args(kind) if get_origin(kind) is Literal else (get_origin(kind) or kind,) for kind in types)
+    words = [names.get(kind, str(kind)) if isinstance(kind, type) else show(kind) for some in kinds for kind in some]
+    return last.join(filter(None, (comma.join(words[:-1]), words[-1])))
+
+
+def type_in_words(hint: Any) -> str:
+    """Return the type of a setting in words."""
+    types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return in_words([kind for kind in types if kind is not NoneType], TYPES, show=repr)
+
+
+def fits_type(value: object, hint: Any) -> bool:
+    """Whether a value has the type of a setting; not a class derived from it, which config.yaml cannot hold, e.g. NumPy's."""
+    kind, parts = get_origin(hint) or hint, get_args(hint)
+    if kind in (Union, UnionType):
+        return any(fits_type(value, part) for part in parts)
+    if kind is Literal:
+        return value in parts
+    if kind in (list, tuple):
+        if not isinstance(value, list | tuple):
+            return False
+        parts = parts * len(value) if kind is list else parts
+        return len(value) == len(parts) and all(map(fits_type, value, parts))
+    return type(value) in {kind, int if kind is float else kind} if kind in TYPES else isinstance(value, kind)
+
+
 class Section:
-    """Checks its settings on creation: null only where allowed, finite numbers, and the range stated in the type.
+    """Checks its settings on creation: the type and its range, null only where allowed, finite numbers.
 
     Commands' options are checked too; they have no section, and messages name them as on the command line.
     """
@@ -98,19 +140,20 @@ class Section:
         cls.section = section
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self), include_extras=True)
+        hints, ranged = get_type_hints(type(self)), get_type_hints(type(self), include_extras=True)
         for item in fields(self):  # type: ignore[arg-type]
             key = f"{self.section}.{item.name}" if self.section else f"--{item.name.replace('_', '-')}"
             value = getattr(self, item.name)
             allowed = "leave the key out for its default"
             _require(value is not None or "None" in str(item.type), key, value, allowed)
+            _require(fits_type(value, hints[item.name]), key, value, type_in_words(hints[item.name]))
             numbers = value if isinstance(value, tuple | list) else () if value is None else (value,)
             for number in numbers:
                 finite = not isinstance(number, float) or math.isfinite(number)
                 _require(finite, key, number, "a finite number is needed")
                 countable = not isinstance(number, int) or number < 2**64
                 _require(countable, key, number, "a whole number below 2**64 is needed")
-            for stated in ranges_of(hints[item.name]):
+            for stated in ranges_of(ranged[item.name]):
                 for number in numbers:
                     _require(stated.holds(number), key, number, stated.allowed)
 
@@ -175,7 +218,7 @@ class AugmentConfig(Section, section="augment"):
     crop_ratio: tuple[float, float] = (0.75, 1.3333333333333333)
     """crop resized: smallest and largest width / height, relative to that of model.image_size"""
     crop_padding: NonNegative = 4
-    """crop pad: width of the border, in pixels of the model's input"""
+    """crop pad: width of the border, in pixels of the model's input (of the image, if that is smaller)"""
     flip: Probability = 0.5
     """probability of a horizontal flip"""
     views: Positive = 1

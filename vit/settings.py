@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import yaml
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, set_parsing_settings
 
-from vit.config import Config, ConfigError, named_data
+from vit.config import Config, ConfigError, flat_settings, named_data, type_in_words
 from vit.errors import did_you_mean, one_line
 
 SECTIONS: dict[str, type] = {item.name: item.default_factory for item in fields(Config)}  # type: ignore[misc]
@@ -23,12 +22,6 @@ CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.par
 QUICKSTART = CONFIGS / "quickstart.yaml"
 RUN_CONFIG = "config.yaml"
 HELP = {"-h", "--help"}
-
-TYPES = {
-    int: "a whole number (int)", float: "a number (float)", bool: "true or false (bool)", str: "a text (str)",
-    tuple: "2 elements as [A,B] (tuple)", list: "a list as [A,B]",
-}  # fmt: skip
-"""The types of values, in words and as in the help."""
 
 _MOVED = {
     "data": {"augment": "crop crop_scale crop_ratio crop_padding flip rand_augment rand_magnitude erasing"},
@@ -144,9 +137,7 @@ def _reason(message: str, sections: dict[str, type]) -> str:
     """
     if found := re.search(r'Parser key "(\w+)\.(\w+)".*(?:Got value|Given value): (.*)$', message, re.DOTALL):
         section, name, value = found.groups()
-        hint = get_type_hints(sections[section])[name]
-        types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        allowed = in_words([kind for kind in types if kind is not NoneType], TYPES, show=repr)
+        allowed = type_in_words(get_type_hints(sections[section])[name])
         return f"{section}.{name}: {value!r} cannot be used; {allowed}"
     message = one_line(message).replace("Parser key ", "").replace("typing.", "")
     words = r"unrecognized arguments: --([\w.]+)|Group '(\w+)' does not accept option '(\w+)'"
@@ -154,19 +145,6 @@ def _reason(message: str, sections: dict[str, type]) -> str:
         keys = [f"{name}.{item.name}" for name, section in sections.items() for item in fields(section)]
         message += did_you_mean(".".join(filter(None, unknown.groups())), keys)
     return f"{message.rstrip('.?')}; --help lists all keys"
-
-
-def in_words(
-    types: Iterable[Any],
-    names: Mapping[Any, str],
-    comma: str = ", ",
-    last: str = " or ",
-    show: Callable[[Any], str] = str,
-) -> str:
-    """Return types in words; `show` writes each choice of a Literal."""
-    kinds = (get_args(kind) if get_origin(kind) is Literal else (get_origin(kind) or kind,) for kind in types)
-    words = [names.get(kind, str(kind)) if isinstance(kind, type) else show(kind) for some in kinds for kind in some]
-    return last.join(filter(None, (comma.join(words[:-1]), words[-1])))
 
 
 def config_file(name: str) -> Path:
@@ -221,7 +199,10 @@ def check_file(path: Path, sections: Collection[str]) -> None:
                 yield from walk(value, inner)
 
     try:
-        tree = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        text = path.read_text(encoding="utf-8")
+        if path.read_text(errors="replace") != text:  # as jsonargparse reads it
+            raise ConfigError(f"config: {path} is UTF-8, which Python is not set to here; set PYTHONUTF8=1")
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config: cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     except yaml.YAMLError as error:
@@ -243,7 +224,14 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 
 
 def to_yaml(config: Config) -> str:
-    """Return a complete configuration file."""
+    """Return a complete configuration file.
+
+    Raises:
+        ConfigError: a name is not UTF-8, which YAML cannot hold.
+    """
+    for key, value in flat_settings(config.to_dict()).items():
+        if str(value).encode(errors="replace") != str(value).encode(errors="surrogatepass"):
+            raise ConfigError(f"{key}: {value!r} cannot be used; config.yaml holds UTF-8 names only: rename it")
     return yaml.dump(config.to_dict(), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120)
 
 

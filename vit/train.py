@@ -126,9 +126,14 @@ def set_up(
             folder.refuse_if_taken()
         config, more = follow_checkpoint(config, command.given)
         notes += more
+    taken = {Validation.name, DynamicsRecorder.name, *TRACKERS}
     for callback in callbacks:
         if type(callback).state_dict is not Callback.state_dict and not callback.name:
             raise ConfigError(f"callbacks: {type(callback).__name__} has a state_dict but no name; give it one")
+        if callback.name in taken:
+            what = f"{type(callback).__name__}'s name, {callback.name!r}, is another's"
+            raise ConfigError(f"callbacks: {what}; give it one of its own")
+        taken |= {callback.name} - {""}
     trackers = [TRACKERS[name]() for name in dict.fromkeys(config.run.track)] if dist.is_main else []
     with dist.main_process_first():
         data = load_data(config.data, config.model.image_size_2d, dataset, test_dataset)
@@ -152,7 +157,7 @@ def set_up(
     settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
     if not command.resume:
         folder.begin(settings)
-    elif read_config(folder.config).train.epochs != config.train.epochs:
+    elif state is None or read_config(folder.config).train.epochs != config.train.epochs:
         write_text(folder.config, settings)
     folder.manifest.unlink(missing_ok=True)  # a finished run that resumes has one, but its files change again
     sample_images(data).save(folder.showcase)

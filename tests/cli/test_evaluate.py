@@ -280,6 +280,8 @@ def test_a_grey_model_sees_and_fills_in_grey(place, measured, tmp_path):
 def test_images_without_labels_have_no_probe(place, vit, tmp_path):
     save_images(tmp_path / "bare", (np.full((8, 8, 3), number, np.uint8) for number in range(12)))
     assert "has no labels" in vit("mae", "--data", tmp_path / "bare", "--method", "knn")[2]
+    shutil.copytree(tmp_path / "bare", tmp_path / "album" / "2023")
+    assert "has one class" in vit("mae", "--data", tmp_path / "album", "--method", "knn")[2]
     assert "nothing can be measured" in vit("classifier", "--data", tmp_path / "bare")[2]
     assert vit("mae", "--data", tmp_path / "bare", "--method", "all")[0] == 0
 

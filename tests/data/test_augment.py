@@ -115,6 +115,9 @@ def test_border_is_measured_in_the_models_pixels():
         black.append((varied_by(white, settings) < 0.5).flatten(1).sum(1))
     assert torch.equal(*black)
     assert black[0].max() > 0
+    larger = torch.full((16, 3, SIZE[0] * 3 // 2, SIZE[1] * 3 // 2), 255, dtype=torch.uint8)
+    share = 1 - varied_by(larger, settings).mean((1, 2, 3))  # of black, grey pixels included
+    torch.testing.assert_close(share, black[0] / math.prod((3, *SIZE)), rtol=0, atol=0.06)
 
 
 @pytest.mark.parametrize(("crop", "at_least"), [("resized", 32), ("pad", 20), ("none", 2)])

@@ -18,7 +18,7 @@ from vit.data.folder import load_folder
 from vit.data.images import DataError, ImageSet
 
 SIZE = (12, 16)
-CLASSES = ("sheep", "cat", "a dog", ".hidden", "Zebra")  # neither sorted nor plain
+CLASSES = ("sheep", "cat", "a dog", "not.hidden", "Zebra")  # neither sorted nor plain
 
 
 def image_set(labels: list[int], class_names: tuple[str, ...] = CLASSES) -> ImageSet:
@@ -99,11 +99,12 @@ def test_interrupt_leaves_nothing(tmp_path, monkeypatch):
     [
         (([0], ("a/b",)), ([0], ("a/b",)), "'a/b'"),
         (([0], ("..",)), ([0], ("..",)), "'..'"),
+        (([0], (".hidden",)), ([0], (".hidden",)), "'.hidden'"),
         (([0], ("x" * 256,)), ([0], ("x" * 256,)), "cannot be a folder name"),
         (([0, -1],), ([0],), "have no class"),
         (([0, 1],), ([0, 4],), "'Zebra'"),
     ],
-    ids=["slash", "above", "long", "partly without classes", "only in test"],
+    ids=["slash", "above", "hidden", "long", "partly without classes", "only in test"],
 )
 def test_classes_that_would_not_come_back_are_refused(train, test, said, tmp_path):
     with pytest.raises(DataError, match=said):

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from tiny import assert_same, encoded, full_disk
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
+from vit.config import DataConfig
 from vit.data import cache as cache_module
-from vit.data import decode, folder
+from vit.data import decode, folder, load_data
 from vit.data.folder import load_folder
 from vit.data.images import DataError, ImageSet, content_hash
 
@@ -75,6 +77,7 @@ LAYOUTS = {
     "train and val": (["train/a/0", "train/b/0", "val/a/0", "val/b/0"], 2, 2, ("a", "b")),
     "test before val": (["train/a/0", "train/b/0", "test/b/0", "val/a/0"], 2, 1, ("a", "b")),
     "one in ten": ([f"cat/deep/er/{i:02}" for i in [*range(1, 10), *range(11, 20), 0, 10]], 18, 2, ("cat",)),
+    "hidden folders": (["a/1", "a/2", "b/0", "b/1", "a/0", ".c/0", "a/.c/0"], 4, 1, ("a", "b")),
     "no classes": ([f"{i:02}" for i in [*range(1, 12), *range(13, 25), 0, 12]], 23, 2, ()),
     "no classes, below train": ([f"train/{i}" for i in [1, 2, 3, 0]], 3, 1, ()),
 }
@@ -92,7 +95,7 @@ def test_layouts(tmp_path, layout):
         assert colours(found.images) == [(number, 0, 0) for number in range(first, first + count)]
         folders = [Path(file).parts[-4 if "deep" in file else -2] if classes else "" for file in files]
         assert found.label_names == folders[first : first + count]
-        assert (found.class_names, found.labelled) == (classes, bool(classes))
+        assert (found.class_names, found.labelled) == (classes, len(classes) > 1)  # one class measures nothing
         assert found.content_hash == content_hash(found.images, found.labels)
         assert found.skipped == ()
 
@@ -169,6 +172,7 @@ UNUSABLE = {
     "folder val but no folder train": ["val/ape/0.png"],
     "no class folders": ["train/ape/0.png", "test/0.png"],
     "folders of images (car, plane) beside train": ["car/0.png", "plane/a/0.png", "train/0.png", "train/1.png"],
+    "its folders Testing, Training are splits": ["Training/cat/0.png", "Training/dog/0.png", "Testing/cat/0.png"],
     "class folder d\\x1bog": ["train/ape/0.png", "test/ape/0.png", "test/d\x1bog/0.png"],
 }
 
@@ -275,6 +279,16 @@ def test_bad_image(root, name):
     assert (train.skipped, test.skipped) == ((str(path),), ())
     assert train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     assert colours(train.images) == NUMBERS[:12]
+
+
+@pytest.mark.parametrize("bad", ["train", "test"])
+def test_a_bad_image_counts_once_with_images_held_out(root, bad):
+    (root / bad / "bee" / "bad.png").write_bytes(b"bad")
+    settings = DataConfig("folder", str(root), on_bad_image="skip", cache=str(root.parent / "cache"))
+    for val_size in (0, 4):
+        data = load_data(replace(settings, val_size=val_size), (4, 4))
+        assert data.facts["skipped"] == 1
+        assert sum("left out" in note for note in data.notes) == 1
 
 
 def test_all_bad(tmp_path):

@@ -92,6 +92,11 @@ def test_more_than_half_cannot_be_held_out(root, val_size, limit):
     assert len(load(root, val_size=5, limit=10).train) == 5
 
 
+def test_the_folder_of_nobody_is_none():
+    with pytest.raises(DataError, match=r"^~nobody-here/pictures: no such folder"):
+        load_data(DataConfig("folder", "~nobody-here/pictures"), (32, 32))
+
+
 def test_scenes_stand_in_for_a_cifar_that_cannot_be_had(tmp_path):
     assert set(SOURCES) == set(get_args(Source))
     settings = dict(source="cifar10", root=str(tmp_path), download=False, limit=20)

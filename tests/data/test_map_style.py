@@ -73,13 +73,27 @@ def test_items_of_many_forms_give_their_pixels_to_the_bit(load, form):
     make, labelled = FORMS[form]
     pixels = noise(30, size=SIZE)
     data = load([make(each, number % 3) for number, each in enumerate(pixels)])
-    held_out = [0, 10, 20]
+    _, held_out, _ = images.hold_out(30, at_random=True)
+    assert [number // 10 for number in held_out] == [0, 1, 2]
     kept = [number for number in range(30) if number not in held_out]
     assert torch.equal(data.train.images, pixels[kept])
     assert torch.equal(data.test.images, pixels[held_out])
     assert data.train.labels.tolist() == [number % 3 if labelled else -1 for number in kept]
     assert data.train.class_names == data.test.class_names == (("0", "1", "2") if labelled else ())
     assert data.notes[0].startswith("no test set: 3 of the 30 images")
+
+
+def test_held_out_and_limited_items_follow_no_period_of_the_data(load):
+    """Evenly spaced ones were all of one class, which training then never saw."""
+    items = [(image, number % 10) for number, image in enumerate(noise(200, size=SIZE))]
+    for data in (load(items), load(items, items, limit=20)):
+        assert len(data.test) == 20
+        assert len(set(data.test.labels.tolist())) > 4
+        assert len(set(data.train.labels.tolist())) > 4
+    for count, most in ((200, 20), (7, 3), (5, 5), (3, 9)):
+        drawn, starts = images.spread_at_random(count, most), images.evenly_spaced(count, most)
+        assert (starts <= drawn).all()
+        assert (drawn < torch.cat([starts[1:], torch.tensor([count])])).all()
 
 
 def test_grey_is_grey_and_a_part_of_a_data_set_knows_its_classes(load):
@@ -165,6 +179,15 @@ def test_a_data_set_of_hugging_face_may_be_handed_over(folder, saved, load):
 
     parts = load_from_disk(saved)
     assert_same_images(load(parts["train"], parts["test"]).test, load(source="folder", root=str(folder)).test)
+
+
+def test_a_random_part_of_a_data_set_of_hugging_face_has_its_columns(saved, load):
+    from datasets import load_from_disk
+
+    whole = load_from_disk(saved)["train"]
+    part = load(Subset(whole, [7, 2, 5]), whole)
+    assert torch.equal(part.train.images, load(whole, whole).train.images[[7, 2, 5]])
+    assert part.train.class_names == ("ape", "bee", "cat")
 
 
 def test_labels_that_are_text_are_not_taken_and_the_note_says_how_to(saved, load):

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from vit.config import Config, DataConfig, RunConfig, TrainConfig
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Progress, Validation, snapshot_steps
-from vit.training.loop import Step
+from vit.training.loop import NonFiniteError, Step
 from vit.training.process import StopRequests
 
 
@@ -26,7 +26,10 @@ def line(step: int, loss: float = 0.5) -> dict:
 
 
 def done_at(step: int, epoch: float, loss: float = 1.0) -> Step:
-    return Step(step, epoch, 1e-3, 8, {name: torch.tensor(loss) for name in ("first_bad", "loss", "grad_norm")})
+    first_bad = torch.tensor(0.0 if math.isfinite(loss) else step)
+    return Step(
+        step, epoch, 1e-3, 8, {"first_bad": first_bad} | dict.fromkeys(("loss", "grad_norm"), torch.tensor(loss))
+    )
 
 
 def run_at(step: int, total: int = 12, epochs: int = 4, **settings: object) -> SimpleNamespace:
@@ -70,6 +73,25 @@ def test_resumed_run_drops_the_lines_that_it_makes_again(tmp_path, saved_at):
     kept = min(saved_at, 5)
     assert [one["step"] for one in lines] == [*range(1, kept + 1), *range(saved_at + 1, 8)]
     assert [one["loss"] for one in lines[kept:]] == [step + saved_at / 10 for step in range(saved_at + 1, 8)]
+
+
+def test_a_measurement_made_again_counts_once_and_other_lines_of_its_step_stay(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    first, own = MetricsFile(path, run_at(2)), {"step": 2, "mine": 1.0}
+    for one in (line(2), own, {"step": 2, "val_loss": 0.5}, {"step": 2, "val_loss": 0.25}):
+        first.on_log(one)
+    first.close()
+    MetricsFile(path, run_at(2)).close()
+    assert read_metrics(path) == [line(2), own, {"step": 2, "val_loss": 0.25}]
+
+
+def test_a_step_that_is_not_finite_is_named_before_its_line_is_written(tmp_path):
+    """A CPU checks each step anyway; a GPU only those with a line."""
+    run = run_at(0)
+    run.callbacks = [MetricsFile(tmp_path / "metrics.jsonl", run)]
+    run.seconds = 1.0
+    with pytest.raises(NonFiniteError, match="step 1: the loss is nan"):
+        run.callbacks[0].on_step(run, done_at(1, 0.1, math.nan))
 
 
 def test_line_that_a_kill_cut_short_is_left_out_at_every_place(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,11 +25,13 @@ def line(step: int, loss: float = 0.5) -> dict:
 def write(tracker: Callback, folder: Path, steps: range, state: dict | None = None) -> dict:
     """Do what a run does that goes on after the first of `steps`; return the state that it would save."""
     folder.mkdir(exist_ok=True)
-    run = SimpleNamespace(step=steps[0] - 1, folder=RunFiles(folder), config=Config(run=RunConfig(track=["wandb"])))
+    settings = Config(run=RunConfig(track=["wandb"]))
+    run = SimpleNamespace(step=steps[0] - 1, total_steps=7, folder=RunFiles(folder), config=settings)
     tracker.load_state_dict(state)
     tracker.on_start(run)
     for step in steps:
         tracker.on_log(line(step, loss=step + steps[0] / 10))
+        run.step = step
     state = tracker.state_dict()
     tracker.close()
     return json.loads(json.dumps(state))
@@ -72,6 +75,19 @@ def test_mlflow_gets_settings_and_figures_and_goes_on_in_the_same_run(mlflow, tm
     assert "step" not in found.data.metrics
 
 
+@pytest.mark.parametrize(
+    ("last", "error", "status"), [(6, None, "KILLED"), (6, ArithmeticError, "FAILED"), (7, None, "FINISHED")]
+)
+def test_mlflow_says_how_a_run_ended(mlflow, tmp_path, last, error, status):
+    with suppress(ArithmeticError):
+        try:
+            if error:
+                raise error
+        finally:
+            state = write(MLflow(), tmp_path / "run", range(1, last + 1))
+    assert mlflow.MlflowClient().get_run(state["id"]).info.status == status
+
+
 def test_wandb_gets_settings_and_figures_and_goes_on_in_the_same_run(tmp_path, monkeypatch):
     """What the library is given, and takes, offline."""
     wandb = pytest.importorskip("wandb")
@@ -79,6 +95,7 @@ def test_wandb_gets_settings_and_figures_and_goes_on_in_the_same_run(tmp_path, m
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_PROJECT", "patches")
     rows, log, folder = [], wandb.Run.log, tmp_path / "run"
+    codes, finish = [], wandb.Run.finish
 
     def recording_log(run: object, row: dict) -> None:
         assert (run.project, run.name) == ("patches", "run")
@@ -87,10 +104,12 @@ def test_wandb_gets_settings_and_figures_and_goes_on_in_the_same_run(tmp_path, m
         log(run, row)
 
     monkeypatch.setattr(wandb.Run, "log", recording_log)
+    monkeypatch.setattr(wandb.Run, "finish", lambda run, exit_code: (codes.append(exit_code), finish(run, exit_code)))
     state = write(WandB(), folder, range(1, 6))
     time.sleep(1.1)  # its folders are named by the second
     assert write(WandB(), folder, range(6, 8), state) == state
     assert wandb.run is None  # it was finished
+    assert codes == [1, 0]  # the first session ended before its last step
     assert len(list(folder.glob("wandb/offline-run-*/run-*.wandb"))) == 2
     assert {of for of, _ in rows} == {state["id"]}
     assert [row["step"] for _, row in rows] == list(range(1, 8))

@@ -16,9 +16,19 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 from docstring_parser import parse_from_object  # jsonargparse's own, for the docstrings of attributes
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, DefaultHelpFormatter
 
-from vit.config import BUILT_IN, ConfigError, NonNegative, Positive, Probability, RunConfig, Section, ranges_of
+from vit.config import (
+    BUILT_IN,
+    ConfigError,
+    NonNegative,
+    Positive,
+    Probability,
+    RunConfig,
+    Section,
+    in_words,
+    ranges_of,
+)
 from vit.errors import did_you_mean, one_line
-from vit.settings import HELP, add_settings, in_words
+from vit.settings import HELP, add_settings
 
 if TYPE_CHECKING:
     from vit.device import Compute

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit.config import ConfigError, DataConfig, Source
 from vit.data.decode import OWN, Preparation
 from vit.data.folder import load_folder
-from vit.data.images import CifarUnavailable, DataError, ImageSet, evenly_spaced, spread_over_classes
+from vit.data.images import CifarUnavailable, DataError, ImageSet, evenly_spaced, spread_at_random, spread_over_classes
 from vit.data.scenes import load_scenes
 
 __all__ = ["SCENES_SEED", "SOURCES", "DataError", "Dataset", "ImageSet", "load_data"]
@@ -83,11 +84,11 @@ class DataSource(NamedTuple):
 def _cifar(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
     from vit.data.cifar import load_cifar  # with torchvision, which takes seconds to import
 
-    return load_cifar(config.source, Path(config.root).expanduser(), config.download)
+    return load_cifar(config.source, Path(os.path.expanduser(config.root)), config.download)
 
 
 def _folder(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
-    root, cache = Path(config.root).expanduser(), Path(config.cache).expanduser()
+    root, cache = (Path(os.path.expanduser(path)) for path in (config.root, config.cache))
     return load_folder(root, image_size, config.on_bad_image, cache, prepared)
 
 
@@ -158,10 +159,11 @@ def load_data(
         train, test = SOURCES[source].load(config, image_size, prepared)
 
     # Limit both splits
+    spread = spread_at_random if source in ("hf", "dataset") else evenly_spaced
     if 0 < config.limit < len(train):
-        train = train.subset(evenly_spaced(len(train), config.limit))
+        train = train.subset(spread(len(train), config.limit))
     if 0 < config.limit < len(test):
-        test = test.subset(evenly_spaced(len(test), config.limit))
+        test = test.subset(spread(len(test), config.limit))
     whole_content_hash = f"{train.content_hash}-{test.content_hash}"
 
     # Hold out training images in place of the test images
@@ -170,7 +172,7 @@ def load_data(
             most = f"at most half of the {len(train):,} training images"
             raise ConfigError(f"data.val_size: {config.val_size} images cannot be held out; {most}")
         aside = spread_over_classes(train.labels, config.val_size, config.subset_seed, "holdout")
-        train, test = train.subset(~aside), train.subset(aside)
+        train, test = train.subset(~aside), replace(train.subset(aside), skipped=test.skipped)  # each file once
 
     # Keep only the images whose labels may be used
     if config.labels < 1:

@@ -37,8 +37,10 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
         varied = sample_boxes(images, draws.crop, draws.flip, size)
     else:
         if draws.shift is not None:
-            detail = max(1, round(images.shape[-1] / size[1]))  # the border is measured in the model's pixels
-            images = pad_and_crop(images, detail * config.augment.crop_padding, detail * draws.shift)
+            detail = max(1, images.shape[-1] / size[1])  # the border is measured in the model's pixels
+            padding = round(detail * config.augment.crop_padding)
+            shift = (draws.shift * padding / max(config.augment.crop_padding, 1)).round().long()
+            images = pad_and_crop(images, padding, shift)
         images = torch.where(to_device(draws.flip, images.device)[:, None, None, None], images.flip(-1), images)
         varied = to_float(images, size)
     if draws.jitter is not None:

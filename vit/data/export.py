@@ -60,11 +60,12 @@ def refuse_classes(data: Dataset) -> None:
     """Refuse classes that would not survive a folder.
 
     Raises:
-        DataError: no folder can have a class's name, only some images have a class, or a class has no training images.
+        DataError: no folder that is read can have a class's name (hidden ones are not), only some images have a class, or a
+            class has no training images.
     """
     present = {name: set(split.label_names) for name, split in _splits(data).items()}
     for name in sorted(present["train"] | present["test"]):
-        if name in (".", "..") or len(os.fsencode(name)) > 255 or any(part in name for part in ("/", "\\", "\0")):
+        if name.startswith(".") or len(os.fsencode(name)) > 255 or any(part in name for part in ("/", "\\", "\0")):
             raise DataError(f"class {one_line(name)[:40]!r}: its name cannot be a folder name")
     if "" in present["train"] | present["test"] and present["train"] | present["test"] != {""}:
         raise DataError(f"{data.name}: some images have no class; a folder needs classes for all images or for none")

@@ -25,6 +25,9 @@ from vit.progress import track
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 """Which files are images: torchvision's IMG_EXTENSIONS and GIF, in upper or lower case."""
 
+SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
+"""Names of splits elsewhere, in any case: two such folders, and no `train`, are not classes."""
+
 SMALL_FILE = 4096
 """Mean bytes per file below which one thread decodes: on small images, Pillow works mostly within Python's lock."""
 
@@ -114,6 +117,9 @@ def list_folder(root: Path, notes: list[str] | None = None) -> dict[str, list[Im
         raise DataError(f"{root}: has a folder {present[0]} but no folder train; add it, or rename {present[0]}")
     notes = [] if notes is None else notes
     train = _list_images(root, "train" if present else "", notes)
+    alike = sorted({file.class_name for file in train if file.class_name.lower() in SPLITS})
+    if not present and len(alike) > 1:
+        raise DataError(f"{root}: its folders {', '.join(alike)} are splits, not classes; rename them train and test")
     unused = ", ".join(_folders_of_images(root, present[:2])) if present else ""
     if unused and len(present) == 1 and not train[0].class_name:
         ways = "if train is a class, put all classes into a folder train; else move the others away"
@@ -209,16 +215,16 @@ def _folders_of_images(root: Path, known: Sequence[str]) -> list[str]:
 
 
 def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEntry[str]]:
-    """Yield the files in `folder`, however deep; links are followed, except to a folder above them."""
+    """Yield the files in `folder`, however deep, except in hidden folders; links are followed, except to a folder above."""
     place = os.path.realpath(folder)
     if place in above:
         return
     with os.scandir(folder) as entries:
         for entry in entries:
-            if os.path.isdir(entry):
-                yield from _walk(entry.path, above | {place})
-            else:
+            if not os.path.isdir(entry):
                 yield entry
+            elif not entry.name.startswith("."):
+                yield from _walk(entry.path, above | {place})
 
 
 # --- reading them ----------------------------------------------------------------------------------------------------

@@ -45,8 +45,8 @@ class ImageSet:
 
     @property
     def labelled(self) -> bool:
-        """Whether every image belongs to a named class."""
-        return len(self.class_names) > 0
+        """Whether every image belongs to one of two classes or more; a single one measures nothing."""
+        return len(self.class_names) > 1
 
     @property
     def label_names(self) -> list[str]:
@@ -112,15 +112,25 @@ def evenly_spaced(count: int, most: int) -> Tensor:
     return torch.arange(most) * count // most
 
 
-def hold_out(count: int) -> tuple[list[int], list[int], str]:
+def spread_at_random(count: int, most: int) -> Tensor:
+    """Do the same with each index drawn from its stretch (always the same), because data in e.g. ten turns has a period."""
+    starts = evenly_spaced(count, most)
+    lengths = torch.cat([starts[1:], torch.tensor([count])]) - starts
+    return starts + (torch.rand(len(starts), generator=make_generator(0, "spread")) * lengths).long()
+
+
+def hold_out(count: int, at_random: bool = False) -> tuple[list[int], list[int], str]:
     """Choose test images from a data set without any: M = min(1000, max(1, N // 10)) of N, evenly spaced (i * N // M).
+
+    Or `spread_at_random`.
 
     Returns:
         The indices to train on, those held out, and a note about it.
     """
-    held_out = evenly_spaced(count, min(1000, max(1, count // 10))).tolist()
+    held_out = (spread_at_random if at_random else evenly_spaced)(count, min(1000, max(1, count // 10))).tolist()
     kept = sorted(set(range(count)).difference(held_out))
-    aside = f"{len(held_out):,} of the {count:,} images, evenly spaced, are held out as test images"
+    how = "spread at random" if at_random else "evenly spaced"
+    aside = f"{len(held_out):,} of the {count:,} images, {how}, are held out as test images"
     return kept, held_out, aside
 
 

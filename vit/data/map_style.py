@@ -75,7 +75,7 @@ def load_datasets(
             f"{name or type(train).__name__}: too few images; it needs at least one to train on and one to test on"
         )
     if test is None:
-        *rows, aside = hold_out(len(train))
+        *rows, aside = hold_out(len(train), at_random=True)
         notes.append(f"no test set: {aside}")
     splits = [
         DatasetSplit(
@@ -92,7 +92,7 @@ def load_datasets(
         ]:
             labels += "" if label else f": {text[0]} holds text; class_encode_column({text[0]!r}) makes classes of it"
         notes.append(f"images of the column {picture}, {labels}")
-    return load_splits(splits[0], splits[1], config.on_bad_image, Path(config.cache).expanduser(), notes)
+    return load_splits(splits[0], splits[1], config.on_bad_image, Path(os.path.expanduser(config.cache)), notes)
 
 
 def load_hf(config: DataConfig, image_size: tuple[int, int], prepared: Preparation = OWN) -> tuple[ImageSet, ImageSet]:
@@ -134,14 +134,14 @@ def load_hf(config: DataConfig, image_size: tuple[int, int], prepared: Preparati
 
 
 def columns_of(dataset: Any) -> tuple[str, str]:
-    """Return the keys of picture and label in a data set's mappings; "" for no label.
+    """Return the keys of picture and label in the mappings of a data set, or of the one it is a subset of; "" for no label.
 
     Raises:
         DataError: a Hugging Face data set has no column of images.
     """
     features = getattr(dataset, "features", None)
     if not isinstance(features, Mapping):
-        return "image", "label"
+        return columns_of(dataset.dataset) if hasattr(dataset, "dataset") else ("image", "label")  # torch's Subset
     kinds = {name: type(kind).__name__ for name, kind in features.items()}
     pictures = [name for name, kind in kinds.items() if kind == "Image"]
     if not pictures:

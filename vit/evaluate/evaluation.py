@@ -158,7 +158,7 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
     encoder, names, own_names = model.encoder, data.test.class_names, model.origin.class_names
     classes, found = encoder.config.num_classes, dict.fromkeys(METHODS, "")
     if not (data.train.labelled and data.test.labelled):
-        found["knn"] = found["linear"] = f"{data.name} has no labels"
+        found["knn"] = found["linear"] = f"{data.name} has {'one class' if names else 'no labels'}"
     if model.decoder is None:
         found["reconstruction"] = "this model has no decoder"
     elif math.prod(encoder.patch_embed.grid_size) < 2:

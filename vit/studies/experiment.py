@@ -274,7 +274,7 @@ class Experiment:
         """Return the images; refuse those without labels."""
         data = self.data()
         if not (data.train.labelled and data.test.labelled):
-            raise StudyError(f"{data.name} has no labels to measure features by; take images with classes")
+            raise StudyError(f"{data.name} has no labels to measure features by; take images of two classes or more")
         return data
 
     def models(self, arm: str = USUAL, config: Config | None = None) -> list[Trained]:

@@ -31,7 +31,7 @@ class Callback:
     Only saving and closing should wait for the device, as reading a step's loss does.
 
     Attributes:
-        name: key of its state within the run's state; "" if it has none.
+        name: key of its state within the run's state, its own among the callbacks; "" if it has none.
     """
 
     name = ""
@@ -71,8 +71,9 @@ class MetricsFile(Callback):
     """
 
     def __init__(self, path: Path, run: Run):
-        kept = [line for line in read_metrics(path) if line["step"] <= run.step]
-        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+        lines = [line for line in read_metrics(path) if line["step"] <= run.step]
+        kept = {(line["step"], *line): line for line in lines}  # a measurement made again counts once
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept.values()))
         self._file = path.open("a", encoding="utf-8")
         self._images, self._since = 0, run.seconds
 
@@ -80,6 +81,7 @@ class MetricsFile(Callback):
         self._images += done.images
         every = run.config.run.steps_between_lines(run.total_steps)
         if done.step % every == 0 or done.step in (1, run.total_steps):
+            done.check()
             run.log({**done.metrics, "images_per_second": self._images / (run.seconds - self._since)})
             self._images, self._since = 0, run.seconds
 

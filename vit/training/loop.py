@@ -94,6 +94,7 @@ def train_and_save(run: Run, checkpoints: Path, stopping: Callable[[], object] =
 
     Raises:
         NonFiniteError: a step was not finite; the states saved before are kept.
+        ConfigError: as in `Run.states_of_callbacks`.
     """
     began, seconds, every = run.step, run.seconds, run.config.run.save_every
     try:
@@ -102,6 +103,8 @@ def train_and_save(run: Run, checkpoints: Path, stopping: Callable[[], object] =
         for done in train_steps(run):
             if run.compute.compile and done.step == began + 1 and run.dist.is_main:
                 print(f"compiled and ran the first step in {run.seconds - seconds:.0f} s", flush=True)
+            if done.step == began + 1:
+                run.states_of_callbacks()  # refuses a wrong one before more steps are lost with it
             stop = stopping()
             if run.dist.is_main and (done.step % every == 0 or done.step == run.total_steps or stop):
                 done.check()

@@ -29,7 +29,7 @@ from vit.training.freeze import freeze, restore_frozen_rows
 from vit.training.initial import initial_model
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import make_ema, make_optimizer
-from vit.training.state import StateError, load_latest_state, save_state, saved_states
+from vit.training.state import StateError, is_readable, load_latest_state, save_state, saved_states
 
 # Most tokens of a micro-batch on a CPU, in the part of the model with the most. Larger ones are no faster there, and their
 # activations, some 0.2 MB per token of ViT-Tiny, are what fills the memory.
@@ -152,6 +152,22 @@ class Run:
             folder, self.result, self.normalize, names, data.name, data_content_hash=data.content_hash, dtype=dtype
         )
 
+    def states_of_callbacks(self) -> dict[str, Any]:
+        """Return the callbacks' states by name, and those of callbacks that this session has not.
+
+        Raises:
+            ConfigError: a state holds what could not be read again.
+        """
+        states = dict(self.callback_states or {})
+        for callback in [one for one in self.callbacks if one.name]:
+            states[callback.name] = callback.state_dict()
+            if not is_readable(states[callback.name]):
+                what = f"{type(callback).__name__}.state_dict returns more than tensors and plain values"
+                raise ConfigError(
+                    f"callbacks: {what}, which could not be read again; use e.g. float() of NumPy's numbers"
+                )
+        return states
+
     def save(self, folder: Path) -> None:
         """Save the state of this step; the last two are kept (see `vit.training.state`)."""
         for callback in self.callbacks:
@@ -162,8 +178,7 @@ class Run:
             "model": dict(self.model.state_dict()),
             "objective": more,
             **({} if self.ema is None else {"model_ema": dict(self.ema.module.state_dict())}),
-            "callbacks": (self.callback_states or {})
-            | {one.name: one.state_dict() for one in self.callbacks if one.name},
+            "callbacks": self.states_of_callbacks(),
             **architecture(self.model),
             "optimizer": self.optimizer.state_dict(),
             "seconds": self.seconds,

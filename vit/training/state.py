@@ -21,8 +21,8 @@ from vit.atomic import replacing, sync_folder
 from vit.errors import UserError
 
 KEPT = 2
-# what torch and pickle raise for content that is not a state
-MALFORMED = (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, EOFError, AttributeError, TypeError)
+# what torch and pickle raise for content that is not a state, or cannot be one
+MALFORMED = (pickle.PickleError, RuntimeError, ValueError, LookupError, EOFError, AttributeError, TypeError)
 
 
 class StateError(UserError):
@@ -92,6 +92,17 @@ def load_state(path: Path) -> dict[str, Any]:
         return torch.load(io.BytesIO(saved), map_location="cpu", weights_only=True)
     except MALFORMED as error:
         raise StateError(f"{path} is not a state: it holds more than tensors and plain values, or less") from error
+
+
+def is_readable(state: object) -> bool:
+    """Whether `state` is of tensors and plain values, so that it can be read once it is saved."""
+    try:
+        torch.save(state, buffer := io.BytesIO())
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+    except MALFORMED:
+        return False
+    return True
 
 
 def load_latest_state(folder: Path) -> tuple[dict[str, Any], list[str]]:

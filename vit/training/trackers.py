@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -46,12 +47,19 @@ class _Service(Callback):
     """A tool that stores runs itself, under an id, so that a resumed run continues there."""
 
     id: str | None = None
+    training: Run | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the last step was made."""
+        return self.training is not None and self.training.step == self.training.total_steps
 
     def begin(self, run: Run) -> None:
         """Begin a run, or continue the one with `id`."""
         raise NotImplementedError
 
     def on_start(self, run: Run) -> None:
+        self.training = run
         try:
             self.begin(run)
         except Exception as error:  # its settings, server or network may raise anything
@@ -97,7 +105,7 @@ class WandB(_Service):
 
     def close(self) -> None:
         if self._run is not None:
-            self._run.finish()
+            self._run.finish(exit_code=0 if self.done else 1)
 
 
 class MLflow(_Service):
@@ -137,7 +145,8 @@ class MLflow(_Service):
             for operation in self._sent:
                 operation.wait()
             if self.id is not None and self._client is not None:
-                self._client.set_terminated(self.id)
+                ended = "FAILED" if sys.exception() else "KILLED"
+                self._client.set_terminated(self.id, "FINISHED" if self.done else ended)
         except Exception as error:  # its server or network may raise anything
             logger.warning("mlflow: some figures were not sent (%s)", one_line(str(error)))
 

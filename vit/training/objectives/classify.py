@@ -52,10 +52,10 @@ class Classify(Objective):
     @classmethod
     def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
         classes, has = data.train.class_names, f"train.objective: {data.name} has"
+        if len(classes) == 1:
+            raise DataError(f"{has} one class, {classes[0]!r}: there is nothing to distinguish")
         if not (data.train.labelled and data.test.labelled):
             raise DataError(f"{has} no labels to learn; a folder has them as <class>/<image>")
-        if len(classes) < 2:
-            raise DataError(f"{has} one class, {classes[0]!r}: there is nothing to distinguish")
         return {"num_classes": len(classes)}
 
     @classmethod
