@@ -387,6 +387,11 @@ def test_missing_file_and_folder_are_refused():
     assert "folder: Is a directory" in refusal("--config", "folder")
 
 
+def test_a_run_folder_may_be_in_the_users_home(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")  # a shell leaves the ~ of --out=~/runs
+    assert parse_train_command(["--out=~/runs"]).out == Path("/home/me/runs")
+
+
 def test_sections_check_themselves_without_a_parser():
     """A configuration made in Python is held to the same rules, and None stands only where it means something."""
     bad = {float: [float("nan"), float("inf"), float("-inf")], int: [-1]}

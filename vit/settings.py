@@ -280,7 +280,9 @@ def parse_train_command(argv: Sequence[str], program: str = "python train.py") -
     (files, outs), settings = take_options(expand_data(argv), "--config", "--out")
     files = [str(config_file(name)) for name in files]
     last = Path(files[-1]).resolve() if files else QUICKSTART
-    out = Path(outs[-1] if outs else f"runs/{last.parent.name if last.name == RUN_CONFIG else last.stem}")
+    out = Path(
+        os.path.expanduser(outs[-1]) if outs else f"runs/{last.parent.name if last.name == RUN_CONFIG else last.stem}"
+    )
     if outs and not outs[-1]:
         raise ConfigError("--out: '' cannot be used; name a folder for the run")
     if not files and not resume:

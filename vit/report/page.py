@@ -280,7 +280,7 @@ def next_steps(record: RunRecord) -> list[tuple[str, str]]:
         return [*steps, ("Classify a photograph of yours", shlex.join(["vit", "predict", run, "photo.jpg"]))]
     if settings["data.source"] == "dataset":  # which only Python can pass on
         return steps
-    if record.samples and record.samples.class_names:
+    if record.samples and len(record.samples.class_names) > 1:
         tune = ["vit", "train", "--config", "finetune_cifar10_tiny_p4", "--model.init", run]
         for key in ("source", "root", "name", "limit", "val_size", "subset_seed", "on_bad_image"):
             if (value := settings[f"data.{key}"]) != getattr(DataConfig(), key):
