@@ -198,6 +198,18 @@ def test_every_objective_can_be_chosen_and_reads_sections_that_exist():
         assert parse("--train.objective", name).train.objective == name
 
 
+def test_an_objective_added_after_settings_were_read_can_be_chosen(monkeypatch):
+    asked = ["--out", "runs/mine", "--train.objective", "teach"]
+    with pytest.raises(ConfigError, match=r"train\.objective.*teach"):
+        parse_train_command(asked)
+    monkeypatch.setitem(OBJECTIVES, "teach", OBJECTIVES["reconstruct"])
+    assert parse_train_command(asked).config.train.objective == "teach"
+    assert TrainConfig(objective="teach").objective == "teach"
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="objective"):
+        TrainConfig(objective="teach")
+
+
 def test_a_resumed_run_may_compute_elsewhere_and_find_its_data_elsewhere_and_nothing_else():
     deciding = {key.partition(".")[0] for key in Config().deciding()}
     assert deciding == set(SECTIONS) - {"data", "run"}

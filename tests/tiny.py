@@ -101,11 +101,22 @@ def without_pictures() -> Iterator[None]:
 @contextmanager
 def without_charts() -> Iterator[None]:
     """Pages about runs are written with a dot for each of their charts, which take long to draw."""
-    picture = f"data:image/png;base64,{base64.b64encode(encoded(Image.new('RGB', (1, 1)), 'PNG')).decode()}"
+    dots = (
+        base64.b64encode(encoded(Image.new("RGB", (1, 1), colour), "PNG")).decode() for colour in ("white", "black")
+    )
+    light, dark = (f"data:image/png;base64,{dot}" for dot in dots)
     with pytest.MonkeyPatch.context() as patch:
         for module in ("page", "pictures"):
             charts = f"vit.report.{module}.in_both_themes"
-            patch.setattr(charts, lambda figure, alt, dpi=0: {"light": picture, "dark": picture, "alt": alt})
+            patch.setattr(charts, lambda figure, alt, dpi=0: {"light": light, "dark": dark, "alt": alt})
+        yield
+
+
+@contextmanager
+def without_layout() -> Iterator[None]:
+    """Figures are made, and nothing in them is moved to where there is room, which takes longer than to make them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vit.figures.style.ConstrainedLayoutEngine.execute", lambda engine, figure: None)
         yield
 
 

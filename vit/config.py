@@ -14,8 +14,9 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache, wraps
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from vit.errors import UserError
 
@@ -53,6 +54,15 @@ OBJECTIVES = {
 """The registry of objectives; `vit.training.objectives` has a module of the same name for each."""
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kept_until_registered(build: F) -> F:
+    """Cache what a function makes of the settings' types, until an objective is added to the registry: that changes them."""
+    kept = cache(lambda objectives, *args, **options: build(*args, **options))
+    return wraps(build)(lambda *args, **options: kept(tuple(OBJECTIVES), *args, **options))  # type: ignore[return-value]
+
+
 class ConfigError(UserError, ValueError):
     """A setting that cannot be used; the message is one line: key, value, what is allowed."""
 
@@ -76,6 +86,15 @@ def ranges_of(hint: Any) -> list[Range]:
     """Return the ranges stated in a type, in those of a union, or in that of a list."""
     extras = [extra for part in (hint, *get_args(hint)) for extra in get_args(part)[1:]]
     return [extra for extra in extras if isinstance(extra, Range)]
+
+
+@kept_until_registered  # annotations are text, and to read it for every section anew takes longer than all checks
+def _types_of(section: type) -> dict[str, tuple[Any, str, list[Range]]]:
+    """Return the type of each setting of a section, also in words, and the ranges stated in it."""
+    ranged = get_type_hints(section, include_extras=True)
+    return {
+        name: (hint, type_in_words(hint), ranges_of(ranged[name])) for name, hint in get_type_hints(section).items()
+    }
 
 
 Positive = Annotated[int, Range("1 or more", lambda n: n >= 1)]
@@ -140,20 +159,21 @@ class Section:
         cls.section = section
 
     def __post_init__(self) -> None:
-        hints, ranged = get_type_hints(type(self)), get_type_hints(type(self), include_extras=True)
+        types = _types_of(type(self))  # type: ignore[arg-type]  # a class has a hash, whatever mypy makes of its instances
         for item in fields(self):  # type: ignore[arg-type]
+            hint, words, ranges = types[item.name]
             key = f"{self.section}.{item.name}" if self.section else f"--{item.name.replace('_', '-')}"
             value = getattr(self, item.name)
             allowed = "leave the key out for its default"
             _require(value is not None or "None" in str(item.type), key, value, allowed)
-            _require(fits_type(value, hints[item.name]), key, value, type_in_words(hints[item.name]))
+            _require(fits_type(value, hint), key, value, words)
             numbers = value if isinstance(value, tuple | list) else () if value is None else (value,)
             for number in numbers:
                 finite = not isinstance(number, float) or math.isfinite(number)
                 _require(finite, key, number, "a finite number is needed")
                 countable = not isinstance(number, int) or number < 2**64
                 _require(countable, key, number, "a whole number below 2**64 is needed")
-            for stated in ranges_of(ranged[item.name]):
+            for stated in ranges:
                 for number in numbers:
                     _require(stated.holds(number), key, number, stated.allowed)
 

@@ -264,6 +264,8 @@ def init_weights(model: nn.Module) -> None:
     untrained model then predicts nearly 0, and its loss starts at the targets' variance.
     Tokens: normal, std 0.02. Norms: 1 and 0; layer scales and position tables come initialised.
     """
+    if next(model.parameters()).is_meta:  # has shapes alone; to draw nothing, torch would load its compiler
+        return
     # linear maps, including the patch embedding
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):

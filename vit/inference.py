@@ -38,9 +38,9 @@ def require_head(model: Model) -> None:
     Raises:
         CheckpointError: it has no head, or one that does not choose between classes.
     """
-    source, details = (model.origin.source, model.origin.details) if model.origin else ("this model", {})
-    classes, kind = model.encoder.config.num_classes, details.get("problem_type")  # as transformers calls it
-    if classes == 1 or kind not in (None, "single_label_classification"):
+    source, kind = (model.origin.source, model.origin.problem_type) if model.origin else ("this model", "")
+    classes = model.encoder.config.num_classes
+    if classes == 1 or kind not in ("", "single_label_classification"):
         way = "in Python, model.encoder.forward_head returns its logits"
         raise CheckpointError(f"{source}: its head is for {kind or 'one output'}, no choice between classes; {way}")
     if not classes:

@@ -113,8 +113,11 @@ def position_table(kind: str, grid_size: tuple[int, int], num_prefix_tokens: int
     """
     num_tokens = num_prefix_tokens + math.prod(grid_size)
     if kind == "sincos":
-        table = torch.cat([torch.zeros(num_prefix_tokens, embed_dim), sincos_positions(grid_size, embed_dim)])
-        return nn.Parameter(table[None], requires_grad=False)
+        # on "meta", where checkpoints are compared, torch would load its compiler first, for seconds
+        device = torch.get_default_device()
+        with torch.device("cpu"):
+            table = torch.cat([torch.zeros(num_prefix_tokens, embed_dim), sincos_positions(grid_size, embed_dim)])
+        return nn.Parameter(table[None].to(device), requires_grad=False)
     if kind == "learned":
         return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, num_tokens, embed_dim), std=0.02))
     raise ValueError(f"positions are 'learned' or 'sincos', got {kind!r}")

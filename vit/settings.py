@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 import yaml
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser, set_parsing_settings
 
-from vit.config import Config, ConfigError, flat_settings, named_data, type_in_words
+from vit.config import Config, ConfigError, flat_settings, kept_until_registered, named_data, type_in_words
 from vit.errors import did_you_mean, one_line
 
 SECTIONS: dict[str, type] = {item.name: item.default_factory for item in fields(Config)}  # type: ignore[misc]
@@ -52,6 +52,12 @@ def settings_parser(sections: dict[str, type] = SECTIONS) -> ArgumentParser:
     parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
     add_settings(parser, sections)
     return parser
+
+
+@kept_until_registered  # building one takes longer than using it
+def config_parser() -> ArgumentParser:
+    """Return the parser of all settings, the same one each time."""
+    return settings_parser()
 
 
 def add_settings(parser: ArgumentParser, sections: dict[str, type] = SECTIONS, with_help: bool = False) -> None:
@@ -94,7 +100,7 @@ def split_settings(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def read_config(path: Path) -> Config:
     """Return the checked settings in a file; see `parse_sections`."""
-    return parse_config(settings_parser(), ["--config", str(path)])
+    return parse_config(config_parser(), ["--config", str(path)])
 
 
 def parse_config(parser: ArgumentParser, argv: Sequence[str]) -> Config:
@@ -122,6 +128,7 @@ def parse_sections(parser: ArgumentParser, argv: Sequence[str], sections: dict[s
         files = [str(config_file(name)) for name in files]
         for path in files:
             check_file(Path(path), sections)
+        vars(parser).pop("print_config", None)  # which one that failed has left
         parsed = parser.parse_args([*(f"--config={path}" for path in files), *settings])
         return {name: section(**parsed[name].as_dict()) for name, section in sections.items()}
     except ArgumentError as error:
@@ -266,6 +273,9 @@ def train_parser(program: str = "vit train", with_help: bool = False) -> Argumen
     return parser
 
 
+_kept_parser = kept_until_registered(train_parser)  # a notebook or a study may read many command lines
+
+
 def parse_train_command(argv: Sequence[str], program: str = "python train.py") -> TrainCommand:
     """Parse the command line of train.py or `vit train`.
 
@@ -275,7 +285,7 @@ def parse_train_command(argv: Sequence[str], program: str = "python train.py") -
     Raises:
         ConfigError: the command line cannot be used.
     """
-    parser = train_parser(program, not HELP.isdisjoint(argv))
+    parser = _kept_parser(program) if HELP.isdisjoint(argv) else train_parser(program, with_help=True)
     (resume,), argv = take_flags(argv, "--resume")
     (files, outs), settings = take_options(expand_data(argv), "--config", "--out")
     files = [str(config_file(name)) for name in files]

@@ -22,6 +22,7 @@ from vit.cli import main
 from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
+from vit.inference import require_head
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
 from vit.masking import make_mask, mask_from_noise
 
@@ -436,6 +437,20 @@ def test_two_classes_of_one_name_stay_two_for_transformers(tmp_path):
     assert theirs.config.id2label == dict(enumerate(names))
     assert sorted(theirs.config.label2id.values()) == [0, 1, 2]
     assert load_model(tmp_path / "out").origin.class_names == names
+
+
+@pytest.mark.parametrize("to", ["safetensors", "huggingface"])
+def test_a_head_that_does_not_choose_stays_one(to, tmp_path):
+    sizes = dict(image_size=16, patch_size=4, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    config = hf.ViTConfig(**sizes, intermediate_size=64, num_labels=3, problem_type="multi_label_classification")
+    hf.ViTForImageClassification(config).save_pretrained(tmp_path / "theirs")
+    convert_model(load_model(tmp_path / "theirs"), to, tmp_path / "out")
+    with pytest.raises(CheckpointError, match="its head is for multi_label_classification, no choice"):
+        require_head(load_model(tmp_path / "out"))
+    headless = load_model(tmp_path / "theirs", num_classes=0)
+    convert_model(headless, to, tmp_path / "headless")
+    assert load_model(tmp_path / "headless").origin.problem_type == ""
+    assert any("multi_label" in note for note in convert_model(load_model(tmp_path / "out"), "timm", tmp_path / "timm"))
 
 
 # --- half precision ---------------------------------------------------------------------------------------------------

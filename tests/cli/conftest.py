@@ -14,7 +14,7 @@ import pytest
 import torch
 from forks import Forks
 from PIL import Image
-from tiny import NORMALIZE, autoencoder, encoder, randomize, save_images
+from tiny import NORMALIZE, autoencoder, encoder, randomize, save_images, without_layout
 from torch import Tensor, nn
 
 from vit.atomic import write_text
@@ -111,8 +111,10 @@ def called(capsys, monkeypatch):
 
 @pytest.fixture
 def unpainted(monkeypatch):
-    """Pictures are laid out, and their files stay empty: to paint them takes longer than all else."""
+    """Pictures are made, not laid out, and their files stay empty: to paint them takes longer than all else."""
     monkeypatch.setattr("vit.figures.save_figure", lambda figure, path: write_text(path, ""))
+    with without_layout():
+        yield
 
 
 @pytest.fixture

@@ -17,8 +17,10 @@ CLASSES = ("cat", "dog", "<b>cow")
 
 
 @pytest.fixture
-def drawn(vit, unpainted):
-    """`drawn(*argv)`: the numbers beside the first picture that `vit attention` draws; all pictures are empty."""
+def drawn(vit, unpainted, monkeypatch):
+    """`drawn(*argv)`: the numbers beside the first picture of `vit attention`; the pictures of maps are not even made."""
+    for name in ("attention_figure", "masked_figure", "strongest_figure"):
+        monkeypatch.setattr(f"vit.figures.{name}", lambda *_, **__: None)
 
     def drawn(*argv):
         code, said, error = vit("attention", *argv, "--overwrite")

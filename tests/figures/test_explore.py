@@ -765,11 +765,22 @@ def saved_words(page, *links) -> list[dict]:
     )
 
 
-@pytest.mark.parametrize(
-    ("grid", "name"),
-    [((8, 8), "a day in the mountains " * 9), ((8, 8), "x" * 200), ((16, 4), "photo"), ((16, 2), "\U0001f409 " * 40)],
+NAMED = [
+    ((8, 8), "a day in the mountains " * 9),
+    ((8, 8), "x" * 200),
+    ((16, 4), "photo"),
+    ((16, 2), "\U0001f409 " * 40),
+]
+
+
+@pytest.mark.parametrize(  # every name once in the default suite, on one scale or the other
+    ("grid", "name", "scale"),
+    [
+        pytest.param(grid, name, scale, marks=[pytest.mark.slow] * (scale != ("row", "log")[number % 2]))
+        for number, (grid, name) in enumerate(NAMED)
+        for scale in ("row", "log")
+    ],
 )
-@pytest.mark.parametrize("scale", ["row", "log"])
 def test_the_saved_picture_holds_all_of_its_words(page, grid, name, scale):
     page.open(example(grid=grid, name=name, registers=2))
     (saved,) = saved_words(page, f"layer=1&head=0&query=2,1&scale={scale}")

@@ -163,7 +163,13 @@ ON_PAPER = {
     ),
 }
 FIGURES = THEMED | ON_PAPER
+# Of these, another case says nearly the same in the default suite: the same figure in light, or one of the same kind.
+REPEATED = {
+    ("16 images, one map", True), ("masked", True), ("strongest", True), ("confusion", True),
+    ("five panels of layers", False), ("curves", False), ("sheet", False), ("arms", False),
+}  # fmt: skip
 CASES = [(name, False) for name in FIGURES] + [(name, True) for name in THEMED]
+MARKED = [pytest.param(*case, marks=[pytest.mark.slow] * (case in REPEATED)) for case in CASES]
 GRIDS = {(3, 5), (14, 14), (2, 9)}  # of maps
 OTHER_CASES = ("one image", "12 heads", "wide", "hostile", "dots of", "confusion of", "a curve of", "an exact",
                "dynamics of", "reconstruction of one", "three", "runs over", "four", "arms in")  # fmt: skip
@@ -188,7 +194,7 @@ def texts(figure: Figure) -> list[Text]:
     return [text for text in found if text.get_visible() and text.get_text().strip()]
 
 
-@pytest.mark.parametrize(("name", "dark"), CASES, ids=str)
+@pytest.mark.parametrize(("name", "dark"), MARKED, ids=str)
 @pytest.mark.filterwarnings("ignore:Glyph")
 def test_no_text_overlaps_another_or_leaves_the_page_and_every_patch_covers_as_many_whole_dots(name, dark):
     figure = THEMED[name](dark=True) if dark else FIGURES[name]()

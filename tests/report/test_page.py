@@ -10,9 +10,10 @@ import re
 import shlex
 import shutil
 from collections import Counter
+from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
-from itertools import pairwise, product
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,10 @@ class Read(ReadText):
 
 
 @cache
-def page_of(folder: Path) -> str:
-    """The whole page about a run that does not change."""
-    return report_page(read_run(folder))
+def page_of(folder: Path, charts: bool = True) -> str:
+    """The whole page about a run that does not change, or all but its charts."""
+    with nullcontext() if charts else without_charts():
+        return report_page(read_run(folder))
 
 
 def read(folder: Path, out: Path | None = None) -> Read:
@@ -417,11 +419,13 @@ def test_a_warning_stands_once(copied):
 # ---- What it is written to -------------------------------------------------------------------------------------------
 
 
-def test_equal_folders_give_equal_pages_of_a_sensible_size(pretrained, tmp_path):
-    out = tmp_path / "report.html"
-    out.write_text(page_of(pretrained)[:1000])  # one of ours, which is replaced
-    assert write_report(pretrained, out) == out.stat().st_size < 3_000_000
-    assert out.read_text(encoding="utf-8") == page_of(pretrained)
+@pytest.mark.parametrize("charts", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_equal_folders_give_equal_pages_of_a_sensible_size(pretrained, charts, tmp_path):
+    out, page = tmp_path / "report.html", page_of(pretrained, charts)
+    out.write_text(page[:1000])  # one of ours, which is replaced
+    with nullcontext() if charts else without_charts():
+        assert write_report(pretrained, out) == out.stat().st_size < 3_000_000
+    assert out.read_text(encoding="utf-8") == page
     assert is_report(out)
 
 
@@ -527,11 +531,11 @@ return found;
 
 @pytest.fixture
 def show(driver, tmp_path):
-    """`show(folder)` opens the page about a run, which must ask for nothing and stay silent."""
+    """`show(folder, charts)` opens the page about a run, which must ask for nothing and stay silent."""
     driver.get_log("browser")
 
-    def show(folder: Path) -> None:
-        (tmp_path / "page.html").write_text(page_of(folder), encoding="utf-8")
+    def show(folder: Path, charts: bool = True) -> None:
+        (tmp_path / "page.html").write_text(page_of(folder, charts), encoding="utf-8")
         driver.get((tmp_path / "page.html").as_uri())
 
     yield show
@@ -554,9 +558,16 @@ def look(driver: Chrome, width: int, scheme: str = "light") -> None:
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
-@pytest.mark.parametrize(("which", "schemes"), [("pretrained", ("light", "dark")), ("hostile", ("dark", "light"))])
-def test_page_fits_and_can_be_read(which, schemes, show, driver, request):
-    show(request.getfixturevalue(which))
+@pytest.mark.parametrize(
+    ("which", "schemes", "charts"),
+    [
+        ("pretrained", ("light", "dark"), True),
+        ("hostile", ("dark", "light"), False),
+        pytest.param("hostile", ("dark", "light"), True, marks=pytest.mark.slow),
+    ],
+)
+def test_page_fits_and_can_be_read(which, schemes, charts, show, driver, request):
+    show(request.getfixturevalue(which), charts)
     driver.execute_script("for (const e of document.querySelectorAll('details')) e.open = true")
     for width, scheme in zip((1280, 390), schemes, strict=True):
         look(driver, width, scheme)
@@ -595,11 +606,12 @@ def test_headings_pictures_and_links_are_in_order(pretrained, show, driver):
                                      link.get_attribute("hash")) == title  # fmt: skip
 
 
-def test_a_picture_is_larger_when_it_is_clicked_until_it_is_closed(pretrained, show, driver):
+@pytest.mark.parametrize("widths", [(390, 1280), pytest.param((1280, 390), marks=pytest.mark.slow)], ids=str)
+def test_a_picture_is_larger_when_it_is_clicked_until_it_is_closed(pretrained, widths, show, driver):
     show(pretrained)
     large = driver.find_elements(By.CSS_SELECTOR, ".large")
     assert len(large) > 3
-    for width, figure in product((390, 1280), large):
+    for width, figure in zip(cycle(widths), large, strict=False):  # each on one of them
         look(driver, width)
         link, close = figure.find_elements(By.CSS_SELECTOR, "a")
         before = link.find_element(By.CSS_SELECTOR, "img").size["width"]

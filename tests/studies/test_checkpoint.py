@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import without_layout
 
 from vit.atomic import write_text
 from vit.checkpoints import CheckpointError, save_model
@@ -38,9 +39,12 @@ SMALL = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=16, depth=1, num_
 
 @pytest.fixture
 def smaller(monkeypatch):
+    """Studies of less, whose figures, each tested by itself, are not laid out."""
     for module, sizes in SMALLER.items():
         for constant, size in sizes.items():
             monkeypatch.setattr(import_module(f"vit.studies.{module}"), constant, size)
+    with without_layout():
+        yield
 
 
 def looking_at(experiment: Experiment, checkpoint: Path | str) -> Experiment:

@@ -88,6 +88,7 @@ def test_mlflow_says_how_a_run_ended(mlflow, tmp_path, last, error, status):
     assert mlflow.MlflowClient().get_run(state["id"]).info.status == status
 
 
+@pytest.mark.slow  # wandb's own service takes seconds to start and to stop, twice
 def test_wandb_gets_settings_and_figures_and_goes_on_in_the_same_run(tmp_path, monkeypatch):
     """What the library is given, and takes, offline."""
     wandb = pytest.importorskip("wandb")

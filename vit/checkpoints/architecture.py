@@ -290,14 +290,14 @@ def _set_class_token(network: Network, encoder: dict[str, Any]) -> None:
 
 
 def _resize(network: Network, encoder: dict[str, Any]) -> None:
-    """Resize patch kernels and positions with timm's functions, and change the number of input channels."""
+    """Resize patch kernels and positions, and change the number of input channels, with timm's functions.
+
+    These are imported where they are needed: that takes seconds, and most models that name a size have it already.
+    """
     options = network.options
     image_size, patch_size, channels = pair(options.image_size), pair(options.patch_size), options.channels
     if image_size is patch_size is channels is None:
         return
-    from timm.layers import resample_abs_pos_embed, resample_patch_embed  # takes seconds to import
-    from timm.models import adapt_input_conv
-
     (height, width), (p, q) = encoder["image_size"], encoder["patch_size"]
     old = (height // p, width // q)
 
@@ -308,6 +308,8 @@ def _resize(network: Network, encoder: dict[str, Any]) -> None:
             "its decoder predicts patches of its own size and channels; take part encoder to change them"
         )
     if patch_size is not None and patch_size != (p, q):
+        from timm.layers import resample_patch_embed
+
         resized = resample_patch_embed(kernels.value.float(), list(patch_size))
         kernels.change(resized, f"resized from {size_text((p, q))} pixels")
         encoder["patch_size"] = patch_size
@@ -318,6 +320,8 @@ def _resize(network: Network, encoder: dict[str, Any]) -> None:
             raise network.error(
                 f"{encoder['channels']} input channels cannot be converted to {channels}; only three can"
             )
+        from timm.models import adapt_input_conv
+
         kernels.change(adapt_input_conv(channels, kernels.value.float()), f"3 input channels converted to {channels}")
         encoder["channels"] = channels
 
@@ -333,6 +337,8 @@ def _resize(network: Network, encoder: dict[str, Any]) -> None:
     prefix = encoder["class_token"] + encoder["registers"]
     for name, ahead in (("pos_embed", 0 if encoder["no_embed_class"] else prefix), ("decoder.pos_embed", prefix)):
         if name in network.tensors and new != old:
+            from timm.layers import resample_abs_pos_embed
+
             table = network.tensors[name]
             resized = resample_abs_pos_embed(table.value.float(), list(new), list(old), num_prefix_tokens=ahead)
             table.change(resized, f"resized from a grid of {size_text(old)} to {size_text(new)}, bicubic")

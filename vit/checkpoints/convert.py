@@ -102,6 +102,7 @@ def _write_native(model: Model, origin: Origin, out: Path, half: bool, run: RunR
         interpolation=origin.interpolation,
         crop_share=origin.crop_share,
         data_content_hash=origin.data_content_hash,
+        problem_type=origin.problem_type if model.encoder.config.num_classes else "",
         dtype=torch.float16 if half else torch.float32,
         figures=figures,
     )

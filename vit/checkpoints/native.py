@@ -44,6 +44,7 @@ def save_model(
     interpolation: str = "bicubic",
     crop_share: float = 1.0,
     data_content_hash: str = "",
+    problem_type: str = "",
     dtype: torch.dtype = torch.float32,
     figures: dict[str, Any] | None = None,
 ) -> None:
@@ -58,6 +59,7 @@ def save_model(
         interpolation: how images are resized to the model's size.
         crop_share: share to keep of an image's centred part.
         data_content_hash: the training data's (`vit.data.Dataset.content_hash`).
+        problem_type: what the head tells, as transformers calls it, if not one of several classes.
         dtype: of the weights on disk; they always load as float32.
         figures: measurements for config.json (see `vit.runs.RunRecord.figures`).
     """
@@ -74,6 +76,7 @@ def save_model(
         "data": data,
         "data_content_hash": data_content_hash,
         "content_hash": _hash_weights(model),
+        **({"problem_type": problem_type} if problem_type else {}),
         **({"figures": figures} if figures else {}),
     }
     if same_in_timm(model.encoder.config):

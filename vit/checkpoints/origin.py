@@ -131,6 +131,11 @@ class Origin:
             details=source.config,
         )
 
+    @property
+    def problem_type(self) -> str:
+        """What the head tells, as transformers calls it, e.g. multi_label_classification; empty if nothing says so."""
+        return str(self.details.get("problem_type") or "")
+
     def was_tested_on(self, content_hash: str) -> bool:
         """Return whether the images with this hash (of `vit.data.ImageSet`) are those that its training held out."""
         return self.data_content_hash.rpartition("-")[2] == content_hash

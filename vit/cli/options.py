@@ -25,6 +25,7 @@ from vit.config import (
     RunConfig,
     Section,
     in_words,
+    kept_until_registered,
     ranges_of,
 )
 from vit.errors import did_you_mean, one_line
@@ -140,10 +141,10 @@ def read_options(
         SystemExit: after `--help`.
     """
     asked = not HELP.isdisjoint(argv)
-    parser, options = options_parser(program, *groups, sections=sections if asked else None, with_help=asked)
     if asked:
-        parser.print_help()
+        options_parser(program, *groups, sections=sections)[0].print_help()
         raise SystemExit(0)
+    parser, options = _kept_parser(program, *groups, with_help=False)
     try:
         parsed = parser.parse_args(_arranged(argv, options))
     except ArgumentError as error:
@@ -180,6 +181,9 @@ def options_parser(
         parser.usage += " [--config FILE ...] [--SECTION.FIELD VALUE ...]"
         add_settings(parser, sections, with_help)
     return parser, options
+
+
+_kept_parser = kept_until_registered(options_parser)  # building one takes longer than using it
 
 
 def default_of(item: Field) -> Any:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
 from vit.cli.options import FOLDER, POSITIONAL, PrintsFigures, print_json, read_options, require_folder, talk
-from vit.config import OBJECTIVES, Config, ConfigError
+from vit.config import OBJECTIVES, Config, ConfigError, kept_until_registered
 from vit.errors import one_line
 from vit.pretrained import located
 from vit.runs import read_mapping
@@ -82,7 +81,7 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-@cache  # building one takes longer than all else before a study begins
+@kept_until_registered  # building one takes longer than all else before a study begins
 def study_parser() -> ArgumentParser:
     """Return the parser of all settings of a study."""
     return settings_parser(SETTINGS)

@@ -59,9 +59,12 @@ class Hints:
             raise ValueError(f"norm_pix_loss is {self.norm_pix_loss!r}")
 
 
+_TYPES = get_type_hints(ViTConfig)  # read once: every checkpoint asks for each of them
+
+
 def _usable(key: str, value: Any) -> bool:
     """Return whether the type of a setting of `ViTConfig` allows this value; a number may be 0 if 0 is its default."""
-    kind, default = get_type_hints(ViTConfig)[key], getattr(ViTConfig, key)
+    kind, default = _TYPES[key], getattr(ViTConfig, key)
     if kind == tuple[int, int]:
         return isinstance(value, tuple) and pair(value) is not None and min(value) > 0
     if kind is int:

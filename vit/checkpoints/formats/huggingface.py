@@ -284,6 +284,8 @@ def _vit(out: Outgoing, origin: Origin, hidden: int) -> dict[str, Any]:
         config["id2label"] = {str(i): name for i, name in enumerate(names)}
         # two classes with the same name ("crane" in ImageNet) must not become one entry
         config["label2id"] = {n if names.index(n) == i else f"{n} ({i})": i for i, n in enumerate(names)}
+        if origin.problem_type:
+            config["problem_type"] = origin.problem_type
     return config
 
 
