@@ -84,23 +84,28 @@ def test_threads_are_as_asked_for(threads):
 
 
 @pytest.mark.parametrize(
-    ("device", "steps", "choice", "compiled"),
+    ("device", "precision", "steps", "choice", "compiled"),
     [
-        ("cpu", 10**6, "auto", False),
-        ("cpu", 0, "on", True),
-        ("cuda", 4_999, "auto", False),
-        ("cuda", 5_000, "auto", True),
-        ("cuda", 10**6, "off", False),
+        ("cpu", "fp32", 10**6, "auto", False),
+        ("cpu", "fp32", 0, "on", True),
+        ("cpu", "bf16", 4_999, "auto", False),
+        ("cpu", "bf16", 5_000, "auto", True),
+        ("cuda", "fp32", 4_999, "auto", False),
+        ("cuda", "fp32", 5_000, "auto", True),
+        ("cuda", "fp32", 10**6, "off", False),
     ],
 )
-def test_compiled_when_asked_for_or_for_long_runs_on_a_gpu(machine, device, steps, choice, compiled):
+def test_compiled_when_asked_for_or_for_long_runs_where_it_pays(machine, device, precision, steps, choice, compiled):
     machine("cuda")
-    assert choose_compute(RunConfig(device=device, compile=choice), "fp32", steps).compile == compiled
+    assert choose_compute(RunConfig(device=device, compile=choice), precision, steps).compile == compiled
 
 
-@pytest.mark.parametrize(("device", "lacks"), [("cuda", "triton"), ("cuda", "a compiler"), ("cpu", "a compiler")])
-def test_compiling_without_what_it_needs_is_left_out_or_refused(machine, device, lacks):
+@pytest.mark.parametrize(
+    ("device", "precision", "lacks"),
+    [("cuda", "fp32", "triton"), ("cuda", "fp32", "a compiler"), ("cpu", "bf16", "a compiler")],
+)
+def test_compiling_without_what_it_needs_is_left_out_or_refused(machine, device, precision, lacks):
     machine("cuda", lacks=lacks)
-    assert not choose_compute(RunConfig(device=device), "fp32", 10**6).compile
+    assert not choose_compute(RunConfig(device=device), precision, 10**6).compile
     with pytest.raises(ConfigError, match=rf"^run\.compile: 'on' needs {lacks}[^\n]*off$"):
         choose_compute(RunConfig(device=device, compile="on"), "fp32")

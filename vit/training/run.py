@@ -213,8 +213,9 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
     kind = objective_class(config.train.objective)
     total = config.train.epochs * steps_per_epoch(len(data.train), config.train.batch_size)
     precision = state["precision"] if state else config.train.precision
+    chosen = choose_compute(config.run, precision)
+    precision = dist.broadcast_from_main(lambda: chosen.precision)
     compute = choose_compute(config.run, precision, total - (state["step"] if state else 0))
-    compute = replace(compute, precision=dist.broadcast_from_main(lambda: compute.precision))
 
     # the model
     torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
