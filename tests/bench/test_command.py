@@ -17,7 +17,8 @@ SMALL = """bench --preset micro --patch 8 --batch 4 --rounds 2 --precision fp32 
 
 @pytest.mark.slow
 def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
-    few = ("products in bf16", "products in fp32", "freed memory given back to the system")
+    few = ("products in bf16", "products in fp32", "freed memory given back to the system", "torch.compile")
+    monkeypatch.setattr(vit.bench.report, "missing_for_compile", lambda device: "a compiler")  # so it is left out
     monkeypatch.setattr(vit.bench.report, "ABLATIONS", {name: vit.bench.report.ABLATIONS[name] for name in few})
     axes = {"batch": ("batch", (2, 4)), "images": ("images", (16, 32))}
     monkeypatch.setattr(vit.bench.report, "AXES", axes)
@@ -43,6 +44,7 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     assert re.search(r"ceiling +[\d,]+ GFLOP/s", printed)
     assert "of the ceiling" in printed
     assert "one choice changed:" in printed
+    assert re.search(r"faster than ours here: (none of these|products in|freed)", printed)
     assert max(map(len, printed.splitlines())) <= 128
 
     # How it grows

@@ -16,7 +16,7 @@ from vit.bench.compare import Spread, compare
 from vit.bench.contestants import flops_per_image
 from vit.bench.job import Job
 from vit.bench.scaling import AXES, scaling, variants
-from vit.device import choose_compute, device_name, versions
+from vit.device import choose_compute, device_name, missing_for_compile, versions
 
 # One choice changed, all else equal: the speed lost is what the choice gives.
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -27,6 +27,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "AdamW in many kernels": {"fused_adamw": False},
     "products in fp32": {"precision": "fp32"},
     "products in bf16": {"precision": "bf16"},
+    "torch.compile": {"compile": "on"},
 }
 
 
@@ -79,7 +80,7 @@ def bench(
 def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> dict[str, Any]:
     """Time our step, with and without its data, beside the ceiling, the peers and the ablations."""
     # The contestants
-    flops = flops_per_image(job)
+    device, flops = choose_compute(job.config().run, job.precision).device, flops_per_image(job)
     print(f"\n{job}, {flops / 1e9:.3f} GFLOP per image")
     jobs = {
         "ours": job,
@@ -90,7 +91,7 @@ def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> d
     changed = {
         f"- {name}": replace(job, **change)
         for name, change in ABLATIONS.items()
-        if ablation and change.get("precision") != job.precision
+        if ablation and replace(job, **change) != job and not ("compile" in change and missing_for_compile(device))
     }
 
     # Their rounds. The ceiling has only the products with weights, so it is compared FLOP for FLOP.
@@ -116,6 +117,9 @@ def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> d
         row = f"  {name:41} {f'{rate.median:,.1f} ({rate.low:,.1f} - {rate.high:,.1f})':>23} {result.peak_mb:>8,.0f}"
         if name != "ceiling":
             print(row if name.startswith("ours") else f"{row}  {ratio}")
+    faster = [name.removeprefix("- ") for name in changed if ours.ratio_to(results[name]).high < 1]
+    if changed:
+        print(f"  faster than ours here: {', '.join(faster) or 'none of these'}")
     return {
         "job": asdict(job),
         "gflop_per_image": flops / 1e9,
