@@ -29,9 +29,14 @@ class Compute:
     precision: str = "fp32"  # or "bf16"
     compile: bool = False  # whether training steps are compiled
 
+    @property
+    def products(self) -> torch.dtype:
+        """The type of matrix products."""
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
+
     def autocast(self) -> AbstractContextManager:
         """Compute matrix products in `precision` within the block."""
-        return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
+        return torch.autocast(self.device.type, self.products) if self.precision == "bf16" else nullcontext()
 
     def compiled(self, module: nn.Module) -> nn.Module:
         """Return `module` for training steps, compiled if that is on; it shares the module's parameters.

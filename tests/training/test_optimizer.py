@@ -156,6 +156,16 @@ def test_update_of_muon_is_timms():
     assert orthogonalize(torch.zeros(1, 3, 4)).count_nonzero() == 0  # of a matrix that has had no gradient yet
 
 
+@pytest.mark.parametrize("shape", [(48, 16), (32, 32), (16, 64)])
+def test_muon_in_bf16_is_the_same_up_to_rounding_also_where_singular_values_are_tiny(shape):
+    gradient = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
+    gradient *= torch.logspace(0, -4, shape[1])  # as a gradient's singular values are
+    exact, rounded = orthogonalize(gradient), orthogonalize(gradient, torch.bfloat16)
+    assert rounded.dtype == torch.float32
+    assert 0 < (rounded - exact).norm() < 0.1 * exact.norm()
+    assert torch.linalg.matrix_norm(rounded, ord=2).max() < 1.2
+
+
 def test_muon_steps_as_timms_does_and_goes_on_from_its_state(monkeypatch):
     exact = functools.partial(zeropower_via_newtonschulz, dtype=torch.float32)  # timm's own type is bfloat16
     monkeypatch.setattr("timm.optim.muon.zeropower_via_newtonschulz", exact)

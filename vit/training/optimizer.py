@@ -58,8 +58,15 @@ def _scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
     return scales
 
 
-def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
+def make_optimizer(
+    model: nn.Module, config: OptimConfig, products: torch.dtype = torch.float32
+) -> torch.optim.Optimizer:
     """Build AdamW or Muon over `parameter_groups`; `set_learning_rate` sets its learning rate at every step.
+
+    Args:
+        model: as in `parameter_groups`.
+        config: all but the schedule is read.
+        products: the type of Muon's matrix products.
 
     Raises:
         ConfigError: every parameter is frozen.
@@ -69,7 +76,7 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimiz
         raise ConfigError("model.freeze: every part is frozen; leave one out, so that something can learn")
     if config.name == "adamw":
         return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=True)
-    return Muon(groups, config.betas)
+    return Muon(groups, config.betas, products)
 
 
 def make_ema(model: nn.Module, decay: float) -> AveragedModel:
