@@ -7,6 +7,8 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 
+READER_GONE = 141
+"""The exit code that a shell reports of SIGPIPE."""
 OUT_OF_MEMORY = re.compile("out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
 
 
@@ -35,7 +37,7 @@ def exit_code_of(program: str, work: Callable[[], int]) -> int:
         print(f"{program}: error: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader of the output has gone, as head does: end quietly, as other programs do
-        return 141  # what a shell reports of SIGPIPE
+        return READER_GONE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(f"{program}: error: {one_line(f'{where}{error.strerror or error}')}", file=sys.stderr)

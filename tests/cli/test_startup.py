@@ -21,6 +21,6 @@ def test_a_character_that_the_encoding_lacks_is_escaped_and_a_reader_that_has_go
     for word, reader, found in (("\u732b", "cat", (b"\\u732b\n", b"0\n")), ("x", "exec <&-", (b"", b"141\n"))):
         waiting = f"import sys; sys.stdin.readline(); {code.format(word)}"
         line = f'{{ sleep 0.2; echo; }} | "$0" -c "$1" | {reader}'
-        env = os.environ | {"PYTHONIOENCODING": "cp1252:strict"}
+        env = os.environ | {"PYTHONIOENCODING": "cp1252:strict", "PYTHONUNBUFFERED": ""}  # as on most machines
         done = subprocess.run(["bash", "-c", line, sys.executable, waiting], capture_output=True, env=env, check=False)
         assert (done.stdout, done.stderr) == found

@@ -13,7 +13,7 @@ from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import ClassVar
 
-from vit.errors import exit_code_of, one_line
+from vit.errors import READER_GONE, exit_code_of, one_line
 from vit.load_options import LoadOptions
 from vit.openmp import limit_spinning
 
@@ -24,7 +24,10 @@ def start(program: str, work: Callable[[], int]) -> int:
         sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # as stderr: names may be any characters
     warnings.formatwarning = lambda message, *_, **__: f"{program}: warning: {one_line(_with_options(str(message)))}\n"
     limit_spinning()
-    return exit_code_of(program, work)
+    code = exit_code_of(program, work)
+    if code == READER_GONE:  # the rest of the output cannot be written at Python's end either, which would say so
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
 def _with_options(message: str) -> str:
