@@ -4,7 +4,7 @@
 # docker run --rm -v "$PWD:/work" --gpus all --shm-size 2g vit train --config gpu_cifar10_tiny_p2
 FROM python:3.12-slim
 
-# torch.compile, which long runs on a GPU use, compiles C
+# torch.compile, which long runs use on a GPU and in bf16 on a CPU, compiles C and C++
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 
 # torch's wheels bring CUDA with them, so both kinds begin with the same image

@@ -543,7 +543,7 @@ class RunConfig(Section, section="run"):
     attention: Literal["auto", "math", "flash"] = "auto"
     """math: two products and a softmax; flash: torch's fused kernel; auto: the faster one here"""
     compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile; auto: on a GPU, or in bf16 on a CPU, if the run is long enough for it to pay off"""
+    """torch.compile; auto: on a GPU, or in bf16 on a CPU, for runs of 5,000 steps or more"""
     save_every: Positive = 500
     """steps between checkpoints"""
     log_every: NonNegative = 0

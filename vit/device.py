@@ -71,7 +71,7 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
     Args:
         config: device, threads and compile are read.
         precision: "auto", "bf16" or "fp32".
-        steps: steps to make; `compile: auto` compiles long runs, where it can.
+        steps: of the whole run; `compile: auto` compiles long ones, where it can.
 
     Raises:
         ConfigError: this machine does not have what was requested.

@@ -267,6 +267,36 @@ def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
         assert begin(config, tmp_path / began).compute.precision == began
 
 
+@pytest.fixture
+def _long_runs_are_compiled(monkeypatch):
+    """Long is what has all of `CONFIG`'s steps; compiling, which takes a minute, changes nothing here."""
+    monkeypatch.setattr(vit.device, "COMPILE_FROM_STEPS", STEPS)
+    monkeypatch.setattr(vit.device, "missing_for_compile", lambda device: "")
+    monkeypatch.setattr(vit.device.Compute, "compiled", lambda compute, module: module)
+
+
+@pytest.mark.usefixtures("_long_runs_are_compiled")
+def test_a_resumed_run_computes_as_it_began_however_few_steps_remain(tmp_path):
+    config = changed(CONFIG, train={"precision": "bf16"}, optim={"name": "muon"})
+    run = begin(config)
+    go(run, STEPS - 1)
+    run.save(tmp_path)
+    for each in (run, begin(config, tmp_path)):
+        assert (each.compute.compile, each.optimizer.dtype) == (True, torch.bfloat16)
+    assert not begin(changed(config, train={"epochs": 2})).compute.compile
+
+
+@pytest.mark.usefixtures("_long_runs_are_compiled")
+def test_all_processes_compute_as_the_main_one(monkeypatch):
+    class Second(Distributed):
+        def broadcast_from_main(self, make: object) -> str:
+            return "bf16"
+
+    monkeypatch.setattr(vit.device, "bf16_pays", lambda device: False)  # as it was measured here
+    run = setup(changed(CONFIG, train={"precision": "auto"}), dataset(IMAGES), Second())
+    assert (run.compute.precision, run.compute.compile) == ("bf16", True)
+
+
 # --- a state is a model ----------------------------------------------------------------------------------------------
 
 

@@ -98,6 +98,10 @@ class Result:
         pairs = zip(self.images_per_second, other.images_per_second, strict=True)
         return Spread.of([factor * a / b for a, b in pairs])
 
+    def beats(self, other: Result) -> bool:
+        """Whether it is faster in every round."""
+        return all(a > b for a, b in zip(self.images_per_second, other.images_per_second, strict=True))
+
 
 def compare(jobs: Sequence[Job], rounds: int, profiled: bool = False) -> list[Result]:
     """Time all of `jobs` in turn, round after round (A B C A B C ...), only one computing at any time.
@@ -209,9 +213,10 @@ def _step() -> tuple[float, float]:
 def _profile() -> dict[str, float]:
     on_gpu = _contestant.compute.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    # The profiler's records come to lie between the step's blocks, which then need fresh memory; without a reserve of touched
-    # pages, their page faults would count as the time of whatever writes large tensors.
-    torch.ones(int(peak_megabytes() * 1e6), dtype=torch.uint8)
+    if not on_gpu:
+        # The profiler's records come to lie between the step's blocks, which then need fresh memory; without a reserve of
+        # touched pages, their page faults would count as the time of whatever writes large tensors.
+        torch.ones(min(int(peak_megabytes() * 1e6), 2**30), dtype=torch.uint8)
     with profile(activities=activities) as profiler:
         _contestant.seconds_of_step()
         _contestant.seconds_of_step()

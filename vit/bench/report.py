@@ -117,9 +117,9 @@ def bench_step(job: Job, rounds: int, peers: Sequence[str], ablation: bool) -> d
         row = f"  {name:41} {f'{rate.median:,.1f} ({rate.low:,.1f} - {rate.high:,.1f})':>23} {result.peak_mb:>8,.0f}"
         if name != "ceiling":
             print(row if name.startswith("ours") else f"{row}  {ratio}")
-    faster = [name.removeprefix("- ") for name in changed if ours.ratio_to(results[name]).high < 1]
+    faster = [name.removeprefix("- ") for name in changed if results[name].beats(ours)]
     if changed:
-        print(f"  faster than ours here: {', '.join(faster) or 'none of these'}")
+        print(f"  faster than ours in every round: {', '.join(faster) or 'none of these'}")
     return {
         "job": asdict(job),
         "gflop_per_image": flops / 1e9,

@@ -20,13 +20,14 @@ from vit.openmp import limit_spinning
 
 def start(program: str, work: Callable[[], int]) -> int:
     """Do the work of a program, and return its exit code; see `exit_code_of`."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # into a file or a pipe too: people watch the progress
-        sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # as stderr: names may be any characters
+    stdout = sys.stdout if isinstance(sys.stdout, io.TextIOWrapper) else None
+    if stdout:  # into a file or a pipe too: people watch the progress
+        stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # as stderr: names may be any characters
     warnings.formatwarning = lambda message, *_, **__: f"{program}: warning: {one_line(_with_options(str(message)))}\n"
     limit_spinning()
     code = exit_code_of(program, work)
-    if code == READER_GONE:  # the rest of the output cannot be written at Python's end either, which would say so
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if stdout and code == READER_GONE:  # what is left cannot be written at Python's end either, which would say so
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
     return code
 
 

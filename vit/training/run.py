@@ -215,7 +215,7 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
     precision = state["precision"] if state else config.train.precision
     chosen = choose_compute(config.run, precision)
     precision = dist.broadcast_from_main(lambda: chosen.precision)
-    compute = choose_compute(config.run, precision, total - (state["step"] if state else 0))
+    compute = choose_compute(config.run, precision, total)  # of all steps: a resumed run computes as it began
 
     # the model
     torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
