@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tiny import noise, save_images
 
 from vit.config import Config, ConfigError, RunConfig, TrainConfig
 from vit.interpret import read_dynamics
-from vit.training.distributed import SINGLE, init_distributed
+from vit.training.distributed import SINGLE, gather_batch, init_distributed
 from vit.training.state import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,6 +77,22 @@ def test_without_torchrun_a_process_is_alone(monkeypatch):
         assert alone.is_main
         assert (alone.all_reduce_max(7), alone.broadcast_from_main(lambda: "mine")) == (7, "mine")
         assert alone.wrap(module := torch.nn.Linear(1, 1), torch.device("cpu")) is module
+
+
+def test_rows_are_gathered_in_a_compiled_step_too_and_the_compiler_says_nothing(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda values: None)  # the other process has rows of zeros
+    place = torch.tensor([[3, 5], [0, 5], [-1, 5]])  # rows 3 and 0 of five; the last is none of the batch
+    found = {}
+    for compiled in (False, True):
+        values = torch.arange(6.0).reshape(3, 2).requires_grad_()
+        step = torch.compile(gather_batch, backend="eager") if compiled else gather_batch
+        with warnings.catch_warnings(record=True) as said:
+            whole = step(values, place)
+        (whole**2).sum().backward()
+        found[compiled] = [whole.tolist(), values.grad.tolist()]
+        assert not said
+    assert found[True] == found[False]
+    assert found[True] == [[[2, 3], [0, 0], [0, 0], [0, 1], [0, 0]], [[0, 2], [4, 6], [0, 0]]]
 
 
 def test_what_cannot_be_shared_is_refused(monkeypatch):

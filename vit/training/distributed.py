@@ -22,6 +22,7 @@ import torch.distributed as dist
 # before there is a group: its functions' defaults keep the one that they find, and DDP imports it too
 import torch.distributed.nn.functional
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from vit.config import Config, ConfigError
 from vit.errors import UserError
@@ -112,8 +113,11 @@ def gather_batch(values: Tensor, place: Tensor | None) -> Tensor:
         values: one row per image of this process.
         place: `Draws.place` of these rows; None in a single process, whose rows are the batch.
     """
-    if place is None:
-        return values
+    return values if place is None else _gather(values, place)
+
+
+@_disable_dynamo  # what depends on values is not compiled; torch.compiler.disable is this, but loads the compiler at once
+def _gather(values: Tensor, place: Tensor) -> Tensor:
     row, own = place[:, 0], place[:, 0] >= 0
     whole = values.new_zeros(int(place[0, 1]), values.shape[1])
     return _Sum.apply(whole.index_put((row[own],), values[own]))  # type: ignore[no-untyped-call]
