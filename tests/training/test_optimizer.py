@@ -18,6 +18,7 @@ from torch import nn
 from vit.config import Config, DecoderConfig, OptimConfig, TrainConfig, ViTConfig
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.training.distributed import SINGLE, Distributed
 from vit.training.muon import COEFFICIENTS, Muon, orthogonalize
 from vit.training.optimizer import learning_rate, make_ema, make_optimizer, parameter_groups, set_learning_rate
 
@@ -182,6 +183,28 @@ def test_muon_steps_as_timms_does_and_goes_on_from_its_state(monkeypatch):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
         models[0].load_state_dict(models[1].state_dict())
         ours.load_state_dict(copy.deepcopy(timms.state_dict()))
+
+
+@pytest.mark.parametrize("products", [torch.float32, torch.bfloat16])
+def test_processes_that_share_muons_work_step_as_one_does(monkeypatch, products):
+    sent: dict[int, torch.Tensor] = {}
+
+    def stepped(dist: Distributed) -> nn.Module:
+        def add_what_the_other_sent(values: torch.Tensor) -> None:
+            sent[dist.rank] = values.clone()
+            values += sent.get(1 - dist.rank, 0)
+
+        monkeypatch.setattr(torch.distributed, "all_reduce", add_what_the_other_sent)
+        model = whole_model()
+        step(model, make_optimizer(model, MUON, products, dist), range(1))
+        return model
+
+    alone = stepped(SINGLE)
+    for shared in [stepped(Distributed(rank, world_size=2)) for rank in (1, 0, 1)][1:]:  # the first only sends its part
+        for (name, one), other in zip(shared.named_parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+    assert len(sent) == 2
+    assert all(0.3 < values.count_nonzero() / values.numel() < 0.7 for values in sent.values())
 
 
 def test_what_is_no_matrix_of_a_block_learns_as_with_adamw():

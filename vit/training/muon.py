@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from vit.training.distributed import SINGLE, Distributed
+
 # Each of the five iterations has its own a, b, c, which brings all singular values nearer to 1 than one triple for all
 # (Cesista et al. 2025, leloykun.github.io/ponder/muon-opt-coeffs).
 COEFFICIENTS = (
@@ -23,35 +25,41 @@ class Muon(torch.optim.Optimizer):
     """Muon for groups with "use_fallback" false, torch's fused AdamW for the others; neither updates if `found_inf` is 1.
 
     Updates have AdamW's usual size, 0.2 per weight, so that both share one learning rate (Liu et al. 2025, arXiv 2502.16982).
-    Matrices of the same shape within a group are orthogonalised together.
+    Of several processes, each orthogonalises its share of the matrices, those of the same shape together.
 
     Args:
         groups: parameters, each group with "use_fallback"; Muon's are matrices.
         betas: AdamW's; the first is also Muon's momentum, in Nesterov's form.
         dtype: in which the matrices are orthogonalised (see `orthogonalize`); all else is float32.
+        dist: the processes, all of which step together.
     """
 
     found_inf: Tensor | None = None  # a scalar on the device, as in torch's AdamW, so that nothing waits for it
 
     def __init__(
-        self, groups: list[dict[str, Any]], betas: tuple[float, float], dtype: torch.dtype = torch.float32
+        self,
+        groups: list[dict[str, Any]],
+        betas: tuple[float, float],
+        dtype: torch.dtype = torch.float32,
+        dist: Distributed = SINGLE,
     ) -> None:
         super().__init__(groups, dict(lr=0.0, betas=betas, eps=1e-8, weight_decay=0.0, fused=True))
-        self.dtype = dtype
+        self.dtype, self.dist = dtype, dist
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient."""
+        matrices: list[Tensor] = []
+        groups: list[dict[str, Any]] = []  # of each matrix
         for group in self.param_groups:
             learning = [parameter for parameter in group["params"] if parameter.grad is not None]
             if learning and group["use_fallback"]:
                 self._adamw(group, learning)
-                continue
-            by_shape: dict[torch.Size, list[Tensor]] = {}
-            for matrix in learning:
-                by_shape.setdefault(matrix.shape, []).append(matrix)
-            for matrices in by_shape.values():
-                self._muon(group, matrices)
+            elif learning:
+                matrices += learning
+                groups += [group] * len(learning)
+        if matrices:
+            self._muon(matrices, groups)
 
     def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         states = [self.state[parameter] for parameter in parameters]
@@ -67,26 +75,44 @@ class Muon(torch.optim.Optimizer):
             amsgrad=False, maximize=False, beta1=beta1, beta2=beta2, **rest,
         )  # fmt: skip
 
-    def _muon(self, group: dict[str, Any], matrices: list[Tensor]) -> None:
-        states = [self.state[matrix] for matrix in matrices]
-        for state, matrix in zip(states, matrices, strict=True):
-            state.setdefault("momentum_buffer", torch.zeros_like(matrix))
-        gradient = torch.stack([matrix.grad for matrix in matrices])  # type: ignore[misc]  # (N, rows, columns)
-        before = torch.stack([state["momentum_buffer"] for state in states])
-        momentum = before.lerp(gradient, 1 - group["betas"][0])
-        update = orthogonalize(gradient.lerp(momentum, group["betas"][0]), self.dtype)
-        update *= -group["lr"] * 0.2 * max(gradient.shape[1:]) ** 0.5
-        keep = torch.full_like(update[0, 0, 0], 1 - group["lr"] * group["weight_decay"])
-        if self.found_inf is not None:
-            bad = self.found_inf > 0
-            momentum, update, keep = (
-                before.where(bad, momentum),
-                update.masked_fill(bad, 0.0),
-                keep.masked_fill(bad, 1.0),
-            )
-        for state, matrix, new, change in zip(states, matrices, momentum, update, strict=True):
-            state["momentum_buffer"].copy_(new)
+    def _muon(self, matrices: list[Tensor], groups: list[dict[str, Any]]) -> None:
+        beta, bad = self.defaults["betas"][0], None if self.found_inf is None else self.found_inf > 0
+        gradients: Any = [matrix.grad for matrix in matrices]
+        before = [self.state[matrix].setdefault("momentum_buffer", torch.zeros_like(matrix)) for matrix in matrices]
+        momenta = torch._foreach_lerp(before, gradients, 1 - beta)
+        updates = self._orthogonalized(list(torch._foreach_lerp(gradients, momenta, beta)))
+        for matrix, group, old, momentum, update in zip(matrices, groups, before, momenta, updates, strict=True):
+            change = update * (-group["lr"] * 0.2 * max(matrix.shape) ** 0.5)
+            keep = torch.full_like(change[0, 0], 1 - group["lr"] * group["weight_decay"])
+            if bad is not None:
+                momentum = old.where(bad, momentum)
+                change, keep = change.masked_fill(bad, 0.0), keep.masked_fill(bad, 1.0)
+            old.copy_(momentum)
             matrix.mul_(keep).add_(change)
+
+    def _orthogonalized(self, matrices: list[Tensor]) -> list[Tensor]:
+        """Return every matrix orthogonalised, each by one of the processes."""
+        by_shape: dict[torch.Size, list[int]] = {}
+        for index, matrix in enumerate(matrices):
+            by_shape.setdefault(matrix.shape, []).append(index)
+        order = [index for same in by_shape.values() for index in same]
+        own = set(order[self.dist.rank :: self.dist.world_size])
+        updates = [*matrices]
+        for same in by_shape.values():
+            if share := [index for index in same if index in own]:
+                stack = orthogonalize(
+                    torch.stack([matrices[index] for index in share]), self.dtype
+                )  # (N, rows, columns)
+                for index, update in zip(share, stack, strict=True):
+                    updates[index] = update
+        if self.dist.world_size == 1:
+            return updates
+
+        # in one exchange; a sum in which all but one are zeros is exact, as are the updates in `dtype`
+        parts = [update if index in own else torch.zeros_like(update) for index, update in enumerate(updates)]
+        whole = self.dist.all_reduce_sum(torch.cat([part.flatten() for part in parts]).to(self.dtype)).float()
+        sizes = [part.numel() for part in parts]
+        return [part.view_as(matrix) for part, matrix in zip(whole.split(sizes), matrices, strict=True)]
 
 
 def orthogonalize(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from vit.config import ConfigError, OptimConfig
+from vit.training.distributed import SINGLE, Distributed
 from vit.training.muon import Muon
 
 TOKENS_AND_POSITIONS = ("cls_token", "reg_token", "mask_token", "pos_embed")
@@ -59,7 +60,7 @@ def _scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
 
 
 def make_optimizer(
-    model: nn.Module, config: OptimConfig, products: torch.dtype = torch.float32
+    model: nn.Module, config: OptimConfig, products: torch.dtype = torch.float32, dist: Distributed = SINGLE
 ) -> torch.optim.Optimizer:
     """Build AdamW or Muon over `parameter_groups`; `set_learning_rate` sets its learning rate at every step.
 
@@ -67,6 +68,7 @@ def make_optimizer(
         model: as in `parameter_groups`.
         config: all but the schedule is read.
         products: the type of Muon's matrix products.
+        dist: the processes that share Muon's work.
 
     Raises:
         ConfigError: every parameter is frozen.
@@ -76,7 +78,7 @@ def make_optimizer(
         raise ConfigError("model.freeze: every part is frozen; leave one out, so that something can learn")
     if config.name == "adamw":
         return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=True)
-    return Muon(groups, config.betas, products)
+    return Muon(groups, config.betas, products, dist)
 
 
 def make_ema(model: nn.Module, decay: float) -> AveragedModel:

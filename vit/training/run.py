@@ -233,7 +233,7 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
 
     # what learns, and how
     frozen_rows = freeze(model, config.model.freeze)
-    optimizer = make_optimizer(objective, config.optim, compute.products)
+    optimizer = make_optimizer(objective, config.optim, compute.products, dist)
     restore_frozen_rows(optimizer, frozen_rows)
     ema = make_ema(model, config.optim.ema) if config.optim.ema else None
     notes = notes + objective.notes
