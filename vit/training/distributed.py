@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -95,9 +95,7 @@ class Distributed:
         # with a single image in a process, the class token's gradient is a view with other strides, which is harmless
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         devices = [torch.cuda.current_device()] if device.type == "cuda" else None
-        # buffers, as running means, are computed alike everywhere: see `gather_batch`
-        how: Any = {"gradient_as_bucket_view": True, "broadcast_buffers": False}
-        return nn.parallel.DistributedDataParallel(module, device_ids=devices, **how)
+        return nn.parallel.DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
 
     def __str__(self) -> str:
         return f"{self.world_size} processes" if self.world_size > 1 else "1 process"
