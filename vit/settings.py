@@ -295,11 +295,18 @@ def parse_train_command(argv: Sequence[str], program: str = "python train.py") -
     )
     if outs and not outs[-1]:
         raise ConfigError("--out: '' cannot be used; name a folder for the run")
-    if not files and not resume:
+    quick = not files and not resume
+    if quick:
         files = [str(QUICKSTART)]
     argv, notes = fit_epochs(parser, [*(f"--config={file}" for file in files), *settings])
     if not resume:
-        config = parse_config(parser, argv)
+        try:
+            config = parse_config(parser, argv)
+        except ConfigError as error:
+            key = str(error).partition(":")[0]
+            if not quick or any(word.partition("=")[0] == f"--{key}" for word in settings):
+                raise
+            raise ConfigError(f"{error}. Without --config, a run has the settings of {QUICKSTART.name}") from error
         given = parser.parse_args(argv, defaults=False).as_flat()  # type: ignore[union-attr]
         return TrainCommand(config, out, False, program, frozenset(vars(given)), notes)
     saved = config_of_run(out)

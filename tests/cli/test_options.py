@@ -121,7 +121,7 @@ def test_places_may_stand_between_options():
     ("line", "said"),
     [
         ("--out look", "checkpoint: required"),
-        ("RUN", "--out: required"),
+        ("RUN", r"--out: required \(folder"),
         ("RUN --out", "--out: expected one argument"),
         ("RUN --out look --fly 3", "unrecognized arguments: --fly"),
         ("RUN --out look --fly 3 -- -a.jpg", "unrecognized arguments: --fly"),

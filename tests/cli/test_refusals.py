@@ -53,6 +53,7 @@ REFUSED = {
         ("--peers nobody", "--peers"),
         ("--plot a.png", "--scaling"),
         ("--objective classify --peers", "--objective: classify is timed alone"),
+        ("--device mps", "error: --device: 'mps' cannot be used; torch finds cpu"),
         ("--scaling --image-size 36 --patch 4", "model.patch_size: 8"),
     ],
     "checkpoint": [

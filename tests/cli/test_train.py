@@ -56,6 +56,7 @@ def test_train_help_explains_every_field_without_heavy_imports(weighed):
         (["--config", "missing.yaml"], "missing.yaml"),
         (["--config", "twice.yaml"], "train.epochs"),
         (["--model.patch_size", "5"], "model.patch_size"),
+        (["--train.objective", "classify"], "has the settings of quickstart.yaml"),
         (["--resume"], "--resume"),
         (["--out", "x" * 300], "xxx"),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from vit.bench.job import Job, JobOptions, Peer
-from vit.cli.options import PrintsFigures, WritesFiles, output_file, print_json, read_options, talk
+from vit.cli.options import PrintsFigures, WritesFiles, naming_options, output_file, print_json, read_options, talk
 from vit.config import ConfigError, Positive
 
 
@@ -57,7 +57,7 @@ def run(argv: Sequence[str]) -> int:
     varied = product(options.patch, options.precision, options.batch)
     jobs = [Job(**vars(job), patch=patch, precision=precision, batch=batch) for patch, precision, batch in varied]
     peers = () if options.peers is None else options.peers or get_args(Peer)
-    with talk(options.json):
+    with talk(options.json), naming_options():
         report = bench(jobs, options.rounds, peers, options.ablation, options.scaling, options.plot)
     if options.json:
         print_json(report)

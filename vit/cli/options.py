@@ -6,8 +6,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, redirect_stdout
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -148,7 +148,8 @@ def read_options(
     try:
         parsed = parser.parse_args(_arranged(argv, options))
     except ArgumentError as error:
-        raise ConfigError(f"{program}: {_reason(error, options)}; see --help") from error
+        explained = {option.spelled: option for group in groups for option in options_of(group)}
+        raise ConfigError(f"{program}: {_reason(error, explained)}; see --help") from error
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()}
     return tuple(group(**{item.name: values[item.name] for item in fields(group)}) for group in groups)
 
@@ -255,8 +256,6 @@ def _arranged(argv: Sequence[str], options: dict[str, Option]) -> list[str]:
     places += after
     arranged = []
     for name in [name for name, option in options.items() if option.positional]:
-        if options[name].required and name not in given and not places:
-            raise ConfigError(f"{name}: required; see --help")
         taken = len(places) if options[name].many else min(len(places), 1)
         arranged += given.pop(name) if name in given else [places.pop(0) for _ in range(taken)]
     arranged += places  # too many, which the parser reports
@@ -279,7 +278,7 @@ def _reason(error: ArgumentError, options: dict[str, Option]) -> str:
         option = by_name[found[1]]
         return f"{option.spelled}: {found[2]!r} cannot be used; {option.allowed}"
     if found := re.match(r"the following arguments are required: (\w+)", message):
-        return f"{by_name[found[1]].spelled}: required"
+        return f"{by_name[found[1]].spelled}: required ({by_name[found[1]].help})"
     if found := re.match(r"unrecognized arguments: (--[\w-]+)", message):
         message = _unknown(found[1].replace("_", "-"), options)
     return one_line(message.removeprefix("argument "))
@@ -364,10 +363,19 @@ class RunsModel(ReadsImages):
         """Return the device, in float32; an error names the options."""
         from vit.device import choose_compute
 
-        try:
+        with naming_options():
             return choose_compute(RunConfig(device=self.device, threads=threads), "fp32")
-        except ConfigError as error:
-            raise ConfigError(str(error).replace("run.", "--")) from error
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Name in errors the options of a command, `--device`, where they name settings of a run, `run.device`."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(
+            re.sub(r"\b(?:run|train)\.(?=(?:device|threads|compile|precision)\b)", "--", str(error))
+        ) from error
 
 
 def _is_data(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -49,17 +50,15 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient."""
-        matrices: list[Tensor] = []
-        groups: list[dict[str, Any]] = []  # of each matrix
+        matrices: list[tuple[Tensor, dict[str, Any]]] = []  # each with its group
         for group in self.param_groups:
             learning = [parameter for parameter in group["params"] if parameter.grad is not None]
             if learning and group["use_fallback"]:
                 self._adamw(group, learning)
             elif learning:
-                matrices += learning
-                groups += [group] * len(learning)
+                matrices += [(matrix, group) for matrix in learning]
         if matrices:
-            self._muon(matrices, groups)
+            self._muon(matrices)
 
     def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         states = [self.state[parameter] for parameter in parameters]
@@ -75,44 +74,37 @@ class Muon(torch.optim.Optimizer):
             amsgrad=False, maximize=False, beta1=beta1, beta2=beta2, **rest,
         )  # fmt: skip
 
-    def _muon(self, matrices: list[Tensor], groups: list[dict[str, Any]]) -> None:
-        beta, bad = self.defaults["betas"][0], None if self.found_inf is None else self.found_inf > 0
-        gradients: Any = [matrix.grad for matrix in matrices]
-        before = [self.state[matrix].setdefault("momentum_buffer", torch.zeros_like(matrix)) for matrix in matrices]
+    def _muon(self, matrices: list[tuple[Tensor, dict[str, Any]]]) -> None:
+        beta = self.defaults["betas"][0]
+        gradients: Any = [matrix.grad for matrix, _ in matrices]
+        before = [self.state[matrix].setdefault("momentum_buffer", torch.zeros_like(matrix)) for matrix, _ in matrices]
         momenta = torch._foreach_lerp(before, gradients, 1 - beta)
         updates = self._orthogonalized(list(torch._foreach_lerp(gradients, momenta, beta)))
-        for matrix, group, old, momentum, update in zip(matrices, groups, before, momenta, updates, strict=True):
+        for (matrix, group), old, momentum, update in zip(matrices, before, momenta, updates, strict=True):
             change = update * (-group["lr"] * 0.2 * max(matrix.shape) ** 0.5)
-            keep = torch.full_like(change[0, 0], 1 - group["lr"] * group["weight_decay"])
-            if bad is not None:
-                momentum = old.where(bad, momentum)
-                change, keep = change.masked_fill(bad, 0.0), keep.masked_fill(bad, 1.0)
+            new = matrix * (1 - group["lr"] * group["weight_decay"]) + change
+            if self.found_inf is not None:
+                momentum, new = (kept.where(self.found_inf > 0, it) for kept, it in ((old, momentum), (matrix, new)))
             old.copy_(momentum)
-            matrix.mul_(keep).add_(change)
+            matrix.copy_(new)
 
     def _orthogonalized(self, matrices: list[Tensor]) -> list[Tensor]:
         """Return every matrix orthogonalised, each by one of the processes."""
-        by_shape: dict[torch.Size, list[int]] = {}
-        for index, matrix in enumerate(matrices):
-            by_shape.setdefault(matrix.shape, []).append(index)
-        order = [index for same in by_shape.values() for index in same]
-        own = set(order[self.dist.rank :: self.dist.world_size])
-        updates = [*matrices]
-        for same in by_shape.values():
-            if share := [index for index in same if index in own]:
-                stack = orthogonalize(
-                    torch.stack([matrices[index] for index in share]), self.dtype
-                )  # (N, rows, columns)
-                for index, update in zip(share, stack, strict=True):
-                    updates[index] = update
+        updates = [torch.zeros_like(matrix) for matrix in matrices]
+        by_shape = sorted(range(len(matrices)), key=lambda index: matrices[index].shape)
+        own = by_shape[self.dist.rank :: self.dist.world_size]
+        for _, alike in groupby(own, key=lambda index: matrices[index].shape):
+            indices = list(alike)
+            stack = torch.stack([matrices[index] for index in indices])  # (N, rows, columns)
+            for index, update in zip(indices, orthogonalize(stack, self.dtype), strict=True):
+                updates[index] = update
         if self.dist.world_size == 1:
             return updates
 
         # in one exchange; a sum in which all but one are zeros is exact, as are the updates in `dtype`
-        parts = [update if index in own else torch.zeros_like(update) for index, update in enumerate(updates)]
-        whole = self.dist.all_reduce_sum(torch.cat([part.flatten() for part in parts]).to(self.dtype)).float()
-        sizes = [part.numel() for part in parts]
-        return [part.view_as(matrix) for part, matrix in zip(whole.split(sizes), matrices, strict=True)]
+        whole = self.dist.all_reduce_sum(torch.cat([update.flatten() for update in updates]).to(self.dtype)).float()
+        parts = whole.split([matrix.numel() for matrix in matrices])
+        return [part.view_as(matrix) for part, matrix in zip(parts, matrices, strict=True)]
 
 
 def orthogonalize(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
