@@ -558,6 +558,11 @@ def look(driver: Chrome, width: int, scheme: str = "light") -> None:
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
+def shows_dark_picture(driver: Chrome) -> bool:
+    source = "document.querySelector('picture source').srcset"
+    return driver.execute_script(f"return document.querySelector('picture img').currentSrc === {source}")
+
+
 @pytest.mark.parametrize(
     ("which", "schemes", "charts"),
     [
@@ -586,9 +591,8 @@ def test_page_fits_and_can_be_read(which, schemes, charts, show, driver, request
         theme = DARK if scheme == "dark" else LIGHT
         rgb = [255] * 3 if theme.paper == "white" else [int(theme.paper[i : i + 2], 16) for i in (1, 3, 5)]
         assert [int(part) for part in re.findall(r"\d+", paper)] == rgb  # figures have the page's own paper
-        shown = driver.execute_script("return document.querySelector('picture img').currentSrc")
-        dark = driver.execute_script("return document.querySelector('picture source').srcset")
-        assert (shown == dark) == (scheme == "dark")
+        # the browser fetches a picture's other source after the page has taken its colours
+        WebDriverWait(driver, 10, 0.05).until(lambda driver, dark=scheme == "dark": shows_dark_picture(driver) == dark)
 
 
 def test_headings_pictures_and_links_are_in_order(pretrained, show, driver):
