@@ -251,7 +251,8 @@ def test_resume_with_another_setting_is_refused(whole, place, run):
     assert content(whole[0]) == before
 
 
-@pytest.mark.parametrize("killed_at", [2, 8])  # before a state was saved, and after
+# before a state was saved, and after
+@pytest.mark.parametrize("killed_at", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_resume_may_make_a_run_longer_while_its_learning_rate_is_held(killed_at, place, run):
     out = f"longer-{killed_at}"
     argv = ("--config", "mine.yaml", "--out", out, "--optim.cooldown=0.2")

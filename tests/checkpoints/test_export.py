@@ -102,6 +102,7 @@ def test_a_program_that_computes_something_else_is_not_written(tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_exported_is_said(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="programs are onnx, torch-export"):
         export_program(encoder(), tmp_path / "x.onnx", "tflite")

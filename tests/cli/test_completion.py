@@ -32,6 +32,7 @@ def offered(tmp_path_factory):
     return offered
 
 
+@pytest.mark.slow  # to describe every command to a shell takes seconds
 @pytest.mark.parametrize(
     ("line", "found"),
     [
@@ -56,6 +57,7 @@ def test_bash_offers_commands_options_and_values(line, found, offered):
     assert offered("vit", *line.split(" ")) == found.split()
 
 
+@pytest.mark.slow
 def test_bash_offers_every_command(offered):
     assert set(COMMANDS) <= set(offered("vit", ""))
 

@@ -116,6 +116,7 @@ def test_values_are_multiples_of_even_attention_over_the_patches_that_are_there(
     assert (patches(own) == patches(first)).all()
 
 
+@pytest.mark.slow
 def test_a_scale_is_shared_or_the_rows_own():
     maps = weights()
     more = maps * torch.tensor([2.0, 1.0])[:, None, None, None]
@@ -236,7 +237,7 @@ def test_grey_images_are_grey_and_large_ones_are_resampled():
     assert crops(attention_figure(large, weights(1, 1), ["a"], [""], "", ""))[0].std() > 5
 
 
-@pytest.mark.parametrize(("panels", "lines"), [(1, 1), (13, 1), (17, 2), (40, 4)])
+@pytest.mark.parametrize(("panels", "lines"), [(1, 1), (13, 1), (17, 2), pytest.param(40, 4, marks=pytest.mark.slow)])
 def test_many_panels_go_on_in_lines_of_equal_length(panels, lines):
     boxes = [axes.get_window_extent() for axes in Sheet(1, 1, panels, (8, 8), (32, 32), "", "").axes[0]]
     assert len({round(box.y0) for box in boxes}) == lines

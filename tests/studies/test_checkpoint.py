@@ -142,6 +142,7 @@ def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_
     assert content_hash(small.models()[0].initial) == content_hash(one.initial)
 
 
+@pytest.mark.slow
 def test_of_one_head_there_is_no_correlation(experiment, tmp_path):
     sizes = SMALL | {"image_size": (32, 32), "num_heads": 1}
     one = build_autoencoder(ViTConfig(**sizes), DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True)
