@@ -123,7 +123,7 @@ def test_the_models_own_head_also_on_mirror_images(place, measured):
 
 
 def test_settings_are_chosen_on_training_images_that_are_held_out(place, measured):
-    results = measured("mae", "--method", "knn", "--tuning", 12, "--seeds", 3)
+    results = measured("mae", "--method", "knn", "--val-size", 12, "--seeds", 3)
     assert "60 training and 12 held-out training images" in results["said"]
     train = images(place, "train")
     aside = spread_over_classes(train.labels, 12, 3, "holdout")
@@ -147,7 +147,7 @@ def test_every_layer_and_few_labels(place, measured):
     for options, used in (
         (("--every-layer", "--labels", 0.5), spread_over_classes(train.labels, 36, 0, "labels")),
         (("--method", "knn", "--labels", 0.25, "--seeds", 1), spread_over_classes(train.labels, 18, 1, "labels")),
-        (("--method", "knn", "--bank", 10), evenly_spaced(72, 10)),
+        (("--method", "knn", "--knn-images", 10), evenly_spaced(72, 10)),
     ):
         results = measured("mae", *options)
         found = results["knn"]  # neighbours are of the last layer all the same
@@ -207,7 +207,7 @@ def test_few_labels_of_a_model_that_was_taught_more_are_remarked(place, vit, tmp
         assert ("taught classes" in vit(name, *few)[1]) == remarked
     assert "taught classes" in vit("classifier", *few, "--num-classes", 0)[1]
     assert "taught classes" not in vit("classifier", "--data", "images", "--method", "knn")[1]
-    assert vit("other", "--data", "images", "--method", "knn", "--tuning", 9)[0] == 0  # its classes are other ones
+    assert vit("other", "--data", "images", "--method", "knn", "--val-size", 9)[0] == 0  # its classes are other ones
 
 
 def test_pictures_of_results_that_are_replaced_go_with_them(measured, tmp_path, monkeypatch):

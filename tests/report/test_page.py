@@ -333,7 +333,7 @@ def test_the_command_that_measures_it_takes_the_images_that_it_held_out(pretrain
     record = read_run(pretrained)
     record.sections["data"] |= {"val_size": 4, "subset_seed": 3, "on_bad_image": "skip"}
     measure = next(line for what, line in commands_of(record) if what == "Measure its features")
-    assert " --tuning 4 --seeds 3 --on-bad-image skip " in measure
+    assert " --val-size 4 --seeds 3 --on-bad-image skip " in measure
 
 
 def scored(folder: Path, accuracy: float) -> Path:

@@ -18,6 +18,7 @@ from vit.cli.options import (
     ReadsCheckpoint,
     RunsModel,
     WritesFiles,
+    naming_options,
     print_json,
     read_options,
     require_folder,
@@ -25,7 +26,7 @@ from vit.cli.options import (
     talk,
 )
 from vit.config import ConfigError, DataConfig, NonNegative, Positive, Share, named_data
-from vit.errors import UserError, one_line
+from vit.errors import one_line
 from vit.load_options import LoadOptions
 from vit.pretrained import located
 from vit.runs import RunFiles, aligned, results_lines
@@ -39,7 +40,7 @@ USED_BY = {
     "every_layer": ("linear",),
     "labels": ("knn", "linear"),
     "holdout": ("linear",),
-    "bank": ("knn",),
+    "knn_images": ("knn",),
     "seeds": ("knn", "linear"),
     "flip": ("head",),
 }
@@ -68,14 +69,14 @@ class EvaluateOptions(ReadsCheckpoint, RunsModel, PrintsFigures, WritesFiles):
     """share of the training labels to use"""
     holdout: Positive = 5000
     """training images held out to choose the probe's layer and regularisation"""
-    tuning: NonNegative = 0
-    """for choosing settings: measure on this many held-out training images, as data.val_size does, not on the test images"""
+    val_size: NonNegative = 0
+    """for choosing settings: measure on this many held-out training images, not on the test images"""
     flip: bool = False
     """also measure its head on images and mirror images together"""
-    bank: NonNegative = 0
+    knn_images: NonNegative = 0
     """training images searched for nearest neighbours; 0: all"""
     seeds: list[NonNegative] = field(default_factory=lambda: [0])
-    """of the label subset and the held-out images (--tuning: only the first); several give the mean and the spread"""
+    """of the label subset and the held-out images (--val-size: only the first); several give the mean and the spread"""
     threads: NonNegative = 0
     """CPU threads; 0: torch's choice"""
     out: Path | None = field(default=None, metadata=FOLDER)
@@ -95,7 +96,7 @@ class EvaluateOptions(ReadsCheckpoint, RunsModel, PrintsFigures, WritesFiles):
 
     def data_config(self) -> DataConfig:
         """Return the data section of a run on these images."""
-        few: dict[str, Any] = {"limit": self.limit, "val_size": self.tuning, "subset_seed": self.seeds[0]}
+        few: dict[str, Any] = {"limit": self.limit, "val_size": self.val_size, "subset_seed": self.seeds[0]}
         return DataConfig(**named_data(self.data, self.root), name=self.name, on_bad_image=self.on_bad_image, **few)
 
 
@@ -129,11 +130,8 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
     model = load_trained(options.checkpoint, load)
     origin = model.origin
     compute = options.compute(options.threads)
-    try:
+    with naming_options():
         data = load_data(config, origin.image_size, prepared=origin.prepared)
-    except UserError as error:  # in the names of this command's options
-        text = str(error).replace("data.val_size", "--tuning").replace("data.on_bad_image:", "--on-bad-image")
-        raise EvaluationError(text) from error
     taught = knows_classes(model, data)
     if data.held_out and taught and not origin.was_tested_on(data.test.content_hash):
         ways = "train it with the same data.val_size and data.subset_seed"
@@ -148,8 +146,8 @@ def measure(options: EvaluateOptions, load: LoadOptions, command: str) -> dict[s
         raise EvaluationError(f"nothing can be measured: {'; '.join(reasons.values())}")
     asked = {name: getattr(options, name) for name in USED_BY}
     for name, users in USED_BY.items():
-        of_tuning = name == "seeds" and options.tuning and len(options.seeds) == 1
-        if asked[name] != getattr(Options, name) and not of_tuning and not set(users) & set(methods):
+        of_val = name == "seeds" and options.val_size and len(options.seeds) == 1
+        if asked[name] != getattr(Options, name) and not of_val and not set(users) & set(methods):
             why = next((f"; {reasons[user]}" for user in users if reasons[user]), "")
             raise EvaluationError(
                 f"--{name.replace('_', '-')}: only applies to {' and '.join(users)}, not measured here{why}"

@@ -28,7 +28,7 @@ from vit.config import (
     kept_until_registered,
     ranges_of,
 )
-from vit.errors import did_you_mean, one_line
+from vit.errors import UserError, did_you_mean, one_line
 from vit.settings import HELP, add_settings
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ PAGE, PICTURE = (".html", ".htm"), (".png", ".svg", ".pdf")
 WORDS = {
     int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path", tuple: "a pair as 32,48",
 }  # fmt: skip
+RENAMED = {"--tuning": "--val-size", "--bank": "--knn-images"}
+"""Options of earlier versions, and what they are called now."""
 METAVARS = {int: "N", float: "X", bool: "true|false", tuple: "N,N"}
 
 
@@ -286,6 +288,8 @@ def _reason(error: ArgumentError, options: dict[str, Option]) -> str:
 
 def _unknown(name: str, options: dict[str, Option]) -> str:
     """Return that there is no option of this name, and which may be meant."""
+    if RENAMED.get(name) in options:
+        return f"{name}: is called {RENAMED[name]} now"
     whole = name.partition(".")[0]
     option = options.get(whole) or options.get(whole[2:])
     if option is None:
@@ -369,13 +373,13 @@ class RunsModel(ReadsImages):
 
 @contextmanager
 def naming_options() -> Iterator[None]:
-    """Name in errors the options of a command, `--device`, where they name settings of a run, `run.device`."""
+    """Name in errors the options of a command, `--val-size`, where they name settings of a run, `data.val_size`."""
+    named = r"\b(?:run|train|data)\.(device|threads|compile|precision|val_size|on_bad_image)\b(?::(?= skip))?"
     try:
         yield
-    except ConfigError as error:
-        raise ConfigError(
-            re.sub(r"\b(?:run|train)\.(?=(?:device|threads|compile|precision)\b)", "--", str(error))
-        ) from error
+    except UserError as error:
+        error.args = (re.sub(named, lambda found: f"--{found[1].replace('_', '-')}", str(error)),)
+        raise
 
 
 def _is_data(name: str) -> bool:

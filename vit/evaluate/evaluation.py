@@ -44,7 +44,7 @@ class Options:
         labels: share of the training images whose labels knn and linear may use, above 0 and at most 1.
         seeds: of that subset and of the held-out images; with several, figures are means over them. With all labels, knn
             has one result.
-        bank: training images, evenly spaced, in which knn searches; 0: all.
+        knn_images: training images, evenly spaced, in which knn searches; 0: all.
         raw_pixels: also measure knn on raw pixels, the baseline.
         every_layer: probe every layer and choose the best on held-out training images; else only the last.
         holdout: training images to choose the probe's layer and regularisation by; at most half of those with labels.
@@ -56,7 +56,7 @@ class Options:
 
     labels: float = 1.0
     seeds: tuple[int, ...] = (0,)
-    bank: int = 0
+    knn_images: int = 0
     raw_pixels: bool = True
     every_layer: bool = False
     holdout: int = 5000
@@ -123,7 +123,7 @@ def evaluate(
         since = time.perf_counter()
         if method == "knn":
             drawn = labelled if options.labels < 1 else labelled[:1]  # with all labels, every seed gives the same
-            banks = [part[evenly_spaced(len(part), options.bank)] for part in drawn]
+            banks = [part[evenly_spaced(len(part), options.knn_images)] for part in drawn]
             rows = [_knn(known[-1], queries[-1], bank, data, options.raw_pixels) for bank in banks]
             evaluation.figures["knn"] = over_seeds(rows, options.seeds)
         elif method == "linear":

@@ -309,7 +309,7 @@ def commands_of(record: RunRecord) -> list[tuple[str, str]]:
         shown += ["--root", root]
     hidden = [] if OBJECTIVES[settings["train.objective"]].labels else ["--mask", str(settings["mask.ratio"])]
     film = ["--film"] if settings["run.snapshots"] > 1 else []
-    same = {"--name": settings["data.name"], "--limit": settings["data.limit"], "--tuning": settings["data.val_size"]}
+    same = {"--name": settings["data.name"], "--limit": settings["data.limit"], "--val-size": settings["data.val_size"]}
     same["--seeds"] = settings["data.subset_seed"] if settings["data.val_size"] else 0
     skip = ["--on-bad-image", "skip"] if settings["data.on_bad_image"] == "skip" else []
     of_the_same = [str(part) for option, value in same.items() if value for part in (option, value)]
