@@ -451,6 +451,10 @@ def test_fewer_epochs_shorten_what_a_file_asks_for_and_say_so():
     assert command.config.optim.warmup_epochs == 1  # which fits
     assert [note.partition(":")[0] for note in command.notes] == ["classify.whole_epochs"]
     command = train_command("--config", CONFIGS / "folder.yaml", "--train.epochs", 1)
+    assert command.config.optim.warmup_epochs == 1
+    assert command.notes == ()
+    Path("long.yaml").write_text("optim: {warmup_epochs: 2}")
+    command = train_command("--config", "long.yaml", "--train.epochs", 1)
     assert command.config.optim.warmup_epochs == 0.25
     assert command.notes == ("optim.warmup_epochs: 2 does not fit into train.epochs 1; using 0.25",)
     said = ("--train.epochs=1", "--classify.whole_epochs=2")  # by the user: a contradiction

@@ -73,7 +73,7 @@ def export_program(model: Model, path: Path, to: str, metadata: dict[str, str] |
             for package in ("onnx", "onnxscript", "onnxruntime"):
                 importlib.import_module(package)
         except ImportError as error:
-            raise CheckpointError("ONNX needs more packages: pip install 'vit-patch-trainer[export]'") from error
+            raise CheckpointError("ONNX needs more packages: pip install onnx onnxscript onnxruntime") from error
 
     # trace a copy whose attention exports as one operation, then write it, run it and compare
     encoder = copy.deepcopy(model.encoder).cpu().eval()

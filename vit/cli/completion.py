@@ -25,7 +25,7 @@ def print_completion(shell: str, commands: Mapping[str, str]) -> None:
     if shell not in SHELLS:
         raise ConfigError(f"--print-completion: {shell!r} cannot be used; {' or '.join(SHELLS)}")
     if find_spec("shtab") is None:
-        raise ConfigError("--print-completion needs shtab: pip install 'vit-patch-trainer[completion]'")
+        raise ConfigError("--print-completion needs shtab: pip install shtab")
     script = whole_parser(commands).get_completion_script(f"shtab-{shell}")
     print(script.replace("complete -o bashdefault", "complete -o bashdefault -o default"))  # else no files after words
 

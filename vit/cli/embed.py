@@ -47,7 +47,7 @@ class EmbedOptions(ReadsCheckpoint, RunsModel, WritesFiles):
     data: str = field(metadata=POSITIONAL | DATA)
     """cifar10, cifar100, scenes, or a folder of images; --data is the same"""
     out: Path
-    """file to write: .npz, or .parquet (pip install 'vit-patch-trainer[parquet]')"""
+    """file to write: .npz, or .parquet (pip install pyarrow)"""
     pooled: bool = False
     """leave out the patch tokens, which are most of the file"""
     root: str = field(default="data", metadata=FOLDER)
@@ -66,7 +66,7 @@ class EmbedOptions(ReadsCheckpoint, RunsModel, WritesFiles):
             try:
                 importlib.import_module("pyarrow")
             except ImportError as error:
-                raise ConfigError("--out: .parquet needs pyarrow: pip install 'vit-patch-trainer[parquet]'") from error
+                raise ConfigError("--out: .parquet needs pyarrow: pip install pyarrow") from error
 
 
 OPTIONS = (EmbedOptions, LoadOptions)

@@ -105,7 +105,7 @@ def load_hf(config: DataConfig, image_size: tuple[int, int], prepared: Preparati
     try:
         import datasets
     except ImportError as error:
-        ways = "pip install 'vit-patch-trainer[hf]'"
+        ways = "pip install 'datasets>=4'"
         raise ConfigError(f"data.source: hf needs the datasets library ({error}): {ways}") from error
     root = os.path.expanduser(config.root)
     try:

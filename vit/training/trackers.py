@@ -164,5 +164,5 @@ def _imported(module: str, tool: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        ways = f"install it (pip install 'vit-patch-trainer[{tool}]'), or leave it out"
+        ways = f"install it (pip install {tool}), or leave it out"
         raise ConfigError(f"run.track: {tool} cannot be imported ({error}); {ways}") from error
