@@ -217,7 +217,8 @@ def test_settings_that_somebody_named_stay_and_are_obeyed_or_refused(tmp_path):
     autoencoder(tmp_path, **OWN)
     bare = config(init=tmp_path)
     said = Config(model=replace(ModelConfig(init=str(tmp_path)), image_size=48), train=bare.train)
-    followed, _ = follow_checkpoint(said, {"model.image_size"})
+    followed, (_, resized) = follow_checkpoint(said, {"model.image_size"})
+    assert resized == "model.init: resized as the settings say; --model.image_size 24 would keep its own size"
     assert (followed.model.image_size, followed.model.patch_size) == (48, 6)
     assert begin(followed)[0].encoder.patch_embed.grid_size == (8, 8)
     for name, value in (("depth", 4), ("preset", "tiny")):
@@ -225,6 +226,19 @@ def test_settings_that_somebody_named_stay_and_are_obeyed_or_refused(tmp_path):
         followed, _ = follow_checkpoint(wrong, {f"model.{name}"})
         with pytest.raises(ConfigError, match=r"differs from the settings; add [^\n]*--model\.depth 3"):
             begin(followed)
+
+
+def test_patches_of_another_size_are_refused_with_a_decoder_and_said_without_one(tmp_path):
+    autoencoder(tmp_path, **OWN)
+    small = replace(ModelConfig(init=str(tmp_path)), image_size=24, patch_size=3)
+    with pytest.raises(
+        ConfigError, match=r"^model\.patch_size: the decoder of .* predicts .* 6 pixels; add --model.patch_size 6, or"
+    ):
+        follow_checkpoint(Config(model=small), {"model.image_size", "model.patch_size"})
+    labels = Config(model=small, train=TrainConfig(objective="classify"))
+    followed, (_, resized) = follow_checkpoint(labels, {"model.image_size", "model.patch_size"})
+    assert "--model.patch_size 6 would keep" in resized
+    assert begin(followed)[0].encoder.patch_embed.grid_size == (8, 8)
 
 
 # --- what is said of it ----------------------------------------------------------------------------------------------

@@ -97,11 +97,11 @@ def follow_checkpoint(config: Config, given: Collection[str]) -> tuple[Config, l
         given: keys of the settings given explicitly; the others have their defaults.
 
     Returns:
-        The settings that describe the model, and a note on what was taken over.
+        The settings that describe the model, and notes on what was taken over and what is resized.
 
     Raises:
         CheckpointError: `model.init` cannot be read.
-        ConfigError: the checkpoint's part and the settings' part make no model.
+        ConfigError: the checkpoint's part and the settings' part make no model, or its decoder predicts other patches.
     """
     if not config.model.init:
         return config, []
@@ -114,11 +114,20 @@ def follow_checkpoint(config: Config, given: Collection[str]) -> tuple[Config, l
     said = {key for key in found if f"model.{key}" in given or key in sized}
     settings = asdict(config.model.vit_config()) | config.model.dimensions
     taken = {key: value for key, value in found.items() if key not in said and value != settings[key]}
-    for key in {"image_size", "patch_size"} & {*taken}:
-        height, width = taken[key]
-        taken[key] = height if height == width else (height, width)
+    resized = {key: found[key] for key in ("image_size", "patch_size") if key in said and found[key] != settings[key]}
+    for sizes in (taken, resized):
+        for key in {"image_size", "patch_size"} & {*sizes}:
+            height, width = sizes[key]
+            sizes[key] = height if height == width else (height, width)
     what = ", ".join(f"{key} {spelled(value)}" for key, value in taken.items())
     notes = [f"model.init: the architecture is the checkpoint's: {what}"] if what else []
+    if resized:
+        keep = " ".join(f"--model.{key} {spelled(value)}" for key, value in resized.items())
+        if "patch_size" in resized and "decoder_dim" in found:
+            convert = f"vit checkpoint convert {config.model.init} --part encoder --to safetensors --out FOLDER"
+            predicts = f"the decoder of {config.model.init} predicts patches of {spelled(resized['patch_size'])} pixels"
+            raise ConfigError(f"model.patch_size: {predicts}; add {keep}, or leave it out: {convert}")
+        notes.append(f"model.init: resized as the settings say; {keep} would keep its own size")
     return replace(config, model=replace(config.model, **taken)), notes
 
 
