@@ -176,7 +176,7 @@ def recognise(source: Source, options: LoadOptions) -> Network:
         if options.part == "encoder" and ours.startswith("decoder."):
             report.dropped |= dict.fromkeys(theirs, "only the encoder was requested")
         else:
-            value = rule.read([tensors[name] for name in theirs], channels)
+            value = rule.read([tensors[name] for name in theirs], channels, hints.head_eps)
             network.tensors[ours] = ModelTensor(value, theirs, [NOTES[rule.change]] if rule.change else [])
     return network
 

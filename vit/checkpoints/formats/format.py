@@ -28,6 +28,7 @@ class Hints:
         interpolation: how the input is resized, as the settings call it; None if unknown.
         class_names: of the head.
         crop_share: share to keep of an image's centred part; None if unknown.
+        head_eps: of a batch norm before the head; None if unknown.
         notes: for the user, on what the settings ask for but is not done here.
 
     Raises:
@@ -43,6 +44,7 @@ class Hints:
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     crop_share: float | None = None
+    head_eps: float | None = None
 
     def __post_init__(self) -> None:
         for key, value in (*self.encoder.items(), *self.decoder.items()):

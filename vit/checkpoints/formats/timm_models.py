@@ -156,6 +156,7 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
         class_names=names,
         notes=() if mode == "center" else (fitted,),
         crop_share=settings.get("crop_pct"),
+        head_eps=next((part.eps for part in model.head.modules() if isinstance(part, nn.BatchNorm1d)), None),
     )
 
 
