@@ -261,8 +261,20 @@ def test_a_model_in_memory_says_itself_what_it_is(images):
         ours = load_model(theirs)
         close(ours.forward_head(ours(images)), theirs(images))
     assert load_model(theirs.state_dict(), num_heads=2).config.num_classes == 7
-    theirs.head = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 7))
-    assert "missing: head.weight, head.bias" in refused(theirs)
+    linear = nn.Linear(32, 7)
+    for parts in (
+        (nn.ReLU(), linear),
+        (linear, nn.Softmax(-1)),
+        (nn.LayerNorm(32), linear),
+        (linear, nn.ReLU(), nn.Linear(7, 3)),
+        (nn.BatchNorm1d(32), nn.Dropout(), linear),
+    ):
+        theirs.head = nn.Sequential(*parts)  # none is a linear layer alone: it is left out, and that is said
+        ours = load_model(theirs)
+        close(ours(images), theirs.forward_features(images))
+        assert ours.config.num_classes == 0
+        assert {name for name in theirs.state_dict() if name.startswith("head.")} <= ours.origin.report.dropped.keys()
+        assert any(type(parts[0]).__name__ in note for note in ours.origin.report.notes)
     assert "GELU" in refused(timm_model(act_layer="gelu_tanh"))
     assert "'relu' is not computed" in refused(transformers_model(hidden_act="relu"))
 

@@ -152,7 +152,12 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     shapes = {key.removeprefix(prefix): tuple(t.shape) for key, t in tensors.items() if key.startswith(prefix)}
     within_head = sorted(key.rpartition(".")[2] for key in shapes if re.match(r"head\.\d+\.", key))
     alone = (KeyRule("head.@", ("head.*.@",)),) if within_head == ["bias", "weight"] else ()  # beside dropout
-    maps, unknown = map_in((*format.rules, *alone), shapes)
+    rules = (*format.rules, *alone)
+    if hints.no_head:
+        report.notes.append(f"{hints.no_head}: it is left out")
+        rules = tuple(rule for rule in rules if not rule.ours.startswith("head."))
+        format = replace(format, dropped=((r"head\..*", hints.no_head), *format.dropped))
+    maps, unknown = map_in(rules, shapes)
     outside = [prefix + key for key in unknown] + [key for key in tensors if not key.startswith(prefix)]
     for name in outside:
         why = format.reason(name.removeprefix(prefix)) if name.startswith(prefix) else ""

@@ -29,6 +29,7 @@ class Hints:
         class_names: of the head.
         crop_share: share to keep of an image's centred part; None if unknown.
         head_eps: of a batch norm before the head; None if unknown.
+        no_head: why its head is left out; "" to keep it.
         notes: for the user, on what the settings ask for but is not done here.
 
     Raises:
@@ -45,6 +46,7 @@ class Hints:
     notes: tuple[str, ...] = ()
     crop_share: float | None = None
     head_eps: float | None = None
+    no_head: str = ""
 
     def __post_init__(self) -> None:
         for key, value in (*self.encoder.items(), *self.decoder.items()):

@@ -121,7 +121,9 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
     require(plain_norms, f"other norms ({type(block.norm1).__name__})")
 
     # the rest, under our names; of a head that was replaced, what it is now
-    heads = [part.out_features for part in model.head.modules() if isinstance(part, nn.Linear)]
+    parts = list(model.head) if isinstance(model.head, nn.Sequential) else [model.head]
+    kinds, simple = ", ".join(type(part).__name__ for part in parts), _is_linear(parts)
+    heads = [part.out_features for part in parts if isinstance(part, nn.Linear) and simple]
     encoder = {
         "image_size": tuple(embed.img_size),
         "patch_size": tuple(embed.patch_size),
@@ -156,8 +158,19 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
         class_names=names,
         notes=() if mode == "center" else (fitted,),
         crop_share=settings.get("crop_pct"),
-        head_eps=next((part.eps for part in model.head.modules() if isinstance(part, nn.BatchNorm1d)), None),
+        head_eps=next((part.eps for part in parts if isinstance(part, nn.BatchNorm1d)), None),
+        no_head=""
+        if simple
+        else f"its head ({kinds}) computes more than a linear layer, which is all that is computed here",
     )
+
+
+def _is_linear(parts: list[nn.Module]) -> bool:
+    """Return whether a head of these parts is a linear layer, perhaps after a batch norm (see `LINEAR_PROBE`), or nothing."""
+    probe = len(parts) > 1 and isinstance(parts[0], nn.BatchNorm1d) and isinstance(parts[1], nn.Linear)
+    rest = parts[1:] if probe and parts[0].running_mean is not None else parts
+    rest = [part for part in rest if not isinstance(part, nn.Dropout | nn.Identity | nn.Flatten)]
+    return not rest or (len(rest) == 1 and isinstance(rest[0], nn.Linear) and rest[0].bias is not None)
 
 
 def fetch(name: str) -> Source:
