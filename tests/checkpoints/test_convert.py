@@ -375,6 +375,38 @@ def test_a_decoder_of_its_own_kind_comes_back_and_is_refused_by_those_who_know_o
         convert_model(ours, to, tmp_path / "out.pth")
 
 
+@pytest.mark.parametrize("to", ["safetensors", "timm", "huggingface"])
+def test_a_head_that_was_replaced_is_written_as_it_is(to, tmp_path):
+    for classes, head in ((5, nn.Linear(32, 5)), (3, nn.Linear(32, 3)), (0, nn.Identity())):
+        ours = saved_encoder(tmp_path / f"ours{classes}", ("a", "b", "c"), num_classes=3, global_pool="token")
+        ours.head = head
+        convert_model(ours, to, tmp_path / f"{to}{classes}")
+        again = load_model(tmp_path / f"{to}{classes}")
+        same(again, ours)
+        assert again.config.num_classes == classes
+        if classes:
+            assert again.origin.class_names == (("a", "b", "c") if classes == 3 else ())
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "tensor"),
+    [
+        ("head", nn.Sequential(nn.Linear(32, 4), nn.ReLU()), "head.weight"),
+        ("head", nn.Linear(32, 5, bias=False), "head.bias"),
+        ("head", nn.Linear(16, 3), "head.weight"),
+        ("blocks", nn.Sequential(nn.Identity()), "blocks.0.norm1.weight"),
+        ("adapter", nn.Linear(2, 2), "adapter.weight"),
+    ],
+)
+def test_a_part_that_its_settings_do_not_describe_is_refused_and_nothing_is_written(name, part, tensor, tmp_path):
+    ours = saved_encoder(tmp_path / "ours", num_classes=3, global_pool="token")
+    setattr(ours, name, part)
+    for to in ("safetensors", "timm", "huggingface"):
+        with pytest.raises(CheckpointError, match=f"^{tensor} of this model is not what its settings say"):
+            convert_model(ours, to, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_is_there_is_not_replaced(tmp_path):
     ours = saved_encoder(tmp_path / "ours", global_pool="token")
     (tmp_path / "file.pth").write_text("mine")
