@@ -217,11 +217,15 @@ def test_a_folder_of_ours_is_loaded_by_timm_and_transformers_as_it_is(case, tmp_
         close(torch.as_tensor(prepared)[0], ours.origin.transform(pixels))
 
 
-@pytest.mark.parametrize("case", ["autoencoder", "wrapped autoencoder", "wrapped classifier"])
+@pytest.mark.parametrize(
+    "case", ["autoencoder", "wrapped autoencoder", "wrapped classifier", "wrapped classifier without its head"]
+)
 def test_what_transformers_saves_again_loads_without_our_hashes(case, tmp_path):
     """It carries the whole config.json along."""
     if case == "wrapped classifier":
         ours, kind = saved_encoder(tmp_path / "ours", ("a", "b"), num_classes=2), hf.AutoModelForImageClassification
+    elif case == "wrapped classifier without its head":
+        ours, kind = saved_encoder(tmp_path / "ours", ("a", "b"), num_classes=2), hf.AutoModel
     else:
         ours, kind = saved_autoencoder(tmp_path / "ours"), hf.AutoModel
     folder = tmp_path / "ours"
@@ -236,6 +240,9 @@ def test_what_transformers_saves_again_loads_without_our_hashes(case, tmp_path):
     assert torch.equal(again.encoder.cls_token, ours.encoder.cls_token + 1)
     assert any("transformers has saved it again" in note for note in again.origin.report.notes)
     assert content_hash(again) != content_hash(ours)
+    if "without" in case:
+        assert again.config.num_classes == load_model(theirs).config.num_classes == 0
+        assert any("TimmWrapperModel does not have: num_classes is 0" in note for note in again.origin.report.notes)
 
 
 @pytest.mark.parametrize("settings", [dict(qkv="identity"), dict(norm_eps=1e-5)])

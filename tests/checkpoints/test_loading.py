@@ -158,6 +158,7 @@ def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
     state = load_file(tmp_path / "model.safetensors")
     save_file({k: v for k, v in state.items() if not k.startswith("head.")}, tmp_path / "model.safetensors")
     assert "missing: head.weight, head.bias" in refused(tmp_path)
+    assert "untrained; num_classes 0 leaves the head out. name them" in refused(tmp_path)
     assert load_model(tmp_path, num_classes=0).config.num_classes == 0
 
 

@@ -7,6 +7,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ def hints(source: Source) -> Hints:
     arguments: dict[str, Any] = config.get("model_args") or {}
     arguments = {key: config[key] for key in ("num_classes", "global_pool") if key in config} | arguments
     arguments.pop("pretrained_strict", None)  # of our autoencoders, saved again by transformers
+    headless = config.get("architectures") == ["TimmWrapperModel"] and arguments.get("num_classes") != 0
+    arguments |= {"num_classes": 0} if headless else {}
     if unknown := sorted(arguments.keys() - ARGUMENTS):
         what = f"model_args of config.json has {shorten(unknown[0])}, which is not a setting of the architecture"
         raise source.error(what)
@@ -61,7 +64,9 @@ def hints(source: Source) -> Hints:
         raise source.error(f"timm cannot build {name} by config.json: {reason}") from error
     settings = config.get("pretrained_cfg") or config  # older folders on its hub have no such level
     names = config.get("label_names") or settings.get("label_names")
-    return _hints_of_model(model, {**settings, "label_names": names}, name)
+    found = _hints_of_model(model, {**settings, "label_names": names}, name)
+    what = "its settings name a head, which transformers' TimmWrapperModel does not have: num_classes is 0"
+    return replace(found, notes=(*found.notes, what)) if headless else found
 
 
 def training_hints(source: Source) -> Hints:
