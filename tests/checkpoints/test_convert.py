@@ -240,6 +240,9 @@ def test_what_transformers_saves_again_loads_without_our_hashes(case, tmp_path):
     assert torch.equal(again.encoder.cls_token, ours.encoder.cls_token + 1)
     assert any("transformers has saved it again" in note for note in again.origin.report.notes)
     assert content_hash(again) != content_hash(ours)
+    for origin in (again.origin, load_model(theirs).origin):  # nor with what was said of the earlier model
+        assert (origin.data, origin.data_content_hash) == ("", "")
+        assert origin.details.keys().isdisjoint(("encoder", "decoder", "class_names"))
     if "without" in case:
         assert again.config.num_classes == load_model(theirs).config.num_classes == 0
         assert any("TimmWrapperModel does not have: num_classes is 0" in note for note in again.origin.report.notes)

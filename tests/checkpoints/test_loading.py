@@ -151,6 +151,8 @@ def test_timms_names_of_classes_and_its_older_layout(tmp_path):
         origin = load_model(tmp_path).origin
         assert origin.class_names == tuple(names)
     assert origin.normalize.mean == [0.1, 0.2, 0.3]
+    change(tmp_path, label_names=["LABEL_0", "LABEL_1", "LABEL_2"])  # made up by transformers
+    assert load_model(tmp_path).origin.class_names == ()
 
 
 def test_a_head_that_only_the_settings_name_is_missing(tmp_path):

@@ -38,7 +38,10 @@ HARMLESS: list[Any] = [
 ]  # fmt: skip
 CONFIG_HASH = "config_sha256"
 """The key in config.json for the hash of all its other keys."""
-OF_THESE_WEIGHTS = ("format", CONFIG_HASH, "sha256", "content_hash", "figures")
+OF_THESE_WEIGHTS = (
+    "format", "encoder", "decoder", "class_names", "data", "data_content_hash", "content_hash", "figures", "sha256",
+    CONFIG_HASH,
+)  # fmt: skip
 """The keys in config.json that transformers carries along when it saves other weights."""
 PLAIN = str | int | float | None
 OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"

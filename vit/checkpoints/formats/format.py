@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
 
@@ -91,6 +91,12 @@ def pair(value: Any) -> tuple[int, int] | None:
     if isinstance(value, list | tuple) and len(value) == 2 and all(type(v) is int for v in value):
         return value[0], value[1]
     return None
+
+
+def class_names(labels: Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of classes; none if they are those that transformers makes up, LABEL_0, LABEL_1, ..."""
+    names = tuple(map(str, labels))
+    return () if all(name.startswith("LABEL_") for name in names) else names
 
 
 def only_given(values: Mapping[str, Any]) -> dict[str, Any]:

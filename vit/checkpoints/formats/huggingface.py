@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from PIL.Image import Resampling
 
-from vit.checkpoints.formats.format import HALVES, IMAGENET, Format, Hints, only_given, pair
+from vit.checkpoints.formats.format import HALVES, IMAGENET, Format, Hints, class_names, only_given, pair
 from vit.checkpoints.formats.outgoing import Outgoing
 from vit.checkpoints.names import KeyRule, shared, table, within
 from vit.checkpoints.origin import Origin
@@ -117,11 +117,8 @@ def huggingface_hints(source: Source) -> Hints:
     for key in ("image_size", "patch_size"):
         encoder[key] = pair(encoder[key]) or encoder[key]  # `Hints` refuses anything but a size
 
-    # transformers writes LABEL_0, LABEL_1, ... for classes without names
     labels = config.get("id2label") or {}
-    names = [str(labels[key]) for key in sorted(labels, key=lambda key: int(key) if str(key).isdigit() else 0)]
-    if all(name.startswith("LABEL_") for name in names):
-        names = []
+    labels = [labels[key] for key in sorted(labels, key=lambda key: int(key) if str(key).isdigit() else 0)]
 
     # how the input is prepared
     mean, std = (processor.get(key) for key in ("image_mean", "image_std"))
@@ -143,7 +140,7 @@ def huggingface_hints(source: Source) -> Hints:
         mean=None if mean is None else tuple(map(float, mean)),
         std=None if std is None else tuple(map(float, std)),
         interpolation=FILTERS.get(resample, f"filter {resample}") if resample is not None else usual,
-        class_names=tuple(names),
+        class_names=class_names(labels),
         notes=tuple(notes),
         crop_share=kept / larger if 0 < kept < larger else share,
     )

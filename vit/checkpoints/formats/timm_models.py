@@ -21,7 +21,7 @@ from timm.models import model_entrypoint
 from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import nn
 
-from vit.checkpoints.formats.format import Hints, only_given
+from vit.checkpoints.formats.format import Hints, class_names, only_given
 from vit.checkpoints.reading import Source, flatten, shorten
 from vit.load_options import CheckpointError
 
@@ -152,7 +152,7 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
     if isinstance(labels, dict):  # keyed by numbers, or by WordNet's codes in the order of the classes
         labels = [labels[key] for key in sorted(labels, key=lambda key: int(key) if str(key).isdecimal() else 0)]
     mean, std = (tuple(settings[key]) if settings.get(key) else None for key in ("mean", "std"))
-    names = tuple(map(str, labels)) if isinstance(labels, list | tuple) else ()
+    names = class_names(labels) if isinstance(labels, list | tuple) else ()
     mode = settings.get("crop_mode") or "center"
     fitted = f"its settings fit images by {shorten(mode)!r}, which is not supported; assuming 'center'"
     return Hints(
