@@ -125,6 +125,6 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
     out.compare_eps(TIMM_EPS)
     out.rename(ENCODER, {"decoder.": "timm's vision transformer has no decoder"})
     out.config = timm_config(model.encoder.config, origin.normalize, origin.prepared, origin.class_names)
-    if model.encoder.config.num_classes and origin.problem_type not in ("", "single_label_classification"):
+    if model.encoder.config.num_classes and origin.problem_type:
         out.notes.append(f"its head is for {origin.problem_type}: timm's settings have no place for that")
     return out
