@@ -159,6 +159,7 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
         (height, image_width), (p, q) = hints["image_size"], encoder["patch_size"]
         said = (height // p, image_width // q)
     grid = _given(network, "grid_size", pair(network.options.grid_size), said)
+    assumed = ""
     # with registers, DINOv2's table has a row for the class token only
     counts = {rows - prefix, rows, rows - encoder["class_token"]}
     if grid is None:
@@ -170,6 +171,8 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
         grid = (sides[0], sides[0])
         if sides[0] ** 2 == rows and encoder["class_token"]:  # 24 patches and a class token have 25 rows, too
             network.guess(f"assuming its table of {rows} rows is {grid[0]} x {grid[1]} patches; grid_size sets them")
+        else:
+            assumed = f"assuming its grid is square, {size_text(grid)} patches; grid_size sets it"
     count = grid[0] * grid[1]
     if count not in counts:
         raise network.error(f"pos_embed has {rows} rows, which is not a grid of {grid[0]} x {grid[1]} patches")
@@ -184,6 +187,8 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
             if usable and torch.allclose(patches, sincos_positions(grid, patches.shape[1], order), atol=1e-3):
                 network.note(f"positions: the fixed sin-cos table in {order}'s order, {parts}")
                 encoder["pos_embed"] = "sincos"
+    if assumed and encoder["pos_embed"] == "learned":  # a sin-cos table proves its grid
+        network.note(assumed)
 
     # the rows of the prefix
     encoder["no_embed_class"] = count == rows and (prefix > 0 or bool(hints.get("no_embed_class")))
