@@ -315,6 +315,17 @@ def test_heads_are_guessed_by_the_width_and_that_is_said():
     )
 
 
+def test_what_blocks_compute_is_said_to_be_assumed_even_if_their_heads_are_known():
+    for source, asked, count in (
+        (timm_state(embed_dim=128), {}, 1),
+        (timm_state(), dict(num_heads=4), 1),
+        (timm_state(qk_norm=True), {}, 1),
+        (timm_model(), {}, 0),  # which says so itself
+    ):
+        notes = load_model(source, **asked).origin.report.notes
+        assert sum("an exact GELU, no rotary positions" in note for note in notes) == count
+
+
 def test_an_added_class_token_does_not_move_the_pooling():
     state = timm_state(class_token=False, global_pool="avg", fc_norm=False)
     for asked, pool in (({}, "avg"), ({"global_pool": "token"}, "token")):

@@ -117,6 +117,8 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
             what = f"{heads} heads of {head_dim} channels (from its q_norm)"
             raise network.error(f"{what} do not make its width of {width}")
         heads = heads or width // head_dim
+    described = "num_heads" in hints or part == "decoder"
+    assumed = "" if described else "norms before each part of a block, an exact GELU, no rotary positions"
     if heads is None:
         known = DECODER_HEADS if part == "decoder" else ENCODER_HEADS
         heads = known.get(width) or width // 64
@@ -124,12 +126,11 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
             where = "its settings do not say" if network.source.config else "there is no config.json that says"
             raise network.error(f"{where} how many heads its width of {width} has; give {option}")
         how = "usual for this width" if width in known else "64 channels per head"
-        kind = (
-            ""
-            if hints or part == "decoder"
-            else ", as are norms before each part of a block, an exact GELU, no rotary positions"
+        network.guess(
+            f"{heads} heads of the {part} are a guess ({how}){assumed and ', as are ' + assumed}; {option} sets them"
         )
-        network.guess(f"{heads} heads of the {part} are a guess ({how}){kind}; {option} sets them")
+    elif assumed:
+        network.note(f"nothing says what its blocks compute; assuming {assumed}")
     if width % heads:
         raise network.error(f"{heads} heads do not divide its width of {width}")
     ratio = hints.get("mlp_ratio", 0)  # ratio x width is rounded here and truncated in timm
