@@ -235,6 +235,7 @@ def test_what_a_preprocessor_says(tmp_path):
     for settings, mean, interpolation, said in (
         ({"do_normalize": False}, 0.0, "bilinear", None),
         ({"resample": 3}, 0.5, "bicubic", None),
+        ({"image_mean": 0.25, "image_std": 0.5}, 0.25, "bilinear", None),
         ({"resample": 0}, 0.5, "bilinear", "by 'nearest'"),
         ({"do_rescale": False}, 0.5, "bilinear", "from 0-255 to 0-1"),
     ):
@@ -278,6 +279,7 @@ def test_a_model_in_memory_says_itself_what_it_is(images):
         assert ours.config.num_classes == 0
         assert {name for name in theirs.state_dict() if name.startswith("head.")} <= ours.origin.report.dropped.keys()
         assert any(type(parts[0]).__name__ in note for note in ours.origin.report.notes)
+    load_model(timm_model(act_layer="gelu"))  # timm's own class of the exact one
     assert "GELU" in refused(timm_model(act_layer="gelu_tanh"))
     assert "'relu' is not computed" in refused(transformers_model(hidden_act="relu"))
 
@@ -390,6 +392,9 @@ def test_states_of_the_training_are_known_beside_the_network_and_nothing_else_is
     state = timm_state(num_classes=0)
     for name in (
         "n_averaged",
+        "initted",
+        "step",
+        "ema.step",
         "opt.state.0.exp_avg",
         "cuda_rng_state_all.0",
         "scaler.x",
@@ -399,7 +404,7 @@ def test_states_of_the_training_are_known_beside_the_network_and_nothing_else_is
         report = load_model(under("model.", state) | {name: torch.ones(2)}, num_heads=4).origin.report
         assert list(report.dropped) == [name]
         assert report.dropped[name] != "allowed"
-    for name in ("head.weight", "fc.weight", "queue", "model2.bias"):
+    for name in ("head.weight", "fc.weight", "queue", "model2.bias", "act.step"):
         assert f"unexpected: {name}" in refused(under("backbone.", state) | {name: torch.ones(2)}, num_heads=4)
 
 
@@ -510,6 +515,8 @@ def test_a_new_head_is_begun_and_said():
         (dict(branch="student"), "no copy of the network is called 'student'; it has: the top level"),
         (dict(fc_norm=1), "fc_norm: 1 cannot be used; True or False"),
         (dict(norm_eps=0), "norm_eps: 0 cannot be used"),
+        (dict(decoder_heads=3), "decoder_heads and norm_pix_loss are for a decoder, and none is loaded"),
+        (dict(norm_pix_loss=False), "decoder_heads and norm_pix_loss are for a decoder"),
     ],
     ids=str,
 )

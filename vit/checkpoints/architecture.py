@@ -32,6 +32,8 @@ def read_architecture(network: Network) -> None:
     network.encoder = ViTConfig(**encoder)
     if network.has_decoder():
         network.decoder = _read_decoder(network)
+    elif (network.options.decoder_heads, network.options.norm_pix_loss) != (None, None):
+        raise network.error("decoder_heads and norm_pix_loss are for a decoder, and none is loaded; leave them out")
 
 
 # ---- Read off the tensors --------------------------------------------------------------------------------------------

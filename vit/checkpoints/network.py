@@ -25,7 +25,7 @@ NOT_THE_NETWORK = {
         "the state of the training, not of the network",
     r"watch\..*": "what was recorded of the training",
     r"(rng|\w*(rng|random)_states?(_all)?)(\..*)?": "the state of a random generator",
-    r"n_averaged": "how many weights were averaged",
+    r"n_averaged|initted|(?<!.)((model_)?ema\.)?step": "the state of an average of weights",
     r"((dino|ibot|ibot_patch|koleo)_loss|loss_fn)\..*|prototypes": "the state of a loss",
     r"(head\.(mlp2?|last_(layer|norm)2?|\d+)|fc\.(fc|bn)\d|dino_head|ibot_head|projection_head|projector)\..*":
         "a projection head of the training",

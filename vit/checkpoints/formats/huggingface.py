@@ -126,8 +126,9 @@ def huggingface_hints(source: Source) -> Hints:
     if not processor and config.get("model_type") in USUAL:  # an encoder like ViT's, with other pictures
         (mean, std), (usual, share) = IMAGENET, USUAL[config["model_type"]]
     if processor.get("do_normalize") is False:
-        channels = encoder["channels"] if type(encoder["channels"]) is int else 3
-        mean, std = [0.0] * channels, [1.0] * channels
+        mean, std = 0.0, 1.0
+    channels = encoder["channels"] if type(encoder["channels"]) is int else 3
+    mean, std = ([value] * channels if isinstance(value, int | float) else value for value in (mean, std))
     resample, factor, notes = processor.get("resample"), processor.get("rescale_factor", 1 / 255), []
     if processor.get("do_rescale") is False or not math.isclose(factor, 1 / 255):
         notes.append("its preprocessor does not bring pixels from 0-255 to 0-1, as is done here before normalising")

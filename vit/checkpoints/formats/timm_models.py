@@ -17,6 +17,7 @@ import torch
 from huggingface_hub import constants
 from timm.data import resolve_data_config
 from timm.layers import GluMlp, Mlp
+from timm.layers.activations import GELU
 from timm.models import model_entrypoint
 from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import nn
@@ -119,7 +120,8 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
     require(model.pos_embed is not None, "no position table")
     mlp, act = block.mlp, block.mlp.act
     gated = isinstance(mlp, GluMlp) and isinstance(act, nn.SiLU) and not mlp.gate_last
-    gelu = isinstance(mlp, Mlp) and type(act) is nn.GELU and act.approximate == "none"
+    exact = type(act) is GELU or (type(act) is nn.GELU and act.approximate == "none")
+    gelu = isinstance(mlp, Mlp) and exact
     require(gated or gelu, f"another MLP ({type(mlp).__name__} with {type(act).__name__})")
     plain_norms = isinstance(block.norm1, nn.LayerNorm) and isinstance(getattr(block.attn, "norm", None), nn.Identity)
     require(not isinstance(model.norm, nn.Identity) or not isinstance(model.fc_norm, nn.Identity), "no norm at its end")
