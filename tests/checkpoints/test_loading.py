@@ -238,12 +238,15 @@ def test_what_a_preprocessor_says(tmp_path):
         ({"image_mean": 0.25, "image_std": 0.5}, 0.25, "bilinear", None),
         ({"resample": 0}, 0.5, "bilinear", "by 'nearest'"),
         ({"do_rescale": False}, 0.5, "bilinear", "from 0-255 to 0-1"),
+        ({"size": {"height": 16, "width": 16}}, 0.5, "bilinear", "squashes pictures of another shape"),
+        ({"size": {"shortest_edge": 16}}, 0.5, "bilinear", None),
     ):
         (tmp_path / "preprocessor_config.json").write_text(json.dumps(halves | settings))
         origin = load_model(tmp_path).origin
         assert (origin.normalize.mean, origin.interpolation) == ([mean] * 3, interpolation)
         notes = [note for note in origin.report.notes if said and said in note]
         assert bool(notes) == bool(said)
+        assert said or not [note for note in origin.report.notes if "preprocessor" in note]
 
 
 # --- a model in memory, other versions ---------------------------------------------------------------------------------

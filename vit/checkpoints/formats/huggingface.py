@@ -134,6 +134,9 @@ def huggingface_hints(source: Source) -> Hints:
         notes.append("its preprocessor does not bring pixels from 0-255 to 0-1, as is done here before normalising")
     size, crop = (processor.get(key) for key in ("size", "crop_size"))
     larger, kept = (_height(size), _height(crop)) if processor.get("do_center_crop") else (0, 0)
+    squashed = isinstance(size, dict) and "height" in size and processor.get("do_resize", True)
+    if squashed:
+        notes.append("its preprocessor squashes pictures of another shape; here they are cropped")
     return Hints(
         only_given(encoder),
         only_given(decoder) if "decoder_hidden_size" in config else {},
