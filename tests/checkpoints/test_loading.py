@@ -239,6 +239,13 @@ def test_what_a_preprocessor_says(tmp_path):
         ({"resample": 0}, 0.5, "bilinear", "by 'nearest'"),
         ({"do_rescale": False}, 0.5, "bilinear", "from 0-255 to 0-1"),
         ({"size": {"height": 16, "width": 16}}, 0.5, "bilinear", "squashes pictures of another shape"),
+        ({"size": {"height": 8, "width": 8}}, 0.5, "bilinear", "8 pixels high, its settings say 16; image_size=8 does"),
+        (
+            {"size": {"shortest_edge": 9}, "crop_size": {"height": 8, "width": 8}, "do_center_crop": True},
+            0.5,
+            "bilinear",
+            "8 pixels high, its settings say 16",
+        ),
         ({"size": {"shortest_edge": 16}}, 0.5, "bilinear", None),
     ):
         (tmp_path / "preprocessor_config.json").write_text(json.dumps(halves | settings))

@@ -137,6 +137,11 @@ def huggingface_hints(source: Source) -> Hints:
     squashed = isinstance(size, dict) and "height" in size and processor.get("do_resize", True)
     if squashed:
         notes.append("its preprocessor squashes pictures of another shape; here they are cropped")
+    made = kept or (_height(size) if squashed else 0)
+    said, _ = pair(config.get("image_size")) or (made, made)
+    if made != said and made:
+        what = f"its preprocessor makes images {made} pixels high, its settings say {said}"
+        notes.append(f"{what}; image_size={made} does so here")
     return Hints(
         only_given(encoder),
         only_given(decoder) if "decoder_hidden_size" in config else {},
