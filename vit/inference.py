@@ -40,7 +40,7 @@ def require_head(model: Model) -> None:
     """
     source, kind = (model.origin.source, model.origin.problem_type) if model.origin else ("this model", "")
     classes = model.encoder.config.num_classes
-    if classes == 1 or kind not in ("", "single_label_classification"):
+    if classes == 1 or kind:
         way = "in Python, model.encoder.forward_head returns its logits"
         raise CheckpointError(f"{source}: its head is for {kind or 'one output'}, no choice between classes; {way}")
     if not classes:

@@ -217,11 +217,15 @@ def test_a_folder_of_ours_is_loaded_by_timm_and_transformers_as_it_is(case, tmp_
         close(torch.as_tensor(prepared)[0], ours.origin.transform(pixels))
 
 
-@pytest.mark.parametrize("case", ["autoencoder", "wrapped autoencoder", "wrapped classifier"])
+@pytest.mark.parametrize(
+    "case", ["autoencoder", "wrapped autoencoder", "wrapped classifier", "wrapped classifier without its head"]
+)
 def test_what_transformers_saves_again_loads_without_our_hashes(case, tmp_path):
     """It carries the whole config.json along."""
     if case == "wrapped classifier":
         ours, kind = saved_encoder(tmp_path / "ours", ("a", "b"), num_classes=2), hf.AutoModelForImageClassification
+    elif case == "wrapped classifier without its head":
+        ours, kind = saved_encoder(tmp_path / "ours", ("a", "b"), num_classes=2), hf.AutoModel
     else:
         ours, kind = saved_autoencoder(tmp_path / "ours"), hf.AutoModel
     folder = tmp_path / "ours"
@@ -236,6 +240,12 @@ def test_what_transformers_saves_again_loads_without_our_hashes(case, tmp_path):
     assert torch.equal(again.encoder.cls_token, ours.encoder.cls_token + 1)
     assert any("transformers has saved it again" in note for note in again.origin.report.notes)
     assert content_hash(again) != content_hash(ours)
+    for origin in (again.origin, load_model(theirs).origin):  # nor with what was said of the earlier model
+        assert (origin.data, origin.data_content_hash) == ("", "")
+        assert origin.details.keys().isdisjoint(("encoder", "decoder", "class_names"))
+    if "without" in case:
+        assert again.config.num_classes == load_model(theirs).config.num_classes == 0
+        assert any("TimmWrapperModel does not have: num_classes is 0" in note for note in again.origin.report.notes)
 
 
 @pytest.mark.parametrize("settings", [dict(qkv="identity"), dict(norm_eps=1e-5)])
@@ -373,6 +383,38 @@ def test_a_decoder_of_its_own_kind_comes_back_and_is_refused_by_those_who_know_o
     assert {key: getattr(ours.decoder.config, key) for key in other} == other
     with pytest.raises(CheckpointError, match=f"computes one {next(iter(other))} in encoder and decoder"):
         convert_model(ours, to, tmp_path / "out.pth")
+
+
+@pytest.mark.parametrize("to", ["safetensors", "timm", "huggingface"])
+def test_a_head_that_was_replaced_is_written_as_it_is(to, tmp_path):
+    for classes, head in ((5, nn.Linear(32, 5)), (3, nn.Linear(32, 3)), (0, nn.Identity())):
+        ours = saved_encoder(tmp_path / f"ours{classes}", ("a", "b", "c"), num_classes=3, global_pool="token")
+        ours.head = head
+        convert_model(ours, to, tmp_path / f"{to}{classes}")
+        again = load_model(tmp_path / f"{to}{classes}")
+        same(again, ours)
+        assert again.config.num_classes == classes
+        if classes:
+            assert again.origin.class_names == (("a", "b", "c") if classes == 3 else ())
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "tensor"),
+    [
+        ("head", nn.Sequential(nn.Linear(32, 4), nn.ReLU()), "head.weight"),
+        ("head", nn.Linear(32, 5, bias=False), "head.bias"),
+        ("head", nn.Linear(16, 3), "head.weight"),
+        ("blocks", nn.Sequential(nn.Identity()), "blocks.0.norm1.weight"),
+        ("adapter", nn.Linear(2, 2), "adapter.weight"),
+    ],
+)
+def test_a_part_that_its_settings_do_not_describe_is_refused_and_nothing_is_written(name, part, tensor, tmp_path):
+    ours = saved_encoder(tmp_path / "ours", num_classes=3, global_pool="token")
+    setattr(ours, name, part)
+    for to in ("safetensors", "timm", "huggingface"):
+        with pytest.raises(CheckpointError, match=f"^{tensor} of this model is not what its settings say"):
+            convert_model(ours, to, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_there_is_not_replaced(tmp_path):

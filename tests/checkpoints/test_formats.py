@@ -213,13 +213,13 @@ def test_mae_fine_tuned(images, tmp_path):
     assert load_model(tmp_path / "odd.pth", num_heads=4).config.image_size == (16, 16)
 
 
-@pytest.mark.parametrize("said", [True, False])
-def test_mae_linear_probe_keeps_its_head(said, images, tmp_path):
-    """As main_linprobe.py saves it: a batch norm without a scale before the classifier."""
+@pytest.mark.parametrize(("said", "eps"), [(True, 1e-6), (False, 1e-6), (True, 1e-5), (False, 1e-5)])
+def test_mae_linear_probe_keeps_its_head(said, eps, images, tmp_path):
+    """As main_linprobe.py saves it: a batch norm without a scale before the classifier; and one as torch makes it."""
     theirs = timm_model(global_pool="token")
-    theirs.head = nn.Sequential(nn.BatchNorm1d(32, affine=False, eps=1e-6), theirs.head).eval()
+    theirs.head = random_model(nn.Sequential(nn.BatchNorm1d(32, affine=eps == 1e-5, eps=eps), theirs.head))
     nn.init.normal_(theirs.head[0].running_mean)
-    nn.init.uniform_(theirs.head[0].running_var, 0.1, 2)
+    nn.init.uniform_(theirs.head[0].running_var, 0.01, 0.1)  # small: its eps matters
     args = {"args": argparse.Namespace(finetune="mae_pretrain.pth", global_pool=False, blr=0.1)} if said else {}
     torch.save({"model": theirs.state_dict(), **args}, tmp_path / "probe.pth")
     ours = load_model(tmp_path / "probe.pth", num_heads=4)
@@ -228,6 +228,8 @@ def test_mae_linear_probe_keeps_its_head(said, images, tmp_path):
     network = read_network(read_checkpoint(tmp_path / "probe.pth"), LoadOptions(num_heads=4))
     assert facts(network)["parameters"]["encoder"] == sum(value.numel() for value in ours.state_dict().values())
     assert set(ours.origin.report.dropped) == {"model.head.0.num_batches_tracked"}
+    theirs.head[0].eps = 1e-3  # which a model in memory says itself
+    close(load_model(theirs).forward_head(ours(images)), theirs(images))
 
 
 # --- DINO and DINOv2 -------------------------------------------------------------------------------------------------

@@ -151,6 +151,8 @@ def test_timms_names_of_classes_and_its_older_layout(tmp_path):
         origin = load_model(tmp_path).origin
         assert origin.class_names == tuple(names)
     assert origin.normalize.mean == [0.1, 0.2, 0.3]
+    change(tmp_path, label_names=["LABEL_0", "LABEL_1", "LABEL_2"])  # made up by transformers
+    assert load_model(tmp_path).origin.class_names == ()
 
 
 def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
@@ -158,6 +160,7 @@ def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
     state = load_file(tmp_path / "model.safetensors")
     save_file({k: v for k, v in state.items() if not k.startswith("head.")}, tmp_path / "model.safetensors")
     assert "missing: head.weight, head.bias" in refused(tmp_path)
+    assert "untrained; num_classes 0 leaves the head out. name them" in refused(tmp_path)
     assert load_model(tmp_path, num_classes=0).config.num_classes == 0
 
 
@@ -232,14 +235,25 @@ def test_what_a_preprocessor_says(tmp_path):
     for settings, mean, interpolation, said in (
         ({"do_normalize": False}, 0.0, "bilinear", None),
         ({"resample": 3}, 0.5, "bicubic", None),
+        ({"image_mean": 0.25, "image_std": 0.5}, 0.25, "bilinear", None),
         ({"resample": 0}, 0.5, "bilinear", "by 'nearest'"),
         ({"do_rescale": False}, 0.5, "bilinear", "from 0-255 to 0-1"),
+        ({"size": {"height": 16, "width": 16}}, 0.5, "bilinear", "squashes pictures of another shape"),
+        ({"size": {"height": 8, "width": 8}}, 0.5, "bilinear", "8 pixels high, its settings say 16; image_size=8 does"),
+        (
+            {"size": {"shortest_edge": 9}, "crop_size": {"height": 8, "width": 8}, "do_center_crop": True},
+            0.5,
+            "bilinear",
+            "8 pixels high, its settings say 16",
+        ),
+        ({"size": {"shortest_edge": 16}}, 0.5, "bilinear", None),
     ):
         (tmp_path / "preprocessor_config.json").write_text(json.dumps(halves | settings))
         origin = load_model(tmp_path).origin
         assert (origin.normalize.mean, origin.interpolation) == ([mean] * 3, interpolation)
         notes = [note for note in origin.report.notes if said and said in note]
         assert bool(notes) == bool(said)
+        assert said or not [note for note in origin.report.notes if "preprocessor" in note]
 
 
 # --- a model in memory, other versions ---------------------------------------------------------------------------------
@@ -261,8 +275,21 @@ def test_a_model_in_memory_says_itself_what_it_is(images):
         ours = load_model(theirs)
         close(ours.forward_head(ours(images)), theirs(images))
     assert load_model(theirs.state_dict(), num_heads=2).config.num_classes == 7
-    theirs.head = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 7))
-    assert "missing: head.weight, head.bias" in refused(theirs)
+    linear = nn.Linear(32, 7)
+    for parts in (
+        (nn.ReLU(), linear),
+        (linear, nn.Softmax(-1)),
+        (nn.LayerNorm(32), linear),
+        (linear, nn.ReLU(), nn.Linear(7, 3)),
+        (nn.BatchNorm1d(32), nn.Dropout(), linear),
+    ):
+        theirs.head = nn.Sequential(*parts)  # none is a linear layer alone: it is left out, and that is said
+        ours = load_model(theirs)
+        close(ours(images), theirs.forward_features(images))
+        assert ours.config.num_classes == 0
+        assert {name for name in theirs.state_dict() if name.startswith("head.")} <= ours.origin.report.dropped.keys()
+        assert any(type(parts[0]).__name__ in note for note in ours.origin.report.notes)
+    load_model(timm_model(act_layer="gelu"))  # timm's own class of the exact one
     assert "GELU" in refused(timm_model(act_layer="gelu_tanh"))
     assert "'relu' is not computed" in refused(transformers_model(hidden_act="relu"))
 
@@ -298,6 +325,17 @@ def test_heads_are_guessed_by_the_width_and_that_is_said():
     assert "2 heads of 8 channels (from its q_norm) do not make its width of 32" in refused(
         timm_state(qk_norm=True), num_heads=2
     )
+
+
+def test_what_blocks_compute_is_said_to_be_assumed_even_if_their_heads_are_known():
+    for source, asked, count in (
+        (timm_state(embed_dim=128), {}, 1),
+        (timm_state(), dict(num_heads=4), 1),
+        (timm_state(qk_norm=True), {}, 1),
+        (timm_model(), {}, 0),  # which says so itself
+    ):
+        notes = load_model(source, **asked).origin.report.notes
+        assert sum("an exact GELU, no rotary positions" in note for note in notes) == count
 
 
 def test_an_added_class_token_does_not_move_the_pooling():
@@ -364,6 +402,9 @@ def test_states_of_the_training_are_known_beside_the_network_and_nothing_else_is
     state = timm_state(num_classes=0)
     for name in (
         "n_averaged",
+        "initted",
+        "step",
+        "ema.step",
         "opt.state.0.exp_avg",
         "cuda_rng_state_all.0",
         "scaler.x",
@@ -373,7 +414,7 @@ def test_states_of_the_training_are_known_beside_the_network_and_nothing_else_is
         report = load_model(under("model.", state) | {name: torch.ones(2)}, num_heads=4).origin.report
         assert list(report.dropped) == [name]
         assert report.dropped[name] != "allowed"
-    for name in ("head.weight", "fc.weight", "queue", "model2.bias"):
+    for name in ("head.weight", "fc.weight", "queue", "model2.bias", "act.step"):
         assert f"unexpected: {name}" in refused(under("backbone.", state) | {name: torch.ones(2)}, num_heads=4)
 
 
@@ -484,6 +525,8 @@ def test_a_new_head_is_begun_and_said():
         (dict(branch="student"), "no copy of the network is called 'student'; it has: the top level"),
         (dict(fc_norm=1), "fc_norm: 1 cannot be used; True or False"),
         (dict(norm_eps=0), "norm_eps: 0 cannot be used"),
+        (dict(decoder_heads=3), "decoder_heads and norm_pix_loss are for a decoder, and none is loaded"),
+        (dict(norm_pix_loss=False), "decoder_heads and norm_pix_loss are for a decoder"),
     ],
     ids=str,
 )

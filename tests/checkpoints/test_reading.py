@@ -266,6 +266,16 @@ def test_numbers_of_numpy_and_paths_in_training_files_are_harmless(tmp_path):
     assert {name.removeprefix("model.") for name in source.tensors} == TENSORS.keys()
 
 
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
+@pytest.mark.parametrize("kind", ["PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"])
+def test_paths_of_another_system_or_python_are_harmless(module, kind, tmp_path):
+    content = pickle.dumps({"output_dir": Path("runs")}, 2)
+    written = f"{Path.__module__}\n{type(Path()).__name__}\n".encode()
+    assert written in content
+    put("zip", content.replace(written, f"{module}\n{kind}\n".encode()), tmp_path)
+    assert "Path" in read_checkpoint(tmp_path / "model.pth").other["output_dir"]
+
+
 def test_a_storage_shorter_than_its_tensor_is_refused(tmp_path):
     torch.save({"a": torch.arange(6.0), "b": torch.ones(400)}, tmp_path / "whole.pth")
     with zipfile.ZipFile(tmp_path / "whole.pth") as whole, zipfile.ZipFile(tmp_path / "short.pth", "w") as short:

@@ -84,6 +84,15 @@ def test_the_two_sincos_orders_are_told_apart(order, grid):
     assert load_model(state, grid_size=grid, num_heads=4).pos_embed.requires_grad
 
 
+def test_a_grid_that_nothing_says_is_said_to_be_assumed_square():
+    state, said = timm_model(img_size=(8, 32)).state_dict(), "assuming its grid is square, 4 x 4 patches; grid_size"
+    assert any(said in note for note in load_model(state, num_heads=4).origin.report.notes)
+    state["pos_embed"][0, 1:] = sincos_positions((4, 4), 32, "mae")
+    for settings in ({"grid_size": (2, 8)}, {}):  # given, or proved by the table
+        notes = load_model(state, num_heads=4, **settings).origin.report.notes
+        assert not any("its grid is square" in note for note in notes)
+
+
 @pytest.mark.parametrize(
     ("side", "dino", "mae"),  # in percent, as docs/checkpoints.md has them
     [(4, 3.9, 4.0), (6, 2.0, 1.6), (7, 1.9, 1.2), (9, 1.3, 1.0), (12, 1.3, 1.0), (16, 1.3, 1.1)],

@@ -11,7 +11,7 @@ from PIL import Image
 from tiny import NORMALIZE, RECONSTRUCT, autoencoder, changed, encoder, randomize, save_images
 from torchvision.transforms.v2.functional import rgb_to_grayscale
 
-from vit.checkpoints import load_model, save_model
+from vit.checkpoints import convert_model, load_model, save_model
 from vit.checkpoints.native import content_hash
 from vit.config import DataConfig
 from vit.data import load_data
@@ -202,10 +202,12 @@ def test_results_say_which_weights_were_measured(measured, place):
 def test_few_labels_of_a_model_that_was_taught_more_are_remarked(place, vit, tmp_path):
     whole = f"{images(place, 'train').content_hash}-{images(place, 'test').content_hash}"
     save_model(tmp_path / "all", encoder(**SIZES, num_classes=3), NORMALIZE, data_content_hash=whole)
+    convert_model(load_model(place / "classifier"), "timm", tmp_path / "timm")
     few = ["--data", "images", "--labels", 0.5, "--method", "knn"]
     for name, remarked in (("classifier", True), (tmp_path / "all", True), ("mae", False), ("other", False)):
         assert ("taught classes" in vit(name, *few)[1]) == remarked
     assert "taught classes" in vit("classifier", *few, "--num-classes", 0)[1]
+    assert "taught classes" in vit(tmp_path / "timm", *few, "--num-classes", 0)[1]
     assert "taught classes" not in vit("classifier", "--data", "images", "--method", "knn")[1]
     assert vit("other", "--data", "images", "--method", "knn", "--val-size", 9)[0] == 0  # its classes are other ones
 

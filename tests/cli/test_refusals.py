@@ -88,6 +88,7 @@ REFUSED = {
     "evaluate": [
         ("mae images --method head", "--method head: this model has a head of 0 classes, images 3"),
         ("strange images --method head", "the classes of this model (red, green, blue, ...) are not"),
+        ("labels images --method head", "the head of this model is for multi_label_classification, no choice between"),
         ("classifier images --num-classes 4", "parts of this model are untrained (head.weight, 2 in all)"),
         ("classifier images --method reconstruction", "this model has no decoder"),
         ("mae images --method linear --labels 0.01", "of 1 training images are held out"),
@@ -147,13 +148,15 @@ CASES = [(command, *case) for command, cases in REFUSED.items() for case in case
 
 @pytest.fixture(scope="module")
 def place(models, tmp_path_factory) -> Path:
-    """A copy of `models`, images of three classes, a classifier of theirs and one of others, and a run without results."""
+    """A copy of `models`, images of three classes, classifiers of theirs, of others and of several at once, and a begun run."""
     place = shutil.copytree(models, tmp_path_factory.mktemp("refusals") / "place")
     for split, count in (("train", 24), ("test", 10)):
         for name in ("blue", "green", "red"):
             save_images(place / "images" / split / name, np.zeros((count, 12, 16, 3), dtype=np.uint8))
     for name, classes in (("classifier", ()), ("strange", ("red", "green", "blue"))):
         save_model(place / name, encoder(image_size=(12, 16), num_classes=3), NORMALIZE, classes)
+    several = encoder(image_size=(12, 16), num_classes=3)
+    save_model(place / "labels", several, NORMALIZE, problem_type="multi_label_classification")
     (place / "begun").mkdir()
     (place / "begun" / "config.yaml").write_text(yaml.safe_dump(Config().to_dict()))
     (place / "mine.html").write_text("mine")

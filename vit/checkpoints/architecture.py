@@ -32,6 +32,8 @@ def read_architecture(network: Network) -> None:
     network.encoder = ViTConfig(**encoder)
     if network.has_decoder():
         network.decoder = _read_decoder(network)
+    elif (network.options.decoder_heads, network.options.norm_pix_loss) != (None, None):
+        raise network.error("decoder_heads and norm_pix_loss are for a decoder, and none is loaded; leave them out")
 
 
 # ---- Read off the tensors --------------------------------------------------------------------------------------------
@@ -117,6 +119,8 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
             what = f"{heads} heads of {head_dim} channels (from its q_norm)"
             raise network.error(f"{what} do not make its width of {width}")
         heads = heads or width // head_dim
+    described = "num_heads" in hints or part == "decoder"
+    assumed = "" if described else "norms before each part of a block, an exact GELU, no rotary positions"
     if heads is None:
         known = DECODER_HEADS if part == "decoder" else ENCODER_HEADS
         heads = known.get(width) or width // 64
@@ -124,12 +128,11 @@ def _read_blocks(network: Network, container: str, width: int) -> dict[str, Any]
             where = "its settings do not say" if network.source.config else "there is no config.json that says"
             raise network.error(f"{where} how many heads its width of {width} has; give {option}")
         how = "usual for this width" if width in known else "64 channels per head"
-        kind = (
-            ""
-            if hints or part == "decoder"
-            else ", as are norms before each part of a block, an exact GELU, no rotary positions"
+        network.guess(
+            f"{heads} heads of the {part} are a guess ({how}){assumed and ', as are ' + assumed}; {option} sets them"
         )
-        network.guess(f"{heads} heads of the {part} are a guess ({how}){kind}; {option} sets them")
+    elif assumed:
+        network.note(f"nothing says what its blocks compute; assuming {assumed}")
     if width % heads:
         raise network.error(f"{heads} heads do not divide its width of {width}")
     ratio = hints.get("mlp_ratio", 0)  # ratio x width is rounded here and truncated in timm
@@ -159,6 +162,7 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
         (height, image_width), (p, q) = hints["image_size"], encoder["patch_size"]
         said = (height // p, image_width // q)
     grid = _given(network, "grid_size", pair(network.options.grid_size), said)
+    assumed = ""
     # with registers, DINOv2's table has a row for the class token only
     counts = {rows - prefix, rows, rows - encoder["class_token"]}
     if grid is None:
@@ -170,6 +174,8 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
         grid = (sides[0], sides[0])
         if sides[0] ** 2 == rows and encoder["class_token"]:  # 24 patches and a class token have 25 rows, too
             network.guess(f"assuming its table of {rows} rows is {grid[0]} x {grid[1]} patches; grid_size sets them")
+        else:
+            assumed = f"assuming its grid is square, {size_text(grid)} patches; grid_size sets it"
     count = grid[0] * grid[1]
     if count not in counts:
         raise network.error(f"pos_embed has {rows} rows, which is not a grid of {grid[0]} x {grid[1]} patches")
@@ -184,6 +190,8 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> tuple[int, int
             if usable and torch.allclose(patches, sincos_positions(grid, patches.shape[1], order), atol=1e-3):
                 network.note(f"positions: the fixed sin-cos table in {order}'s order, {parts}")
                 encoder["pos_embed"] = "sincos"
+    if assumed and encoder["pos_embed"] == "learned":  # a sin-cos table proves its grid
+        network.note(assumed)
 
     # the rows of the prefix
     encoder["no_embed_class"] = count == rows and (prefix > 0 or bool(hints.get("no_embed_class")))

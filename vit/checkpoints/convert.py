@@ -5,17 +5,19 @@ from __future__ import annotations
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from vit.atomic import replacing, write_json, write_text
 from vit.checkpoints.card import card_of
 from vit.checkpoints.formats.huggingface import to_huggingface
 from vit.checkpoints.formats.mae import to_mae
 from vit.checkpoints.formats.timm import to_timm
-from vit.checkpoints.native import architecture, save_model, write_weights
+from vit.checkpoints.native import architecture, build_model, save_model, write_weights
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import count_not_finite
 from vit.load_options import CheckpointError
@@ -32,7 +34,7 @@ def convert_model(
     """Write a model from `load_model`.
 
     Args:
-        model: with its `origin`.
+        model: with its `origin`, as it is now: it may have another linear head, or none, which its settings then say, too.
         to: "timm" (a folder for `timm.create_model("local-dir:FOLDER")`), "huggingface" (a folder for `from_pretrained`),
             "mae" (a .pth for facebookresearch/mae), or "safetensors" (a folder in the project's own format).
         out: the folder or file; it must not exist yet, except as an empty folder.
@@ -45,8 +47,8 @@ def convert_model(
         One line for each thing that was left out or is computed differently there.
 
     Raises:
-        CheckpointError: the format cannot hold the model, a value is too large for half precision, the run trained another
-            model, or `out` is taken; nothing is written then.
+        CheckpointError: the format cannot hold the model, another part of it is not what its settings say, a value is too
+            large for half precision, the run trained another model, or `out` is taken; nothing is written then.
     """
     out, origin = Path(out), model.origin
     if not isinstance(origin, Origin):
@@ -55,6 +57,7 @@ def convert_model(
         raise CheckpointError(f"formats are timm, mae, huggingface and safetensors, got {to!r}")
     if os.path.lexists(out) and (out.is_symlink() or not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out} exists and is not replaced; name another path")
+    origin = _with_its_head(model, origin)
     if to == "safetensors":
         return _write_native(model, origin, out, half, run, note)
     if half or run is not None:
@@ -72,6 +75,24 @@ def convert_model(
     if outgoing.preprocessor:
         write_json(out / "preprocessor_config.json", outgoing.preprocessor)
     return outgoing.notes
+
+
+def _with_its_head(model: Model, origin: Origin) -> Origin:
+    """Set the classes in a model's settings to those of its head; return its origin, without names that are not of these.
+
+    Raises:
+        CheckpointError: another part is not what the settings say, so what is written would not load.
+    """
+    encoder, names = model.encoder, origin.class_names
+    if isinstance(encoder.head, nn.Linear | nn.Identity):
+        encoder.config = replace(encoder.config, num_classes=getattr(encoder.head, "out_features", 0))
+    with torch.device("meta"):  # shapes without the memory
+        built = build_model(encoder.config, None if model.decoder is None else model.decoder.config, False)
+    needed, held = ({name: value.shape for name, value in part.state_dict().items()} for part in (built, model))
+    if changed := [name for name in needed | held if needed.get(name) != held.get(name)]:
+        what = f"{changed[0]} of this model is not what its settings say: missing, new, or of another shape"
+        raise CheckpointError(f"{what}; of its parts, only the head may be replaced, by a linear layer or nn.Identity")
+    return replace(origin, class_names=names if encoder.config.num_classes in (0, len(names)) else ())
 
 
 def _write_native(model: Model, origin: Origin, out: Path, half: bool, run: RunRecord | None, note: str) -> list[str]:

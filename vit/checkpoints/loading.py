@@ -16,7 +16,7 @@ from vit.checkpoints.architecture import read_architecture
 from vit.checkpoints.native import build_model
 from vit.checkpoints.network import Network, recognise
 from vit.checkpoints.origin import Origin, first_few, size_text
-from vit.checkpoints.reading import Source, flatten, read_checkpoint, shorten
+from vit.checkpoints.reading import OF_THESE_WEIGHTS, Source, flatten, read_checkpoint, shorten
 from vit.load_options import CheckpointError, LoadOptions
 from vit.mae import Model
 from vit.pretrained import located, shipped_models
@@ -102,8 +102,10 @@ def _of_module(model: nn.Module) -> Source:
 
         return timm_models.of_module(model, name)
     if home.startswith("transformers."):
-        config: Any = model.config
-        return Source(Path(name), *flatten(dict(model.state_dict())), config=config.to_dict())
+        settings: Any = model.config
+        config = {key: value for key, value in settings.to_dict().items() if key not in OF_THESE_WEIGHTS}
+        config["architectures"] = [type(model).__name__]  # as when it is saved
+        return Source(Path(name), *flatten(dict(model.state_dict())), config=config)
     raise CheckpointError(
         f"{name} is neither timm's nor transformers'; pass its state_dict() if its tensors have the names of theirs"
     )
@@ -160,7 +162,8 @@ def _account(network: Network) -> None:
     advice = ". name them, or patterns, in allow to accept that"
     if untrained:
         what = f"missing: {first_few(untrained)}; the rest of the model would stay untrained"
-        report.problems.append(what + advice)
+        headless = all(short[name].startswith("head.") for name in untrained)
+        report.problems.append(what + ("; num_classes 0 leaves the head out" if headless else "") + advice)
     if report.unexpected:
         what = f"unexpected: {first_few(report.unexpected)}; their purpose is unknown"
         in_blocks = any(re.search(r"(blocks|layers?)\.\d+\.", name) for name in report.unexpected)

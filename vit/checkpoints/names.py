@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
@@ -52,12 +53,12 @@ class KeyRule:
 
         return KeyRule(fill(self.ours), theirs or tuple(map(fill, self.theirs)), self.change)
 
-    def read(self, tensors: list[Tensor], channels: int) -> Tensor:
-        """Turn theirs into ours; `channels` is C of the images."""
+    def read(self, tensors: list[Tensor], channels: int, eps: float | None = None) -> Tensor:
+        """Turn theirs into ours; `channels` is C of the images, `eps` of a batch norm to fold, None if unknown."""
         if self.change == "stack":
             return torch.cat(tensors)
         if self.change == "normalised":
-            return _fold(*(tensor.float() for tensor in tensors))
+            return (_fold_weight if len(tensors) < 4 else _fold_bias)(eps, *(tensor.float() for tensor in tensors))
         if self.change == "pixels":
             return rearrange(tensors[0], "(pixel c) ... -> (c pixel) ...", c=channels)
         return tensors[0]
@@ -71,10 +72,18 @@ class KeyRule:
         return [tensor]
 
 
-def _fold(weight: Tensor, variance: Tensor, mean: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """Fold MAE's batch norm (no scale, eps 1e-6) into the weight, or the bias, of the linear layer after it."""
-    weight = weight / (variance + 1e-6).sqrt()
-    return weight if mean is None or bias is None else bias - weight @ mean
+def _fold_weight(eps: float | None, weight: Tensor, variance: Tensor, scale: Tensor | None = None) -> Tensor:
+    """Fold a batch norm into the weight of the linear layer after it; without an eps, by MAE's or, with a scale, torch's."""
+    eps = eps or (1e-6 if scale is None else 1e-5)
+    return F.batch_norm(weight, torch.zeros_like(variance), variance, scale, eps=eps)
+
+
+def _fold_bias(
+    eps: float | None, weight: Tensor, variance: Tensor, mean: Tensor, bias: Tensor, *affine: Tensor
+) -> Tensor:
+    """Do the same for its bias; `affine` is the batch norm's scale and shift, if it has them."""
+    folded = _fold_weight(eps, weight, variance, *affine[:1])
+    return bias - folded @ mean + sum(weight @ shift for shift in affine[1:])
 
 
 def table(text: str) -> tuple[KeyRule, ...]:

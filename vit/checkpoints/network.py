@@ -25,7 +25,7 @@ NOT_THE_NETWORK = {
         "the state of the training, not of the network",
     r"watch\..*": "what was recorded of the training",
     r"(rng|\w*(rng|random)_states?(_all)?)(\..*)?": "the state of a random generator",
-    r"n_averaged": "how many weights were averaged",
+    r"n_averaged|initted|(?<!.)((model_)?ema\.)?step": "the state of an average of weights",
     r"((dino|ibot|ibot_patch|koleo)_loss|loss_fn)\..*|prototypes": "the state of a loss",
     r"(head\.(mlp2?|last_(layer|norm)2?|\d+)|fc\.(fc|bn)\d|dino_head|ibot_head|projection_head|projector)\..*":
         "a projection head of the training",
@@ -152,7 +152,12 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     shapes = {key.removeprefix(prefix): tuple(t.shape) for key, t in tensors.items() if key.startswith(prefix)}
     within_head = sorted(key.rpartition(".")[2] for key in shapes if re.match(r"head\.\d+\.", key))
     alone = (KeyRule("head.@", ("head.*.@",)),) if within_head == ["bias", "weight"] else ()  # beside dropout
-    maps, unknown = map_in((*format.rules, *alone), shapes)
+    rules = (*format.rules, *alone)
+    if hints.no_head:
+        report.notes.append(f"{hints.no_head}: it is left out")
+        rules = tuple(rule for rule in rules if not rule.ours.startswith("head."))
+        format = replace(format, dropped=((r"head\..*", hints.no_head), *format.dropped))
+    maps, unknown = map_in(rules, shapes)
     outside = [prefix + key for key in unknown] + [key for key in tensors if not key.startswith(prefix)]
     for name in outside:
         why = format.reason(name.removeprefix(prefix)) if name.startswith(prefix) else ""
@@ -176,7 +181,7 @@ def recognise(source: Source, options: LoadOptions) -> Network:
         if options.part == "encoder" and ours.startswith("decoder."):
             report.dropped |= dict.fromkeys(theirs, "only the encoder was requested")
         else:
-            value = rule.read([tensors[name] for name in theirs], channels)
+            value = rule.read([tensors[name] for name in theirs], channels, hints.head_eps)
             network.tensors[ours] = ModelTensor(value, theirs, [NOTES[rule.change]] if rule.change else [])
     return network
 

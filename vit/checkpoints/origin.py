@@ -133,8 +133,9 @@ class Origin:
 
     @property
     def problem_type(self) -> str:
-        """What the head tells, as transformers calls it, e.g. multi_label_classification; empty if nothing says so."""
-        return str(self.details.get("problem_type") or "")
+        """What the head tells, as transformers calls it, if not one of several classes: e.g. multi_label_classification."""
+        kind = str(self.details.get("problem_type") or "")
+        return "" if kind == "single_label_classification" else kind
 
     def was_tested_on(self, content_hash: str) -> bool:
         """Return whether the images with this hash (of `vit.data.ImageSet`) are those that its training held out."""

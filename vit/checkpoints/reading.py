@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import pathlib
 import re
 import stat
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,21 @@ FOLDER_FILES = (
 # types in training files: the settings of MAE and DINO, the paths of submitit, the numbers of a NumPy schedule
 _SCALAR = np.float64(0).__reduce__()[0]
 _NUMBERS = {type(np.dtype(code)) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]}
+# of any system; Python 3.13 calls their module pathlib._local
+_PATHS = [
+    (getattr(pathlib, f"Pure{kind}"), f"{module}.{pure}{kind}")
+    for kind in ("PosixPath", "WindowsPath") for pure in ("", "Pure") for module in ("pathlib", "pathlib._local")
+]  # fmt: skip
 HARMLESS: list[Any] = [
-    argparse.Namespace, PosixPath, PurePosixPath, PureWindowsPath, np.dtype, *_NUMBERS,
+    argparse.Namespace, np.dtype, *_NUMBERS, *_PATHS,
     (_SCALAR, "numpy.core.multiarray.scalar"), (_SCALAR, "numpy._core.multiarray.scalar"),
 ]  # fmt: skip
 CONFIG_HASH = "config_sha256"
 """The key in config.json for the hash of all its other keys."""
-OF_THESE_WEIGHTS = ("format", CONFIG_HASH, "sha256", "content_hash", "figures")
+OF_THESE_WEIGHTS = (
+    "format", "encoder", "decoder", "class_names", "data", "data_content_hash", "content_hash", "figures", "sha256",
+    CONFIG_HASH,
+)  # fmt: skip
 """The keys in config.json that transformers carries along when it saves other weights."""
 PLAIN = str | int | float | None
 OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"

@@ -210,9 +210,13 @@ def knows_classes(model: Model, data: Dataset) -> bool:
 
     The head of its checkpoint counts even if loading left it out.
     """
-    own = model.origin.details.get("encoder")
-    taught = own.get("num_classes") if isinstance(own, dict) else model.encoder.config.num_classes
-    return taught == len(data.test.class_names) > 0
+    said, own = model.origin.details, model.origin.details.get("encoder")
+    taught = (
+        model.encoder.config.num_classes,
+        said.get("num_classes"),
+        isinstance(own, dict) and own.get("num_classes"),
+    )
+    return bool(data.test.class_names) and len(data.test.class_names) in taught
 
 
 def draw(evaluation: Evaluation, results: dict[str, Any], data: Dataset, out: Path) -> list[str]:

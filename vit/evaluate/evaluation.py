@@ -165,6 +165,9 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
         found["reconstruction"] = "this model has one patch: none to hide and one to see"
     if not classes or classes != len(names):
         found["head"] = f"this model has a head of {classes} classes, {data.name} {len(names)}"
+    elif classes == 1 or model.origin.problem_type:
+        kind = model.origin.problem_type or "one output"
+        found["head"] = f"the head of this model is for {kind}, no choice between classes"
     elif own_names and own_names != names:
         found["head"] = f"the classes of this model ({', '.join(own_names[:3])}, ...) are not those of {data.name}"
     return found

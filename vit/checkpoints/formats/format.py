@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
 
@@ -28,6 +28,8 @@ class Hints:
         interpolation: how the input is resized, as the settings call it; None if unknown.
         class_names: of the head.
         crop_share: share to keep of an image's centred part; None if unknown.
+        head_eps: of a batch norm before the head; None if unknown.
+        no_head: why its head is left out; "" to keep it.
         notes: for the user, on what the settings ask for but is not done here.
 
     Raises:
@@ -43,6 +45,8 @@ class Hints:
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     crop_share: float | None = None
+    head_eps: float | None = None
+    no_head: str = ""
 
     def __post_init__(self) -> None:
         for key, value in (*self.encoder.items(), *self.decoder.items()):
@@ -87,6 +91,12 @@ def pair(value: Any) -> tuple[int, int] | None:
     if isinstance(value, list | tuple) and len(value) == 2 and all(type(v) is int for v in value):
         return value[0], value[1]
     return None
+
+
+def class_names(labels: Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of classes; none if they are those that transformers makes up, LABEL_0, LABEL_1, ..."""
+    names = tuple(map(str, labels))
+    return () if all(name.startswith("LABEL_") for name in names) else names
 
 
 def only_given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from PIL.Image import Resampling
 
-from vit.checkpoints.formats.format import HALVES, IMAGENET, Format, Hints, only_given, pair
+from vit.checkpoints.formats.format import HALVES, IMAGENET, Format, Hints, class_names, only_given, pair
 from vit.checkpoints.formats.outgoing import Outgoing
 from vit.checkpoints.names import KeyRule, shared, table, within
 from vit.checkpoints.origin import Origin
@@ -117,11 +117,8 @@ def huggingface_hints(source: Source) -> Hints:
     for key in ("image_size", "patch_size"):
         encoder[key] = pair(encoder[key]) or encoder[key]  # `Hints` refuses anything but a size
 
-    # transformers writes LABEL_0, LABEL_1, ... for classes without names
     labels = config.get("id2label") or {}
-    names = [str(labels[key]) for key in sorted(labels, key=lambda key: int(key) if str(key).isdigit() else 0)]
-    if all(name.startswith("LABEL_") for name in names):
-        names = []
+    labels = [labels[key] for key in sorted(labels, key=lambda key: int(key) if str(key).isdigit() else 0)]
 
     # how the input is prepared
     mean, std = (processor.get(key) for key in ("image_mean", "image_std"))
@@ -129,13 +126,22 @@ def huggingface_hints(source: Source) -> Hints:
     if not processor and config.get("model_type") in USUAL:  # an encoder like ViT's, with other pictures
         (mean, std), (usual, share) = IMAGENET, USUAL[config["model_type"]]
     if processor.get("do_normalize") is False:
-        channels = encoder["channels"] if type(encoder["channels"]) is int else 3
-        mean, std = [0.0] * channels, [1.0] * channels
+        mean, std = 0.0, 1.0
+    channels = encoder["channels"] if type(encoder["channels"]) is int else 3
+    mean, std = ([value] * channels if isinstance(value, int | float) else value for value in (mean, std))
     resample, factor, notes = processor.get("resample"), processor.get("rescale_factor", 1 / 255), []
     if processor.get("do_rescale") is False or not math.isclose(factor, 1 / 255):
         notes.append("its preprocessor does not bring pixels from 0-255 to 0-1, as is done here before normalising")
     size, crop = (processor.get(key) for key in ("size", "crop_size"))
     larger, kept = (_height(size), _height(crop)) if processor.get("do_center_crop") else (0, 0)
+    squashed = isinstance(size, dict) and "height" in size and processor.get("do_resize", True)
+    if squashed:
+        notes.append("its preprocessor squashes pictures of another shape; here they are cropped")
+    made = kept or (_height(size) if squashed else 0)
+    said, _ = pair(config.get("image_size")) or (made, made)
+    if made != said and made:
+        what = f"its preprocessor makes images {made} pixels high, its settings say {said}"
+        notes.append(f"{what}; image_size={made} does so here")
     return Hints(
         only_given(encoder),
         only_given(decoder) if "decoder_hidden_size" in config else {},
@@ -143,7 +149,7 @@ def huggingface_hints(source: Source) -> Hints:
         mean=None if mean is None else tuple(map(float, mean)),
         std=None if std is None else tuple(map(float, std)),
         interpolation=FILTERS.get(resample, f"filter {resample}") if resample is not None else usual,
-        class_names=tuple(names),
+        class_names=class_names(labels),
         notes=tuple(notes),
         crop_share=kept / larger if 0 < kept < larger else share,
     )

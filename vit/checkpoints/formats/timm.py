@@ -24,10 +24,14 @@ DEIT_III = table("""
     blocks.#.ls1.gamma  blocks.#.gamma_1
     blocks.#.ls2.gamma  blocks.#.gamma_2
 """)
-# MAE's linear probe: a batch norm without a scale, then the classifier
+# a linear probe: a batch norm, in MAE's code without scale and shift, then the classifier
+_WEIGHT = ("head.1.weight", "head.0.running_var")
+_BIAS = (*_WEIGHT, "head.0.running_mean", "head.1.bias")
 LINEAR_PROBE = (
-    KeyRule("head.weight", ("head.1.weight", "head.0.running_var"), "normalised"),
-    KeyRule("head.bias", ("head.1.weight", "head.0.running_var", "head.0.running_mean", "head.1.bias"), "normalised"),
+    KeyRule("head.weight", (*_WEIGHT, "head.0.weight"), "normalised"),
+    KeyRule("head.bias", (*_BIAS, "head.0.weight", "head.0.bias"), "normalised"),
+    KeyRule("head.weight", _WEIGHT, "normalised"),
+    KeyRule("head.bias", _BIAS, "normalised"),
 )
 BATCHES = (r"head\.0\.num_batches_tracked", "how many batches its batch norm has seen")
 ENCODER = (*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "blocks.#."))
@@ -121,6 +125,6 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
     out.compare_eps(TIMM_EPS)
     out.rename(ENCODER, {"decoder.": "timm's vision transformer has no decoder"})
     out.config = timm_config(model.encoder.config, origin.normalize, origin.prepared, origin.class_names)
-    if model.encoder.config.num_classes and origin.problem_type not in ("", "single_label_classification"):
+    if model.encoder.config.num_classes and origin.problem_type:
         out.notes.append(f"its head is for {origin.problem_type}: timm's settings have no place for that")
     return out

@@ -7,6 +7,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ import torch
 from huggingface_hub import constants
 from timm.data import resolve_data_config
 from timm.layers import GluMlp, Mlp
+from timm.layers.activations import GELU
 from timm.models import model_entrypoint
 from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import nn
 
-from vit.checkpoints.formats.format import Hints, only_given
+from vit.checkpoints.formats.format import Hints, class_names, only_given
 from vit.checkpoints.reading import Source, flatten, shorten
 from vit.load_options import CheckpointError
 
@@ -47,6 +49,8 @@ def hints(source: Source) -> Hints:
     arguments: dict[str, Any] = config.get("model_args") or {}
     arguments = {key: config[key] for key in ("num_classes", "global_pool") if key in config} | arguments
     arguments.pop("pretrained_strict", None)  # of our autoencoders, saved again by transformers
+    headless = config.get("architectures") == ["TimmWrapperModel"] and arguments.get("num_classes") != 0
+    arguments |= {"num_classes": 0} if headless else {}
     if unknown := sorted(arguments.keys() - ARGUMENTS):
         what = f"model_args of config.json has {shorten(unknown[0])}, which is not a setting of the architecture"
         raise source.error(what)
@@ -61,7 +65,9 @@ def hints(source: Source) -> Hints:
         raise source.error(f"timm cannot build {name} by config.json: {reason}") from error
     settings = config.get("pretrained_cfg") or config  # older folders on its hub have no such level
     names = config.get("label_names") or settings.get("label_names")
-    return _hints_of_model(model, {**settings, "label_names": names}, name)
+    found = _hints_of_model(model, {**settings, "label_names": names}, name)
+    what = "its settings name a head, which transformers' TimmWrapperModel does not have: num_classes is 0"
+    return replace(found, notes=(*found.notes, what)) if headless else found
 
 
 def training_hints(source: Source) -> Hints:
@@ -114,14 +120,17 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
     require(model.pos_embed is not None, "no position table")
     mlp, act = block.mlp, block.mlp.act
     gated = isinstance(mlp, GluMlp) and isinstance(act, nn.SiLU) and not mlp.gate_last
-    gelu = isinstance(mlp, Mlp) and type(act) is nn.GELU and act.approximate == "none"
+    exact = type(act) is GELU or (type(act) is nn.GELU and act.approximate == "none")
+    gelu = isinstance(mlp, Mlp) and exact
     require(gated or gelu, f"another MLP ({type(mlp).__name__} with {type(act).__name__})")
     plain_norms = isinstance(block.norm1, nn.LayerNorm) and isinstance(getattr(block.attn, "norm", None), nn.Identity)
     require(not isinstance(model.norm, nn.Identity) or not isinstance(model.fc_norm, nn.Identity), "no norm at its end")
     require(plain_norms, f"other norms ({type(block.norm1).__name__})")
 
     # the rest, under our names; of a head that was replaced, what it is now
-    heads = [part.out_features for part in model.head.modules() if isinstance(part, nn.Linear)]
+    parts = list(model.head) if isinstance(model.head, nn.Sequential) else [model.head]
+    kinds, simple = ", ".join(type(part).__name__ for part in parts), _is_linear(parts)
+    heads = [part.out_features for part in parts if isinstance(part, nn.Linear) and simple]
     encoder = {
         "image_size": tuple(embed.img_size),
         "patch_size": tuple(embed.patch_size),
@@ -145,7 +154,7 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
     if isinstance(labels, dict):  # keyed by numbers, or by WordNet's codes in the order of the classes
         labels = [labels[key] for key in sorted(labels, key=lambda key: int(key) if str(key).isdecimal() else 0)]
     mean, std = (tuple(settings[key]) if settings.get(key) else None for key in ("mean", "std"))
-    names = tuple(map(str, labels)) if isinstance(labels, list | tuple) else ()
+    names = class_names(labels) if isinstance(labels, list | tuple) else ()
     mode = settings.get("crop_mode") or "center"
     fitted = f"its settings fit images by {shorten(mode)!r}, which is not supported; assuming 'center'"
     return Hints(
@@ -156,7 +165,19 @@ def _hints_of_model(model: Any, settings: dict[str, Any], name: str) -> Hints:
         class_names=names,
         notes=() if mode == "center" else (fitted,),
         crop_share=settings.get("crop_pct"),
+        head_eps=next((part.eps for part in parts if isinstance(part, nn.BatchNorm1d)), None),
+        no_head=""
+        if simple
+        else f"its head ({kinds}) computes more than a linear layer, which is all that is computed here",
     )
+
+
+def _is_linear(parts: list[nn.Module]) -> bool:
+    """Return whether a head of these parts is a linear layer, perhaps after a batch norm (see `LINEAR_PROBE`), or nothing."""
+    probe = len(parts) > 1 and isinstance(parts[0], nn.BatchNorm1d) and isinstance(parts[1], nn.Linear)
+    rest = parts[1:] if probe and parts[0].running_mean is not None else parts
+    rest = [part for part in rest if not isinstance(part, nn.Dropout | nn.Identity | nn.Flatten)]
+    return not rest or (len(rest) == 1 and isinstance(rest[0], nn.Linear) and rest[0].bias is not None)
 
 
 def fetch(name: str) -> Source:
