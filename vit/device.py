@@ -65,13 +65,14 @@ class Compute:
 COMPILE_FROM_STEPS = 5_000
 
 
-def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -> Compute:
+def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0, began: str = "") -> Compute:
     """Return the requested device and precision, or the best available; set the number of threads.
 
     Args:
         config: device, threads and compile are read.
         precision: "auto", "bf16" or "fp32".
         steps: of the whole run; `compile: auto` compiles long ones, where it can.
+        began: what `auto` chose when the run began: kept, if this device computes it.
 
     Raises:
         ConfigError: this machine does not have what was requested.
@@ -89,12 +90,15 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
         torch.set_num_threads(config.threads)
 
     # precision, and whether compiling pays off
-    if precision == "auto":
-        precision = "bf16" if bf16_pays(device) else "fp32"
-    elif precision == "bf16" and device.type != "cpu" and not _has_bf16(device):
-        raise ConfigError(
-            f"train.precision: 'bf16' cannot be used; {device_name(device)} does not compute it: use fp32"
-        )
+    automatic = precision == "auto"
+    if automatic:
+        precision = began or ("bf16" if bf16_pays(device) else "fp32")
+    if precision == "bf16" and device.type != "cpu" and not _has_bf16(device):
+        if not automatic:
+            raise ConfigError(
+                f"train.precision: 'bf16' cannot be used; {device_name(device)} does not compute it: use fp32"
+            )
+        precision = "fp32"
     lacking = missing_for_compile(device)
     if config.compile == "on" and lacking:
         raise ConfigError(f"run.compile: 'on' needs {lacking}; install it, or set run.compile off")
