@@ -235,7 +235,7 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
     optimizer = make_optimizer(objective, config.optim, compute.products, dist)
     restore_frozen_rows(optimizer, frozen_rows)
     ema = make_ema(model, config.optim.ema) if config.optim.ema else None
-    notes = notes + objective.notes
+    notes = notes + objective.notes + [compute.note] * bool(compute.note)
     run = Run(config, data, compute, normalize, objective, optimizer, ema, dist, init, init_seconds, notes)
     if state is not None:
         _restore(run, state)
