@@ -169,6 +169,17 @@ def test_a_run_without_a_state_that_resumes_on_other_images_names_those(config, 
     assert (folder / "config.yaml").read_text().startswith(f"# trained on {run.data.description}\n")
 
 
+def test_a_run_without_a_state_is_resumed_with_its_settings(config, tmp_path):
+    """Its snapshots were of one model at first, and of another in the end."""
+    folder, held = tmp_path / "run", changed(config, optim={"cooldown": 0.5, "warmup_epochs": 0})
+    with pytest.raises(KeyError):
+        fit(held, folder, PAIRS, TEST, [Witness(1)])
+    for section, key, value in (("train", "seed", 1), ("model", "embed_dim", 32)):
+        with pytest.raises(ConfigError, match=rf"^{section}\.{key}: the run in {folder} has [^\n]*--out$"):
+            fit(changed(held, **{section: {key: value}}), folder, PAIRS, TEST, resume=True)
+    assert fit(changed(held, train={"epochs": 1}), folder, PAIRS, TEST, resume=True).step == 3
+
+
 def test_a_single_class_measures_nothing(config, tmp_path):
     """Every neighbour is of that class: it was 100%."""
     album = [(image, 0) for image, _ in PAIRS]
