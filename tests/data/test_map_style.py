@@ -134,6 +134,11 @@ def test_what_is_no_data_set_of_images_is_said_in_one_line(load, case):
     assert ("on_bad_image: skip" in str(caught.value)) == (case == "what it raises")  # else it would leave out all
 
 
+def test_test_data_alone_is_refused(load):
+    with pytest.raises(DataError, match=r"^test_dataset: [^\n]*dataset=[^\n]*$"):
+        load(None, noise(2), source="scenes", limit=4)
+
+
 def test_labels_without_a_name_and_bad_items_left_out_on_request(load):
     pixels = noise(6, size=SIZE)
     with pytest.raises(DataError, match="a label is 3 in test, but there are 3 classes"):
