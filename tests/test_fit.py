@@ -228,6 +228,10 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
         ((CONFIG,), "out: .*fit\\(config, out\\)"),
         (("quickstart", "out", {"train.epoch": 1}), "train.epoch.*did you mean train.epochs"),
         (("quickstart", "out", {"train.epochs": 0}), "train.epochs: 0 cannot be used"),
+        (("quickstart", "out", {"train.epochs": np.int64(0)}), "train.epochs: 0 cannot be used"),
+        (("quickstart", "out", {"optim.betas": [np.int64(1), 0]}), r"optim.betas: \[1.0, 0.0\] cannot be used"),
+        (("quickstart", "out", {"optim.betas": np.ones(2)}), r"optim.betas: \[1.0, 1.0\] cannot be used"),
+        (("quickstart", "out", {"train.seed": {1}}), r"train.seed: .*\{1\}.* cannot be used"),
         ((CONFIG, "out", {"train.epochs": 1}), "settings: a Config holds all"),
     ],
 )
