@@ -19,7 +19,7 @@ from vit.config import ConfigError, ModelConfig
 from vit.data import DataError
 from vit.runs import read_metrics
 from vit.settings import TrainCommand, to_yaml
-from vit.train import set_up
+from vit.train import read_command, set_up
 from vit.training.distributed import Distributed
 from vit.training.process import Stopped, StopRequests
 from vit.training.run_folder import RunFolder, RunFolderError
@@ -192,6 +192,14 @@ def test_without_a_run_there_is_nothing_to_resume(config, tmp_path):
     with pytest.raises(ConfigError, match="no run in"):
         fit(config, tmp_path / "typo", PAIRS, TEST, resume=True)
     assert not (tmp_path / "typo").exists()
+
+
+def test_a_home_folder_is_written_as_in_a_shell(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(to_yaml(config))
+    for resume in (False, True):
+        assert read_command(config, "~/run", {}, resume).out == tmp_path / "run"
 
 
 def test_every_process_needs_the_same_images(config, tmp_path):
