@@ -568,6 +568,14 @@ def test_a_build_waits_for_the_one_that_looks_whether_it_is_alive(root, monkeypa
     assert colours(load(root)[0].images) == NUMBERS[:12]
 
 
+def test_without_locks_a_build_under_way_is_not_taken_for_a_killed_one(root, monkeypatch):
+    monkeypatch.setattr(cache_module, "lock", lambda *_, **__: False)
+    (root.parent / "cache").mkdir()
+    (root.parent / "cache" / ".partial-x.npy").write_bytes(b"half")
+    load(root)
+    assert (root.parent / "cache" / ".partial-x.npy").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_killed_build_leaves_nothing_that_is_used(root, decoded, number):
