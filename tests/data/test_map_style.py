@@ -122,6 +122,7 @@ BAD = {
     "one without a label": ([(each, 0 if i else None) for i, each in enumerate(noise(9))], "image 0 has no label"),
     "a stream": (iter(noise(4)), "not a map-style data set"),
     "one image": (noise(1), "too few images"),
+    "several data sets": ({"train": noise(4), "test": noise(2)}, r'several data sets in one .*\["train"\]'),
     "what it raises": ([noise(1)[0], {"picture": 1}, noise(1)[0]], "item 1: .*KeyError: 'image'"),
 }
 

@@ -68,6 +68,9 @@ def load_datasets(
             raise DataError(
                 f"{kind}: not a map-style data set: it needs __len__ and __getitem__; a list of its items has"
             )
+        if isinstance(part, Mapping) and "train" in part:
+            kind = type(part).__name__
+            raise DataError(f'{kind}: several data sets in one ({", ".join(part)}); hand over its ["train"]')
     notes: list[str] = []
     rows: list[Sequence[int]] = [range(len(train)), range(len(train) if test is None else len(test))]
     if min(map(len, rows)) < (2 if test is None else 1):
