@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from tiny import full_disk, names
 
-from vit.atomic import replacing, write_json, write_text
+from vit.atomic import lock, replacing, write_json, write_text
 
 
 @pytest.mark.parametrize("old", ["old", None])
@@ -74,6 +76,24 @@ def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_
     monkeypatch.setattr(os, "replace", recording_replace)
     write_text(path, "12345")
     assert calls == [5, "name", "folder"]
+
+
+@pytest.mark.parametrize("name", ["EINVAL", "ENOSYS", "ENOLCK", "ENOTSUP", "EIO"])
+def test_what_a_file_system_cannot_do_is_left_out(tmp_path, monkeypatch, name):
+    """Some of networks have no locks and sync no folders; a disk that fails is another matter."""
+    fcntl, fsync = pytest.importorskip("fcntl"), os.fsync
+    fault = OSError(getattr(errno, name), "cannot")
+
+    def refuse(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(os, "fsync", lambda file: (refuse if stat.S_ISDIR(os.fstat(file).st_mode) else fsync)(file))
+    with (tmp_path / "lock").open("w") as file:
+        for work in (lambda: write_text(tmp_path / "file", "new"), lambda: lock(file), lambda: lock(file, wait=True)):
+            with pytest.raises(OSError, match="cannot") if name == "EIO" else nullcontext():
+                assert not work()
+    assert (tmp_path / "file").read_text() == "new"
 
 
 def test_json_comes_back_and_what_is_no_json_is_refused(tmp_path):

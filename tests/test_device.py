@@ -15,10 +15,13 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def machine(monkeypatch):
     """Pretend to be a machine with these devices, and what torch.compile needs; `lacks`: without this module or compiler."""
+    compiler = vit.device.fault_of_compiler
 
     def pretend(*devices: str, lacks: str = "") -> None:
         monkeypatch.setattr(vit.device, "find_spec", lambda name: None if name == lacks else "there")
         monkeypatch.setattr(vit.device.shutil, "which", lambda name: None if lacks == "a compiler" else name)
+        fault = compiler.__wrapped__ if "that works" in lacks else lambda device: ""
+        monkeypatch.setattr(vit.device, "fault_of_compiler", fault)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in devices)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in devices)
 
@@ -60,6 +63,8 @@ def test_bf16_on_a_device_without_it_is_refused(machine):
     machine("mps")
     with pytest.raises(ConfigError, match=r"^train\.precision: 'bf16' [^\n]*fp32$"):
         choose_compute(RunConfig(), "bf16")
+    assert choose_compute(RunConfig(), "auto", began="bf16").precision == "fp32"  # chosen on another device
+    assert choose_compute(RunConfig(device="cpu"), "auto", began="bf16").precision == "bf16"
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
@@ -102,10 +107,23 @@ def test_compiled_when_asked_for_or_for_long_runs_where_it_pays(machine, device,
 
 @pytest.mark.parametrize(
     ("device", "precision", "lacks"),
-    [("cuda", "fp32", "triton"), ("cuda", "fp32", "a compiler"), ("cpu", "bf16", "a compiler")],
+    [
+        ("cuda", "fp32", "triton"),
+        ("cuda", "fp32", "a compiler"),
+        ("cpu", "bf16", "a compiler"),
+        ("cpu", "bf16", "a compiler that works"),
+    ],
 )
-def test_compiling_without_what_it_needs_is_left_out_or_refused(machine, device, precision, lacks):
+def test_compiling_without_what_it_needs_is_left_out_or_refused(machine, device, precision, lacks, monkeypatch):
+    def broken(function):
+        raise RuntimeError("no\nspace")
+
     machine("cuda", lacks=lacks)
-    assert not choose_compute(RunConfig(device=device), precision, 10**6).compile
+    monkeypatch.setattr(torch, "compile", broken)
+    computed = choose_compute(RunConfig(device=device), precision, 10**6)
+    assert not computed.compile
+    assert computed.note.startswith(f"not compiled, which needs {lacks}")
+    assert computed.note.isprintable()
+    assert not choose_compute(RunConfig(device=device), precision, 4_999).note  # nor tried
     with pytest.raises(ConfigError, match=rf"^run\.compile: 'on' needs {lacks}[^\n]*off$"):
         choose_compute(RunConfig(device=device, compile="on"), "fp32")

@@ -19,7 +19,7 @@ from vit.config import ConfigError, ModelConfig
 from vit.data import DataError
 from vit.runs import read_metrics
 from vit.settings import TrainCommand, to_yaml
-from vit.train import set_up
+from vit.train import read_command, set_up
 from vit.training.distributed import Distributed
 from vit.training.process import Stopped, StopRequests
 from vit.training.run_folder import RunFolder, RunFolderError
@@ -169,6 +169,17 @@ def test_a_run_without_a_state_that_resumes_on_other_images_names_those(config, 
     assert (folder / "config.yaml").read_text().startswith(f"# trained on {run.data.description}\n")
 
 
+def test_a_run_without_a_state_is_resumed_with_its_settings(config, tmp_path):
+    """Its snapshots were of one model at first, and of another in the end."""
+    folder, held = tmp_path / "run", changed(config, optim={"cooldown": 0.5, "warmup_epochs": 0})
+    with pytest.raises(KeyError):
+        fit(held, folder, PAIRS, TEST, [Witness(1)])
+    for section, key, value in (("train", "seed", 1), ("model", "embed_dim", 32)):
+        with pytest.raises(ConfigError, match=rf"^{section}\.{key}: the run in {folder} has [^\n]*--out$"):
+            fit(changed(held, **{section: {key: value}}), folder, PAIRS, TEST, resume=True)
+    assert fit(changed(held, train={"epochs": 1}), folder, PAIRS, TEST, resume=True).step == 3
+
+
 def test_a_single_class_measures_nothing(config, tmp_path):
     """Every neighbour is of that class: it was 100%."""
     album = [(image, 0) for image, _ in PAIRS]
@@ -181,6 +192,14 @@ def test_without_a_run_there_is_nothing_to_resume(config, tmp_path):
     with pytest.raises(ConfigError, match="no run in"):
         fit(config, tmp_path / "typo", PAIRS, TEST, resume=True)
     assert not (tmp_path / "typo").exists()
+
+
+def test_a_home_folder_is_written_as_in_a_shell(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(to_yaml(config))
+    for resume in (False, True):
+        assert read_command(config, "~/run", {}, resume).out == tmp_path / "run"
 
 
 def test_every_process_needs_the_same_images(config, tmp_path):
@@ -217,6 +236,10 @@ def test_the_command_line_makes_the_same_run(config, tmp_path):
         ((CONFIG,), "out: .*fit\\(config, out\\)"),
         (("quickstart", "out", {"train.epoch": 1}), "train.epoch.*did you mean train.epochs"),
         (("quickstart", "out", {"train.epochs": 0}), "train.epochs: 0 cannot be used"),
+        (("quickstart", "out", {"train.epochs": np.int64(0)}), "train.epochs: 0 cannot be used"),
+        (("quickstart", "out", {"optim.betas": [np.int64(1), 0]}), r"optim.betas: \[1.0, 0.0\] cannot be used"),
+        (("quickstart", "out", {"optim.betas": np.ones(2)}), r"optim.betas: \[1.0, 1.0\] cannot be used"),
+        (("quickstart", "out", {"train.seed": {1}}), r"train.seed: .*\{1\}.* cannot be used"),
         ((CONFIG, "out", {"train.epochs": 1}), "settings: a Config holds all"),
     ],
 )

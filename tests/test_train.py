@@ -320,10 +320,10 @@ def at_step(step: int, number: str) -> str:
 
 @pytest.mark.parametrize(("number", "code", "step"), [("SIGTERM", 143, 1), ("SIGINT", 130, STEPS)])
 def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(whole, place, run, number, code, step):
-    out = f"{number}-{step}"
+    out = f"{number} {step}"
     stopped = run(place, "--config", "mine.yaml", "--out", out, before=at_step(step, number))
     assert stopped.code == code, stopped.err
-    assert stopped.err.splitlines()[-1] == f"stopped by {number}; continue with: python train.py --out {out} --resume"
+    assert stopped.err.splitlines()[-1] == f"stopped by {number}; continue with: python train.py --out '{out}' --resume"
     assert "Traceback" not in stopped.err
     folder = place / out
     assert load_state(saved_states(folder / "checkpoints")[-1])["step"] == step

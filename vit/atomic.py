@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -13,6 +14,8 @@ from typing import IO, Any
 
 PARTIAL = ".partial-"
 """Prefix of temporary files; one left by a killed process may be removed."""
+UNSUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
+"""Errors of file systems, e.g. of a network, that lock no files or sync no folders."""
 
 
 @contextmanager
@@ -51,6 +54,9 @@ def sync_folder(folder: Path) -> None:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
         finally:
             os.close(descriptor)
 
@@ -74,15 +80,23 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
         np.savez_compressed(temporary, **arrays)
 
 
-def lock(file: IO[Any], wait: bool = False) -> None:
-    """Lock a file, open for writing, until it is closed or the process ends; Windows has no such locks.
+def lock(file: IO[Any], wait: bool = False) -> bool:
+    """Lock a file, open for writing, until it is closed or the process ends; False where there are no such locks.
 
-    If another process has locked it, wait, or raise BlockingIOError. Its duplicates (os.dup) hold the same lock.
+    Windows and some network file systems have none. If another process has locked it, wait, or raise BlockingIOError. Its
+    duplicates (os.dup) hold the same lock.
     """
-    if sys.platform != "win32":
-        import fcntl
+    if sys.platform == "win32":
+        return False
+    import fcntl
 
+    try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        return False
+    return True
 
 
 def _umask() -> int:

@@ -430,8 +430,10 @@ class ModelConfig(ViTConfig, Section, section="model"):
 
 def spelled(value: object) -> str:
     """Return a setting as a user writes it: 12, [32, 48], true, runs/tiny, "" for an empty text."""
-    text = str(value) if isinstance(value, str | os.PathLike) else json.dumps(value)
-    return text or '""'
+    if isinstance(value, str | os.PathLike):
+        return str(value) or '""'
+    # NumPy's numbers become plain ones, anything else a text, which the setting refuses by its name
+    return json.dumps(value, default=lambda other: other.tolist() if hasattr(other, "tolist") else repr(other))
 
 
 def pair(size: int | Sequence[int]) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import sysconfig
 import timeit
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from vit import __version__
 from vit.config import ConfigError, RunConfig
+from vit.errors import one_line
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Compute:
     device: torch.device
     precision: str = "fp32"  # or "bf16"
     compile: bool = False  # whether training steps are compiled
+    note: str = ""  # a line that the user should see
 
     @property
     def products(self) -> torch.dtype:
@@ -65,13 +67,14 @@ class Compute:
 COMPILE_FROM_STEPS = 5_000
 
 
-def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -> Compute:
+def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0, began: str = "") -> Compute:
     """Return the requested device and precision, or the best available; set the number of threads.
 
     Args:
         config: device, threads and compile are read.
         precision: "auto", "bf16" or "fp32".
         steps: of the whole run; `compile: auto` compiles long ones, where it can.
+        began: what `auto` chose when the run began: kept, if this device computes it.
 
     Raises:
         ConfigError: this machine does not have what was requested.
@@ -89,18 +92,22 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
         torch.set_num_threads(config.threads)
 
     # precision, and whether compiling pays off
-    if precision == "auto":
-        precision = "bf16" if bf16_pays(device) else "fp32"
-    elif precision == "bf16" and device.type != "cpu" and not _has_bf16(device):
-        raise ConfigError(
-            f"train.precision: 'bf16' cannot be used; {device_name(device)} does not compute it: use fp32"
-        )
-    lacking = missing_for_compile(device)
+    automatic = precision == "auto"
+    if automatic:
+        precision = began or ("bf16" if bf16_pays(device) else "fp32")
+    if precision == "bf16" and device.type != "cpu" and not _has_bf16(device):
+        if not automatic:
+            raise ConfigError(
+                f"train.precision: 'bf16' cannot be used; {device_name(device)} does not compute it: use fp32"
+            )
+        precision = "fp32"
+    fuses = device.type == "cuda" or (device.type == "cpu" and precision == "bf16")
+    pays = fuses and steps >= COMPILE_FROM_STEPS
+    compiled = config.compile == "on" or (config.compile == "auto" and pays)
+    lacking = missing_for_compile(device) if compiled else ""
     if config.compile == "on" and lacking:
         raise ConfigError(f"run.compile: 'on' needs {lacking}; install it, or set run.compile off")
-    fuses = device.type == "cuda" or (device.type == "cpu" and precision == "bf16")
-    pays = fuses and steps >= COMPILE_FROM_STEPS and not lacking
-    return Compute(device, precision, config.compile == "on" or (config.compile == "auto" and pays))
+    return Compute(device, precision, compiled and not lacking, lacking and f"not compiled, which needs {lacking}")
 
 
 def missing_for_compile(device: torch.device) -> str:
@@ -112,7 +119,17 @@ def missing_for_compile(device: torch.device) -> str:
         return "Python's headers (python3-dev)"
     usual = "gcc" if cuda else {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
     names = (os.environ.get("CC" if cuda else "CXX", usual), *(["clang"] if cuda else []))
-    return "" if any(map(shutil.which, names)) else f"a compiler ({usual})"
+    return fault_of_compiler(device) if any(map(shutil.which, names)) else f"a compiler ({usual})"
+
+
+@cache
+def fault_of_compiler(device: torch.device) -> str:
+    """Compile a sum, which takes seconds, and return what went wrong; "" if nothing."""
+    try:
+        torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
+    except Exception as error:  # torch's, the compiler's or the system's, e.g. a temporary folder without execution
+        return f"a compiler that works ({one_line(str(error).partition(chr(10))[0])})"
+    return ""
 
 
 def cache_on_device(images: Tensor, device: torch.device) -> Tensor:

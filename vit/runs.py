@@ -406,7 +406,7 @@ def read_to_publish(folder: Path, results: Sequence[Path] = ()) -> RunRecord:
         raise RunError(f"{folder} is not a finished run: config.yaml and summary.json are needed")
     for place in results:
         if not (measured := read_mapping(place / "results.json")):
-            raise RunError(f"no results.json in {place}; `vit evaluate ... --out {place}` writes one")
+            raise RunError(f"no results.json in {place}; `vit evaluate ... --out {shlex.quote(str(place))}` writes one")
         if not is_about(record.summary, measured):
             other = f"was measured on other weights than those of {folder}"
             raise RunError(f"what is in {place} {other}; measure these")

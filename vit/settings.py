@@ -313,12 +313,27 @@ def parse_train_command(argv: Sequence[str], program: str = "python train.py") -
     before = parse_config(parser, ["--config", str(saved)])
     _, settings = take_options(argv, "--config")  # only the command line may change e.g. where the data is
     config = parse_config(parser, ["--config", str(saved), *settings])
-    for key, old, new in parse_config(parser, ["--config", str(saved), *argv]).conflicts(before.to_dict()):
-        if key == "train.epochs" and new == config.train.epochs and config.optim.cooldown < 1:
+    refuse_conflicts(parse_config(parser, ["--config", str(saved), *argv]), before, out, config.train.epochs)
+    return TrainCommand(config, out, True, program)
+
+
+def refuse_conflicts(asked: Config, before: Config, out: Path, epochs: int) -> None:
+    """Refuse settings that would make another run of the one in `out`.
+
+    Args:
+        asked: all settings now.
+        before: those of its config.yaml.
+        out: run folder.
+        epochs: those to resume with, which may be others while the learning rate is held.
+
+    Raises:
+        ConfigError: it names the first of these settings.
+    """
+    for key, old, new in asked.conflicts(before.to_dict()):
+        if key == "train.epochs" and new == epochs and before.optim.cooldown < 1:
             continue  # `find_state` knows whether it is not too late
         ways = "leave it out (and --config: the run has its own), or start another with --out"
         raise ConfigError(f"{key}: the run in {out} has {old!r}, not {new!r}; {ways}")
-    return TrainCommand(config, out, True, program)
 
 
 def config_of_run(out: Path) -> Path:

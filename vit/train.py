@@ -7,6 +7,7 @@ attention.png, curves.png, the objective's pictures, summary.json, report.html (
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from vit.errors import one_line
 from vit.interpret import DynamicsRecorder
 from vit.report.summary import sample_images, summarize
 from vit.runs import CONTENTS, aligned, read_metrics, summary_lines, write_manifest
-from vit.settings import TrainCommand, config_of_run, parse_train_command, read_config, to_yaml
+from vit.settings import TrainCommand, config_of_run, parse_train_command, read_config, refuse_conflicts, to_yaml
 from vit.training.callbacks import Callback, MetricsFile, Progress, Snapshots, Validation
 from vit.training.distributed import Distributed, init_distributed
 from vit.training.initial import follow_checkpoint
@@ -97,13 +98,15 @@ def read_command(
         if out is None or settings:
             ways = "a Config holds all settings and needs a folder: fit(config, out)"
             raise ConfigError(f"{'settings' if settings else 'out'}: {ways}")
+        out = Path(os.path.expanduser(out))
         usual = flat_settings(Config().to_dict())
         given = frozenset(key for key, value in flat_settings(config.to_dict()).items() if value != usual[key])
         if resume:  # what followed from model.init when the run began
-            saved = read_config(config_of_run(Path(out))).model
-            follows = {key: value for key, value in vars(saved).items() if f"model.{key}" not in given}
+            saved = read_config(config_of_run(out))
+            follows = {key: value for key, value in vars(saved.model).items() if f"model.{key}" not in given}
             config = replace(config, model=replace(config.model, **follows))
-        return TrainCommand(config, Path(out), resume, given=given)
+            refuse_conflicts(config, saved, out, config.train.epochs)
+        return TrainCommand(config, out, resume, given=given)
     words = {key: value if isinstance(value, str) else spelled(value) for key, value in settings.items()}
     argv = [f"--config={config}", *(f"--{key}={value}" for key, value in words.items())]
     return parse_train_command([*argv, *([] if out is None else [f"--out={out}"]), *(["--resume"] * resume)])

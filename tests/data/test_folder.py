@@ -156,6 +156,19 @@ def test_hostile_name_cannot_forge_a_line(root, caplog):
         assert "Saved checkpoint\\x1b[2J\\u202e.png" in text
 
 
+@pytest.mark.parametrize("split", ["", "train/"], ids=["classes", "splits"])
+def test_runs_among_the_images_are_none_of_them(tmp_path, split):
+    for number in range(4):
+        plain(tmp_path / "root" / f"{split}{'ab'[number % 2]}" / f"{number}.png")
+    for run in ("runs/folder", "run", "a/run"):
+        plain(tmp_path / "root" / run / "attention.png")
+        (tmp_path / "root" / run / "showcase.safetensors").touch()
+    train, _ = load(tmp_path / "root")
+    assert train.class_names == ("a", "b")
+    assert len(folder.list_files(tmp_path / "root")) == 4
+    assert not [note for note in train.notes if "not used" in note]
+
+
 def test_images_beside_the_classes_are_reported_and_an_empty_folder_is_no_class(root, caplog):
     plain(root / "train" / "logo.png")
     (root / "train" / "aaa").mkdir()
@@ -553,6 +566,14 @@ def test_a_build_waits_for_the_one_that_looks_whether_it_is_alive(root, monkeypa
 
     monkeypatch.setattr(cache_module.os, "dup", looked_at)
     assert colours(load(root)[0].images) == NUMBERS[:12]
+
+
+def test_without_locks_a_build_under_way_is_not_taken_for_a_killed_one(root, monkeypatch):
+    monkeypatch.setattr(cache_module, "lock", lambda *_, **__: False)
+    (root.parent / "cache").mkdir()
+    (root.parent / "cache" / ".partial-x.npy").write_bytes(b"half")
+    load(root)
+    assert (root.parent / "cache" / ".partial-x.npy").exists()
 
 
 @pytest.mark.slow

@@ -122,6 +122,7 @@ BAD = {
     "one without a label": ([(each, 0 if i else None) for i, each in enumerate(noise(9))], "image 0 has no label"),
     "a stream": (iter(noise(4)), "not a map-style data set"),
     "one image": (noise(1), "too few images"),
+    "several data sets": ({"train": noise(4), "test": noise(2)}, r'several data sets in one .*\["train"\]'),
     "what it raises": ([noise(1)[0], {"picture": 1}, noise(1)[0]], "item 1: .*KeyError: 'image'"),
 }
 
@@ -134,10 +135,17 @@ def test_what_is_no_data_set_of_images_is_said_in_one_line(load, case):
     assert ("on_bad_image: skip" in str(caught.value)) == (case == "what it raises")  # else it would leave out all
 
 
+def test_test_data_alone_is_refused(load):
+    with pytest.raises(DataError, match=r"^test_dataset: [^\n]*dataset=[^\n]*$"):
+        load(None, noise(2), source="scenes", limit=4)
+
+
 def test_labels_without_a_name_and_bad_items_left_out_on_request(load):
     pixels = noise(6, size=SIZE)
     with pytest.raises(DataError, match="a label is 3 in test, but there are 3 classes"):
         load([(each, number % 3) for number, each in enumerate(pixels)], [(pixels[0], 3)])
+    with pytest.raises(DataError, match=r"list: the test data has no labels, which the training data has; [^\n]*hold"):
+        load([(each, number % 3) for number, each in enumerate(pixels)], pixels)
     data = load([pixels[0], "no image", *pixels[1:]], pixels[:1], on_bad_image="skip")
     assert torch.equal(data.train.images, pixels)
     assert data.train.skipped == ("list: item 1",)
@@ -210,6 +218,12 @@ def test_one_split_holds_some_images_out_and_test_images_without_labels_are_not_
     unlabelled = parts["test"].map(lambda row: {"kind": -1})
     DatasetDict(train=parts["train"], test=unlabelled, validation=parts["test"]).save_to_disk(tmp_path / "three")
     assert min(load(source="hf", root=str(tmp_path / "three")).test.labels) == 0
+    DatasetDict(train=parts["train"], test=unlabelled).save_to_disk(tmp_path / "two")
+    data = load(source="hf", root=str(tmp_path / "two"))
+    assert (len(data.train), len(data.test), min(data.test.labels) >= 0) == (11, 1, True)
+    assert data.notes[0] == "the test images have no labels, and are not used"
+    DatasetDict(train=unlabelled, test=unlabelled).save_to_disk(tmp_path / "none")
+    assert len(load(source="hf", root=str(tmp_path / "none")).test) == 6
 
 
 def test_what_is_missing_is_said_in_one_line(load, tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 from tiny import noise, save_images
 
@@ -105,6 +106,23 @@ def test_what_cannot_be_shared_is_refused(monkeypatch):
     ):
         with pytest.raises(ConfigError, match=message), init_distributed(config):
             pass
+
+
+def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(monkeypatch):
+    values = {"TORCHELASTIC_RUN_ID": "x", "RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2}
+    for key, value in values.items():
+        monkeypatch.setenv(key, str(value))
+    kept, stores, cores = dist.HashStore(), [], [{0, 1, 2, 3}]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores[-1], raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, some: cores.append(set(some)), raising=False)
+    monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(kept, 1, 2)]))
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, store, **__: stores.append(store))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    for _ in range(2):
+        with init_distributed(Config(run=RunConfig(device="cpu"))):
+            assert not stores[-1].check(["address"])  # of the run before
+            stores[-1].set("address", "here")
+    assert cores == [{0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}]
 
 
 # --- train.py, started by torchrun -----------------------------------------------------------------------------------
@@ -200,6 +218,27 @@ def test_stopped_run_of_two_continues_as_one(place, alone):
     assert f"{STEPS} steps, from step {step}" in printed
     assert "the run began on" in printed
     assert losses(place, "stopped") == pytest.approx(alone, rel=1e-4)
+
+
+TWICE = """
+import time
+from vit.config import Config
+from vit.training.distributed import init_distributed
+
+for number in (1, 2):
+    with init_distributed(Config()) as here:
+        assert here.all_reduce_max(here.rank * number) == number
+    time.sleep(2 * here.is_main)  # it finishes the run
+"""
+
+
+@pytest.mark.slow
+def test_a_script_may_train_twice(tmp_path):
+    (tmp_path / "twice.py").write_text(TWICE)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [*TORCHRUN, tmp_path / "twice.py"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

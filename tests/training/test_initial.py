@@ -221,6 +221,9 @@ def test_settings_that_somebody_named_stay_and_are_obeyed_or_refused(tmp_path):
     assert resized == "model.init: resized as the settings say; --model.image_size 24 would keep its own size"
     assert (followed.model.image_size, followed.model.patch_size) == (48, 6)
     assert begin(followed)[0].encoder.patch_embed.grid_size == (8, 8)
+    autoencoder(tmp_path / "wide", **OWN | {"image_size": (24, 12)})
+    wide = Config(model=replace(said.model, init=str(tmp_path / "wide")), train=bare.train)
+    assert "; --model.image_size '[24, 12]' would" in follow_checkpoint(wide, {"model.image_size"})[1][1]  # for a shell
     for name, value in (("depth", 4), ("preset", "tiny")):
         wrong = Config(model=replace(ModelConfig(init=str(tmp_path)), **{name: value}), train=bare.train)
         followed, _ = follow_checkpoint(wrong, {f"model.{name}"})

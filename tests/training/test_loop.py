@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -172,6 +173,15 @@ def test_processes_add_up_to_one(settings, count):
     torch.testing.assert_close(sum(found for _, found in several) / count, gradient, rtol=1e-3, atol=1e-5)
     assert len(gradient) == 6
     assert (gradient.abs().amax(1) > 1e-3).all()
+
+
+@pytest.mark.parametrize(("batch_size", "compiled"), [(8, [True, True, False] * 2), (32, [True] * 2)])
+def test_every_process_runs_all_batches_compiled_but_an_epochs_smaller_last_one(monkeypatch, batch_size, compiled):
+    settings, usual = changed(CONFIG, augment={"views": 2}, train={"batch_size": batch_size}), []
+    monkeypatch.setattr(Compute, "only_compiled_for", lambda _, is_usual: usual.append(is_usual) or nullcontext())
+    for rank in range(3):  # whose parts differ in size
+        gradients(settings, Unheard(rank, 3))
+    assert usual == compiled * 3
 
 
 # --- how it is computed changes nothing ------------------------------------------------------------------------------

@@ -16,10 +16,12 @@ from torch import Tensor
 
 import vit.data.draws
 import vit.device
+import vit.training.run
 from vit.atomic import write_json
 from vit.checkpoints import load_model, save_model
 from vit.config import Config, ConfigError
 from vit.data import Dataset
+from vit.device import Compute
 from vit.interpret import DynamicsRecorder
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Validation
@@ -265,6 +267,11 @@ def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
         run.save(tmp_path / began)
         monkeypatch.setattr(vit.device, "bf16_pays", lambda device, now=now: now)
         assert begin(config, tmp_path / began).compute.precision == began
+    here = Compute(torch.device("cpu"), "fp32")
+    monkeypatch.setattr(vit.training.run, "choose_compute", lambda *_, **__: here)  # without bf16, as on another GPU
+    run = begin(config, tmp_path / "bf16")
+    assert [note.rpartition("; ")[2] for note in run.notes] == ["there is no bf16 here: from here it computes in fp32"]
+    go(run, 1)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -36,7 +37,8 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
         run_command(command)
     except Stopped as stopped:
         begun = RunFolder(command.out).begun
-        ways = f"continue with: {command.program} --out {command.out} --resume" if begun else "nothing had started"
+        out = shlex.quote(str(command.out))
+        ways = f"continue with: {command.program} --out {out} --resume" if begun else "nothing had started"
         if os.environ.get("RANK", "0") == "0":
             print(f"stopped by {stopped}; {ways}", file=sys.stderr)
         return stopped.exit_code

@@ -140,6 +140,8 @@ def load_data(
         ConfigError: `val_size` holds out too many images.
     """
     # The images, or Scenes if CIFAR is unavailable
+    if dataset is None and test_dataset is not None:
+        raise DataError("test_dataset: hand over training data too (dataset=...); a source has test images of its own")
     source, warning = config.source, None
     name = config.name or SOURCES[source].title or Path(config.root).resolve().name
     try:

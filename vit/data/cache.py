@@ -239,8 +239,7 @@ def _remove_abandoned(cache: Path) -> None:
     for left in cache.glob(f"{PARTIAL}*.npy") if sys.platform != "win32" else ():
         # OSError means that the file is locked, has its final name by now, or is not ours to remove
         with suppress(OSError), left.open("rb+") as file:
-            lock(file)
-            if os.fstat(file.fileno()).st_size:  # an empty file may be about to be locked
+            if lock(file) and os.fstat(file.fileno()).st_size:  # an empty file may be about to be locked
                 left.unlink()
 
 

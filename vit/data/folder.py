@@ -21,6 +21,7 @@ from vit.data.decode import OWN, Preparation
 from vit.data.images import DataError, ImageSet, hold_out
 from vit.errors import one_line
 from vit.progress import track
+from vit.runs import RunFiles
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 """Which files are images: torchvision's IMG_EXTENSIONS and GIF, in upper or lower case."""
@@ -45,8 +46,8 @@ def load_folder(
         root/*.png, root/train/*.png                     no folders: images without labels
 
     Classes are the folders with an image anywhere in them, sorted; the files of a class are in the order of torchvision's
-    ImageFolder. Without a test split, M = min(1000, max(1, N // 10)) of the N files, evenly spaced in the list (numbers
-    i * N // M), are held out. `decode.decode` says how the pixels are made.
+    ImageFolder; folders of runs are left out. Without a test split, M = min(1000, max(1, N // 10)) of the N files, evenly
+    spaced in the list (numbers i * N // M), are held out. `decode.decode` says how the pixels are made.
 
     Args:
         root: the folder with the images.
@@ -209,15 +210,19 @@ def _folders_of_images(root: Path, known: Sequence[str]) -> list[str]:
     for path in sorted(root.iterdir()):
         if path.is_dir() and path.name not in known and not path.name.startswith("."):
             with suppress(OSError):  # it cannot be read, and need not be
-                if any(file.name.lower().endswith(EXTENSIONS) for file in _walk(str(path))):
+                files = _walk(str(path), frozenset([os.path.realpath(root)]))
+                if any(file.name.lower().endswith(EXTENSIONS) for file in files):
                     found.append(path.name)
     return found
 
 
 def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEntry[str]]:
-    """Yield the files in `folder`, however deep, except in hidden folders; links are followed, except to a folder above."""
+    """Yield the files in `folder`, however deep; links are followed, except to a folder above.
+
+    Hidden folders are left out, and those of runs: a run that trains on the folder above it would add its own pictures.
+    """
     place = os.path.realpath(folder)
-    if place in above:
+    if place in above or (above and os.path.exists(RunFiles(Path(folder)).showcase)):
         return
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -68,6 +68,9 @@ def load_datasets(
             raise DataError(
                 f"{kind}: not a map-style data set: it needs __len__ and __getitem__; a list of its items has"
             )
+        if isinstance(part, Mapping) and "train" in part:
+            kind = type(part).__name__
+            raise DataError(f'{kind}: several data sets in one ({", ".join(part)}); hand over its ["train"]')
     notes: list[str] = []
     rows: list[Sequence[int]] = [range(len(train)), range(len(train) if test is None else len(test))]
     if min(map(len, rows)) < (2 if test is None else 1):
@@ -128,9 +131,13 @@ def load_hf(config: DataConfig, image_size: tuple[int, int], prepared: Preparati
         raise DataError(f"{root}: has no split train, only {', '.join(map(str, found))}; rename one")
     train = found["train"] if "train" in found else next(iter(found.values()))
     others = [part for part in others if part is not train]
-    labelled = [part for part in others if max(_labels(part, columns_of(part)[1]), default=-1) >= 0]
-    test = next(iter(labelled + others), None)
-    return load_datasets(train, test, config, image_size, root, cached=True, prepared=prepared)
+    labelled = [part for part in (train, *others) if max(_labels(part, columns_of(part)[1]), default=-1) >= 0]
+    notes: tuple[str, ...] = ()
+    if others and labelled == [train]:  # to measure, labels are needed on both sides
+        others, notes = [], ("the test images have no labels, and are not used",)
+    test = next((part for part in (*labelled, *others) if part is not train), None)
+    kept, held_out = load_datasets(train, test, config, image_size, root, cached=True, prepared=prepared)
+    return replace(kept, notes=(*notes, *kept.notes)), held_out
 
 
 def columns_of(dataset: Any) -> tuple[str, str]:
@@ -259,6 +266,9 @@ class DatasetSplit(Split):
         if missing.all() and not (self.class_names and self.name == "test"):
             return replace(made, class_names=())
         names = self.class_names or tuple(map(str, range(most + 1)))
+        if missing.all():
+            ways = "label it, or leave it out to hold out training images"
+            raise DataError(f"{self.origin}: the test data has no labels, which the training data has; {ways}")
         if missing.any():
             first = int(missing.nonzero()[0])
             raise DataError(

@@ -7,6 +7,7 @@ Every process draws the same batch, computes its own rows, and averages its grad
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import time
 import warnings
@@ -28,6 +29,7 @@ from vit.config import Config, ConfigError
 from vit.errors import UserError
 
 T = TypeVar("T")
+_groups = itertools.count()  # of this process, as of the others: a script may train several times
 
 
 class PeerLostError(UserError):
@@ -161,6 +163,7 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
         raise ConfigError(f"train.batch_size: {batch_size} images cannot be shared by {count} processes")
 
     # give each process its own GPU or CPU cores: threads that move lose their caches
+    cores: list[int] = []
     if on_gpus:
         if local_rank >= torch.cuda.device_count():
             found = f"{torch.cuda.device_count()} GPUs, {local_count} processes on this machine"
@@ -172,7 +175,10 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
             os.sched_setaffinity(0, cores[local_rank * share : (local_rank + 1) * share])
 
     # form the group; the long timeout lets the others wait while the first downloads, decodes or evaluates
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=timedelta(hours=2))
+    backend, timeout = "cpu:gloo,cuda:nccl" if on_gpus else "gloo", timedelta(hours=2)
+    store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
+    store = dist.PrefixStore(f"vit-{next(_groups)}", store)  # torchrun's still has the addresses of the group before
+    dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=count)
     try:
         yield Distributed(rank, count, local_rank)
     except RuntimeError as error:  # gloo raises no type of its own
@@ -185,3 +191,5 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
         dist.destroy_process_group()
         # `wrap` made cycles, which keep the group, and its threads abort the process if they outlive Python
         gc.collect()
+        if cores:
+            os.sched_setaffinity(0, cores)

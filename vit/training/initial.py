@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Collection
 from dataclasses import asdict, replace
@@ -122,9 +123,10 @@ def follow_checkpoint(config: Config, given: Collection[str]) -> tuple[Config, l
     what = ", ".join(f"{key} {spelled(value)}" for key, value in taken.items())
     notes = [f"model.init: the architecture is the checkpoint's: {what}"] if what else []
     if resized:
-        keep = " ".join(f"--model.{key} {spelled(value)}" for key, value in resized.items())
+        keep = " ".join(f"--model.{key} {shlex.quote(spelled(value))}" for key, value in resized.items())
         if "patch_size" in resized and "decoder_dim" in found:
-            convert = f"vit checkpoint convert {config.model.init} --part encoder --to safetensors --out FOLDER"
+            init = shlex.quote(config.model.init)
+            convert = f"vit checkpoint convert {init} --part encoder --to safetensors --out FOLDER"
             predicts = f"the decoder of {config.model.init} predicts patches of {spelled(resized['patch_size'])} pixels"
             raise ConfigError(f"model.patch_size: {predicts}; add {keep}, or leave it out: {convert}")
         notes.append(f"model.init: resized as the settings say; {keep} would keep its own size")
@@ -148,5 +150,5 @@ def _agree(settings: ModelConfig, found: ViTConfig) -> None:
         del loaded["layer_scale"]
     differ = {key: value for key, value in loaded.items() if value != expected[key] and key not in CHOSEN | FOREIGN}
     if differ:
-        ways = " ".join(f"--model.{key} {spelled(value)}" for key, value in differ.items())
+        ways = " ".join(f"--model.{key} {shlex.quote(spelled(value))}" for key, value in differ.items())
         raise ConfigError(f"model.init: {settings.init} differs from the settings; add {ways}")

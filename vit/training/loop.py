@@ -133,6 +133,7 @@ def train_steps(run: Run) -> Iterator[Step]:
     compute, device, batch_size = run.compute, run.compute.device, config.train.batch_size
     labels, count = run.data.train.labels, len(run.data.train)
     per_epoch, total = steps_per_epoch(count, batch_size), run.total_steps
+    usual = min(batch_size, count) * config.augment.views  # images in a batch
     schedule = config.schedule(per_epoch)
     peak = config.optim.blr * batch_size / 256
     learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -153,7 +154,7 @@ def train_steps(run: Run) -> Iterator[Step]:
 
         # 3. the gradient, averaged over the processes by their shares of the images
         share = (rows.stop - rows.start) / images_in_batch
-        with compute.only_compiled_for(len(images) == dist.largest_shard(config.images_per_step)):
+        with compute.only_compiled_for(images_in_batch == usual):
             metrics = accumulate_gradient(
                 forward, images, None if targets is None else to_device(targets, device), draws.for_model(device),
                 run.grad_accum_steps, compute, share * dist.world_size,

@@ -204,7 +204,7 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
         config: all settings.
         data: from `vit.data.load_data`.
         dist: which process of how many this is.
-        state: from `find_state`, for a run to be continued; model and precision come from it.
+        state: from `find_state`, for a run to be continued; its model and, if the device has it, precision come from it.
 
     Raises:
         ConfigError: a device, precision or frozen part does not exist, or what `initial_model` raises.
@@ -212,8 +212,7 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
     # compute, in one precision for all processes
     kind = objective_class(config.train.objective)
     total = config.train.epochs * steps_per_epoch(len(data.train), config.train.batch_size)
-    precision = state["precision"] if state else config.train.precision
-    chosen = choose_compute(config.run, precision)
+    chosen = choose_compute(config.run, config.train.precision, began=state["precision"] if state else "")
     precision = dist.broadcast_from_main(lambda: chosen.precision)
     compute = choose_compute(config.run, precision, total)  # of all steps: a resumed run computes as it began
 
@@ -236,7 +235,7 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
     optimizer = make_optimizer(objective, config.optim, compute.products, dist)
     restore_frozen_rows(optimizer, frozen_rows)
     ema = make_ema(model, config.optim.ema) if config.optim.ema else None
-    notes = notes + objective.notes
+    notes = notes + objective.notes + [compute.note] * bool(compute.note)
     run = Run(config, data, compute, normalize, objective, optimizer, ema, dist, init, init_seconds, notes)
     if state is not None:
         _restore(run, state)
@@ -300,4 +299,7 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
     run.notes += state["damaged"]
     if (state["computed_on"], state["torch"]) != (run.computed_on, torch.__version__):
         before = f"{state['computed_on']}, torch {state['torch']}"
-        run.notes.append(f"the run began on {before}; from here results may differ in their last bits")
+        how = "from here results may differ in their last bits"
+        if run.compute.precision != state["precision"]:
+            how = f"there is no {state['precision']} here: from here it computes in {run.compute.precision}"
+        run.notes.append(f"the run began on {before}; {how}")

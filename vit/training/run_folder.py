@@ -56,8 +56,9 @@ class RunFolder(RunFiles):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("w")
             lock(self._lock)
-            for left in (*self.path.glob(f"{PARTIAL}*"), *self.checkpoints.glob(f"{PARTIAL}*")):
-                left.unlink()  # left by a process killed while writing
+            for pattern in ("", f"{self.checkpoints.name}/", f"{self.snapshots.name}/*/"):
+                for left in self.path.glob(f"{pattern}{PARTIAL}*"):
+                    left.unlink()  # left by a process killed while writing
             if config_yaml is not None:
                 self.refuse_if_taken()  # again: another process may have come and gone in between
                 write_text(self.config, config_yaml)
