@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from vit.checkpoints import CheckpointError, load_model
 from vit.checkpoints.loading import find, read_network
@@ -24,6 +24,7 @@ from vit.training.objectives import objective_class
 # fields in which settings may differ from a checkpoint: those that a run chooses, and those that only foreign models vary
 CHOSEN = {"drop_path", "global_pool", "channels", "num_classes"}
 FOREIGN = {"no_embed_class", "fc_norm", "qk_norm", "mlp", "norm_eps"}
+SIZES = {"image_size", "patch_size"}
 
 
 class InitialModel(NamedTuple):
@@ -107,19 +108,19 @@ def follow_checkpoint(config: Config, given: Collection[str]) -> tuple[Config, l
     if not config.model.init:
         return config, []
     network = read_network(find(config.model.init), LoadOptions(channels=3))
-    found = {key: value for key, value in asdict(network.encoder).items() if key not in CHOSEN | FOREIGN}
+    found: dict[str, Any] = {k: v for k, v in asdict(network.encoder).items() if k not in CHOSEN | FOREIGN}
     if network.decoder is not None and not OBJECTIVES[config.train.objective].labels:
         own = network.decoder
         found |= {"decoder_dim": own.dim, "decoder_depth": own.depth, "decoder_heads": own.num_heads}
     sized = PRESETS[config.model.preset] if "model.preset" in given else {}
     said = {key for key in found if f"model.{key}" in given or key in sized}
     settings = asdict(config.model.vit_config()) | config.model.dimensions
-    taken = {key: value for key, value in found.items() if key not in said and value != settings[key]}
-    resized = {key: found[key] for key in ("image_size", "patch_size") if key in said and found[key] != settings[key]}
-    for sizes in (taken, resized):
-        for key in {"image_size", "patch_size"} & {*sizes}:
-            height, width = sizes[key]
-            sizes[key] = height if height == width else (height, width)
+    differ = {key: value for key, value in found.items() if value != settings[key]}
+    for key in SIZES & {*differ}:
+        height, width = differ[key]
+        differ[key] = height if height == width else (height, width)
+    taken = {key: value for key, value in differ.items() if key not in said}
+    resized = {key: value for key, value in differ.items() if key in SIZES & said}
     what = ", ".join(f"{key} {spelled(value)}" for key, value in taken.items())
     notes = [f"model.init: the architecture is the checkpoint's: {what}"] if what else []
     if resized:
