@@ -40,6 +40,7 @@ REFUSED = {
         ("run one.png --film --scale row", "--film: shows whole images on one scale"),
         ("encoder one.png --method relevance --label horse", "there is no class 'horse': this model has 3"),
         (f"encoder one.png --method relevance --label {'9' * 5000}", "there is no class '999"),
+        ("single one.png --method relevance", "its head is for one output, no choice between classes"),
         ("plain one.png --method relevance", "relevance explains a prediction, and this model has no head"),
         (
             "encoder one.png --method relevance --mask 0.5",
@@ -147,13 +148,13 @@ CASES = [(command, *case) for command, cases in REFUSED.items() for case in case
 
 @pytest.fixture(scope="module")
 def place(models, tmp_path_factory) -> Path:
-    """A copy of `models`, images of three classes, a classifier of theirs and one of others, and a run without results."""
+    """A copy of `models`, images of three classes, a classifier of them, one of others, one output, a run without results."""
     place = shutil.copytree(models, tmp_path_factory.mktemp("refusals") / "place")
     for split, count in (("train", 24), ("test", 10)):
         for name in ("blue", "green", "red"):
             save_images(place / "images" / split / name, np.zeros((count, 12, 16, 3), dtype=np.uint8))
-    for name, classes in (("classifier", ()), ("strange", ("red", "green", "blue"))):
-        save_model(place / name, encoder(image_size=(12, 16), num_classes=3), NORMALIZE, classes)
+    for name, count, classes in (("classifier", 3, ()), ("strange", 3, ("red", "green", "blue")), ("single", 1, ())):
+        save_model(place / name, encoder(image_size=(12, 16), num_classes=count), NORMALIZE, classes)
     (place / "begun").mkdir()
     (place / "begun" / "config.yaml").write_text(yaml.safe_dump(Config().to_dict()))
     (place / "mine.html").write_text("mine")

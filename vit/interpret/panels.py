@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from vit.inference import require_head
 from vit.interpret.capture import AttentionMaps, GridMaps, Patch, to_grid
 from vit.interpret.inputs import ModelWithImages
 from vit.interpret.layers import AttentionError
@@ -99,7 +100,11 @@ def class_relevance(subject: ModelWithImages, label: int | None = None) -> tuple
 
     Returns:
         the panel; per image the class; per image its probability.
+
+    Raises:
+        CheckpointError: its head does not choose between classes.
     """
+    require_head(subject.model)
     encoder = subject.model.encoder
     with torch.no_grad():
         probabilities = encoder.forward_head(encoder(subject.inputs)).softmax(-1)
