@@ -2,6 +2,7 @@
 
 import copy
 from collections import OrderedDict
+from functools import partial
 
 import pytest
 import timm
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 import torchvision
 import transformers as hf
+from timm.layers import HybridEmbed
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from tiny import autoencoder, seeded
 from torch import Tensor, nn
@@ -36,6 +38,9 @@ MODELS = {
     "timm, registers": lambda: TimmVisionTransformer(**TIMM, reg_tokens=4),
     "timm, qk-norm": lambda: TimmVisionTransformer(**TIMM, qk_norm=True),
     "timm, no class token": lambda: TimmVisionTransformer(**TIMM, class_token=False, global_pool="avg"),
+    "timm, hybrid": lambda: TimmVisionTransformer(
+        **TIMM | dict(patch_size=(2, 1)), embed_layer=partial(HybridEmbed, nn.Conv2d(3, 4, 2, stride=2))
+    ),
     "transformers ViT": lambda: hf.ViTModel(hf.ViTConfig(**HF, **WIDE)),
     "transformers Dinov2": lambda: hf.Dinov2Model(hf.Dinov2Config(**HF, **SQUARE)),
     "transformers Dinov2, registers": lambda: hf.Dinov2WithRegistersModel(
