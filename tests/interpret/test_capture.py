@@ -11,13 +11,15 @@ import torch.nn.functional as F
 import torchvision
 import transformers as hf
 from timm.layers import HybridEmbed
+from timm.models.cait import Cait
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from timm.models.xcit import Xcit
 from tiny import autoencoder, seeded
 from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
-from vit.interpret import AttentionError, AttentionMaps, Geometry, geometry_of, in_grid_order
+from vit.interpret import AttentionError, AttentionMaps, Geometry, geometry_of, head_ablation, in_grid_order
 from vit.mae import build_autoencoder
 from vit.masking import make_mask, mask_from_noise
 
@@ -220,6 +222,22 @@ def test_closed_models_raise_with_the_way_out():
 def test_a_model_without_attention_is_refused():
     with pytest.raises(AttentionError, match="has no attention layers"):
         AttentionMaps(nn.Sequential(nn.Conv2d(3, 4, 1)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("kind", "unknown"), [(Cait, "TalkingHeadAttn"), (Xcit, "XCA")])
+def test_layers_that_cannot_be_followed_are_not_left_out_unless_others_are_asked_for(kind, unknown):
+    """CaiT mixes its heads' logits, XCiT attends from channel to channel; both end in layers whose class token asks."""
+    model = kind(img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=4).eval()
+    images = torch.randn(2, 3, 16, 16)
+    said = rf"blocks\.0\.attn \({unknown}\) attends in a way .*: layers=range\(2\), or some"
+    with pytest.raises(AttentionError, match=said):
+        AttentionMaps(model)
+    with pytest.raises(AttentionError, match=said):
+        head_ablation(model, lambda: model(images).sum())
+    with AttentionMaps(model, layers=[-1]) as maps:
+        model(images)
+    assert maps.of(1).shape == (2, 4, 1, 5)
 
 
 # --- where tokens lie ---------------------------------------------------------------------------------------------------
