@@ -265,8 +265,9 @@ def test_other_formats_and_the_same_files_again(vit):
     assert digests() == first
 
 
-def test_a_film_over_the_snapshots_of_a_run(shown, weights_of, vit):
-    code, said, error = vit("attention", "run", "one.png", "two.png", "--film", "--layer", 1)
+@pytest.mark.parametrize(("run", "last"), [("run", "run"), ("training", "training/snapshots/step-00000020")])
+def test_a_film_over_the_snapshots_of_a_run(run, last, shown, weights_of, vit):
+    code, said, error = vit("attention", run, "one.png", "two.png", "--film", "--layer", 1)
     assert (code, error) == (0, "")
     assert "film: " in said
     with Image.open(vit.out / "film.gif") as film:
@@ -277,3 +278,6 @@ def test_a_film_over_the_snapshots_of_a_run(shown, weights_of, vit):
     np.testing.assert_allclose(
         numbers["maps"][1, 1:], weights_of(model.encoder, inputs).to_grid(1, "cls").maps[0], atol=1e-6
     )
+    model, _, _ = shown(last, ("one",))
+    expected = weights_of(model.encoder, inputs).to_grid(1, "cls").maps[0]
+    np.testing.assert_allclose(np.load(vit.out / "attention.npz")["maps"][0, 1:], expected, atol=1e-6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
@@ -106,7 +106,7 @@ def run(argv: Sequence[str]) -> int:
     require_folder(options.out)
     snapshots = snapshots_of(options.checkpoint) if options.film else {}
 
-    subject = load_with_images(options.checkpoint, shown, load)
+    subject = load_with_images(options.checkpoint, shown, load, snapshots)
 
     from vit.figures import save_figure, save_film
 
@@ -125,8 +125,10 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def load_with_images(checkpoint: str, shown: ShownImages, load: LoadOptions) -> ModelWithImages:
-    """Load a model, and the images to show it.
+def load_with_images(
+    checkpoint: str, shown: ShownImages, load: LoadOptions, snapshots: Mapping[str, Path]
+) -> ModelWithImages:
+    """Load a model, and the images to show it; of a run whose snapshots are shown while it trains, the last of these.
 
     Raises:
         ConfigError: neither files nor data are named, or both are; a file is missing.
@@ -145,7 +147,8 @@ def load_with_images(checkpoint: str, shown: ShownImages, load: LoadOptions) -> 
     from vit.data.folder import readable
     from vit.interpret import with_data, with_files
 
-    model = load_trained(checkpoint, load)
+    training = snapshots and not RunFiles(Path(checkpoint)).model.is_file()
+    model = load_trained([*snapshots.values()][-1] if training else checkpoint, load)
     if shown.data is None:
         skip = shown.on_bad_image == "skip"
         return with_files(model, [*compress(shown.images, readable(shown.images))] if skip else shown.images)
