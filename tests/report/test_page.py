@@ -140,6 +140,19 @@ def test_figures_are_those_of_the_summary(pretrained, page):
     assert "not finished" not in page.words
 
 
+def test_of_a_model_that_began_with_another_only_this_run_is_said_to_have_no_labels(copied, page):
+    assert "with no labels in training" in page.words
+    assert "The model never saw a label." in page.words
+    config = copied / "config.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("  init: ''", "  init: runs/taught"))
+    assert config.read_text() != text
+    words = read(copied).words
+    assert "with no labels in this run" in words
+    assert "This run, which began with taught, used no labels." in words
+    assert "never saw" not in words
+
+
 def test_a_classifier_has_its_own_figures(classifier):
     summary, page = json.loads((classifier / "summary.json").read_text()), read(classifier)
     rows = {row[0]: row[-1] for row in page.rows}
