@@ -406,6 +406,16 @@ def test_steps_after_it_train_on_the_same_images_from_its_weights(copied):
     assert settings | {"train.epochs": 0} == record.settings | {"train.epochs": 0}
 
 
+@pytest.mark.parametrize("where", [".", "snapshots/.."])
+def test_from_within_the_folder_its_commands_write_beside_it(where, copied, monkeypatch):
+    monkeypatch.chdir(copied)
+    with without_charts():
+        write_report(Path(where), Path("page.html"))
+    text = "".join(Read((copied / "page.html").read_text(encoding="utf-8")).text)
+    for beside in (f"--out {copied}-finetuned", f"--out {copied}-again"):
+        assert text.count(beside) == 1
+
+
 def test_a_page_to_explore_is_linked_from_wherever_the_report_stands(copied):
     (copied / "explore.html").write_text("<!doctype html>")
     out = copied.parent / "else where" / "page.html"

@@ -58,7 +58,7 @@ def write_report(path: Path, out: Path) -> int:
     Raises:
         RunError: `out` is another file, or the run's files are not as this version writes them; see `vit.runs.read_run`.
     """
-    record = read_run(path)
+    record = read_run(path.resolve() if path.name in ("", "..") else path)  # commands name folders beside it
     if out.exists() and not is_report(out):
         raise RunError(f"{out} is not a vit report and is left as it is; name another file with --out")
     try:
