@@ -46,6 +46,8 @@ REFUSED = {
             "encoder one.png --method relevance --mask 0.5",
             "explains a reconstruction, and this model has no decoder",
         ),
+        ("mae one.png --method relevance --mask 0.5 --label cat", "--label: relevance under a mask explains how a hidden"),
+        ("mae one.png --method relevance --mask 0.5 --query cls", "--query: relevance under a mask explains how a hidden"),
         ("encoder one.png --method rollout --discard 1", "--discard: 1.0 cannot be used; from 0 to below 1"),
         ("encoder one.png --out one.png", "--out: one.png is not a folder"),
     ],

@@ -101,6 +101,11 @@ def run(argv: Sequence[str]) -> int:
         unused |= {"query"}  # it names the hidden patch to fill in
     for group in (options, shown):
         refuse_given(group, unused, f"does not apply to --method {options.method}; leave it out")
+    if options.method == "relevance" and shown.mask is not None:
+        what = "relevance under a mask explains how a hidden patch is filled in"
+        refuse_given(options, {"label"}, f"{what}; leave it out")
+        if isinstance(options.query, str) and options.query != "auto":
+            raise ConfigError(f"--query: {what}; name that patch as ROW,COLUMN")
     if options.film and (shown.mask is not None or options.scale == "row"):
         raise ConfigError("--film: shows whole images on one scale; leave --mask and --scale row out")
     require_folder(options.out)
