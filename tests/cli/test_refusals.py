@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from tiny import NORMALIZE, encoder, save_images
+from tiny import NORMALIZE, autoencoder, encoder, save_images
 
 from vit.checkpoints import save_model
-from vit.config import Config
+from vit.config import Config, DecoderConfig
 
 SCENES = "--data.source scenes --data.limit 20"
 REFUSED = {
@@ -34,6 +34,7 @@ REFUSED = {
         ("plain one.png --query cls", "this model has no class token"),
         ("encoder one.png --head 2", "there is no head 2 in layer 2: it has 2, from 0 to 1"),
         ("encoder one.png --head -1", "there is no head -1"),
+        ("narrow one.png --head 1 --mask 0.5", "the decoder's layer 0: it has 1, from 0 to 0; part='encoder' (--part encoder)"),
         ("encoder one.png --mask 0", "cannot hide 0.0 of 12 patches"),
         ("encoder one.png --film", "encoder holds no snapshots; a run with --run.snapshots 8"),
         ("run one.png --film --mask 0.5", "--film: shows whole images"),
@@ -151,13 +152,15 @@ CASES = [(command, *case) for command, cases in REFUSED.items() for case in case
 
 @pytest.fixture(scope="module")
 def place(models, tmp_path_factory) -> Path:
-    """A copy of `models`, images of three classes, a classifier of them, one of others, one output, a run without results."""
+    """A copy of `models`, images, classifiers of their classes, of others and of one output, and a run without results."""
     place = shutil.copytree(models, tmp_path_factory.mktemp("refusals") / "place")
     for split, count in (("train", 24), ("test", 10)):
         for name in ("blue", "green", "red"):
             save_images(place / "images" / split / name, np.zeros((count, 12, 16, 3), dtype=np.uint8))
     for name, count, classes in (("classifier", 3, ()), ("strange", 3, ("red", "green", "blue")), ("single", 1, ())):
         save_model(place / name, encoder(image_size=(12, 16), num_classes=count), NORMALIZE, classes)
+    narrow = autoencoder(image_size=(12, 16), decoder=DecoderConfig(dim=16, depth=1, num_heads=1))
+    save_model(place / "narrow", narrow, NORMALIZE)
     (place / "begun").mkdir()
     (place / "begun" / "config.yaml").write_text(yaml.safe_dump(Config().to_dict()))
     (place / "mine.html").write_text("mine")

@@ -62,8 +62,10 @@ def head_panels(
         heads |= {f"head {n}": GridMaps(*(part[:, n, None] for part in grid)) for n in range(count)}
         one = f"head {head}" if isinstance(head, int) else "mean of heads"
         if one not in heads:
-            where = "layer" if decoder_query is None else "the decoder's layer"
-            raise AttentionError(f"there is no {one} in {where} {number}: it has {count}, from 0 to {count - 1}")
+            where, way = "layer", ""
+            if decoder_query is not None:
+                where, way = "the decoder's layer", "; part='encoder' (--part encoder) leaves the decoder out"
+            raise AttentionError(f"there is no {one} in {where} {number}: it has {count}, from 0 to {count - 1}{way}")
         shown = list(heads) if head == "all" and layer is not None else [one]
         grids.extend(heads[name] for name in shown)
         names.extend([f"layer {number}"] if layer is None else shown)
