@@ -250,7 +250,7 @@ def test_an_unfinished_run_says_so_and_how_to_go_on(half, tmp_path):
 
 def test_the_rest_is_on_tokens_only_where_there_are_some(half, tmp_path):
     bare = make_run(tmp_path / "bare", finished=False, snapshots=0, class_token=False)
-    assert "The rest is on the class token and registers" in read(half).words
+    assert "spread evenly.\nThe rest is on the class token and registers" in read(half).words
     words = read(bare).words
     assert "1 is a patch's share if attention were spread evenly." in words
     assert "class token" not in words
