@@ -199,6 +199,12 @@ def test_fewer_maps_than_layers_raise():
     whole = build_autoencoder(ViTConfig((8, 8), (4, 4), embed_dim=8, depth=1, num_heads=2), DecoderConfig(8, 1, 2))
     with pytest.raises(AttentionError, match=r"decoder\.blocks.*; .* pass model\.encoder$"), AttentionMaps(whole, [-1]):
         whole(torch.rand(1, 3, 8, 8))
+    pooling = hf.SiglipVisionModel(hf.SiglipVisionConfig(**HF, **SQUARE)).eval()  # by torch's own layer
+    with (
+        pytest.raises(AttentionError, match=r"head\.attention; .*; layers= can leave them out$"),
+        AttentionMaps(pooling),
+    ):
+        pooling(images_for(pooling))
     with AttentionMaps(layer) as maps:
         layer(x, x, x, need_weights=False)
     assert maps.weights[0].shape == (1, 2, 5, 5)

@@ -106,7 +106,8 @@ class AttentionMaps:
         missing = [self.names[layer] or "the model itself" for layer in self.layers if layer not in self._seen]
         if kind is None and missing:
             whole = getattr(self._model, "decoder", None) is not None
-            hint = "; a decoder runs only under a mask: to look into the encoder, pass model.encoder" if whole else ""
+            hint = "; layers= can leave them out" if self._seen else ""
+            hint += "; a decoder runs only under a mask: to look into the encoder, pass model.encoder" if whole else ""
             raise AttentionError(
                 f"{len(missing)} of {len(self.layers)} attention layers gave no maps: {', '.join(missing[:4])}; "
                 "they did not run within the `with` block, or compute attention in another way (as torch's own layer does, "
