@@ -265,6 +265,24 @@ def test_other_formats_and_the_same_files_again(vit):
     assert digests() == first
 
 
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [
+        ("encoder one.png --layer all", "layers.png"),
+        ("encoder one.png --keep 0.6", "strongest.npz"),
+        ("mae one.png --mask 0.5 --format svg", "masked.svg"),
+        ("run one.png --film", "film.gif"),
+        ("encoder one.png --method distance", "distance.npz"),
+    ],
+)
+def test_files_that_are_there_are_refused_before_anything_is_drawn(line, file, vit, monkeypatch):
+    for method in ("weights", "distance"):
+        monkeypatch.setattr(f"vit.cli.attention.Drawing.{method}", lambda _: pytest.fail("drawn"))
+    write_text(vit.out / file, "")
+    code, _, error = vit("attention", *line.split())
+    assert (code, f"{file} already exists" in error) == (2, True)
+
+
 @pytest.mark.parametrize(("run", "last"), [("run", "run"), ("training", "training/snapshots/step-00000020")])
 def test_a_film_over_the_snapshots_of_a_run(run, last, shown, weights_of, vit):
     code, said, error = vit("attention", run, "one.png", "two.png", "--film", "--layer", 1)

@@ -116,12 +116,11 @@ def run(argv: Sequence[str]) -> int:
     from vit.figures import save_figure, save_film
 
     drawing = Drawing(options, shown, subject)
+    paths = [options.out / f"{name}.{'gif' if name == 'film' else options.format}" for name in drawing.names]
+    require_free([file for path in paths for file in (path, path.with_suffix(".npz"))], options.overwrite)
     pictures: list[Picture] = getattr(drawing, options.method)()
     if options.film:
         pictures.append(drawing.film(snapshots, load))
-    formats = ["gif" if isinstance(picture.figure, list) else options.format for picture in pictures]
-    paths = [options.out / f"{picture.name}.{kind}" for picture, kind in zip(pictures, formats, strict=True)]
-    require_free([file for path in paths for file in (path, path.with_suffix(".npz"))], options.overwrite)
     for picture, path in zip(pictures, paths, strict=True):
         film = path.suffix == ".gif"
         (save_film if film else save_figure)(picture.figure, path)
@@ -211,6 +210,15 @@ class Drawing:
         outlined = None if isinstance(query, str) else query
         self.style: dict[str, Any] = {"query": outlined, "scale": options.scale, "overlay": options.overlay}
 
+    @property
+    def names(self) -> list[str]:
+        """Of the pictures, in the order in which they are drawn."""
+        options = self.options
+        if options.method != "weights":
+            return [options.method]
+        others = {"strongest": options.keep is not None, "masked": self.hidden is not None, "film": options.film}
+        return ["layers" if options.one_layer is None else "attention", *(name for name in others if others[name])]
+
     def weights(self) -> list[Picture]:
         """Draw the heads of a layer, or all layers, and under a mask how the decoder fills in."""
         from vit.figures import attention_figure, strongest_figure
@@ -220,8 +228,7 @@ class Drawing:
         panels, depth = head_panels(self.subject, layer, self.options.head), self.subject.model.encoder.config.depth
         where = "layer by layer" if layer is None else f"layer {layer % depth} of 0 to {depth - 1}"
         title = f"Where {query} looks, {where}"
-        name = "layers" if layer is None else "attention"
-        pictures = [self.picture(name, attention_figure, panels, title, **self.style)]
+        pictures = [self.picture(self.names[0], attention_figure, panels, title, **self.style)]
         if share is not None:
             title = f"The fewest patches with {share:.0%} of the attention of {query}, {where}"
             words = {"kept": top_mass_mask(panels.maps, share), "share": share, "query": self.style["query"]}
