@@ -37,6 +37,13 @@ def test_arithmetic_grows_as_it_must(axis, low, high):
     assert low - 1e-9 <= expected <= high + 1e-9
 
 
+@pytest.mark.parametrize(("size", "patches"), [(16, [8, 4, 2, 1]), (32, [8, 4, 2, 1]), (224, [56, 28, 14, 7])])
+def test_patches_grow_with_the_image_because_attention_over_all_its_pixels_takes_gigabytes(size, patches):
+    points = variants(Job(image_size=size), "tokens")
+    assert [job.config().model.patch_size for _, job in points] == patches
+    assert max(x for x, _ in points) <= 1024
+
+
 def test_slope_through_points_that_mean_nothing_is_not_quoted(monkeypatch, capsys):
     monkeypatch.setattr(vit.bench.scaling, "AXES", {"batch": ("batch", (2, 4))})
     monkeypatch.setattr(vit.bench.scaling, "seconds_of", lambda job, rounds: Spread.of([1.0, 2.0, 3.0]))

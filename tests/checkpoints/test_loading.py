@@ -502,6 +502,7 @@ def test_a_resized_autoencoder_keeps_its_decoder(tmp_path):
     assert model.decoder.pos_embed.shape == (1, 65, 24)
     assert "part encoder" in refused(tmp_path, patch_size=8)
     assert "part encoder" in refused(tmp_path, channels=1)
+    assert "part='encoder' (--part encoder)" in refused(tmp_path, class_token=False)
     assert load_model(tmp_path, patch_size=8, part="encoder").patch_embed.grid_size == (2, 2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +70,7 @@ CLASSES = ("cat", "dog", "<b>cow")
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory) -> Path:
-    """A folder with encoders, autoencoders, a run with snapshots that differ, two images, and a folder of classes."""
+    """A folder with encoders, autoencoders, a run with snapshots that differ and the same unfinished, images, and classes."""
     place = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
 
@@ -88,6 +89,8 @@ def models(tmp_path_factory) -> Path:
     for step in (0, 5, 20):
         model = randomize(autoencoder(**SIZES), 0.1 + step / 40)
         save_model(place / "run" / "snapshots" / f"step-{step:08d}", model, NORMALIZE, dtype=torch.float16)
+    shutil.copytree(place / "run", place / "training")
+    (place / "training" / "model.safetensors").unlink()
     pixels = np.random.default_rng(0)
     for name in ("one", "two"):
         Image.fromarray(pixels.integers(0, 255, (30, 40, 3), dtype=np.uint8)).save(place / f"{name}.png")

@@ -265,8 +265,27 @@ def test_other_formats_and_the_same_files_again(vit):
     assert digests() == first
 
 
-def test_a_film_over_the_snapshots_of_a_run(shown, weights_of, vit):
-    code, said, error = vit("attention", "run", "one.png", "two.png", "--film", "--layer", 1)
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [
+        ("encoder one.png --layer all", "layers.png"),
+        ("encoder one.png --keep 0.6", "strongest.npz"),
+        ("mae one.png --mask 0.5 --format svg", "masked.svg"),
+        ("run one.png --film", "film.gif"),
+        ("encoder one.png --method distance", "distance.npz"),
+    ],
+)
+def test_files_that_are_there_are_refused_before_anything_is_drawn(line, file, vit, monkeypatch):
+    for method in ("weights", "distance"):
+        monkeypatch.setattr(f"vit.cli.attention.Drawing.{method}", lambda _: pytest.fail("drawn"))
+    write_text(vit.out / file, "")
+    code, _, error = vit("attention", *line.split())
+    assert (code, f"{file} already exists" in error) == (2, True)
+
+
+@pytest.mark.parametrize(("run", "last"), [("run", "run"), ("training", "training/snapshots/step-00000020")])
+def test_a_film_over_the_snapshots_of_a_run(run, last, shown, weights_of, vit):
+    code, said, error = vit("attention", run, "one.png", "two.png", "--film", "--layer", 1)
     assert (code, error) == (0, "")
     assert "film: " in said
     with Image.open(vit.out / "film.gif") as film:
@@ -277,3 +296,6 @@ def test_a_film_over_the_snapshots_of_a_run(shown, weights_of, vit):
     np.testing.assert_allclose(
         numbers["maps"][1, 1:], weights_of(model.encoder, inputs).to_grid(1, "cls").maps[0], atol=1e-6
     )
+    model, _, _ = shown(last, ("one",))
+    expected = weights_of(model.encoder, inputs).to_grid(1, "cls").maps[0]
+    np.testing.assert_allclose(np.load(vit.out / "attention.npz")["maps"][0, 1:], expected, atol=1e-6)

@@ -95,8 +95,9 @@ def test_a_file_that_cannot_be_read_is_left_out_on_request(vit, tmp_path):
     assert len(np.load(tmp_path / "p.npz")["images"]) == 1
 
 
-def test_the_page_of_a_masked_model_and_of_a_run(vit, tmp_path):
-    argv = ["explore", "run", "one.png", "--mask", 0.5, "--snapshots", "--layers", "0,-1", "--numbers"]
+@pytest.mark.parametrize("run", ["run", "training"])
+def test_the_page_of_a_masked_model_and_of_a_run(run, vit, tmp_path):
+    argv = ["explore", run, "one.png", "--mask", 0.5, "--snapshots", "--layers", "0,-1", "--numbers"]
     code, _, error = vit(*argv, "--out", tmp_path / "page.html")
     assert (code, error) == (0, "")
     numbers = np.load(tmp_path / "page.npz")

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from tiny import NORMALIZE, encoder, save_images
+from tiny import NORMALIZE, autoencoder, encoder, save_images
 
 from vit.checkpoints import save_model
-from vit.config import Config
+from vit.config import Config, DecoderConfig
 
 SCENES = "--data.source scenes --data.limit 20"
 REFUSED = {
@@ -34,17 +34,21 @@ REFUSED = {
         ("plain one.png --query cls", "this model has no class token"),
         ("encoder one.png --head 2", "there is no head 2 in layer 2: it has 2, from 0 to 1"),
         ("encoder one.png --head -1", "there is no head -1"),
+        ("narrow one.png --head 1 --mask 0.5", "the decoder's layer 0: it has 1, from 0 to 0; part='encoder' (--part encoder)"),
         ("encoder one.png --mask 0", "cannot hide 0.0 of 12 patches"),
         ("encoder one.png --film", "encoder holds no snapshots; a run with --run.snapshots 8"),
         ("run one.png --film --mask 0.5", "--film: shows whole images"),
         ("run one.png --film --scale row", "--film: shows whole images on one scale"),
         ("encoder one.png --method relevance --label horse", "there is no class 'horse': this model has 3"),
         (f"encoder one.png --method relevance --label {'9' * 5000}", "there is no class '999"),
+        ("single one.png --method relevance", "its head is for one output, no choice between classes"),
         ("plain one.png --method relevance", "relevance explains a prediction, and this model has no head"),
         (
             "encoder one.png --method relevance --mask 0.5",
             "explains a reconstruction, and this model has no decoder",
         ),
+        ("mae one.png --method relevance --mask 0.5 --label cat", "--label: relevance under a mask explains how a hidden"),
+        ("mae one.png --method relevance --mask 0.5 --query cls", "--query: relevance under a mask explains how a hidden"),
         ("encoder one.png --method rollout --discard 1", "--discard: 1.0 cannot be used; from 0 to below 1"),
         ("encoder one.png --out one.png", "--out: one.png is not a folder"),
     ],
@@ -139,6 +143,7 @@ REFUSED = {
         ("one-hot --out x --model.init vit-tiny-p4-cifar10", "model.init: studies compare"),
         ("identity-case --out x --study.checkpoint none", "identity-case compares training runs"),
         ("all --out x --study.checkpoint none", "no checkpoint at none"),
+        ("one-hot --out x --study.checkpoint mae --model.patch_size=2", "model.patch_size: study.checkpoint has its own"),
         ("is-it-similarity --out x --model.qk_norm true", "needs logits that W_Q and W_K alone make"),
         ("one-hot --out x more", "more"),
     ],
@@ -148,15 +153,17 @@ CASES = [(command, *case) for command, cases in REFUSED.items() for case in case
 
 @pytest.fixture(scope="module")
 def place(models, tmp_path_factory) -> Path:
-    """A copy of `models`, images of three classes, classifiers of theirs, of others and of several at once, and a begun run."""
+    """A copy of `models`, images of three classes, heads for these, other, several and one of them, and a begun run."""
     place = shutil.copytree(models, tmp_path_factory.mktemp("refusals") / "place")
     for split, count in (("train", 24), ("test", 10)):
         for name in ("blue", "green", "red"):
             save_images(place / "images" / split / name, np.zeros((count, 12, 16, 3), dtype=np.uint8))
-    for name, classes in (("classifier", ()), ("strange", ("red", "green", "blue"))):
-        save_model(place / name, encoder(image_size=(12, 16), num_classes=3), NORMALIZE, classes)
+    for name, count, classes in (("classifier", 3, ()), ("strange", 3, ("red", "green", "blue")), ("single", 1, ())):
+        save_model(place / name, encoder(image_size=(12, 16), num_classes=count), NORMALIZE, classes)
     several = encoder(image_size=(12, 16), num_classes=3)
     save_model(place / "labels", several, NORMALIZE, problem_type="multi_label_classification")
+    narrow = autoencoder(image_size=(12, 16), decoder=DecoderConfig(dim=16, depth=1, num_heads=1))
+    save_model(place / "narrow", narrow, NORMALIZE)
     (place / "begun").mkdir()
     (place / "begun" / "config.yaml").write_text(yaml.safe_dump(Config().to_dict()))
     (place / "mine.html").write_text("mine")

@@ -2,6 +2,7 @@
 
 import copy
 from collections import OrderedDict
+from functools import partial
 
 import pytest
 import timm
@@ -9,13 +10,16 @@ import torch
 import torch.nn.functional as F
 import torchvision
 import transformers as hf
+from timm.layers import HybridEmbed
+from timm.models.cait import Cait
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from timm.models.xcit import Xcit
 from tiny import autoencoder, seeded
 from torch import Tensor, nn
 
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
-from vit.interpret import AttentionError, AttentionMaps, Geometry, geometry_of, in_grid_order
+from vit.interpret import AttentionError, AttentionMaps, Geometry, geometry_of, head_ablation, in_grid_order
 from vit.mae import build_autoencoder
 from vit.masking import make_mask, mask_from_noise
 
@@ -36,6 +40,9 @@ MODELS = {
     "timm, registers": lambda: TimmVisionTransformer(**TIMM, reg_tokens=4),
     "timm, qk-norm": lambda: TimmVisionTransformer(**TIMM, qk_norm=True),
     "timm, no class token": lambda: TimmVisionTransformer(**TIMM, class_token=False, global_pool="avg"),
+    "timm, hybrid": lambda: TimmVisionTransformer(
+        **TIMM | dict(patch_size=(2, 1)), embed_layer=partial(HybridEmbed, nn.Conv2d(3, 4, 2, stride=2))
+    ),
     "transformers ViT": lambda: hf.ViTModel(hf.ViTConfig(**HF, **WIDE)),
     "transformers Dinov2": lambda: hf.Dinov2Model(hf.Dinov2Config(**HF, **SQUARE)),
     "transformers Dinov2, registers": lambda: hf.Dinov2WithRegistersModel(
@@ -192,6 +199,12 @@ def test_fewer_maps_than_layers_raise():
     whole = build_autoencoder(ViTConfig((8, 8), (4, 4), embed_dim=8, depth=1, num_heads=2), DecoderConfig(8, 1, 2))
     with pytest.raises(AttentionError, match=r"decoder\.blocks.*; .* pass model\.encoder$"), AttentionMaps(whole, [-1]):
         whole(torch.rand(1, 3, 8, 8))
+    pooling = hf.SiglipVisionModel(hf.SiglipVisionConfig(**HF, **SQUARE)).eval()  # by torch's own layer
+    with (
+        pytest.raises(AttentionError, match=r"head\.attention; .*; layers= can leave them out$"),
+        AttentionMaps(pooling),
+    ):
+        pooling(images_for(pooling))
     with AttentionMaps(layer) as maps:
         layer(x, x, x, need_weights=False)
     assert maps.weights[0].shape == (1, 2, 5, 5)
@@ -215,6 +228,22 @@ def test_closed_models_raise_with_the_way_out():
 def test_a_model_without_attention_is_refused():
     with pytest.raises(AttentionError, match="has no attention layers"):
         AttentionMaps(nn.Sequential(nn.Conv2d(3, 4, 1)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("kind", "unknown"), [(Cait, "TalkingHeadAttn"), (Xcit, "XCA")])
+def test_layers_that_cannot_be_followed_are_not_left_out_unless_others_are_asked_for(kind, unknown):
+    """CaiT mixes its heads' logits, XCiT attends from channel to channel; both end in layers whose class token asks."""
+    model = kind(img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=4).eval()
+    images = torch.randn(2, 3, 16, 16)
+    said = rf"blocks\.0\.attn \({unknown}\) attends in a way .*: layers=range\(2\), or some"
+    with pytest.raises(AttentionError, match=said):
+        AttentionMaps(model)
+    with pytest.raises(AttentionError, match=said):
+        head_ablation(model, lambda: model(images).sum())
+    with AttentionMaps(model, layers=[-1]) as maps:
+        model(images)
+    assert maps.of(1).shape == (2, 4, 1, 5)
 
 
 # --- where tokens lie ---------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -100,6 +101,8 @@ def test_relevance_of_a_class_is_of_logits_and_of_one_score_per_image():
         AttentionError, match=r"among logits \(B, classes\), and the model returns \(2, 13, 16\); give run="
     ):
         relevance(model, images, 1)  # would be the second token
+    with pytest.raises(AttentionError, match=r"SimpleNamespace; give run=, e\.g\. lambda x: model\(x\)\.logits, or"):
+        relevance(model, images, 1, run=lambda x: SimpleNamespace(logits=model.forward_head(model(x))))
     for number in (3, -1):
         with pytest.raises(AttentionError, match=f"there is no class {number}: the model has 3, from 0"):
             relevance(model, images, number, run=lambda x: model.forward_head(model(x)))

@@ -140,6 +140,19 @@ def test_figures_are_those_of_the_summary(pretrained, page):
     assert "not finished" not in page.words
 
 
+def test_of_a_model_that_began_with_another_only_this_run_is_said_to_have_no_labels(copied, page):
+    assert "with no labels in training" in page.words
+    assert "The model never saw a label." in page.words
+    config = copied / "config.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("  init: ''", "  init: runs/taught"))
+    assert config.read_text() != text
+    words = read(copied).words
+    assert "with no labels in this run" in words
+    assert "This run, which began with taught, used no labels." in words
+    assert "never saw" not in words
+
+
 def test_a_classifier_has_its_own_figures(classifier):
     summary, page = json.loads((classifier / "summary.json").read_text()), read(classifier)
     rows = {row[0]: row[-1] for row in page.rows}
@@ -237,7 +250,7 @@ def test_an_unfinished_run_says_so_and_how_to_go_on(half, tmp_path):
 
 def test_the_rest_is_on_tokens_only_where_there_are_some(half, tmp_path):
     bare = make_run(tmp_path / "bare", finished=False, snapshots=0, class_token=False)
-    assert "The rest is on the class token and registers" in read(half).words
+    assert "spread evenly.\nThe rest is on the class token and registers" in read(half).words
     words = read(bare).words
     assert "1 is a patch's share if attention were spread evenly." in words
     assert "class token" not in words
@@ -391,6 +404,16 @@ def test_steps_after_it_train_on_the_same_images_from_its_weights(copied):
     settings = flat_settings(longer.to_dict())
     assert settings["train.epochs"] == 5 * record.settings["train.epochs"]
     assert settings | {"train.epochs": 0} == record.settings | {"train.epochs": 0}
+
+
+@pytest.mark.parametrize("where", [".", "snapshots/.."])
+def test_from_within_the_folder_its_commands_write_beside_it(where, copied, monkeypatch):
+    monkeypatch.chdir(copied)
+    with without_charts():
+        write_report(Path(where), Path("page.html"))
+    text = "".join(Read((copied / "page.html").read_text(encoding="utf-8")).text)
+    for beside in (f"--out {copied}-finetuned", f"--out {copied}-again"):
+        assert text.count(beside) == 1
 
 
 def test_a_page_to_explore_is_linked_from_wherever_the_report_stands(copied):

@@ -219,6 +219,13 @@ def test_a_model_without_what_studies_look_at_is_refused(experiment, tmp_path, s
         looking_at(experiment, folder)
 
 
+def test_a_checkpoint_of_large_patches_is_to_be_exchanged_because_settings_do_not_change_it(experiment, tmp_path):
+    sizes = SMALL | {"image_size": (32, 32), "patch_size": (8, 8)}
+    large = looking_at(experiment, saved(tmp_path / "large", VisionTransformer(ViTConfig(**sizes))))
+    with pytest.raises(StudyError, match=r"too few patches of 8 x 8 pixels [^;]*; take another checkpoint$"):
+        run_study("static-and-contextual", large, tmp_path, "")
+
+
 def test_so_is_what_is_not_there(experiment, tmp_path):
     with pytest.raises(CheckpointError, match=r"^no checkpoint at [^\n]*$"):
         looking_at(experiment, tmp_path / "none")

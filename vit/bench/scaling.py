@@ -32,6 +32,8 @@ def slope(x: list[float], y: list[float]) -> float:
 def variants(job: Job, axis: str) -> list[tuple[float, Job]]:
     """Return the points along `axis`: its value, and the job."""
     key, values = AXES[axis]
+    if axis == "tokens":  # about as many in images larger than 32 pixels: memory grows with their square
+        values = tuple(patch * max(job.image_size // 32, 1) for patch in values)
     to_x = {"tokens": lambda patch: (job.image_size / patch) ** 2, "visible share": lambda ratio: 1 - ratio}
     jobs = [replace(job, with_data=axis == "images", **{key: value}) for value in values]
     return [(to_x.get(axis, float)(value), changed) for value, changed in zip(values, jobs, strict=True)]

@@ -277,7 +277,7 @@ def _set_class_token(network: Network, encoder: dict[str, Any]) -> None:
     if wanted is None or wanted == encoder["class_token"]:
         return
     if network.has_decoder():
-        raise network.error("its decoder expects the present tokens; take part encoder to change them")
+        raise network.error("its decoder expects the present tokens; part='encoder' (--part encoder) leaves it out")
     encoder["class_token"] = wanted
     table = network.tensors["pos_embed"]
     if wanted:  # the pooling stays as it was, because the new token is untrained
@@ -312,9 +312,8 @@ def _resize(network: Network, encoder: dict[str, Any]) -> None:
     # patch kernels (D, C, p, q): by the pseudo-inverse of resizing images (Beyer et al. 2023, "FlexiViT")
     kernels = network.tensors["patch_embed.proj.weight"]
     if network.has_decoder() and (patch_size not in (None, (p, q)) or channels not in (None, encoder["channels"])):
-        raise network.error(
-            "its decoder predicts patches of its own size and channels; take part encoder to change them"
-        )
+        predicts = "its decoder predicts patches of its own size and channels"
+        raise network.error(f"{predicts}; part='encoder' (--part encoder) leaves it out")
     if patch_size is not None and patch_size != (p, q):
         from timm.layers import resample_patch_embed
 

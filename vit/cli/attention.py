@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
@@ -101,22 +101,26 @@ def run(argv: Sequence[str]) -> int:
         unused |= {"query"}  # it names the hidden patch to fill in
     for group in (options, shown):
         refuse_given(group, unused, f"does not apply to --method {options.method}; leave it out")
+    if options.method == "relevance" and shown.mask is not None:
+        what = "relevance under a mask explains how a hidden patch is filled in"
+        refuse_given(options, {"label"}, f"{what}; leave it out")
+        if isinstance(options.query, str) and options.query != "auto":
+            raise ConfigError(f"--query: {what}; name that patch as ROW,COLUMN")
     if options.film and (shown.mask is not None or options.scale == "row"):
         raise ConfigError("--film: shows whole images on one scale; leave --mask and --scale row out")
     require_folder(options.out)
     snapshots = snapshots_of(options.checkpoint) if options.film else {}
 
-    subject = load_with_images(options.checkpoint, shown, load)
+    subject = load_with_images(options.checkpoint, shown, load, snapshots)
 
     from vit.figures import save_figure, save_film
 
     drawing = Drawing(options, shown, subject)
+    paths = [options.out / f"{name}.{'gif' if name == 'film' else options.format}" for name in drawing.names]
+    require_free([file for path in paths for file in (path, path.with_suffix(".npz"))], options.overwrite)
     pictures: list[Picture] = getattr(drawing, options.method)()
     if options.film:
         pictures.append(drawing.film(snapshots, load))
-    formats = ["gif" if isinstance(picture.figure, list) else options.format for picture in pictures]
-    paths = [options.out / f"{picture.name}.{kind}" for picture, kind in zip(pictures, formats, strict=True)]
-    require_free([file for path in paths for file in (path, path.with_suffix(".npz"))], options.overwrite)
     for picture, path in zip(pictures, paths, strict=True):
         film = path.suffix == ".gif"
         (save_film if film else save_figure)(picture.figure, path)
@@ -125,8 +129,10 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def load_with_images(checkpoint: str, shown: ShownImages, load: LoadOptions) -> ModelWithImages:
-    """Load a model, and the images to show it.
+def load_with_images(
+    checkpoint: str, shown: ShownImages, load: LoadOptions, snapshots: Mapping[str, Path]
+) -> ModelWithImages:
+    """Load a model, and the images to show it; of a run whose snapshots are shown while it trains, the last of these.
 
     Raises:
         ConfigError: neither files nor data are named, or both are; a file is missing.
@@ -145,7 +151,8 @@ def load_with_images(checkpoint: str, shown: ShownImages, load: LoadOptions) -> 
     from vit.data.folder import readable
     from vit.interpret import with_data, with_files
 
-    model = load_trained(checkpoint, load)
+    training = snapshots and not RunFiles(Path(checkpoint)).model.is_file()
+    model = load_trained([*snapshots.values()][-1] if training else checkpoint, load)
     if shown.data is None:
         skip = shown.on_bad_image == "skip"
         return with_files(model, [*compress(shown.images, readable(shown.images))] if skip else shown.images)
@@ -203,6 +210,15 @@ class Drawing:
         outlined = None if isinstance(query, str) else query
         self.style: dict[str, Any] = {"query": outlined, "scale": options.scale, "overlay": options.overlay}
 
+    @property
+    def names(self) -> list[str]:
+        """Of the pictures, in the order in which they are drawn."""
+        options = self.options
+        if options.method != "weights":
+            return [options.method]
+        others = {"strongest": options.keep is not None, "masked": self.hidden is not None, "film": options.film}
+        return ["layers" if options.one_layer is None else "attention", *(name for name in others if others[name])]
+
     def weights(self) -> list[Picture]:
         """Draw the heads of a layer, or all layers, and under a mask how the decoder fills in."""
         from vit.figures import attention_figure, strongest_figure
@@ -212,8 +228,7 @@ class Drawing:
         panels, depth = head_panels(self.subject, layer, self.options.head), self.subject.model.encoder.config.depth
         where = "layer by layer" if layer is None else f"layer {layer % depth} of 0 to {depth - 1}"
         title = f"Where {query} looks, {where}"
-        name = "layers" if layer is None else "attention"
-        pictures = [self.picture(name, attention_figure, panels, title, **self.style)]
+        pictures = [self.picture(self.names[0], attention_figure, panels, title, **self.style)]
         if share is not None:
             title = f"The fewest patches with {share:.0%} of the attention of {query}, {where}"
             words = {"kept": top_mass_mask(panels.maps, share), "share": share, "query": self.style["query"]}

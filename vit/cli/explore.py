@@ -58,7 +58,7 @@ def run(argv: Sequence[str]) -> int:
     out = output_file(options.out, PAGE, overwrite=options.overwrite)
     require_free([out.with_suffix(".npz")] if options.numbers else [], options.overwrite, "--numbers")
     snapshots = snapshots_of(options.checkpoint) if options.snapshots else {}
-    subject = load_with_images(options.checkpoint, shown, load)
+    subject = load_with_images(options.checkpoint, shown, load, snapshots)
 
     from vit.checkpoints import load_trained
     from vit.figures import Moment, PageError, explore_page

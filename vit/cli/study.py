@@ -107,6 +107,10 @@ def study_settings(name: str, quick: bool = False, settings: Sequence[str] = ())
         raise ConfigError(f"model.qk_norm: {name} needs logits that W_Q and W_K alone make; leave it out")
     if config.model.init:
         raise ConfigError("model.init: studies compare with their random initial weights; leave it out")
+    for option in settings if study.checkpoint else ():
+        if option.startswith("--model."):
+            key = option.removeprefix("--").partition("=")[0]
+            raise ConfigError(f"{key}: study.checkpoint has its own; leave it out")
     if study.checkpoint and name in OF_TRAININGS:
         raise ConfigError(
             f"study.checkpoint: {name} compares training runs, and a checkpoint is only one; leave it out"

@@ -47,7 +47,7 @@ class AttentionMaps:
     Args:
         model: ours, timm's, transformers' or one with torch's own attention; or a part of it (e.g. its decoder) while the
             whole runs.
-        layers: numbers of the attention layers to keep, negative from the last; None for all.
+        layers: numbers of the attention layers to keep, negative from the last; None for all, which must be of known kinds.
         gradients: keep the weights in the autograd graph, for `relevance`.
         consume: called with (layer, weights) as each is computed, instead of keeping it: memory stays flat.
         geometry: layout of the tokens; None to take it from the model.
@@ -57,8 +57,8 @@ class AttentionMaps:
         names: of all attention layers.
 
     Raises:
-        AttentionError: the model is closed (compiled, exported), has no such layer, a layer attends more than once per
-            pass or computes nan, or a wanted layer gave no maps: there are never fewer than asked for.
+        AttentionError: the model is closed (compiled, exported), has no such layer or one of another kind, a layer attends
+            more than once per pass or computes nan, or a wanted layer gave no maps: there are never fewer than asked for.
     """
 
     def __init__(
@@ -69,7 +69,8 @@ class AttentionMaps:
         consume: Callable[[int, Tensor], None] | None = None,
         geometry: Geometry | None = None,
     ):
-        self.names = [name for name, _ in attention_layers(model)]
+        self._every = layers is None
+        self.names = [name for name, _ in attention_layers(model, self._every)]
         count = len(self.names)
         asked = range(count) if layers is None else list(layers)
         for layer in asked:
@@ -87,7 +88,7 @@ class AttentionMaps:
     def __enter__(self) -> AttentionMaps:
         self._seen.clear()
         self.weights.clear()
-        self._undo.enter_context(intercept_attention(self._model, self._hook))
+        self._undo.enter_context(intercept_attention(self._model, self._hook, self._every))
         self._undo.callback(self._model.register_forward_pre_hook(lambda *_: self.weights.clear()).remove)
         patches = next((module for module in self._model.modules() if isinstance(module, nn.Conv2d)), None)
         # The convolution that cuts images into patches sees their size
@@ -105,7 +106,8 @@ class AttentionMaps:
         missing = [self.names[layer] or "the model itself" for layer in self.layers if layer not in self._seen]
         if kind is None and missing:
             whole = getattr(self._model, "decoder", None) is not None
-            hint = "; a decoder runs only under a mask: to look into the encoder, pass model.encoder" if whole else ""
+            hint = "; layers= can leave them out" if self._seen else ""
+            hint += "; a decoder runs only under a mask: to look into the encoder, pass model.encoder" if whole else ""
             raise AttentionError(
                 f"{len(missing)} of {len(self.layers)} attention layers gave no maps: {', '.join(missing[:4])}; "
                 "they did not run within the `with` block, or compute attention in another way (as torch's own layer does, "

@@ -85,9 +85,9 @@ def geometry_of(model: nn.Module) -> Geometry:
     other: Any = model.encoder if isinstance(model, Model) else model
     embed: Any = getattr(other, "patch_embed", None)
     if hasattr(embed, "grid_size") and hasattr(other, "num_prefix_tokens"):  # ours, timm's
-        return Geometry(
-            tuple(embed.grid_size), tuple(embed.patch_size), other.num_prefix_tokens, other.cls_token is not None
-        )
+        (p, q), (down, across) = embed.patch_size, getattr(embed, "feature_ratio", (1, 1))  # of a hybrid's feature map
+        prefix, class_token = other.num_prefix_tokens, other.cls_token is not None
+        return Geometry(tuple(embed.grid_size), (p * down, q * across), prefix, class_token)
     config: Any = getattr(model, "config", None)
     kind = getattr(config, "model_type", None)
     if kind == "vit_mae":  # even with mask_ratio 0

@@ -6,6 +6,7 @@ made to call it, and a function that forms them takes its place. Afterwards the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -28,11 +29,15 @@ class AttentionError(UserError):
 _intercepted: set[int] = set()  # ids of the layers intercepted now
 
 
-def attention_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def attention_layers(model: nn.Module, every: bool = True) -> list[tuple[str, nn.Module]]:
     """Return the attention layers of a model with their names, in the order that it holds them.
 
+    Args:
+        every: refuse a model that also has attention layers of another kind.
+
     Raises:
-        AttentionError: there are none, or the model is compiled, exported or scripted and cannot be intercepted.
+        AttentionError: there are none, or the model is compiled, exported or scripted and cannot be intercepted; or as `every`
+            says.
     """
     for name, module in model.named_modules():
         where = f"{name or 'the model'} ({type(module).__name__})"
@@ -54,21 +59,27 @@ def attention_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
         raise AttentionError(
             f"{type(model).__name__} has no attention layers of a known kind (ours, timm's, transformers', torch's)"
         )
+    parts = {part for _, module in found for part in module.modules()}
+    for name, module in model.named_modules() if every else ():
+        kind = type(module).__name__
+        if re.search("Attn|Attention|^XCA$", kind) and parts.isdisjoint(module.modules()):
+            way = f"AttentionMaps takes the {len(found)} others if they are asked for: layers=range({len(found)}), or some"
+            raise AttentionError(f"{name} ({kind}) attends in a way that cannot be followed; {way}")
     return found
 
 
 def _is_attention(module: nn.Module) -> bool:
     if isinstance(module, MultiHeadSelfAttention | nn.MultiheadAttention):
         return True
-    if isinstance(getattr(module, "fused_attn", None), bool):  # timm
-        return True
+    if isinstance(getattr(module, "fused_attn", None), bool):  # timm; its XCA attends from channel to channel
+        return type(module).__name__ != "XCA"
     config = getattr(module, "config", None)  # transformers: `scale` in its CLIP and SigLIP
     scale = getattr(module, "scaling", getattr(module, "scale", None))
     return hasattr(config, "_attn_implementation") and isinstance(scale, float)
 
 
 @contextmanager
-def intercept_attention(model: nn.Module, hook: Hook) -> Iterator[list[tuple[str, nn.Module]]]:
+def intercept_attention(model: nn.Module, hook: Hook, every: bool = True) -> Iterator[list[tuple[str, nn.Module]]]:
     """Let `hook` mix the values of each attention layer of `model` by its weights, within the block.
 
     Yields the layers with their names. The model is left as it was, even if the block raises.
@@ -77,7 +88,7 @@ def intercept_attention(model: nn.Module, hook: Hook) -> Iterator[list[tuple[str
         AttentionError: as in `attention_layers`; or, within the block, a layer attends more than once per pass, so that no
             single map describes it.
     """
-    layers = attention_layers(model)
+    layers = attention_layers(model, every)
     if any(id(module) in _intercepted for _, module in layers):
         raise AttentionError("another `with` block already records this model; leave that one first")
     numbers = {module: number for number, (_, module) in enumerate(layers)}

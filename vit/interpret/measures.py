@@ -104,7 +104,8 @@ def _class_scores(logits: Tensor, number: int) -> Tensor:
     """Return the logits (B, classes) of one class (B,)."""
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        way = "give run=, e.g. lambda x: model.encoder.forward_head(model.encoder(x)), or a function as score"
+        call = "model(x).logits" if hasattr(logits, "logits") else "model.encoder.forward_head(model.encoder(x))"
+        way = f"give run=, e.g. lambda x: {call}, or a function as score"
         raise AttentionError(f"a class has a score among logits (B, classes), and the model returns {found}; {way}")
     if not 0 <= number < logits.shape[1]:
         raise AttentionError(f"there is no class {number}: the model has {logits.shape[1]}, from 0")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from vit.inference import require_head
 from vit.interpret.capture import AttentionMaps, GridMaps, Patch, to_grid
 from vit.interpret.inputs import ModelWithImages
 from vit.interpret.layers import AttentionError
@@ -61,8 +62,10 @@ def head_panels(
         heads |= {f"head {n}": GridMaps(*(part[:, n, None] for part in grid)) for n in range(count)}
         one = f"head {head}" if isinstance(head, int) else "mean of heads"
         if one not in heads:
-            where = "layer" if decoder_query is None else "the decoder's layer"
-            raise AttentionError(f"there is no {one} in {where} {number}: it has {count}, from 0 to {count - 1}")
+            where, way = "layer", ""
+            if decoder_query is not None:
+                where, way = "the decoder's layer", "; part='encoder' (--part encoder) leaves the decoder out"
+            raise AttentionError(f"there is no {one} in {where} {number}: it has {count}, from 0 to {count - 1}{way}")
         shown = list(heads) if head == "all" and layer is not None else [one]
         grids.extend(heads[name] for name in shown)
         names.extend([f"layer {number}"] if layer is None else shown)
@@ -99,7 +102,11 @@ def class_relevance(subject: ModelWithImages, label: int | None = None) -> tuple
 
     Returns:
         the panel; per image the class; per image its probability.
+
+    Raises:
+        CheckpointError: its head does not choose between classes.
     """
+    require_head(subject.model)
     encoder = subject.model.encoder
     with torch.no_grad():
         probabilities = encoder.forward_head(encoder(subject.inputs)).softmax(-1)

@@ -58,7 +58,7 @@ def write_report(path: Path, out: Path) -> int:
     Raises:
         RunError: `out` is another file, or the run's files are not as this version writes them; see `vit.runs.read_run`.
     """
-    record = read_run(path)
+    record = read_run(path.resolve() if path.name in ("", "..") else path)  # commands name folders beside it
     if out.exists() and not is_report(out):
         raise RunError(f"{out} is not a vit report and is left as it is; name another file with --out")
     try:
@@ -88,6 +88,7 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
     patch, sizes = settings["model.patch_size"], PRESETS[settings["model.preset"]]
     defaults, absent = flat_settings(Config().to_dict()), object()
     steps = next_steps(record)
+    init = short_name(settings["model.init"]) if settings["model.init"] else ""
     explore = os.path.relpath(record.files.path / EXPLORE, (out or record.files.report).parent)
     return render_page(
         TEMPLATE,
@@ -97,7 +98,8 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         plural=plural,
         run=record,
         kind="classification" if OBJECTIVES[settings["train.objective"]].labels else "pretraining",
-        learns=objective.learns(settings, short_name(init) if (init := settings["model.init"]) else ""),
+        init=init,
+        learns=objective.learns(settings, init),
         size={key: sizes[key] if (value := settings[f"model.{key}"]) is None else value for key in sizes},
         patch=patch if isinstance(patch, list) else [patch, patch],
         key_figures=key_figures(record),
@@ -145,7 +147,7 @@ def key_figures(record: RunRecord) -> list[tuple[str, str, str]]:
         ("accuracy", METRICS["accuracy"].short, f"of {record.tested} are classified correctly"),
         ("calibration_error", "", "mean gap between confidence and accuracy"),
         ("masked_loss", METRICS["masked_loss"].short, f"on hidden patches of {record.tested_on}"),
-        ("knn_accuracy", "", "with no labels in training"),
+        ("knn_accuracy", "", f"with no labels in {'this run' if record.settings['model.init'] else 'training'}"),
     ):
         if key in values:
             for baseline in baselines(key)[:1]:  # one is enough here

@@ -21,7 +21,7 @@ from vit.data.images import evenly_spaced
 from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
 from vit.encoder import Block, VisionTransformer, eval_mode
 from vit.patches import patchify
-from vit.studies.experiment import Trained
+from vit.studies.experiment import Experiment, Trained
 from vit.studies.results import StudyError
 
 SCENES = 2000  # drawn for counting, and again for measuring: enough for the rare parts
@@ -222,15 +222,17 @@ def drawn_scenes(split: Literal["train", "test"], model: ModelConfig, share: flo
     return Drawn(images, classes, pixels, patch_labels(resized, model.grid_size, share))
 
 
-def require_parts(model: ModelConfig, names: Sequence[str]) -> None:
+def require_parts(experiment: Experiment, names: Sequence[str]) -> None:
     """Refuse patches so large that some parts of Scenes hardly ever fill one."""
+    model = experiment.on_scenes.model
     frequent = _frequent(drawn_scenes("test", model, CLEAR).patches, len(PART_NAMES)).tolist()
     rare = [name for name in names if PART_NAMES.index(name) not in frequent]
     if rare:
         height, width = model.patch_size_2d
+        smaller = f"model.patch_size {max(min(model.image_size_2d) // 8, 1)}"
         raise StudyError(
             f"too few patches of {height} x {width} pixels are filled by a {' or a '.join(rare)}; take"
-            f" model.patch_size {max(min(model.image_size_2d) // 8, 1)}"
+            f" {smaller if experiment.checkpoint is None else 'another checkpoint'}"
         )
 
 
@@ -294,7 +296,7 @@ def _kinds(
     if len(kept) < FEWEST:
         raise StudyError(
             f"{data}: {len(kept)} kinds of patches are frequent enough in {len(labels):,} test images, {FEWEST} are needed;"
-            " take more images (study.images, data.limit) or smaller patches (model.patch_size)"
+            " take more images (study.images, data.limit) or smaller patches (model.patch_size, another checkpoint)"
         )
     number = torch.full((len(names) + 1,), -1)  # its last place is that of -1, no kind
     number[kept] = torch.arange(len(kept))

@@ -96,7 +96,7 @@ class Cases:
 def study(experiment: Experiment) -> Results:
     """Return the measurements; the docstring of the module says how to read them."""
     scenes = experiment.on_scenes
-    require_parts(scenes.model, (WHEEL, BALL))
+    require_parts(experiment, (WHEEL, BALL))
     count = len(experiment.data().test)
     if count < PATCHES + 2:
         raise StudyError(

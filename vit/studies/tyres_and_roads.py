@@ -60,7 +60,7 @@ def study(experiment: Experiment) -> Results:
     scenes, config = experiment.on_scenes, experiment.config
     known = []
     if scenes == config or not experiment.leaves_out("models of Scenes"):
-        require_parts(scenes.model, (WHEEL, BALL, BUOY, ROAD, GRASS))
+        require_parts(experiment, (WHEEL, BALL, BUOY, ROAD, GRASS))
         known.append((scenes, parts_of_scenes(scenes.model, experiment.data(scenes))))
     if scenes != config:
         known.append((config, clusters_of_patches(config.model, experiment.data(), experiment.study.images)))
