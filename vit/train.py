@@ -82,7 +82,8 @@ def run_command(
 
         # Finish
         if dist.is_main:
-            finish(run, folder)
+            with dist.others_ended():
+                finish(run, folder)
     return run
 
 

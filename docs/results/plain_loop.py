@@ -3,6 +3,8 @@
 The job of docs/speed.md, as one would write it in an afternoon: torchvision's transforms, a DataLoader, AdamW.
 
     python docs/results/plain_loop.py cifar10-jpeg/train 10000 plain_loop.pt
+
+A fourth argument, bf16, computes the model in it.
 """
 
 import sys
@@ -15,6 +17,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 folder, images, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+bf16 = sys.argv[4:] == ["bf16"]
 prepare = transforms.Compose([
     transforms.RandomResizedCrop(32, scale=(0.2, 1.0), interpolation=transforms.InterpolationMode.BICUBIC),
     transforms.RandomHorizontalFlip(),
@@ -33,7 +36,8 @@ model = vit_pytorch.MAE(
 optimizer = torch.optim.AdamW(model.parameters(), lr=1.5e-4, betas=(0.9, 0.95), weight_decay=0.05)
 begin = time.perf_counter()
 for batch, _ in loader:
-    loss = model(batch)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        loss = model(batch)
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

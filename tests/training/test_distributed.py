@@ -19,7 +19,7 @@ from tiny import noise, save_images
 
 from vit.config import Config, ConfigError, RunConfig, TrainConfig
 from vit.interpret import read_dynamics
-from vit.training.distributed import SINGLE, gather_batch, init_distributed
+from vit.training.distributed import SINGLE, Distributed, gather_batch, init_distributed
 from vit.training.state import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +94,19 @@ def test_rows_are_gathered_in_a_compiled_step_too_and_the_compiler_says_nothing(
         assert not said
     assert found[True] == found[False]
     assert found[True] == [[[2, 3], [0, 0], [0, 0], [0, 1], [0, 0]], [[0, 2], [4, 6], [0, 0]]]
+
+
+@pytest.mark.parametrize(("processes", "threads"), [(1, 1), (2, 2), (64, 2)])
+def test_the_last_process_computes_with_the_threads_of_all_but_no_more_than_cores(monkeypatch, processes, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # torchrun's default
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    try:
+        with Distributed(0, processes, 0, processes).others_ended():
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_what_cannot_be_shared_is_refused(monkeypatch):

@@ -136,9 +136,10 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        for process in self._pool._processes.values():  # an abandoned step may take minutes
-            process.kill()
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is not None:  # an abandoned step may take minutes
+            for process in self._pool._processes.values():
+                process.kill()
         self._pool.shutdown()
 
     def ask(self, function: Callable[..., Any], *args: Any) -> Any:

@@ -46,11 +46,13 @@ class Distributed:
         rank: from 0, over all machines.
         world_size: number of processes on all machines.
         local_rank: from 0, on this machine; also the GPU's number.
+        local_world_size: number of processes on this machine.
     """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
+    local_world_size: int = 1
 
     @property
     def is_main(self) -> bool:
@@ -89,6 +91,16 @@ class Distributed:
         yield
         if self.world_size > 1 and not self.local_rank:
             dist.barrier()
+
+    @contextmanager
+    def others_ended(self) -> Iterator[None]:
+        """Within the block, compute on the CPU with the threads of all processes that were on this machine."""
+        own = torch.get_num_threads()
+        torch.set_num_threads(max(own, min(own * self.local_world_size, os.cpu_count() or 1)))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(own)
 
     def wrap(self, module: nn.Module, device: torch.device) -> nn.Module:
         """Wrap `module` to average its gradients over the processes; a single process gets it back as it is."""
@@ -180,7 +192,7 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
     store = dist.PrefixStore(f"vit-{next(_groups)}", store)  # torchrun's still has the addresses of the group before
     dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=count)
     try:
-        yield Distributed(rank, count, local_rank)
+        yield Distributed(rank, count, local_rank, local_count)
     except RuntimeError as error:  # gloo raises no type of its own
         if "onnection" not in str(error) or "peer" not in str(error):
             raise
