@@ -203,11 +203,14 @@ def test_few_labels_of_a_model_that_was_taught_more_are_remarked(place, vit, tmp
     whole = f"{images(place, 'train').content_hash}-{images(place, 'test').content_hash}"
     save_model(tmp_path / "all", encoder(**SIZES, num_classes=3), NORMALIZE, data_content_hash=whole)
     convert_model(load_model(place / "classifier"), "timm", tmp_path / "timm")
+    save_model(tmp_path / "token", encoder(**SIZES, num_classes=3, global_pool="token"), NORMALIZE)
+    convert_model(load_model(tmp_path / "token"), "huggingface", tmp_path / "huggingface")
     few = ["--data", "images", "--labels", 0.5, "--method", "knn"]
     for name, remarked in (("classifier", True), (tmp_path / "all", True), ("mae", False), ("other", False)):
         assert ("taught classes" in vit(name, *few)[1]) == remarked
     assert "taught classes" in vit("classifier", *few, "--num-classes", 0)[1]
-    assert "taught classes" in vit(tmp_path / "timm", *few, "--num-classes", 0)[1]
+    for kind in ("timm", "huggingface"):
+        assert "taught classes" in vit(tmp_path / kind, *few, "--num-classes", 0)[1]
     assert "taught classes" not in vit("classifier", "--data", "images", "--method", "knn")[1]
     assert vit("other", "--data", "images", "--method", "knn", "--val-size", 9)[0] == 0  # its classes are other ones
 

@@ -169,6 +169,14 @@ def test_runs_among_the_images_are_none_of_them(tmp_path, split):
     assert not [note for note in train.notes if "not used" in note]
 
 
+def test_pictures_of_a_run_in_the_very_folder_of_its_images_are_not_images(tmp_path):
+    for name in ("1.png", "2.png", "attention.png", "snapshots/step-1/curves.png"):
+        plain(tmp_path / "root" / name)
+    assert len(folder.list_files(tmp_path / "root")) == 4
+    (tmp_path / "root" / "showcase.safetensors").touch()
+    assert [path.name for path in folder.list_files(tmp_path / "root")] == ["1.png", "2.png"]
+
+
 def test_images_beside_the_classes_are_reported_and_an_empty_folder_is_no_class(root, caplog):
     plain(root / "train" / "logo.png")
     (root / "train" / "aaa").mkdir()

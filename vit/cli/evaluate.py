@@ -210,11 +210,13 @@ def knows_classes(model: Model, data: Dataset) -> bool:
 
     The head of its checkpoint counts even if loading left it out.
     """
-    said, own = model.origin.details, model.origin.details.get("encoder")
+    said = model.origin.details
+    own, names = said.get("encoder"), said.get("id2label")  # our config.json and transformers'
     taught = (
         model.encoder.config.num_classes,
         said.get("num_classes"),
         isinstance(own, dict) and own.get("num_classes"),
+        isinstance(names, dict) and len(names),
     )
     return bool(data.test.class_names) and len(data.test.class_names) in taught
 

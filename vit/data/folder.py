@@ -219,13 +219,17 @@ def _folders_of_images(root: Path, known: Sequence[str]) -> list[str]:
 def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEntry[str]]:
     """Yield the files in `folder`, however deep; links are followed, except to a folder above.
 
-    Hidden folders are left out, and those of runs: a run that trains on the folder above it would add its own pictures.
+    Hidden folders are left out, and those of runs, as are a run's files in `folder` itself: a run that trains on the folder
+    above it, or on its own, would add its own pictures.
     """
-    place = os.path.realpath(folder)
-    if place in above or (above and os.path.exists(RunFiles(Path(folder)).showcase)):
+    place, run = os.path.realpath(folder), RunFiles(Path(folder))
+    of_run = {path.name for path in run.all} if run.showcase.exists() else set()
+    if place in above or (above and of_run):
         return
     with os.scandir(folder) as entries:
         for entry in entries:
+            if entry.name in of_run:
+                continue
             if not os.path.isdir(entry):
                 yield entry
             elif not entry.name.startswith("."):
