@@ -168,7 +168,7 @@ def show(stream: io.StringIO, start: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("start", "seconds", "shown"), [(0, 60, [1, 10]), (7, 60, [8, 10]), (5, 1e-9, [6, 7, 8, 9, 10])]
+    ("start", "seconds", "shown"), [(0, 60, [2, 10]), (7, 60, [9, 10]), (5, 1e-9, [7, 8, 9, 10]), (9, 60, [10])]
 )
 def test_without_a_terminal_there_are_plain_lines_at_both_ends_and_when_their_time_has_come(
     start, seconds, shown, monkeypatch

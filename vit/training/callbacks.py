@@ -176,20 +176,28 @@ class Progress(Callback):
     """
 
     def __init__(self, run: Run, stream: TextIO | None = None):
-        self.start, stream = run.step, stream or sys.stderr
-        self._began = self._last_shown = time.perf_counter()
-        self._images = 0
+        stream = stream or sys.stderr
+        self._first = run.step + 1
         self._pause = SECONDS_BETWEEN_LOSSES if stream.isatty() else SECONDS_BETWEEN_LINES
         bar = "{desc} {bar} {n_fmt}/{total_fmt} steps, {elapsed} elapsed, {remaining} left"
         line = "{desc}  step {n_fmt}/{total_fmt}  {remaining} left"
         sizes = dict(total=run.total_steps, initial=run.step)
         self._bar = progress_bar(stream, line, **sizes, bar_format=bar, mininterval=self._pause)
+        self._count_from_here(run.step)
+
+    def _count_from_here(self, step: int) -> None:
+        self._images, self._last_shown, self._began = 0, -math.inf, time.perf_counter()
+        self._bar.initial = step
+        self._bar.unpause()  # its clock starts here too
 
     def on_step(self, run: Run, done: Step) -> None:
+        if done.step == self._first < run.total_steps:  # it may compile for half a minute, and says nothing of the others
+            done.check()  # waits for a GPU
+            return self._count_from_here(done.step)
         self._images += done.images
         self._bar.n = done.step
         epochs = run.config.train.epochs
-        if time.perf_counter() - self._last_shown > self._pause or done.step in (self.start + 1, run.total_steps):
+        if time.perf_counter() - self._last_shown > self._pause or done.step == run.total_steps:
             loss = done.loss
             self._last_shown = time.perf_counter()
             speed = self._images / (self._last_shown - self._began)
