@@ -191,7 +191,7 @@ class Progress(Callback):
         self._bar.unpause()  # its clock starts here too
 
     def on_step(self, run: Run, done: Step) -> None:
-        if done.step == self._first < run.total_steps:  # it may compile for half a minute, and says nothing of the others
+        if done.step == self._first < run.total_steps:  # it may compile: too slow to count
             done.check()  # waits for a GPU
             return self._count_from_here(done.step)
         self._images += done.images
