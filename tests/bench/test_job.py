@@ -19,16 +19,16 @@ MICRO = Job(
 def products_by_hand(job: Job) -> int:
     """FLOPs of the products with weights for an image: forward, to the weight, and but for the first layer to the input."""
     model, patches = job.config().model, (job.image_size // job.patch) ** 2
-    size, values = model.dimensions, 3 * job.patch**2
+    size, values, prefix = model.dimensions, 3 * job.patch**2, int(job.class_token)
     visible = patches if job.labels else num_keep(patches, job.mask_ratio)
-    stacks = [(visible + 1, size["depth"], size["embed_dim"])]
+    stacks = [(visible + prefix, size["depth"], size["embed_dim"])]
     flops = 2 * 2 * visible * values * size["embed_dim"]
     if job.labels:
         flops += 3 * 2 * size["embed_dim"] * 10
     else:
-        stacks.append((patches + 1, job.decoder_depth, job.decoder_dim))
-        flops += 3 * 2 * ((visible + 1) * size["embed_dim"] * job.decoder_dim + patches * job.decoder_dim * values)
-        unread = 9 * (visible + 1) * job.decoder_dim**2 + visible * job.decoder_dim * values
+        stacks.append((patches + prefix, job.decoder_depth, job.decoder_dim))
+        flops += 3 * 2 * ((visible + prefix) * size["embed_dim"] * job.decoder_dim + patches * job.decoder_dim * values)
+        unread = 9 * (visible + prefix) * job.decoder_dim**2 + visible * job.decoder_dim * values
         flops -= 3 * 2 * unread
     return flops + sum(3 * 2 * depth * tokens * 12 * width**2 for tokens, depth, width in stacks)
 
@@ -39,15 +39,17 @@ def test_the_job_costs_what_it_is_known_to_cost(patch, gflop, spared):
     assert flops_per_image(Job(patch=patch)) / 1e9 + spared == pytest.approx(gflop, rel=0.002)
 
 
-@pytest.mark.parametrize("change", [{}, {"mask_ratio": 0.4}, {"patch": 4}, {"objective": "classify"}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{}, {"mask_ratio": 0.4}, {"patch": 4}, {"objective": "classify"}, {"class_token": False}], ids=str
+)
 def test_arithmetic_is_that_of_the_layers(change):
     job = replace(MICRO, **change)
-    size, patches = job.config().model.dimensions, (job.image_size // job.patch) ** 2
-    tokens = 1 + (patches if job.labels else num_keep(patches, job.mask_ratio))
+    size, patches, prefix = job.config().model.dimensions, (job.image_size // job.patch) ** 2, int(job.class_token)
+    tokens = prefix + (patches if job.labels else num_keep(patches, job.mask_ratio))
     attention = 3 * 4 * size["depth"] * tokens**2 * size["embed_dim"]
     if not job.labels:
-        queries = job.decoder_depth * (patches + 1) - tokens  # the visible ones ask nothing in the last block
-        attention += 3 * 4 * queries * (patches + 1) * job.decoder_dim
+        queries = job.decoder_depth * (patches + prefix) - tokens  # the visible ones ask nothing in the last block
+        attention += 3 * 4 * queries * (patches + prefix) * job.decoder_dim
     assert flops_per_image(job) == products_by_hand(job) + attention
 
 

@@ -43,6 +43,8 @@ class JobOptions(Section):
     """blocks of the decoder"""
     decoder_heads: Positive = 3
     """heads of the decoder"""
+    class_token: bool = True
+    """a class token in our model, as in transformers'; vit-pytorch's has none"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """where to run"""
     compile: Literal["auto", "on", "off"] = "off"
@@ -97,10 +99,11 @@ class Job(JobOptions):
                 "augment": AugmentConfig(crop="pad", rand_augment=2, erasing=0.25),
                 "classify": ClassifyConfig(label_smoothing=0.1, mixup=0.8, cutmix=1.0),
             }
-        sizes = ("preset", "image_size", "embed_dim", "depth", "decoder_dim", "decoder_depth", "decoder_heads")
+        names = ["preset", "image_size", "embed_dim", "depth", "class_token"]
+        names += ["decoder_dim", "decoder_depth", "decoder_heads"]
         return Config(
             data=DataConfig(source="scenes"),
-            model=ModelConfig(patch_size=self.patch, **{name: getattr(self, name) for name in sizes}),
+            model=ModelConfig(patch_size=self.patch, **{name: getattr(self, name) for name in names}),
             train=TrainConfig(objective=self.objective, batch_size=self.batch, precision=self.precision),  # type: ignore[arg-type]
             run=RunConfig(device=self.device, threads=self.threads, compile=self.compile, **self.run),
             **more,
@@ -113,4 +116,5 @@ class Job(JobOptions):
         if self.labels:
             work = "classification of whole images, every augmentation"
         images = f"{self.image_size} x {self.image_size} pixels"
+        work += "" if self.class_token else ", no class token"
         return f"patch {self.patch}, {self.precision}, batch {self.batch}: {images}, {encoder}, {work}"
