@@ -1,4 +1,4 @@
-"""How torch's CPU threads wait for each other; torch reads this once, when it loads."""
+"""The cores of this process, and how torch's CPU threads wait for each other, which torch reads once, when it loads."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def limit_spinning() -> None:
     """
     if "torch" not in sys.modules and not any(name in os.environ for name in SETTINGS):
         os.environ["GOMP_SPINCOUNT"] = "1000"
+
+
+def usable_cores() -> int:
+    """Return the number of cores on which this process may run."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def setting() -> str:

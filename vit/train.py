@@ -82,8 +82,7 @@ def run_command(
 
         # Finish
         if dist.is_main:
-            with dist.others_ended():
-                finish(run, folder)
+            finish(run, folder)
     return run
 
 
@@ -193,8 +192,9 @@ def finish(run: Run, folder: RunFolder) -> None:
 
     run.save_model(folder.path)
     print("measuring the model ...", flush=True)
-    measured = run.objective.measure(run)
-    draw_pictures(run, folder, measured)
+    with run.dist.others_ended():
+        measured = run.objective.measure(run)
+        draw_pictures(run, folder, measured)
     summary = run.summary = summarize(run, read_metrics(folder.metrics), measured)
     write_json(folder.summary, summary)  # after everything it sums up: a folder with a summary holds a finished run
     write_report(folder.path, folder.report)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
+import time
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -90,3 +94,14 @@ def test_contestant_that_cannot_be_built_or_dies_is_one_line():
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
         with pytest.raises(BenchError, match=r"^ours: its process was killed[^\n]*$"):
             worker.ask(os._exit, 9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_process_ends_by_itself_but_is_killed_at_its_work_when_another_failed(tmp_path, fails):
+    with suppress(KeyError), Worker(MICRO) as worker:
+        worker.ask(atexit.register, Path.touch, tmp_path / "ended")
+        if fails:
+            worker._pool.submit(time.sleep, 20)
+            raise KeyError
+    assert (tmp_path / "ended").exists() is not fails

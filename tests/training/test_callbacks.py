@@ -185,6 +185,25 @@ def test_without_a_terminal_there_are_plain_lines_at_both_ends_and_when_their_ti
     assert show(io.StringIO(), start=10) == ""
 
 
+def test_the_first_step_which_may_compile_says_nothing_about_the_time_left(monkeypatch):
+    seconds = [0.0]
+    monkeypatch.setattr("vit.training.callbacks.time", SimpleNamespace(perf_counter=lambda: seconds[0]))
+    monkeypatch.setattr("tqdm.std.time", lambda: seconds[0])
+    progress = Progress(run_at(0, total=10, epochs=2), stream := io.StringIO())
+    for step, seconds[0] in ((1, 100), (2, 102)):
+        progress.on_step(run_at(step, total=10, epochs=2), done_at(step, step / 5))
+    assert stream.getvalue() == "epoch 1/2  loss 1.0000  4 images/s  step 2/10  00:16 left\n"
+
+
+def test_a_run_that_ends_after_its_first_step_shows_it():
+    progress = Progress(run_at(6, total=10), stream := Terminal())
+    progress.on_step(run_at(7, total=10), done_at(7, 2.5))
+    progress.close()
+    assert re.search(r"\b7/10 steps, 00:00 elapsed, \? left\n$", stream.getvalue())
+    with pytest.raises(NonFiniteError):
+        Progress(run_at(0), Terminal()).on_step(run_at(1), done_at(1, 0.3, math.nan))
+
+
 def test_bars_that_are_switched_off_show_nothing_and_stop_nothing(monkeypatch):
     """As TQDM_DISABLE=1 does, which tqdm reads when it is imported."""
     monkeypatch.setattr("vit.progress.tqdm", functools.partial(tqdm, disable=True))

@@ -19,6 +19,7 @@ from tiny import noise, save_images
 
 from vit.config import Config, ConfigError, RunConfig, TrainConfig
 from vit.interpret import read_dynamics
+from vit.openmp import usable_cores
 from vit.training.distributed import SINGLE, Distributed, gather_batch, init_distributed
 from vit.training.state import load_state, saved_states
 
@@ -57,7 +58,12 @@ import runpy, sys
 from pathlib import Path
 from types import SimpleNamespace
 
-sys.modules["vit.report.pictures"] = SimpleNamespace(draw_pictures=lambda *_: None)
+def say_threads(*_):
+    import torch
+
+    print(torch.get_num_threads(), "threads measure")
+
+sys.modules["vit.report.pictures"] = SimpleNamespace(draw_pictures=say_threads)
 sys.modules["vit.report.page"] = SimpleNamespace(write_report=lambda path, out: out.touch())
 sys.argv[0] = sys.argv.pop(1)
 try:
@@ -100,7 +106,7 @@ def test_rows_are_gathered_in_a_compiled_step_too_and_the_compiler_says_nothing(
 def test_the_last_process_computes_with_the_threads_of_all_but_no_more_than_cores(monkeypatch, processes, threads):
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # torchrun's default
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 7}, raising=False)
     try:
         with Distributed(0, processes, 0, processes).others_ended():
             assert torch.get_num_threads() == threads
@@ -132,7 +138,8 @@ def test_each_run_of_a_script_has_a_group_and_the_cores_of_its_own(monkeypatch):
     monkeypatch.setattr(dist, "init_process_group", lambda *_, store, **__: stores.append(store))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
     for _ in range(2):
-        with init_distributed(Config(run=RunConfig(device="cpu"))):
+        with init_distributed(Config(run=RunConfig(device="cpu"))) as here:
+            assert here.local_world_size == 2
             assert not stores[-1].check(["address"])  # of the run before
             stores[-1].set("address", "here")
     assert cores == [{0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}]
@@ -196,9 +203,12 @@ def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes
 
 @pytest.mark.slow
 def test_two_processes_learn_classes_as_one(place):
-    for out, launcher in (("one-classifies", None), ("two-classify", TORCHRUN)):
-        code, _, errors = run(place, out, "--config", "classify.yaml", launcher=launcher)
+    both = min(2, usable_cores())
+    for out, launcher, threads in (("one-classifies", None, 1), ("two-classify", TORCHRUN, both)):
+        code, printed, errors = run(place, out, "--config", "classify.yaml", launcher=launcher)
         assert code == 0, errors
+        assert f"{threads} threads measure" in printed
+        assert json.loads((place / out / "summary.json").read_text())["threads"] == 1  # of each process, in training
     assert losses(place, "two-classify") == pytest.approx(losses(place, "one-classifies"), rel=1e-3)
     weights, others = (load_file(place / out / "model.safetensors") for out in ("one-classifies", "two-classify"))
     for name, value in weights.items():

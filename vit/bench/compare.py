@@ -13,11 +13,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from threading import Thread
+from threading import RLock, Thread
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+from tqdm import tqdm
 
 from vit.bench.contestants import Contestant, build
 from vit.bench.job import Job
@@ -181,6 +182,7 @@ def _begin() -> None:
     silence = os.open(os.devnull, os.O_WRONLY)  # keeps what libraries print out of the tables
     os.dup2(silence, 1)
     os.dup2(silence, 2)
+    tqdm.set_lock(RLock())  # the compiler's own bars would make a semaphore, which a killed process leaves behind
 
 
 def _end_with_parent() -> None:

@@ -115,6 +115,7 @@ class Job(JobOptions):
         work = f"decoder {self.decoder_dim} x {self.decoder_depth}, {self.mask_ratio:.0%} hidden"
         if self.labels:
             work = "classification of whole images, every augmentation"
+        if not self.class_token:
+            encoder += ", ours without class token"
         images = f"{self.image_size} x {self.image_size} pixels"
-        work += "" if self.class_token else ", no class token"
         return f"patch {self.patch}, {self.precision}, batch {self.batch}: {images}, {encoder}, {work}"

@@ -24,6 +24,7 @@ from vit.data.cache import CACHE_LAYOUT, PictureTypeError, Split, load_splits
 from vit.data.decode import OWN, Preparation
 from vit.data.images import DataError, ImageSet, hold_out
 from vit.errors import one_line
+from vit.openmp import usable_cores
 
 FEW = 2000
 """Fewer images than this are decoded without extra processes."""
@@ -225,7 +226,7 @@ class DatasetSplit(Split):
         Raises:
             DataError: a label is not an integer.
         """
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        cores = usable_cores()
         workers = min(cores, 8) if sys.platform == "linux" and len(self) >= FEW and cores > 1 else 0
         how = {"multiprocessing_context": "fork"} if workers else {}  # other methods would run the main module again
         self.found.clear()

@@ -166,7 +166,7 @@ def snapshot_steps(total: int, count: int) -> list[int]:
 
 
 class Progress(Callback):
-    """Shows epoch, loss, images per second and time left.
+    """Shows epoch, loss, and the images per second and time left that follow from the steps after the first.
 
     Reading the loss waits for the GPU, so it is read only now and then.
 
@@ -187,7 +187,7 @@ class Progress(Callback):
 
     def _count_from_here(self, step: int) -> None:
         self._images, self._last_shown, self._began = 0, -math.inf, time.perf_counter()
-        self._bar.initial = step
+        self._bar.initial = self._bar.n = step
         self._bar.unpause()  # its clock starts here too
 
     def on_step(self, run: Run, done: Step) -> None:

@@ -27,6 +27,7 @@ from torch._compile import _disable_dynamo
 
 from vit.config import Config, ConfigError
 from vit.errors import UserError
+from vit.openmp import usable_cores
 
 T = TypeVar("T")
 _groups = itertools.count()  # of this process, as of the others: a script may train several times
@@ -96,7 +97,7 @@ class Distributed:
     def others_ended(self) -> Iterator[None]:
         """Within the block, compute on the CPU with the threads of all processes that were on this machine."""
         own = torch.get_num_threads()
-        torch.set_num_threads(max(own, min(own * self.local_world_size, os.cpu_count() or 1)))
+        torch.set_num_threads(max(own, min(own * self.local_world_size, usable_cores())))
         try:
             yield
         finally:
