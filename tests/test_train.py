@@ -242,6 +242,18 @@ def test_finished_run_resumed_is_finished_again(whole, place, run):
     assert content(place / "finished" / "checkpoints") == states
 
 
+def test_a_trained_run_without_its_states_is_not_trained_anew_by_resume(whole, place, run):
+    shutil.copytree(whole[0], place / "bare", ignore=shutil.ignore_patterns("checkpoints"))
+    before = content(place / "bare")
+    assert "bare holds a trained run (summary.json) and no saved state" in run(place, "--out", "bare", "--resume").error
+    assert content(place / "bare") == before
+
+
+def test_a_run_in_a_class_folder_is_refused(place, run):
+    one = next(path for path in (place / "images" / "train").iterdir() if path.is_dir())
+    assert "holds images of the data" in run(place, "--config", "mine.yaml", "--out", str(one)).error
+
+
 def test_resume_with_another_setting_is_refused(whole, place, run):
     (place / "other.yaml").write_text("optim: {blr: 0.5}")
     before = content(whole[0])

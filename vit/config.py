@@ -223,7 +223,8 @@ def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
     if data.startswith("hf:"):
         return {"source": "hf", "root": data.removeprefix("hf:")}
     if not os.path.isdir(os.path.expanduser(data)):
-        raise ConfigError(f"--data: {data!r} is neither {', '.join(BUILT_IN)} nor a folder of images")
+        is_file = ": it is a file; give the folder that it is in" if os.path.isfile(os.path.expanduser(data)) else ""
+        raise ConfigError(f"--data: {data!r} is neither {', '.join(BUILT_IN)} nor a folder of images{is_file}")
     return {"source": "folder", "root": data}
 
 

@@ -92,8 +92,10 @@ class LoadOptions:
         for key, other in (("mean", self.std), ("std", self.mean)):
             values = getattr(self, key)
             given = isinstance(values, Sequence) and isinstance(other, Sequence) and 0 < len(values) == len(other)
-            ok = given and all(_is_number(value) and (value > 0 or key == "mean") for value in values)
-            self._require(ok or values is other is None, key, "mean and std: a number per channel each, as 0.5 0.5 0.5")
+            lowest = 0.0 if key == "mean" else 1e-9
+            ok = given and all(_is_number(value) and lowest <= value <= 1 for value in values)
+            usual = "mean and std: a number per channel each, as 0.5 0.5 0.5, for pixels from 0 to 1"
+            self._require(ok or values is other is None, key, usual)
         share = self.crop_share
         self._require(share is None or (_is_number(share) and 0 < share <= 1), "crop_share", "above 0 and at most 1")
         named = self.branch is None or (isinstance(self.branch, str) and self.branch != "")

@@ -19,6 +19,7 @@ from vit import openmp
 from vit.atomic import write_json, write_text
 from vit.config import Config, ConfigError, flat_settings, spelled
 from vit.data import DataError, Dataset, load_data
+from vit.data.folder import refuse_run_among_images
 from vit.errors import one_line
 from vit.interpret import DynamicsRecorder
 from vit.report.summary import sample_images, summarize
@@ -127,6 +128,8 @@ def set_up(
     if not command.resume:
         if dist.is_main:
             folder.refuse_if_taken()
+            if config.data.source == "folder":
+                refuse_run_among_images(folder.path, config.data.root)
         config, more = follow_checkpoint(config, command.given)
         notes += more
     taken = {Validation.name, DynamicsRecorder.name, *TRACKERS}
@@ -148,6 +151,8 @@ def set_up(
     if command.resume and dist.is_main:
         folder.begin(config_yaml=None)
     state = find_state(folder.checkpoints, config, data, dist) if command.resume else None
+    if state is None and command.resume and dist.is_main:
+        folder.refuse_if_trained()
     run = setup(config, data, dist, state)
     run.notes, run.folder = notes + run.notes, folder
     if not dist.is_main:

@@ -90,7 +90,7 @@ REFUSED = {
         ("mae data", "--out: required"),
     ],
     "evaluate": [
-        ("mae images --method head", "--method head: this model has a head of 0 classes, images 3"),
+        ("mae images --method head", "--method head: this model has no classification head"),
         ("strange images --method head", "the classes of this model (red, green, blue, ...) are not"),
         ("labels images --method head", "the head of this model is for multi_label_classification, no choice between"),
         ("classifier images --num-classes 4", "parts of this model are untrained (head.weight, 2 in all)"),
@@ -101,7 +101,7 @@ REFUSED = {
         ("classifier images --val-size 9", "may have been taught these 9 images' classes"),
         ("classifier images --val-size 9 --num-classes 0", "may have been taught these 9 images'"),
         ("mae images --method knn --flip", "--flip: only applies to head, not measured here"),
-        ("mae images --flip", "--flip: only applies to head, not measured here; this model has a head of 0 classes"),
+        ("mae images --flip", "--flip: only applies to head, not measured here; this model has no classification head"),
         ("mae images --method knn --every-layer", "--every-layer: only applies to linear"),
         ("mae images --method reconstruction --seeds 1", "--seeds: only applies to knn and linear"),
         ("mae images --method reconstruction --val-size 9 --seeds 1,2", "--seeds: only applies to"),

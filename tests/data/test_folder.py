@@ -26,7 +26,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from vit.config import DataConfig
 from vit.data import cache as cache_module
 from vit.data import decode, folder, load_data
-from vit.data.folder import load_folder
+from vit.data.folder import load_folder, refuse_run_among_images
 from vit.data.images import DataError, ImageSet, content_hash
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
@@ -167,6 +167,17 @@ def test_runs_among_the_images_are_none_of_them(tmp_path, split):
     assert train.class_names == ("a", "b")
     assert len(folder.list_files(tmp_path / "root")) == 4
     assert not [note for note in train.notes if "not used" in note]
+
+
+def test_a_run_in_a_folder_that_holds_some_of_the_images_is_refused(tmp_path):
+    for name in ("train/red/1.png", "train/blue/2.png", "runs/old/attention.png"):
+        plain(tmp_path / name)
+    (tmp_path / "runs" / "old" / "showcase.safetensors").touch()
+    for out in ("train", "train/red"):
+        with pytest.raises(DataError, match=f"--out: {tmp_path / out} holds images of the data"):
+            refuse_run_among_images(tmp_path / out, str(tmp_path))
+    for out in (".", "new", "runs", "runs/old", "train/red/new", ".."):
+        refuse_run_among_images(tmp_path / out, str(tmp_path))
 
 
 def test_pictures_of_a_run_in_the_very_folder_of_its_images_are_not_images(tmp_path):
@@ -512,7 +523,7 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has taken from what it runs in the background
 from pathlib import Path
 from vit.data import decode
-from vit.data.folder import load_folder
+from vit.data.folder import load_folder, refuse_run_among_images
 
 original = decode.decode
 def slow(*how):

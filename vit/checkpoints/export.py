@@ -110,7 +110,9 @@ def _onnx(traced: Any, path: Path, encoder: VisionTransformer, metadata: dict[st
 
 
 def _torch_export(traced: Any, path: Path, encoder: VisionTransformer, metadata: dict[str, str]) -> Program:
-    torch.export.save(traced, path, extra_files={"metadata.json": json.dumps(metadata)})
+    whole = io.BytesIO()  # torch's own writer ends the process where a disk is full
+    torch.export.save(traced, whole, extra_files={"metadata.json": json.dumps(metadata)})
+    path.write_bytes(whole.getbuffer())
     return torch.export.load(path).module()
 
 

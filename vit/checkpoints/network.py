@@ -176,6 +176,8 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     embed = maps.get("patch_embed.proj.weight")
     kernels = shapes[embed.theirs[0]] if embed else ()
     channels = kernels[1] if len(kernels) == 4 else 1
+    if options.mean and len(options.mean) not in (1, channels, options.channels):
+        raise network.error(f"mean and std: {len(options.mean)} numbers each, but {channels} channels")
     for ours, rule in maps.items():
         theirs = tuple(prefix + name for name in rule.theirs)
         if options.part == "encoder" and ours.startswith("decoder."):

@@ -37,8 +37,8 @@ def run(argv: Sequence[str]) -> int:
         print(f"{source.files[0].name} has the SHA-256 in config.json")
         return 0
     if not files.manifest.is_file():
-        ways = "runs write it at their end, but earlier versions did not"
-        raise RunError(f"{options.run} has no manifest.json: {ways}")
+        ended = "an earlier version ran it" if files.summary.is_file() else "the run has not finished, which writes it"
+        raise RunError(f"{options.run} has no manifest.json: {ended}")
     problems = check_manifest(options.run)
     print("\n".join(problems) or f"{len(files.kept)} files are unchanged since the run ended")
     return 1 if problems else 0

@@ -211,10 +211,28 @@ def _folders_of_images(root: Path, known: Sequence[str]) -> list[str]:
     for path in sorted(root.iterdir()):
         if path.is_dir() and path.name not in known and not path.name.startswith("."):
             with suppress(OSError):  # it cannot be read, and need not be
-                files = _walk(str(path), frozenset([os.path.realpath(root)]))
-                if any(file.name.lower().endswith(EXTENSIONS) for file in files):
+                if _holds_images(path, root):
                     found.append(path.name)
     return found
+
+
+def refuse_run_among_images(out: Path, root: str) -> None:
+    """Refuse a run in a folder within `root` that holds some of its images: they would be left out as the run is.
+
+    Raises:
+        DataError: `out` is such a folder.
+    """
+    whole = Path(os.path.realpath(os.path.expanduser(root)))
+    if whole in Path(os.path.realpath(out)).parents and os.path.isdir(out) and _holds_images(out, whole):
+        raise DataError(
+            f"--out: {out} holds images of the data, which would be left out beside a run; name another folder"
+        )
+
+
+def _holds_images(folder: Path, root: Path) -> bool:
+    """Return whether `folder`, which is within `root`, holds images, however deep."""
+    files = _walk(str(folder), frozenset([os.path.realpath(root)]))
+    return any(file.name.lower().endswith(EXTENSIONS) for file in files)
 
 
 def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[os.DirEntry[str]]:

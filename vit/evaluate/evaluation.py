@@ -163,7 +163,9 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
         found["reconstruction"] = "this model has no decoder"
     elif math.prod(encoder.patch_embed.grid_size) < 2:
         found["reconstruction"] = "this model has one patch: none to hide and one to see"
-    if not classes or classes != len(names):
+    if not classes:
+        found["head"] = "this model has no classification head"
+    elif classes != len(names):
         found["head"] = f"this model has a head of {classes} classes, {data.name} {len(names)}"
     elif classes == 1 or model.origin.problem_type:
         kind = model.origin.problem_type or "one output"

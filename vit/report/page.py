@@ -290,7 +290,7 @@ def next_steps(record: RunRecord) -> list[tuple[str, str]]:
         tune += ["--out", f"{run}-finetuned"]
         steps.append(("Fine-tune it as a classifier", shlex.join(tune)))
     found = measured(record) or {}
-    if "knn_accuracy" in found and not found["knn_accuracy"]["wins"]:
+    if not all(compared["wins"] for compared in found.values()):
         longer = ["--train.epochs", str(5 * settings["train.epochs"]), "--out", f"{run}-longer"]
         line = ["vit", "train", "--config", str(record.files.config), *longer]
         steps.append(("Train five times as long", shlex.join(line)))

@@ -46,6 +46,16 @@ class RunFolder(RunFiles):
             ways = "continue it with --resume (in Python resume=True), or name another folder (--out DIR)"
             raise RunFolderError(f"{self.path} already holds a run ({taken[0]}); {ways}")
 
+    def refuse_if_trained(self) -> None:
+        """Refuse to train a run from its beginning over the model that it has trained.
+
+        Raises:
+            RunFolderError: the folder holds a model or a summary.
+        """
+        if trained := [path.name for path in (self.summary, self.model) if path.exists()]:
+            found = f"{self.path} holds a trained run ({trained[0]}) and no saved state to continue it from"
+            raise RunFolderError(f"{found}; start another with --out DIR")
+
     def begin(self, config_yaml: str | None) -> None:
         """Take the folder: lock it against other processes, and write the configuration of a new run.
 
