@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -149,9 +149,13 @@ def _reason(message: str, sections: dict[str, type]) -> str:
     message = one_line(message).replace("Parser key ", "").replace("typing.", "")
     words = r"unrecognized arguments: --([\w.]+)|Group '(\w+)' does not accept option '(\w+)'"
     if unknown := re.search(words, message):
-        keys = [f"{name}.{item.name}" for name, section in sections.items() for item in fields(section)]
-        message += did_you_mean(".".join(filter(None, unknown.groups())), keys)
+        message += did_you_mean(".".join(filter(None, unknown.groups())), keys_of(sections))
     return f"{message.rstrip('.?')}; --help lists all keys"
+
+
+def keys_of(sections: Mapping[str, type]) -> list[str]:
+    """Return the names of all settings, with their sections."""
+    return [f"{name}.{item.name}" for name, section in sections.items() for item in fields(section)]
 
 
 def config_file(name: str) -> Path:
@@ -170,8 +174,8 @@ def config_file(name: str) -> Path:
     return known[short]
 
 
-def check_file(path: Path, sections: Collection[str]) -> None:
-    """Refuse files that the parser would accept, or explain less clearly: without sections, or with a repeated key.
+def check_file(path: Path, sections: Mapping[str, type]) -> None:
+    """Refuse files that the parser would accept, or explain less clearly: without sections, with an unknown or repeated key.
 
     YAML accepts a repeated key and forgets the first one: a setting that silently does nothing.
 
@@ -179,6 +183,7 @@ def check_file(path: Path, sections: Collection[str]) -> None:
         ConfigError: the file is one of these, or cannot be read.
     """
 
+    known = keys_of(sections)
     seen: set[str] = set()
     visited: list[yaml.Node] = []
 
@@ -197,11 +202,15 @@ def check_file(path: Path, sections: Collection[str]) -> None:
                 yield from walk(value, name)
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
-                inner = f"{name}.{key.value}".lstrip(".")
+                inner, nested = f"{name}.{key.value}".lstrip("."), isinstance(value, yaml.MappingNode)
+                line = f"line {key.start_mark.line + 1}"
                 if inner in RENAMED:
-                    yield f"{inner}: {RENAMED[inner]}; found in {path}, line {key.start_mark.line + 1}"
+                    yield f"{inner}: {RENAMED[inner]}; found in {path}, {line}"
+                elif inner not in (*sections, *known) and (name == "" or (name in sections and not nested)):
+                    near = did_you_mean(inner, known)
+                    yield f"{inner}: no such setting; found in {path}, {line}; --help lists all keys{near}"
                 if inner in seen:
-                    yield f"{inner}: set twice in {path}, the second time on line {key.start_mark.line + 1}; keep one"
+                    yield f"{inner}: set twice in {path}, the second time on {line}; keep one"
                 seen.add(inner)
                 yield from walk(value, inner)
 

@@ -100,7 +100,7 @@ def test_the_folder_of_nobody_is_none():
 def test_scenes_stand_in_for_a_cifar_that_cannot_be_had(tmp_path):
     assert set(SOURCES) == set(get_args(Source))
     settings = dict(source="cifar10", root=str(tmp_path), download=False, limit=20)
-    with pytest.raises(DataError, match=r"CIFAR10 is not in .* Or train on --data\.source scenes"):
+    with pytest.raises(DataError, match=r"CIFAR10 is not in .* Or give --data scenes"):
         load_data(DataConfig(**settings), (32, 32))
     data = load_data(DataConfig(**settings, fallback="scenes"), (32, 32))
     scenes = load_data(DataConfig(source="scenes", limit=20), (32, 32))

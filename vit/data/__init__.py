@@ -154,7 +154,7 @@ def load_data(
             train, test = load_datasets(dataset, test_dataset, config, image_size, name, prepared=prepared)
     except CifarUnavailable as error:
         if config.fallback != "scenes":
-            ways = "Or train on --data.source scenes (built in) or --data.source folder --data.root YOUR_IMAGES."
+            ways = "Or give --data scenes (built in), or --data YOUR_IMAGES."
             raise DataError(f"{error} {ways}") from error
         source, wanted, name = "scenes", name, SOURCES["scenes"].title
         warning = f"{wanted} is not available, so this run uses the built-in {name} images instead. {error}"

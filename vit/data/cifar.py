@@ -110,7 +110,8 @@ def _download(cifar: type[datasets.CIFAR10], archive: Path, allowed: bool) -> No
                 failure = str(error) or type(error).__name__
             failures.append(f"{host}: {failure}")
             logger.warning("%s: %s", url, failure)
-        raise CifarUnavailable(f"{missing} and could not be downloaded ({'; '.join(failures)}): {by_hand}.")
+        tried = "; ".join(dict.fromkeys(failures))
+        raise CifarUnavailable(f"{missing} and could not be downloaded ({tried}): {by_hand}.")
 
 
 def _megabytes(response: IO[bytes], hurried: bool) -> Iterator[bytes]:

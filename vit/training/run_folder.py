@@ -43,8 +43,10 @@ class RunFolder(RunFiles):
             reason = f"cannot use the run folder {self.path}: {error.strerror}"
             raise RunFolderError(f"{reason}; choose --out DIR") from error
         if taken:
-            ways = "continue it with --resume (in Python resume=True), or name another folder (--out DIR)"
-            raise RunFolderError(f"{self.path} already holds a run ({taken[0]}); {ways}")
+            holds, ways = taken[0], "name another folder (--out DIR)"
+            if self.begun:
+                holds, ways = f"a run ({holds})", f"continue it with --resume (in Python resume=True), or {ways}"
+            raise RunFolderError(f"{self.path} already holds {holds}; {ways}")
 
     def refuse_if_trained(self) -> None:
         """Refuse to train a run from its beginning over the model that it has trained.
