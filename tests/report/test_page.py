@@ -349,11 +349,12 @@ def test_the_command_that_measures_it_takes_the_images_that_it_held_out(pretrain
     assert " --val-size 4 --seeds 3 --on-bad-image skip " in measure
 
 
-def scored(folder: Path, accuracy: float) -> Path:
-    """The run, as if its features had told classes apart so well."""
+def scored(folder: Path, accuracy: float, **more: float) -> Path:
+    """The run, as if its features had told classes apart so well; `more` in its summary."""
     path = folder / "summary.json"
     summary = json.loads(path.read_text())
     summary["neighbours"] |= {"encoder_accuracy": accuracy, "raw_pixel_accuracy": 0.5}
+    summary |= more
     path.write_text(json.dumps(summary))
     return folder
 
@@ -364,6 +365,7 @@ def test_what_to_do_next_depends_on_what_came_out(copied, classifier, half, tmp_
     titles = {}
     for name, folder in {
         "lost": scored(copied, 0.4), "won": scored(shutil.copytree(copied, tmp_path / "won"), 0.6),
+        "no better than a guess": scored(shutil.copytree(copied, tmp_path / "guess"), 0.6, test_loss=9.0),
         "taught": classifier, "half": half,
     }.items():  # fmt: skip
         record = read_run(folder)
@@ -384,7 +386,7 @@ def test_what_to_do_next_depends_on_what_came_out(copied, classifier, half, tmp_
                 read_options(f"{program} {command}", argv, *import_module(f"vit.cli.{command}").OPTIONS)
     assert titles == {
         "lost": ["Explore", "Fine-tune", "Train"], "won": ["Explore", "Fine-tune"],
-        "taught": ["Explore", "Classify"], "half": ["Resume"],
+        "no better than a guess": ["Explore", "Fine-tune", "Train"], "taught": ["Explore", "Classify"], "half": ["Resume"],
     }  # fmt: skip
 
 

@@ -114,9 +114,9 @@ def maps_figure(plain: Trained, learned: Trained) -> Figure:
     images = to_float(chosen, embed.image_size)
     asks = busiest(patchify(images, embed.patch_size), embed.grid_size)
     rows = {
-        "no matrices, untrained": plain.initial,
-        "no matrices, trained": plain.model,
-        "learned matrices": learned.model,
+        "no W, untrained": plain.initial,
+        "no W, trained": plain.model,
+        "learned W": learned.model,
     }
     maps, masses = [], []
     for model in rows.values():
@@ -130,7 +130,7 @@ def maps_figure(plain: Trained, learned: Trained) -> Figure:
         torch.stack(maps, 1).flatten(0, 1),
         [f"layer {layer}" for layer in range(maps[0].shape[1])],
         [*rows] * len(images),
-        "Where a patch looks, by similarity alone and by learned matrices",
+        "Where a patch looks, by similarity alone and by learned W_Q and W_K",
         f"{plain.data.name} · mean of heads · {plain.name}",
         masses=torch.stack(masses, 1).flatten(0, 1),
         query=[ask for ask in asks for _ in rows],
