@@ -114,7 +114,7 @@ def maps_figure(plain: Trained, learned: Trained) -> Figure:
     images = to_float(chosen, embed.image_size)
     asks = busiest(patchify(images, embed.patch_size), embed.grid_size)
     rows = {
-        "no W, untrained": plain.initial,
+        "no W, random": plain.initial,
         "no W, trained": plain.model,
         "learned W": learned.model,
     }
