@@ -101,6 +101,13 @@ def test_tables_are_aligned_and_markdown_cells_stay_cells():
     text = as_table(rows)
     assert {line.index(value) for line, value in zip(text, ("x", "1", "22"), strict=True)} == {13}
     assert as_table(rows, markdown=True)[2] == "| a\\|b | 1 |"
+    wide = [
+        {"run": "a", **dict.fromkeys(map(str, range(100)), "x")},
+        {"run": "b", **dict.fromkeys(map(str, range(100)), "yy")},
+    ]
+    assert as_table(wide)[:3] == ["run  a  b", "0    x  yy", "1    x  yy"]
+    assert len(as_table(wide)) == 101
+    assert len(as_table(wide * 60)) == 121  # more runs than columns
 
 
 def test_command_prints_a_row_a_run(tmp_path, capsys):

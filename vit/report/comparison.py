@@ -16,6 +16,8 @@ from vit.figures.measures import SERIES
 from vit.report.pictures import curves_of
 from vit.runs import METRICS, WRONG_VALUES, Metric, RunRecord, read_run, settings_that_matter
 
+WIDEST = 120
+"""Characters of a line in a terminal."""
 SEEDS = ("train.seed", "data.subset_seed")
 NOT_COMPARED = (*SEEDS, "data.fallback")  # a run's data.source is the one that it used
 LOSS, LINEAR = METRICS["masked_loss"], METRICS["linear_probe"]
@@ -152,14 +154,19 @@ def _targets(runs: Sequence[FinishedRun]) -> dict[Path, str]:
 
 
 def as_table(rows: Sequence[Mapping[str, str]], markdown: bool = False) -> list[str]:
-    """Return rows with the same columns as lines: aligned, or as a Markdown table."""
+    """Return rows with the same columns as lines: aligned, on its side if that is too wide, or as a Markdown table."""
     columns = list(rows[0])
     if markdown:
         cells = [[row[name].replace("|", "\\|") for name in columns] for row in rows]
         return [f"| {' | '.join(line)} |" for line in (columns, ["---"] * len(columns), *cells)]
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
-    lines = [{name: name for name in columns}, *rows]
-    return ["  ".join(line[name].ljust(widths[name]) for name in columns).rstrip() for line in lines]
+    table = [columns, *([row[name] for name in columns] for row in rows)]
+    upright, on_its_side = _aligned(table), _aligned(list(zip(*table, strict=True)))
+    return upright if max(map(len, upright)) <= WIDEST or len(rows) >= len(columns) else on_its_side
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
 
 
 def draw_runs(runs: Sequence[FinishedRun], path: Path, hours: bool = False) -> None:
