@@ -27,6 +27,7 @@ def test_a_folder_of_weights_is_compared_with_its_own_hash(tmp_path, capsys, ref
     shipped = shipped_models()["vit-tiny-p4-cifar10"]
     assert main(["verify", str(shipped)]) == 0
     assert capsys.readouterr().out == "model.safetensors has the SHA-256 in config.json\n"
+    assert main(["verify", "vit-tiny-p4-cifar10"]) == 0
     save_file({"weight": torch.ones(3)}, tmp_path / "model.safetensors")
     assert "is no run folder, and no config.json in it has a SHA-256" in refused("verify", tmp_path)
     (tmp_path / "config.json").write_bytes((shipped / "config.json").read_bytes())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vit.cli.options import POSITIONAL, read_options
 from vit.config import Section
+from vit.pretrained import located
 from vit.runs import RunError, RunFiles, check_manifest
 
 
@@ -17,8 +18,8 @@ class VerifyOptions(Section):
     weights and snapshots. Pictures and the page are not in it: they can be drawn again. Of another folder with weights, compare
     these with the SHA-256 in its config.json."""
 
-    run: Path = field(metadata=POSITIONAL)
-    """run folder, or another folder with weights"""
+    run: str = field(metadata=POSITIONAL)
+    """run folder, another folder with weights, or the name of a shipped model"""
 
 
 OPTIONS = (VerifyOptions,)
@@ -27,11 +28,11 @@ OPTIONS = (VerifyOptions,)
 def run(argv: Sequence[str]) -> int:
     """Print a line for each file that is not as it was; return 1 if there is one."""
     (options,) = read_options("vit verify", argv, *OPTIONS)
-    files = RunFiles(options.run)
+    files = RunFiles(located(options.run) or Path(options.run))
     if not files.manifest.is_file() and not files.config.is_file():
         from vit.checkpoints.reading import read_checkpoint  # with torch
 
-        source = read_checkpoint(options.run)
+        source = read_checkpoint(files.path)
         if not source.verified:
             raise RunError(f"{options.run} is no run folder, and no config.json in it has a SHA-256 of its weights")
         print(f"{source.files[0].name} has the SHA-256 in config.json")
@@ -39,6 +40,6 @@ def run(argv: Sequence[str]) -> int:
     if not files.manifest.is_file():
         ended = "an earlier version ran it" if files.summary.is_file() else "the run has not finished, which writes it"
         raise RunError(f"{options.run} has no manifest.json: {ended}")
-    problems = check_manifest(options.run)
+    problems = check_manifest(files.path)
     print("\n".join(problems) or f"{len(files.kept)} files are unchanged since the run ended")
     return 1 if problems else 0
