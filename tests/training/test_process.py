@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -98,6 +101,26 @@ def test_second_signal_does_not_wait(first, second):
 class SignalledAsItGoes:
     def __del__(self):
         signal.raise_signal(signal.SIGTERM)
+
+
+TORCH = """
+import os, signal, sys
+try:
+    os.kill(os.getpid(), int(sys.argv[1]))
+finally:
+    print("C++ would have aborted here")
+"""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_signal_while_torch_is_imported_ends_the_process_and_raises_nothing(tmp_path, number):
+    (tmp_path / "torch.py").write_text(TORCH)
+    work = "from vit.training.process import StopRequests\nwith StopRequests(): import torch"
+    places = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    command = [sys.executable, "-c", work, str(int(number))]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": places}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (-number, "")
+    assert done.stderr == f"stopped by {number.name}\n"
 
 
 @pytest.mark.parametrize("repeats", [1, 3])

@@ -47,8 +47,10 @@ class StopRequests:
 
     This is a context manager around a run. During the training loop a signal is held, and the loop calls `agree` after each
     step; elsewhere, and while the loop measures the model, it raises at once, which is safe because all files are written
-    atomically. A second signal always raises. Only the main thread gets signals; other threads install no handlers. In a
-    destructor or a garbage collector's callback, Python would print `Stopped` and drop it: such a signal is sent again.
+    atomically. A second signal always raises. While torch is being imported, a signal ends the process: nothing has been
+    begun, and some of torch's C++ aborts where Python raises. Only the main thread gets signals; other threads install no
+    handlers. In a destructor or a garbage collector's callback, Python would print `Stopped` and drop it: such a signal is
+    sent again.
     """
 
     def __init__(self) -> None:
@@ -93,6 +95,10 @@ class StopRequests:
         return agreed or None
 
     def _receive(self, number: int, _: FrameType | None) -> None:
+        if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
+            os.write(2, f"stopped by {signal.Signals(number).name}\n".encode())
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         again = self.requested is not None
         self.requested = number
         if again or not self._holding:
