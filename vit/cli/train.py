@@ -31,15 +31,16 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
     announce_torch(f"run      {one_line(str(command.out))}")
 
     from vit.train import run_command  # imports torch; wrong settings are refused before
-    from vit.training.process import Stopped
+    from vit.training.process import Stopped, ignoring_signals
 
     try:
         run_command(command)
     except Stopped as stopped:
-        begun = RunFolder(command.out).begun
-        out = shlex.quote(str(command.out))
-        ways = f"continue with: {command.program} --out {out} --resume" if begun else "nothing had started"
-        if os.environ.get("RANK", "0") == "0":
-            print(f"stopped by {stopped}; {ways}", file=sys.stderr)
-        return stopped.exit_code
+        with ignoring_signals():
+            begun = RunFolder(command.out).begun
+            out = shlex.quote(str(command.out))
+            ways = f"continue with: {command.program} --out {out} --resume" if begun else "nothing had started"
+            if os.environ.get("RANK", "0") == "0":
+                print(f"stopped by {stopped}; {ways}", file=sys.stderr)
+            return stopped.exit_code
     return 0

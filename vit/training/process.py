@@ -42,6 +42,17 @@ def leave_signals_to_the_system() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@contextmanager
+def ignoring_signals() -> Iterator[None]:
+    """Ignore signals in a block that says why the process ends: a second one would say it again."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class StopRequests:
     """Turns signals into `Stopped`: at once or, while they are held, when the loop asks.
 
