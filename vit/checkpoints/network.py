@@ -177,7 +177,9 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     kernels = shapes[embed.theirs[0]] if embed else ()
     channels = kernels[1] if len(kernels) == 4 else 1
     if options.mean and len(options.mean) not in (1, channels, options.channels):
-        raise network.error(f"mean and std: {len(options.mean)} numbers each, but {channels} channels")
+        raise network.error(
+            f"mean and std: {len(options.mean)} numbers each, but {channels} channels; give one, or one per channel"
+        )
     for ours, rule in maps.items():
         theirs = tuple(prefix + name for name in rule.theirs)
         if options.part == "encoder" and ours.startswith("decoder."):

@@ -38,8 +38,8 @@ def run(argv: Sequence[str]) -> int:
         print(f"{source.files[0].name} has the SHA-256 in config.json")
         return 0
     if not files.manifest.is_file():
-        ended = "an earlier version ran it" if files.summary.is_file() else "the run has not finished, which writes it"
-        raise RunError(f"{options.run} has no manifest.json: {ended}")
+        older = ", or an earlier version ran it" if files.summary.is_file() else ""
+        raise RunError(f"{options.run} has no manifest.json: the run, which writes it at its end, has not ended{older}")
     problems = check_manifest(files.path)
     print("\n".join(problems) or f"{len(files.kept)} files are unchanged since the run ended")
     return 1 if problems else 0

@@ -231,9 +231,8 @@ def _load(split: Split, on_bad_image: str, cache: Path) -> tuple[ImageSet, list[
         _remove_abandoned(cache)  # of a process that made the same cache at the same time
         return made
     except OSError as error:
-        raise DataError(
-            f"{cache}: cannot hold the cache ({error.strerror or error}); set data.cache, or HOME"
-        ) from error
+        why = error.strerror or error
+        raise DataError(f"{cache}: cannot hold the cache ({why}); set data.cache, or HOME") from error
 
 
 def _remove_abandoned(cache: Path) -> None:

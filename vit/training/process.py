@@ -106,7 +106,7 @@ class StopRequests:
         return agreed or None
 
     def _receive(self, number: int, _: FrameType | None) -> None:
-        if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
+        if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):  # it is being imported
             os.write(2, f"stopped by {signal.Signals(number).name}\n".encode())
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
