@@ -106,7 +106,8 @@ class StopRequests:
         return agreed or None
 
     def _receive(self, number: int, _: FrameType | None) -> None:
-        if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):  # it is being imported
+        loading = getattr(sys.modules.get("torch"), "__spec__", None)
+        if getattr(loading, "_initializing", False):
             os.write(2, f"stopped by {signal.Signals(number).name}\n".encode())
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
