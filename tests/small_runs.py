@@ -14,15 +14,17 @@ from vit.checkpoints import save_model
 from vit.config import AugmentConfig, OptimConfig
 from vit.data import Dataset
 from vit.figures import save_figure
-from vit.interpret import DynamicsRecorder
 from vit.report.pictures import draw_attention
-from vit.report.summary import sample_images, summarize
 from vit.runs import read_metrics
 from vit.settings import to_yaml
 from vit.training.callbacks import MetricsFile
+from vit.training.dynamics import DynamicsRecorder
+from vit.training.evaluation import measure
+from vit.training.loop import save as save_state
 from vit.training.loop import train_steps
 from vit.training.run import setup
 from vit.training.run_folder import RunFolder
+from vit.training.summary import sample_images, summarize
 
 
 def make_run(
@@ -60,19 +62,19 @@ def make_run(
     def save(where: Path, dtype: torch.dtype) -> None:
         save_model(where, run.result, run.normalize, names, data, data_content_hash=images.content_hash, dtype=dtype)
 
-    run.callbacks = [MetricsFile(place.metrics, run)]
+    callbacks = [MetricsFile(place.metrics, run)]
     if dynamics_every:
-        run.callbacks.append(DynamicsRecorder(run.model, dynamics_every, run.total_steps, place.dynamics))
-    for step in train_steps(run):
+        callbacks.append(DynamicsRecorder(run.model, dynamics_every, run.total_steps, place.dynamics))
+    for step in train_steps(run, callbacks):
         if snapshots and step.step in (1, 3, 6)[-snapshots:]:
             save(place.snapshots / f"step-{step.step:08d}", torch.float16)
         if not finished and step.step == 3:
             break
-    run.save(place.checkpoints)
-    run.callbacks[0].close()
+    save_state(run, callbacks, place.checkpoints)
+    callbacks[0].close()
     if finished:
         save(folder, torch.float32)
-        measured = run.objective.measure(run)
+        measured = measure(run)
         write_json(place.summary, summarize(run, read_metrics(place.metrics), measured))
         if pictures:
             draw_attention(run, place)

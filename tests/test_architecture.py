@@ -37,7 +37,11 @@ FLOORS = [
     ["config"],
     ["atomic", "errors", "openmp", "progress"],
 ]
-CALLED_FROM_BELOW = {("vit.pretrained", "vit.checkpoints"), ("vit.pretrained", "vit.checkpoints.hub")}
+CALLED_FROM_BELOW = {
+    ("vit.checkpoints.initial", "vit.training.initial"),
+    ("vit.pretrained", "vit.checkpoints"),
+    ("vit.pretrained", "vit.checkpoints.hub"),
+}
 """Of a model's methods alone: `from_pretrained`, `save_pretrained`, `push_to_hub`."""
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -8,9 +8,9 @@ import torch
 from vit.config import ConfigError
 from vit.data import DataError
 from vit.errors import UserError, exit_code_of, one_line
-from vit.training.loop import NonFiniteError
 from vit.training.run_folder import RunFolderError
 from vit.training.state import StateError
+from vit.training.step import NonFiniteError
 
 
 def fail(error: BaseException) -> int:

@@ -120,12 +120,26 @@ def test_other_images_and_the_command_line_continue_no_run_of_these(whole, confi
 def test_a_run_from_a_checkpoint_goes_on_without_it(whole, config, tmp_path):
     shutil.copytree(whole[0].folder.path, tmp_path / "base")
     lean = replace(config, model=ModelConfig(init=str(tmp_path / "base")))
+    with pytest.raises(ConfigError, match=r"^model\.init: in Python, hand the loaded model over: fit[^\n]*$"):
+        fit(lean, tmp_path / "run", PAIRS, TEST)
+    other = replace(config, model=ModelConfig(init="elsewhere"))
+    with pytest.raises(ConfigError, match=r"^model\.init: elsewhere is not the loaded model's, [^\n]*base; [^\n]*$"):
+        fit(other, tmp_path / "run", PAIRS, TEST, init=load_model(tmp_path / "base"))
     with pytest.raises(KeyError):
-        fit(lean, tmp_path / "run", PAIRS, TEST, [Witness(5)])
+        fit(lean, tmp_path / "run", PAIRS, TEST, [Witness(5)], init=load_model(tmp_path / "base"))
     shutil.rmtree(tmp_path / "base")
     assert fit(lean, tmp_path / "run", PAIRS, TEST, [Witness()], resume=True).step == 6
     words = ["train", "--out", str(tmp_path / "run"), "--resume"]
     assert cli.main(words) == 2  # the images came from Python: its first objection
+
+
+def test_the_settings_name_the_model_that_a_run_was_handed(whole, config, tmp_path):
+    base = whole[0].folder.path
+    bare = replace(config, model=ModelConfig())  # the architecture is the model's
+    run = fit(bare, tmp_path / "run", PAIRS, TEST, init=load_model(base))
+    assert run.config.model.init == str(base)
+    assert run.summary["init_content_hash"] == whole[0].summary["content_hash"]
+    assert run.config.model.embed_dim == config.model.embed_dim
 
 
 def test_a_callback_with_a_state_needs_a_name(config, tmp_path):

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import save_file
 
 from vit.data import Dataset, ImageSet
-from vit.report.summary import SAMPLES, sample_images
 from vit.runs import (
     METRICS,
     RunError,
@@ -28,6 +27,7 @@ from vit.runs import (
     summary_lines,
     write_manifest,
 )
+from vit.training.summary import SAMPLES, sample_images
 
 PRETRAINING = {
     "test_loss": 0.5,

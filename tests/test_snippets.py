@@ -15,7 +15,7 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 from vit.checkpoints import convert_model, load_model, save_model
 from vit.config import ObjectiveInfo
-from vit.interpret.dynamics import QUANTITIES
+from vit.training.dynamics import QUANTITIES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("vit/**/*.md")]

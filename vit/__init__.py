@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from vit.interpret import AttentionMaps
     from vit.mae import MaskedAutoencoder
     from vit.train import fit
-    from vit.training.callbacks import Callback
+    from vit.training.step import Callback
 
 __version__ = "0.1.0"
 __all__ = ["AttentionMaps", "Callback", "MaskedAutoencoder", "VisionTransformer", "fit", "load_model"]
@@ -20,7 +20,7 @@ _ROOMS = {
     "AttentionMaps": "interpret",
     "MaskedAutoencoder": "mae",
     "fit": "train",
-    "Callback": "training.callbacks",
+    "Callback": "training.step",
 }
 
 

@@ -1,8 +1,7 @@
 """A whole run: set up, train, finish.
 
-The run folder (runs/<config>, or --out) receives config.yaml, metrics.jsonl, checkpoints/, model.safetensors, config.json,
-attention.png, curves.png, the objective's pictures, summary.json, report.html (all of it on one page) and manifest.json
-(the hashes that `vit verify` compares); run.dynamics_every adds dynamics.jsonl and dynamics.png.
+The run folder (runs/<config>, or --out) receives config.yaml, metrics.jsonl, checkpoints/, snapshots/, model.safetensors,
+config.json and summary.json; run.dynamics_every adds dynamics.jsonl. `vit train` adds the pictures and report.html.
 """
 
 from __future__ import annotations
@@ -21,17 +20,20 @@ from vit.config import Config, ConfigError, flat_settings, spelled
 from vit.data import DataError, Dataset, load_data
 from vit.data.folder import refuse_run_among_images
 from vit.errors import one_line
-from vit.interpret import DynamicsRecorder
-from vit.report.summary import sample_images, summarize
-from vit.runs import CONTENTS, aligned, read_metrics, summary_lines, write_manifest
+from vit.mae import Model
+from vit.runs import aligned, read_metrics, summary_lines
 from vit.settings import TrainCommand, config_of_run, parse_train_command, read_config, refuse_conflicts, to_yaml
-from vit.training.callbacks import Callback, MetricsFile, Progress, Snapshots, Validation
+from vit.training.callbacks import MetricsFile, Progress, Snapshots, Validation
 from vit.training.distributed import Distributed, init_distributed
-from vit.training.initial import follow_checkpoint
+from vit.training.dynamics import DynamicsRecorder
+from vit.training.evaluation import measure
+from vit.training.initial import follow, refuse_unloaded
 from vit.training.loop import train_and_save
 from vit.training.process import StopRequests, keep_freed_memory
-from vit.training.run import Run, find_state, setup
+from vit.training.run import Run, describe_compute, find_state, setup
 from vit.training.run_folder import RunFolder
+from vit.training.step import Callback, restore
+from vit.training.summary import sample_images, summarize
 from vit.training.trackers import TRACKERS
 
 
@@ -42,10 +44,13 @@ def fit(
     test_dataset: Any = None,
     callbacks: Sequence[Callback] = (),
     *,
+    init: Model | None = None,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
 ) -> Run:
-    """Train, evaluate and save a model, as `vit train` does.
+    """Train, evaluate and save a model, as `vit train` does, without its pictures and its report.
+
+    `vit report FOLDER` or `vit.report.page.write_report` make the page, with all pictures on it.
 
     Args:
         config: all settings, or the path or name of a settings file (as in `--config`).
@@ -53,6 +58,8 @@ def fit(
         dataset: map-style training data that replaces `data.source`; see `vit.data.map_style.load_datasets`.
         test_dataset: data to evaluate on; without it, some images of `dataset` are held out.
         callbacks: added to the run's own; the main process calls them.
+        init: the model to begin with, from `vit.load_model`; `model.init` becomes its source, and the architecture is its
+            own unless the settings name another, which is refused.
         settings: by "section.key"; they override those in the file.
         resume: continue the run in `out` from its last saved state; pass the same datasets, if any.
 
@@ -63,28 +70,81 @@ def fit(
         UserError: settings, data or folder cannot be used; the message is one line.
         Stopped: a signal ended the run (a KeyboardInterrupt); its state is saved, and `resume` continues it.
     """
-    return run_command(read_command(config, out, settings or {}, resume), dataset, test_dataset, callbacks)
-
-
-def run_command(
-    command: TrainCommand, dataset: Any = None, test_dataset: Any = None, callbacks: Sequence[Callback] = ()
-) -> Run:
-    """Carry out a parsed command line; see `fit`."""
-    keep_freed_memory()
+    command = read_command(config, out, settings or {}, resume)
+    if init is not None:
+        command = with_init(command, init)
     with RunFolder(command.out) as folder, StopRequests() as stop:
-        with init_distributed(command.config) as dist:
-            # Set up
-            run = set_up(command, folder, dist, stop, dataset, test_dataset, callbacks)
-
-            # Train: a signal ends the run after the step under way, with its state saved
-            stop.hold(True)
-            train_and_save(run, folder.checkpoints, lambda: stop.agree(dist))
-            stop.hold(False)
-
-        # Finish
-        if dist.is_main:
-            finish(run, folder)
+        run = train(command, folder, stop, dataset, test_dataset, callbacks, init)
+        if run.dist.is_main:
+            write_summary(run, folder)
     return run
+
+
+def with_init(command: TrainCommand, init: Model) -> TrainCommand:
+    """Name the source of a loaded model in the settings.
+
+    Raises:
+        ConfigError: they name another checkpoint, or the model was not loaded.
+    """
+    refuse_unloaded(command.config, init)
+    settings = command.config.model
+    source = init.origin.source
+    if settings.init and Path(settings.init) != Path(source):
+        raise ConfigError(f"model.init: {settings.init} is not the loaded model's, {source}; leave one of them out")
+    if settings.init:
+        return command
+    return replace(command, config=replace(command.config, model=replace(settings, init=source)))
+
+
+def train(
+    command: TrainCommand,
+    folder: RunFolder,
+    stop: StopRequests,
+    dataset: Any = None,
+    test_dataset: Any = None,
+    callbacks: Sequence[Callback] = (),
+    init: Model | None = None,
+) -> Run:
+    """Carry out a parsed command line, up to the measurements: the run's `summary`, which is not written yet.
+
+    Args:
+        command: settings and options.
+        folder: the run folder, entered.
+        stop: receives the signals, entered.
+        dataset, test_dataset, callbacks, init: as for `fit`.
+
+    Returns:
+        The trained run. Only the main process saves and measures the model.
+    """
+    keep_freed_memory()
+    with init_distributed(command.config) as dist:
+        # Set up
+        run, called = set_up(command, folder, dist, stop, dataset, test_dataset, callbacks, init)
+
+        # Train: a signal ends the run after the step under way, with its state saved
+        stop.hold(True)
+        train_and_save(run, called, folder.checkpoints, lambda: stop.agree(dist))
+        stop.hold(False)
+
+    # Finish
+    if dist.is_main:
+        run.save_model(folder.path)
+        print("measuring the model ...", flush=True)
+        with dist.others_ended():
+            measured = measure(run)
+        run.summary = summarize(run, read_metrics(folder.metrics), measured)
+        run.objective.eval()
+    return run
+
+
+def write_summary(run: Run, folder: RunFolder) -> None:
+    """Write summary.json, last of all that it sums up: a folder with a summary holds a finished run. Print its figures."""
+    write_json(folder.summary, run.summary)
+    speed = f"{run.step:,} steps in {run.seconds:,.0f} s, {run.summary['images_per_second']:,.0f} images/s"
+    print(f"\n{one_line(run.data.name)}: {speed}")
+    print(f"measured on {len(run.data.test):,} {run.data.tested_on}:")
+    for line in aligned(summary_lines(run.summary)):
+        print(line, flush=True)
 
 
 def read_command(
@@ -121,45 +181,55 @@ def set_up(
     dataset: Any,
     test_dataset: Any,
     callbacks: Sequence[Callback],
-) -> Run:
-    """Set up data, model, folder and callbacks. Only the main process touches the folder."""
+    init: Model | None = None,
+) -> tuple[Run, list[Callback]]:
+    """Set up data, model, folder, and all callbacks of this process. Only the main process touches the folder."""
     # everything that can fail, before the folder is touched
-    config, notes = command.config, list(command.notes)
+    config = command.config
+    notes = list(command.notes)
     if not command.resume:
         if dist.is_main:
             folder.refuse_if_taken()
             if config.data.source == "folder":
                 refuse_run_among_images(folder.path, config.data.root)
-        config, more = follow_checkpoint(config, command.given)
-        notes += more
-    taken = {Validation.name, DynamicsRecorder.name, *TRACKERS}
-    for callback in callbacks:
-        if type(callback).state_dict is not Callback.state_dict and not callback.name:
-            raise ConfigError(f"callbacks: {type(callback).__name__} has a state_dict but no name; give it one")
-        if callback.name in taken:
-            what = f"{type(callback).__name__}'s name, {callback.name!r}, is another's"
-            raise ConfigError(f"callbacks: {what}; give it one of its own")
-        taken |= {callback.name} - {""}
-    trackers = [TRACKERS[name]() for name in dict.fromkeys(config.run.track)] if dist.is_main else []
+        refuse_unloaded(config, init)
+        if init is not None:
+            decoder = None if init.decoder is None else init.decoder.config
+            config, followed = follow(config, command.given, init.encoder.config, decoder)
+            notes += followed
+    refuse_names(callbacks)
+    trackers: list[Callback] = []
+    if dist.is_main:
+        trackers = [TRACKERS[name]() for name in dict.fromkeys(config.run.track)]
+
+    # the data: config.yaml names the images actually used
     with dist.main_process_first():
         data = load_data(config.data, config.model.image_size_2d, dataset, test_dataset)
-    if (first := dist.broadcast_from_main(lambda: data.content_hash)) != data.content_hash:
-        found = f"process {dist.rank} has other images than the first: {data.content_hash}, not {first}"
-        raise DataError(f"{one_line(data.name)}: {found}; give every machine the same")
-    if data.source != config.data.source:  # config.yaml names the images actually used
+    first = dist.broadcast_from_main(lambda: data.content_hash)
+    if first != data.content_hash:
+        other = f"process {dist.rank} has other images than the first: {data.content_hash}, not {first}"
+        raise DataError(f"{one_line(data.name)}: {other}; give every machine the same")
+    if data.source != config.data.source:
         config = replace(config, data=replace(config.data, source=data.source, fallback="stop"))
+
+    # the run, at its first step or where its last state left it
     if command.resume and dist.is_main:
         folder.begin(config_yaml=None)
     state = find_state(folder.checkpoints, config, data, dist) if command.resume else None
     if state is None and command.resume and dist.is_main:
         folder.refuse_if_trained()
-    run = setup(config, data, dist, state)
-    run.notes, run.folder = notes + run.notes, folder
+    run = setup(config, data, dist, state, init)
+    run.notes = notes + run.notes
+    run.folder = folder
     if not dist.is_main:
-        return run
+        return run, []
+
+    # callbacks that continue from the state; one that cannot is refused before the folder is written
+    called: list[Callback] = []
     if config.run.dynamics_every:
-        run.add(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, folder.dynamics))
-    run.add(*trackers, *callbacks)
+        called.append(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, folder.dynamics))
+    called += [*trackers, *callbacks]
+    restore(called, run.callback_states)
 
     # the folder, and the callbacks that write to it
     settings = f"# trained on {one_line(data.description)}\n{to_yaml(config)}"
@@ -170,8 +240,27 @@ def set_up(
     folder.manifest.unlink(missing_ok=True)  # a finished run that resumes has one, but its files change again
     sample_images(data).save(folder.showcase)
     announce(run, folder)
-    run.add(Progress(run), MetricsFile(folder.metrics, run), Validation(stop), Snapshots(folder.snapshots, run))
-    return run
+    validation = Validation(stop)
+    restore([validation], run.callback_states)
+    called += [Progress(run), MetricsFile(folder.metrics, run), validation, Snapshots(folder.snapshots, run)]
+    return run, called
+
+
+def refuse_names(callbacks: Sequence[Callback]) -> None:
+    """Refuse callbacks whose states could not be told apart.
+
+    Raises:
+        ConfigError: a callback with a state has no name, or another's.
+    """
+    taken = {Validation.name, DynamicsRecorder.name, *TRACKERS}
+    for callback in callbacks:
+        kind = type(callback).__name__
+        if type(callback).state_dict is not Callback.state_dict and not callback.name:
+            raise ConfigError(f"callbacks: {kind} has a state_dict but no name; give it one")
+        if callback.name in taken:
+            raise ConfigError(f"callbacks: {kind}'s name, {callback.name!r}, is another's; give it one of its own")
+        if callback.name:
+            taken.add(callback.name)
 
 
 def announce(run: Run, folder: RunFolder) -> None:
@@ -182,36 +271,12 @@ def announce(run: Run, folder: RunFolder) -> None:
     learns = one_line(run.objective.learns(run.config.deciding(), run.config.model.init))
     print(f"data     {one_line(run.data.description)}")
     print(f"model    {parameters / 1e6:.2f}M parameters, {patches}; it learns {learns}")
-    print(f"compute  {run.computed_on}")
+    print(f"compute  {describe_compute(run)}")
     if run.compute.device.type == "cpu":
         print(f"threads  waiting: {openmp.setting()} (set it, or OMP_WAIT_POLICY, before the command)")
     print(f"run      {folder.path}, {run.total_steps:,} steps" + (f", from step {run.step:,}" if run.step else ""))
     for note in [*run.data.notes, *run.notes]:
         print(f"note     {one_line(note)}")
-
-
-def finish(run: Run, folder: RunFolder) -> None:
-    """Write the model, pictures, summary and report, and print a line about each."""
-    from vit.report.page import write_report  # matplotlib, which no step needs
-    from vit.report.pictures import draw_pictures
-
-    run.save_model(folder.path)
-    print("measuring the model ...", flush=True)
-    with run.dist.others_ended():
-        measured = run.objective.measure(run)
-        draw_pictures(run, folder, measured)
-    summary = run.summary = summarize(run, read_metrics(folder.metrics), measured)
-    write_json(folder.summary, summary)  # after everything it sums up: a folder with a summary holds a finished run
-    write_report(folder.path, folder.report)
-    write_manifest(folder)
-
-    speed = f"{run.step:,} steps in {run.seconds:,.0f} s, {summary['images_per_second']:,.0f} images/s"
-    print(f"\n{one_line(run.data.name)}: {speed}")
-    print(f"measured on {len(run.data.test):,} {run.data.tested_on}:")
-    files = (f"  {name:<20} {what}" for name, what in CONTENTS.items() if (folder.path / name).exists())
-    for line in (*aligned(summary_lines(measured)), "", f"In {folder.path}:", *files):
-        print(line, flush=True)
-    run.objective.eval()
 
 
 def warn(data: Dataset) -> None:

@@ -22,6 +22,7 @@ from vit.evaluate.features import encoder_features, pixel_features
 from vit.evaluate.knn import knn_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
 from vit.figures import save_figure
+from vit.training.evaluation import measure
 from vit.training.loop import train_steps
 from vit.training.run import setup
 
@@ -246,7 +247,7 @@ def test_a_run_and_vit_evaluate_measure_alike_at_any_size(size, task, vit, tmp_p
         pass
     save_model(tmp_path / "run", run.result, run.normalize, run.data.train.class_names)
     argv = [tmp_path / "run", "--data", "scenes", "--limit", 40, "--out", tmp_path / "measured", "--overwrite"]
-    results, found = {}, run.objective.measure(run)
+    results, found = {}, measure(run)
     for method in ["head"] if task == "classify" else ["reconstruction", "knn"]:
         assert vit(*argv, "--method", method)[0] == 0
         results |= json.loads((tmp_path / "measured" / "results.json").read_text())

@@ -84,10 +84,10 @@ def test_a_second_signal_while_the_end_is_told_tells_it_no_second_time(monkeypat
         signal.raise_signal(signal.SIGINT)
         told.append(text)
 
-    def stopped(_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise Stopped(signal.SIGINT)
 
-    monkeypatch.setattr("vit.train.run_command", stopped)
+    monkeypatch.setattr("vit.train.train", stopped)
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=tell, flush=lambda: None))
     before = signal.getsignal(signal.SIGINT)
     with StopRequests():

@@ -7,13 +7,14 @@ import torch
 
 from vit.atomic import PARTIAL
 from vit.config import AugmentConfig, Config, DataConfig
-from vit.interpret import AttentionMaps, read_dynamics
+from vit.interpret import AttentionMaps
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
 from vit.studies import StudyConfig
 from vit.studies import experiment as module
 from vit.studies.experiment import ARMS, Arm, Experiment, Trained
 from vit.training import loop
+from vit.training.dynamics import read_dynamics
 from vit.training.loop import train_steps
 from vit.training.run import Run, setup
 

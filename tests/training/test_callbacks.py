@@ -17,8 +17,8 @@ from tqdm import tqdm
 from vit.config import Config, DataConfig, RunConfig, TrainConfig
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Progress, Validation, snapshot_steps
-from vit.training.loop import NonFiniteError, Step
 from vit.training.process import StopRequests
+from vit.training.step import NonFiniteError, Step
 
 
 def line(step: int, loss: float = 0.5) -> dict:
@@ -35,19 +35,15 @@ def done_at(step: int, epoch: float, loss: float = 1.0) -> Step:
 def run_at(step: int, total: int = 12, epochs: int = 4, **settings: object) -> SimpleNamespace:
     """What a callback reads of a run."""
     config = Config(train=TrainConfig(epochs=epochs), data=DataConfig(val_size=1), run=RunConfig(**settings))
-    run = SimpleNamespace(step=step, seconds=0.0, total_steps=total, config=config, callbacks=[])
-    run.log = lambda values: [callback.on_log(values) for callback in run.callbacks]
-    return run
+    return SimpleNamespace(step=step, seconds=0.0, total_steps=total, config=config)
 
 
 def write(path, steps: range, resumed_from: int = 0) -> None:
-    run = run_at(resumed_from)
-    run.callbacks = [MetricsFile(path, run)]
+    file = MetricsFile(path, run_at(resumed_from))
     for step in steps:
-        run.log(line(step, loss=step + resumed_from / 10))
-    for callback in run.callbacks:
-        callback.on_save()
-        callback.close()
+        file.on_log(line(step, loss=step + resumed_from / 10))
+    file.on_save()
+    file.close()
 
 
 def test_lines_come_back_as_soon_as_they_are_written_and_what_is_no_json_leaves_no_part(tmp_path):
@@ -88,10 +84,10 @@ def test_a_measurement_made_again_counts_once_and_other_lines_of_its_step_stay(t
 def test_a_step_that_is_not_finite_is_named_before_its_line_is_written(tmp_path):
     """A CPU checks each step anyway; a GPU only those with a line."""
     run = run_at(0)
-    run.callbacks = [MetricsFile(tmp_path / "metrics.jsonl", run)]
+    file = MetricsFile(tmp_path / "metrics.jsonl", run)
     run.seconds = 1.0
     with pytest.raises(NonFiniteError, match="step 1: the loss is nan"):
-        run.callbacks[0].on_step(run, done_at(1, 0.1, math.nan))
+        file.on_step(run, done_at(1, 0.1, math.nan))
 
 
 def test_line_that_a_kill_cut_short_is_left_out_at_every_place(tmp_path):
@@ -113,11 +109,11 @@ def test_line_that_a_kill_cut_short_is_left_out_at_every_place(tmp_path):
 )
 def test_a_line_comes_every_so_many_steps_and_has_the_speed_since_the_last(tmp_path, every, start, logged):
     run = run_at(start, total=7, log_every=every)
-    run.callbacks = [MetricsFile(tmp_path / "metrics.jsonl", run)]
+    file, lines = MetricsFile(tmp_path / "metrics.jsonl", run), []
     for step in range(start + 1, 8):
         run.step, run.seconds = step, run.seconds + 2
-        run.callbacks[0].on_step(run, done_at(step, step / 3))
-    lines = read_metrics(tmp_path / "metrics.jsonl")
+        values = file.on_step(run, done_at(step, step / 3))
+        lines += [] if values is None else [values]
     assert [one["step"] for one in lines] == logged
     assert {one["images_per_second"] for one in lines} == {4.0}
     assert set(lines[0]) == {"step", "epoch", "loss", "lr", "grad_norm", "images_per_second"}
@@ -140,12 +136,12 @@ def test_snapshots_begin_at_the_start_and_end_at_the_end_and_are_closer_at_first
 
 
 @pytest.mark.parametrize(("every", "steps"), [(2, [6, 12]), (3, [9]), (1, [3, 6, 9, 12]), (0, [])])
-def test_validation_comes_at_the_end_of_every_so_many_epochs(every, steps):
-    run, lines = run_at(0, val_every=every), []
-    run.objective, run.log = SimpleNamespace(validate=lambda run: {"val_loss": 0.5}), lines.append
-    for step in range(1, 13):
-        Validation(StopRequests()).on_step(run, done_at(step, step / 3))
-    assert lines == [{"step": step, "epoch": step / 3, "val_loss": 0.5} for step in steps]
+def test_validation_comes_at_the_end_of_every_so_many_epochs(every, steps, monkeypatch):
+    monkeypatch.setattr("vit.training.callbacks.measure", lambda run, baselines: {"test_loss": 0.5})
+    run = run_at(0, val_every=every)
+    lines = [Validation(StopRequests()).on_step(run, done_at(step, step / 3)) for step in range(1, 13)]
+    expected = [{"step": step, "epoch": step / 3, "val_loss": 0.5} for step in steps]
+    assert [line for line in lines if line is not None] == expected
 
 
 # --- progress: a bar on a terminal, plain lines elsewhere ------------------------------------------------------------

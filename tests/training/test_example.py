@@ -11,6 +11,7 @@ import pytest
 import torch
 from tiny import without_pictures
 
+from vit import cli
 from vit.config import OBJECTIVES, ObjectiveInfo
 from vit.runs import read_metrics, read_run
 from vit.train import fit
@@ -45,7 +46,7 @@ def test_example_trains_stops_and_goes_on_as_if_it_had_never_stopped(tmp_path, m
     config.write_text(SMALL)
 
     whole = tmp_path / "whole"
-    assert fit(config, whole).summary
+    assert cli.main(["train", "--config", str(config), "--out", str(whole)]) == 0
     metrics = read_metrics(whole / "metrics.jsonl")
     assert metrics[-1]["feature_loss"] < metrics[0]["feature_loss"]
     assert metrics[0]["loss"] == pytest.approx(metrics[0]["masked_loss"] + 0.1 * metrics[0]["feature_loss"])

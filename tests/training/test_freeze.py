@@ -11,7 +11,8 @@ from vit.config import ConfigError, DecoderConfig, OptimConfig, ViTConfig
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.masking import make_mask
 from vit.training.freeze import FreezeError, freeze, restore_frozen_rows
-from vit.training.optimizer import make_optimizer, set_learning_rate
+from vit.training.optimizer import make_optimizer
+from vit.training.schedule import set_learning_rate
 
 ENCODER = dict(
     image_size=(8, 8), patch_size=(4, 4), embed_dim=8, depth=2, num_heads=2, pos_embed="learned", registers=1

@@ -16,14 +16,16 @@ from tiny import CLASSES, TINY, dataset, randomize
 from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, load_model, save_model
+from vit.checkpoints.initial import load_initial
 from vit.checkpoints.native import content_hash, write_weights
 from vit.config import Config, ConfigError, DataConfig, ModelConfig, TrainConfig
 from vit.data import DataError, Dataset
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
+from vit.runs import RunError
 from vit.settings import parse_config, settings_parser
-from vit.training.initial import follow_checkpoint, initial_model
+from vit.training.initial import InitialModel, initial_model
 
 THEIRS = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
 
@@ -32,8 +34,19 @@ def config(objective: str = "classify", init: Path | str = "", **model: object) 
     return Config(model=replace(TINY, init=str(init), **model), train=TrainConfig(objective=objective))
 
 
+def initial(settings: Config, data: Dataset | None = None) -> InitialModel:
+    """As `vit train` begins a run all of whose settings are given."""
+    loaded = load_initial(settings, None)[1] if settings.model.init else None
+    return initial_model(settings, data or dataset(), loaded)
+
+
 def begin(settings: Config, data: Dataset | None = None) -> tuple[Model, Normalization]:
-    return initial_model(settings, data or dataset())[:2]
+    return initial(settings, data)[:2]
+
+
+def follow_checkpoint(settings: Config, given: set[str]) -> tuple[Config, list[str]]:
+    config, _, notes = load_initial(settings, given)
+    return config, notes
 
 
 def autoencoder(folder: Path, **settings: object) -> MaskedAutoencoder:
@@ -210,7 +223,6 @@ def test_settings_that_nobody_named_are_the_checkpoints(tmp_path, objective):
     else:
         assert followed.model.decoder_dim is None
     assert follow_checkpoint(followed, {"model.init"}) == (followed, [])
-    assert follow_checkpoint(Config(), set()) == (Config(), [])
 
 
 def test_settings_that_somebody_named_stay_and_are_obeyed_or_refused(tmp_path):
@@ -244,11 +256,24 @@ def test_patches_of_another_size_are_refused_with_a_decoder_and_said_without_one
     assert begin(followed)[0].encoder.patch_embed.grid_size == (8, 8)
 
 
+# --- in Python: the model is handed over ------------------------------------------------------------------------------
+
+
+def test_training_loads_nothing(mae):
+    with pytest.raises(ConfigError, match=r"^model\.init: in Python, [^\n]*fit\(\.\.\., init=load_model\('[^\n]*$"):
+        initial_model(config(init=mae[0]), dataset())
+    with pytest.raises(ConfigError, match=r"^init: this model was not loaded from a checkpoint; [^\n]*load_model$"):
+        initial_model(config(), dataset(), VisionTransformer(TINY.vit_config()))
+    handed = initial_model(config(init=mae[0]), dataset(), load_model(mae[0]))
+    assert same_state(handed.model.state_dict(), mae[1].encoder.state_dict(), but="head.")
+    assert handed.init == initial(config(init=mae[0])).init
+
+
 # --- what is said of it ----------------------------------------------------------------------------------------------
 
 
 def notes(settings: Config, data: Dataset | None = None) -> str:
-    found = initial_model(settings, data or dataset())[2]
+    found = initial(settings, data)[2]
     assert all(note.startswith("model.init: ") for note in found)
     return "; ".join(found)
 
@@ -256,8 +281,8 @@ def notes(settings: Config, data: Dataset | None = None) -> str:
 def test_what_is_new_is_said(mae, tmp_path):
     classifier(tmp_path / "same")
     classifier(tmp_path / "other", ("a", "b", "c"))
-    assert notes(config()) == initial_model(config(), dataset()).init == ""
-    began = initial_model(config(init=mae[0]), dataset())
+    assert notes(config()) == initial(config()).init == ""
+    began = initial(config(init=mae[0]))
     assert began.init == content_hash(load_model(mae[0], part="encoder"))
     for init, head in {mae[0]: "a new", tmp_path / "other": "a new", tmp_path / "same": "its"}.items():
         assert notes(config("classify", init)).endswith(f"with {head} head"), init
@@ -269,14 +294,14 @@ def test_a_run_stands_on_the_seconds_of_those_before_it(tmp_path):
     def seconds(init: Path | str, summary: str | None = None) -> float:
         if summary is not None:
             (tmp_path / "summary.json").write_text(summary)
-        return initial_model(config(init=init), dataset()).init_seconds
+        return initial(config(init=init)).init_seconds
 
     autoencoder(tmp_path)
     assert seconds("") == seconds(tmp_path) == seconds(tmp_path, "{}") == 0
     assert seconds(tmp_path, '{"seconds": 30.5}') == 30.5
     assert seconds(tmp_path, '{"seconds": 30.5, "init_seconds": 12}') == 42.5
     assert seconds(tmp_path / "model.safetensors") == 0  # of no run
-    with pytest.raises(CheckpointError, match=r"^[^\n]*summary\.json is damaged[^\n]*$"):
+    with pytest.raises(RunError, match=r"^[^\n]*summary\.json is damaged[^\n]*$"):
         seconds(tmp_path, "{")
 
 

@@ -16,12 +16,14 @@ from vit.config import ClassifyConfig, Config, ModelConfig, OptimConfig, TrainCo
 from vit.data import Dataset
 from vit.data.augment import Normalization
 from vit.device import Compute
-from vit.interpret import DynamicsRecorder
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
-from vit.training.loop import NonFiniteError, Step, train_steps
-from vit.training.optimizer import learning_rate, make_ema
+from vit.training.dynamics import DynamicsRecorder
+from vit.training.loop import train_steps
+from vit.training.optimizer import make_ema
 from vit.training.run import CPU_TOKENS, Run, setup
+from vit.training.schedule import learning_rate
+from vit.training.step import NonFiniteError, Step
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 CONFIG = changed(RECONSTRUCT, reconstruct={"norm_pix_loss": False})  # two epochs of 8, 8 and 4 images, as in CLASSIFY
@@ -264,8 +266,7 @@ def test_no_step_nor_what_watches_it_reads_from_the_device(name, tmp_path):
     run.compute, run.normalize = Compute(META), Normalization([0.5] * 3, [0.5] * 3)
     run.optimizer = Descent(run.model.parameters())
     run.ema, recorder = make_ema(run.model, 0.9), DynamicsRecorder(run.model, 1, 6, tmp_path / "dynamics.jsonl")
-    run.callbacks.append(recorder)
-    steps = train_steps(run)
+    steps = train_steps(run, [recorder])
     done = [next(steps) for _ in range(2)]  # the sixth and last would be looked at
     assert [step.images for step in done] == [8, 8]
     last = done[-1]  # what the recorder measured is read when it is written

@@ -20,7 +20,8 @@ from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.muon import COEFFICIENTS, Muon, orthogonalize
-from vit.training.optimizer import learning_rate, make_ema, make_optimizer, parameter_groups, set_learning_rate
+from vit.training.optimizer import make_ema, make_optimizer, parameter_groups
+from vit.training.schedule import learning_rate, set_learning_rate
 
 # (total steps, warm-up steps, peak, end): the rate of every step
 SCHEDULES = {

@@ -22,15 +22,16 @@ from vit.checkpoints import load_model, save_model
 from vit.config import Config, ConfigError
 from vit.data import Dataset
 from vit.device import Compute
-from vit.interpret import DynamicsRecorder
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Validation
 from vit.training.distributed import SINGLE, Distributed
-from vit.training.loop import train_and_save, train_steps
-from vit.training.objectives.reconstruct import Reconstruct
+from vit.training.dynamics import DynamicsRecorder
+from vit.training.evaluation import measure
+from vit.training.loop import save, train_and_save, train_steps
 from vit.training.process import Stopped, StopRequests
 from vit.training.run import Run, find_state, setup
 from vit.training.state import StateError, load_state, save_state, saved_states, state_path
+from vit.training.step import restore
 
 IMAGES = 20  # in batches of 8: two whole ones and one of 4
 PER_EPOCH, EPOCHS = 3, 3
@@ -54,9 +55,12 @@ def begin(
     """A run at its first step, or where a state in `states` left it."""
     data = data or dataset(IMAGES)
     state = None if states is None else find_state(states, config, data)
-    run = setup(config, data, state=state)
+    init = load_model(config.model.init) if config.model.init and state is None else None
+    run = setup(config, data, state=state, init=init)
     if config.run.dynamics_every:
-        run.add(DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, dynamics))
+        recorder = DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, dynamics)
+        restore([recorder], run.callback_states)
+        run.callback_states = {recorder.name: recorder.state_dict()}
     return run
 
 
@@ -248,7 +252,7 @@ def test_length_is_not_changed_too_late(before, steps, epochs, message, tmp_path
 
 def test_other_machine_is_said_and_settings_that_came_later_do_not_stop_an_older_run(states):
     state = load_state(state_path(states, 5))
-    del state["config"]["train"]["seed"], state["config"]["augment"]["shuffle"], state["init_seconds"]
+    del state["config"]["train"]["seed"], state["config"]["augment"]["shuffle"]
     for key in ("computed_on", "torch"):
         save_state(states, 5, state | {key: "something else"})
         run = begin(CONFIG, states)
@@ -344,11 +348,11 @@ def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_session
     for hours in (0, 2):  # of another session
         run = begin(config, tmp_path)
         run.seconds += 3600 * hours
-        run.callbacks += [MetricsFile(tmp_path / "metrics.jsonl", run), Validation(StopRequests())]
-        for done in train_steps(run):
+        callbacks = [MetricsFile(tmp_path / "metrics.jsonl", run), Validation(StopRequests())]
+        for done in train_steps(run, callbacks):
             lines.append((done.step, run.seconds))
             if done.step == 5 and not hours:
-                run.save(tmp_path)
+                save(run, callbacks, tmp_path)
                 break
     found = read_metrics(tmp_path / "metrics.jsonl")
     assert [line["step"] for line in found if "loss" in line] == [step for step, _ in lines]
@@ -360,25 +364,26 @@ def test_every_line_of_metrics_has_the_seconds_of_training_before_it_all_session
 @pytest.mark.parametrize("signals", [1, 2])
 def test_measurement_that_a_signal_ends_is_the_first_thing_of_the_next_session(tmp_path, monkeypatch, signals):
     config = changed(CONFIG, data={"val_size": 1}, run={"log_every": 1, "val_every": 1})
-    measure, falls = Reconstruct.validate, [False, True, *[True] * (signals - 1), False, False]
+    falls = [False, True, *[True] * (signals - 1), False, False]
 
-    def validate(objective, run):
+    def interrupted(run, baselines):
         if falls.pop(0):
             signal.raise_signal(signal.SIGTERM)
-        return measure(objective, run)
+        return measure(run, baselines)
 
     def session() -> list[dict]:
         run = begin(config, tmp_path)
         with StopRequests() as stop:
-            run.add(MetricsFile(tmp_path / "metrics.jsonl", run), Validation(stop))
+            callbacks = [MetricsFile(tmp_path / "metrics.jsonl", run), Validation(stop)]
+            restore(callbacks, run.callback_states)
             stop.hold(True)
             with suppress(Stopped):  # at the first step there is nothing to save, and it raises
-                train_and_save(run, tmp_path, lambda: stop.agree(SINGLE))
+                train_and_save(run, callbacks, tmp_path, lambda: stop.agree(SINGLE))
         return [
             {key: line[key] for key in line if "second" not in key} for line in read_metrics(tmp_path / "metrics.jsonl")
         ]
 
-    monkeypatch.setattr(Reconstruct, "validate", validate)
+    monkeypatch.setattr("vit.training.callbacks.measure", interrupted)
     sessions = [session() for _ in range(signals + 1)]
     assert [line["step"] for line in sessions[0]] == [1, 2, 3, 3, 4, 5, 6]
     assert len(sessions[-1]) == STEPS + EPOCHS
@@ -393,6 +398,6 @@ def test_measurement_that_a_signal_ends_is_the_first_thing_of_the_next_session(t
 @pytest.mark.parametrize(("every", "stop_at", "saved"), [(2, 99, [8, 9]), (100, 3, [3])])
 def test_states_are_saved_every_so_many_steps_at_the_end_and_at_a_stop(tmp_path, every, stop_at, saved):
     run = begin(changed(CONFIG, run={"save_every": every}))
-    train_and_save(run, tmp_path, lambda: run.step == stop_at)
+    train_and_save(run, [], tmp_path, lambda: run.step == stop_at)
     assert [load_state(path)["step"] for path in saved_states(tmp_path)] == saved
     assert run.step == saved[-1]

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from vit.config import Config, ConfigError, RunConfig
 from vit.runs import RunFiles
-from vit.training.callbacks import Callback
+from vit.training.step import Callback
 from vit.training.trackers import TRACKERS, MLflow, TensorBoard, WandB
 
 

@@ -1,4 +1,7 @@
-"""`train.py` and `vit train`: the options and the exit code. The run itself is `vit/train.py`."""
+"""`train.py` and `vit train`: the options, the checkpoint to begin with, the pictures, the report and the exit code.
+
+The run itself is `vit/train.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,18 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from vit.cli.startup import announce_torch, start
 from vit.errors import one_line
 from vit.pretrained import located
-from vit.settings import parse_train_command, train_parser
+from vit.runs import CONTENTS, write_manifest
+from vit.settings import TrainCommand, parse_train_command, train_parser
 from vit.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from vit.mae import Model
 
 command_parser = train_parser
 
@@ -30,11 +39,10 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
         located(command.config.model.init)
     announce_torch(f"run      {one_line(str(command.out))}")
 
-    from vit.train import run_command  # imports torch; wrong settings are refused before
-    from vit.training.process import Stopped, ignoring_signals
+    from vit.training.process import Stopped, ignoring_signals  # imports torch; wrong settings are refused before
 
     try:
-        run_command(command)
+        train(command)
     except Stopped as stopped:
         with ignoring_signals():
             begun = RunFolder(command.out).begun
@@ -44,3 +52,41 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
                 print(f"stopped by {stopped}; {ways}", file=sys.stderr)
             return stopped.exit_code
     return 0
+
+
+def train(command: TrainCommand) -> None:
+    """Load what the run begins with, train, and draw the pictures and the page; a signal raises `Stopped`."""
+    from vit import train as training
+    from vit.training.process import StopRequests
+
+    with RunFolder(command.out) as folder, StopRequests() as stop:
+        command, init = load_init(command, folder)
+        run = training.train(command, folder, stop, init=init)
+        if not run.dist.is_main:
+            return
+
+        from vit.report.page import write_report  # matplotlib, which no step needs
+        from vit.report.pictures import draw_pictures
+
+        # the summary comes after the pictures: a folder with a summary holds a finished run
+        with run.dist.others_ended():
+            draw_pictures(run, folder, run.summary)
+        training.write_summary(run, folder)
+        write_report(folder.path, folder.report)
+        write_manifest(folder)
+        print(f"\nIn {folder.path}:")
+        for name, content in CONTENTS.items():
+            if (folder.path / name).exists():
+                print(f"  {name:<20} {content}", flush=True)
+
+
+def load_init(command: TrainCommand, folder: RunFolder) -> tuple[TrainCommand, Model | None]:
+    """Load the checkpoint that the run begins with, if it is still to begin; the settings follow its architecture."""
+    from vit.checkpoints.initial import load_initial
+    from vit.training.state import saved_states
+
+    if not command.config.model.init or (command.resume and saved_states(folder.checkpoints)):
+        return command, None
+    given = None if command.resume else command.given
+    config, init, notes = load_initial(command.config, given)
+    return replace(command, config=config, notes=(*command.notes, *notes)), init

@@ -1,7 +1,6 @@
 """Look inside a model without changing it: what its attention looks at, how far, how evenly, and what depends on it."""
 
 from vit.interpret.capture import AttentionMaps, GridMaps, in_grid_order, to_grid
-from vit.interpret.dynamics import Dynamics, DynamicsError, DynamicsRecorder, read_dynamics
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.interpret.inputs import ModelWithImages, with_data, with_files
 from vit.interpret.layers import AttentionError, attention_layers
@@ -20,9 +19,6 @@ __all__ = [
     "AttentionError",
     "AttentionMaps",
     "AttentionStatistics",
-    "Dynamics",
-    "DynamicsError",
-    "DynamicsRecorder",
     "Geometry",
     "GridMaps",
     "ModelWithImages",
@@ -37,7 +33,6 @@ __all__ = [
     "head_ablation",
     "head_panels",
     "in_grid_order",
-    "read_dynamics",
     "reconstruction_relevance",
     "relevance",
     "rollout_panels",

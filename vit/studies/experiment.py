@@ -29,7 +29,6 @@ from vit.device import Compute, choose_compute
 from vit.evaluate import Options, evaluate
 from vit.evaluate.probe import L2_GRID
 from vit.evaluate.reconstruction import fixed_mask, score_reconstruction
-from vit.interpret import DynamicsRecorder
 from vit.mae import MaskedAutoencoder, Model
 from vit.masking import Mask
 from vit.patches import patchify
@@ -37,11 +36,13 @@ from vit.runs import read_mapping
 from vit.studies import StudyConfig
 from vit.studies.results import Seeds, StudyError, seeds
 from vit.training.callbacks import Progress
+from vit.training.dynamics import DynamicsRecorder
 from vit.training.freeze import freeze
 from vit.training.initial import initial_model
 from vit.training.loop import train_and_save
 from vit.training.run import find_state, setup
 from vit.training.run_folder import RunFolder
+from vit.training.step import Callback, restore
 
 # --- arms: models that differ in one thing each, from the same seeds, on the same data, with the same budget ----------------
 
@@ -349,12 +350,15 @@ def _train(config: Config, data: Dataset, folder: Path, start: Callable[[MaskedA
 
     # The run, begun or continued
     state = find_state(run_folder.checkpoints, config, data)
-    run = setup(config, data, state=state)
-    if every := config.run.dynamics_every:
-        run.add(DynamicsRecorder(run.model, every, run.total_steps, run_folder.dynamics))
+    loaded = None if start is None or state is not None else load_model(initial)
+    run = setup(config, data, state=state, init=loaded)
+    callbacks: list[Callback] = [Progress(run)]
+    every = config.run.dynamics_every
+    if every:
+        callbacks.append(DynamicsRecorder(run.model, every, run.total_steps, run_folder.dynamics))
+    restore(callbacks, run.callback_states)
     if run.step == 0 and start is None:
         run.save_model(initial)
-    run.add(Progress(run))
-    train_and_save(run, run_folder.checkpoints)
+    train_and_save(run, callbacks, run_folder.checkpoints)
     run.save_model(folder)
     write_json(folder / "learned.json", {"seconds": run.seconds, "steps": run.step})

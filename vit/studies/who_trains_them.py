@@ -25,11 +25,11 @@ from torch import Tensor
 from vit.encoder import eval_mode
 from vit.figures.measures import Panel, arms_figure
 from vit.figures.style import Figure
-from vit.interpret.dynamics import Matrix, matrices_of
 from vit.mae import MaskedAutoencoder
 from vit.masking import Mask
 from vit.studies.experiment import USUAL, Experiment, Trained
 from vit.studies.results import Results, Table, seeds
+from vit.training.dynamics import Matrix, matrices_of
 
 FROZEN = ("W_E frozen", "W_Q frozen", "W_K frozen", "W_V frozen", "W_O frozen", "MLP frozen")
 MOMENTS = ("at the start", "at the end")

@@ -1,4 +1,4 @@
-"""What happens between the steps of a run: objects that the main process calls after each."""
+"""What a run does between its steps: objects that the main process calls after each."""
 
 from __future__ import annotations
 
@@ -7,59 +7,22 @@ import math
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import torch
 
 from vit.atomic import write_text
 from vit.progress import SECONDS_BETWEEN_LINES, progress_bar
 from vit.runs import read_metrics
-from vit.training.loop import Step
+from vit.training.evaluation import measure
 from vit.training.process import Stopped, StopRequests
-
-if TYPE_CHECKING:
-    from vit.training.run import Run
+from vit.training.run import Run
+from vit.training.step import Callback, Step
 
 SECONDS_BETWEEN_LOSSES = 0.5
-
-
-class Callback:
-    """The base class, also for `vit.fit(callbacks=...)`; every method does nothing.
-
-    Only saving and closing should wait for the device, as reading a step's loss does.
-
-    Attributes:
-        name: key of its state within the run's state, its own among the callbacks; "" if it has none.
-    """
-
-    name = ""
-
-    def on_start(self, run: Run) -> None:
-        """Called before a process's first step, with `run` at the step where it begins or resumes."""
-
-    def on_gradient(self, step: int) -> None:
-        """Called when the gradient of step `step` (from 1) is complete, but neither clipped nor used yet."""
-
-    def on_step(self, run: Run, done: Step) -> None:
-        """Called after a step."""
-
-    def on_log(self, values: dict[str, Any]) -> None:
-        """Called with each line of metrics, which includes "step"."""
-
-    def on_save(self) -> None:
-        """Called before a state is saved: flush to disk whatever belongs to it."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what another process needs to continue: tensors on the CPU and plain values."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Continue from what `state_dict` returned; None where the run began without this callback."""
-
-    def close(self) -> None:
-        """Called at the end, even if the run fails."""
 
 
 class MetricsFile(Callback):
@@ -77,13 +40,15 @@ class MetricsFile(Callback):
         self._file = path.open("a", encoding="utf-8")
         self._images, self._since = 0, run.seconds
 
-    def on_step(self, run: Run, done: Step) -> None:
+    def on_step(self, run: Run, done: Step) -> dict[str, Any] | None:
         self._images += done.images
         every = run.config.run.steps_between_lines(run.total_steps)
-        if done.step % every == 0 or done.step in (1, run.total_steps):
-            done.check()
-            run.log({**done.metrics, "images_per_second": self._images / (run.seconds - self._since)})
-            self._images, self._since = 0, run.seconds
+        if done.step % every != 0 and done.step not in (1, run.total_steps):
+            return None
+        done.check()
+        speed = self._images / (run.seconds - self._since)
+        self._images, self._since = 0, run.seconds
+        return {**done.metrics, "images_per_second": speed}
 
     def on_log(self, values: dict[str, Any]) -> None:
         self._file.write(json.dumps(values, allow_nan=False) + "\n")
@@ -111,28 +76,41 @@ class Validation(Callback):
         self._stop = stop
         self._missing: dict[str, Any] = {}  # step and epoch of a measurement that was ended
 
-    def on_start(self, run: Run) -> None:
-        if self._missing:
-            self._measure(run)
+    def on_start(self, run: Run) -> dict[str, Any] | None:
+        return self._measure(run) if self._missing else None
 
-    def on_step(self, run: Run, done: Step) -> None:
+    def on_step(self, run: Run, done: Step) -> dict[str, Any] | None:
         between = run.config.run.val_every * run.total_steps // run.config.train.epochs  # steps
-        if between and done.step % between == 0:
-            self._missing = {"step": done.step, "epoch": done.epoch}
-            with suppress(Stopped):  # the loop asks for the signal too, saves this step and ends
-                self._measure(run)
+        if not between or done.step % between != 0:
+            return None
+        self._missing = {"step": done.step, "epoch": done.epoch}
+        with suppress(Stopped):  # the loop asks for the signal too, saves this step and ends
+            return self._measure(run)
+        return None
 
-    def _measure(self, run: Run) -> None:
+    def _measure(self, run: Run) -> dict[str, Any]:
         with self._stop.raising():
-            measured = run.objective.validate(run)
-        run.log({**self._missing, **measured})
+            measured = measure(run, baselines=False)
+        line = self._missing
         self._missing = {}
+        return {**line, **validation_metrics(measured)}
 
     def state_dict(self) -> dict[str, Any]:
         return self._missing
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         self._missing = state or {}
+
+
+def validation_metrics(measured: Mapping[str, Any]) -> dict[str, float]:
+    """Return what `vit.training.evaluation.measure` has measured under the names of metrics.jsonl."""
+    neighbours = measured.get("neighbours") or {}
+    values = {
+        "val_loss": measured.get("test_loss"),
+        "val_accuracy": measured.get("test_accuracy"),
+        "val_knn_accuracy": neighbours.get("encoder_accuracy"),
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class Snapshots(Callback):

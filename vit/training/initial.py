@@ -1,22 +1,26 @@
-"""The model that a run begins with: new, or from a checkpoint."""
+"""The model that a run begins with: new, or with the weights of a loaded one."""
 
 from __future__ import annotations
 
 import shlex
-import warnings
 from collections.abc import Collection
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from vit.checkpoints import CheckpointError, load_model
-from vit.checkpoints.loading import find, read_network
 from vit.checkpoints.native import content_hash
-from vit.config import OBJECTIVES, PRESETS, Config, ConfigError, ModelConfig, ViTConfig, spelled
+from vit.config import (
+    OBJECTIVES,
+    PRESETS,
+    Config,
+    ConfigError,
+    DecoderConfig,
+    ModelConfig,
+    ViTConfig,
+    spelled,
+)
 from vit.data import Dataset
 from vit.data.augment import Normalization
-from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.runs import RunFiles, read_mapping
 from vit.training.objectives import objective_class
@@ -45,34 +49,54 @@ class InitialModel(NamedTuple):
     init_seconds: float = 0.0
 
 
-def initial_model(config: Config, data: Dataset) -> InitialModel:
+def refuse_unloaded(config: Config, loaded: Model | None) -> None:
+    """Refuse a `model.init` whose model nobody has loaded: training loads nothing.
+
+    Raises:
+        ConfigError: the model is missing, or it was not loaded from a checkpoint.
+    """
+    if config.model.init and loaded is None:
+        load = f"fit(..., init=load_model({config.model.init!r}))"
+        raise ConfigError(f"model.init: in Python, hand the loaded model over: {load}")
+    if loaded is not None and getattr(loaded, "origin", None) is None:
+        raise ConfigError("init: this model was not loaded from a checkpoint; pass one of vit.load_model")
+
+
+def initial_model(config: Config, data: Dataset, loaded: Model | None = None) -> InitialModel:
     """Return the model of a run at its first step.
 
     Args:
-        config: all settings. With `model.init`, they must agree with the checkpoint's, except for drop path and pooling.
+        config: all settings. With `loaded`, they must agree with its architecture, except for drop path and pooling.
         data: the training data.
+        loaded: what `model.init` names, from `vit.load_model`; it stays as it is.
 
     Raises:
-        CheckpointError: `model.init` cannot be loaded.
-        ConfigError: its architecture differs from the settings.
+        ConfigError: `model.init` is not loaded, or the loaded architecture differs from the settings.
         DataError: the data lacks what the objective needs.
+        RunError: the summary of the run that left the loaded model is damaged.
     """
     objective = objective_class(config.train.objective)
     derived = objective.encoder_settings(config, data)
-    if not config.model.init:
+    refuse_unloaded(config, loaded)
+    if loaded is None:
         model = objective.build_model(config, config.model.vit_config(**derived))
         return InitialModel(model, Normalization.of(data.train.images), [])
 
-    # load, and compare with the settings
-    loaded = _load(config.model, part="encoder" if derived else None)
-    source, origin = loaded.encoder, loaded.origin
-    missing = [name for name in origin.report.missing if not name.startswith("head.")]
-    if missing:
-        raise CheckpointError(f"model.init: {config.model.init} lacks {missing[0]} ({len(missing)} tensors in all)")
+    # compare it with the settings
+    source = loaded.encoder
+    origin = loaded.origin
+    untrained = [name for name in origin.report.missing if not name.startswith("head.")]
+    if untrained:
+        count = f"{len(untrained)} tensors in all"
+        raise ConfigError(f"model.init: {config.model.init} lacks {untrained[0]} ({count}); use another checkpoint")
     _agree(config.model, source.config)
-    chosen = {"drop_path": config.model.drop_path, "global_pool": config.model.global_pool, "num_classes": 0}
 
     # a new model, with whatever fits from the loaded one
+    chosen = {
+        "drop_path": config.model.drop_path,
+        "global_pool": config.model.global_pool,
+        "num_classes": 0,
+    }
     model = objective.build_model(config, replace(source.config, **(chosen | derived)))
     state = {key: value for key, value in source.state_dict().items() if not key.startswith("head.")}
     model.encoder.load_state_dict(state, strict=False)
@@ -80,76 +104,97 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
     notes.append(f"model.init: {objective.take_over(model, loaded, data)}")
 
     # warn if the checkpoint has seen labels that this run holds back
-    knows = "model.init: it has been taught classes, perhaps"
-    taught = source.config.num_classes == len(data.train.class_names) > 0  # another number means other images
+    classes = source.config.num_classes
+    taught = classes == len(data.train.class_names) > 0  # another number means other images
     if taught and data.held_out and not origin.was_tested_on(data.test.content_hash):
-        notes.append(f"{knows} of the held-out images: figures on them may be optimistic")
+        notes.append(
+            "model.init: it has been taught classes, perhaps of the held-out images: figures on them may be optimistic"
+        )
     if taught and config.data.labels < 1 and origin.data_content_hash != data.content_hash:
-        notes.append(f"{knows} with more labels than data.labels allows: it does not show what these few give")
-    before = read_mapping(RunFiles(Path(config.model.init)).summary, CheckpointError)
-    seconds = sum(float(before.get(key, 0)) for key in ("seconds", "init_seconds"))
+        notes.append(
+            "model.init: it has been taught classes, perhaps with more labels than data.labels allows: "
+            "it does not show what these few give"
+        )
+
+    # the time behind it, if it is a run's
+    summary = read_mapping(RunFiles(Path(config.model.init)).summary)
+    seconds = sum(float(summary.get(key, 0)) for key in ("seconds", "init_seconds"))
     return InitialModel(model, origin.normalize, notes, content_hash(loaded), seconds)
 
 
-def follow_checkpoint(config: Config, given: Collection[str]) -> tuple[Config, list[str]]:
+def follow(
+    config: Config, given: Collection[str], encoder: ViTConfig, decoder: DecoderConfig | None
+) -> tuple[Config, list[str]]:
     """Take the architecture from the checkpoint `model.init`, except for settings given explicitly.
 
     Args:
         config: all settings.
         given: keys of the settings given explicitly; the others have their defaults.
+        encoder: of the checkpoint.
+        decoder: of the checkpoint; None if it has none.
 
     Returns:
         The settings that describe the model, and notes on what was taken over and what is resized.
 
     Raises:
-        CheckpointError: `model.init` cannot be read.
-        ConfigError: the checkpoint's part and the settings' part make no model, or its decoder predicts other patches.
+        ConfigError: the checkpoint's decoder predicts other patches than the settings say.
     """
-    if not config.model.init:
-        return config, []
-    network = read_network(find(config.model.init), LoadOptions(channels=3))
-    found: dict[str, Any] = {k: v for k, v in asdict(network.encoder).items() if k not in CHOSEN | FOREIGN}
-    if network.decoder is not None and not OBJECTIVES[config.train.objective].labels:
-        own = network.decoder
-        found |= {"decoder_dim": own.dim, "decoder_depth": own.depth, "decoder_heads": own.num_heads}
-    sized = PRESETS[config.model.preset] if "model.preset" in given else {}
-    said = {key for key in found if f"model.{key}" in given or key in sized}
-    settings = asdict(config.model.vit_config()) | config.model.dimensions
-    differ = {key: value for key, value in found.items() if value != settings[key]}
-    for key in SIZES & {*differ}:
+    # the checkpoint's architecture, under the names of the settings
+    theirs: dict[str, Any] = {}
+    for key, value in asdict(encoder).items():
+        if key not in CHOSEN | FOREIGN:
+            theirs[key] = value
+    if decoder is not None and not OBJECTIVES[config.train.objective].labels:
+        theirs["decoder_dim"] = decoder.dim
+        theirs["decoder_depth"] = decoder.depth
+        theirs["decoder_heads"] = decoder.num_heads
+
+    # where it differs from the settings
+    ours = asdict(config.model.vit_config()) | config.model.dimensions
+    differ = {key: value for key, value in theirs.items() if value != ours[key]}
+    for key in SIZES & differ.keys():
         height, width = differ[key]
         differ[key] = height if height == width else (height, width)
-    taken = {key: value for key, value in differ.items() if key not in said}
-    resized = {key: value for key, value in differ.items() if key in SIZES & said}
-    what = ", ".join(f"{key} {spelled(value)}" for key, value in taken.items())
-    notes = [f"model.init: the architecture is the checkpoint's: {what}"] if what else []
+
+    # settings that nobody gave follow it; given sizes resize it
+    sized = PRESETS[config.model.preset] if "model.preset" in given else {}
+    fixed = {key for key in differ if f"model.{key}" in given or key in sized}
+    followed = {key: value for key, value in differ.items() if key not in fixed}
+    resized = {key: value for key, value in differ.items() if key in SIZES & fixed}
+    notes = []
+    if followed:
+        architecture = ", ".join(f"{key} {spelled(value)}" for key, value in followed.items())
+        notes.append(f"model.init: the architecture is the checkpoint's: {architecture}")
     if resized:
-        keep = " ".join(f"--model.{key} {shlex.quote(spelled(value))}" for key, value in resized.items())
-        if "patch_size" in resized and "decoder_dim" in found:
-            init = shlex.quote(config.model.init)
-            convert = f"vit checkpoint convert {init} --part encoder --to safetensors --out FOLDER"
-            predicts = f"the decoder of {config.model.init} predicts patches of {spelled(resized['patch_size'])} pixels"
-            raise ConfigError(f"model.patch_size: {predicts}; add {keep}, or leave it out: {convert}")
+        keep = _options(resized)
+        if "patch_size" in resized and "decoder_dim" in theirs:
+            _refuse_other_patches(config.model.init, resized["patch_size"], keep)
         notes.append(f"model.init: resized as the settings say; {keep} would keep its own size")
-    return replace(config, model=replace(config.model, **taken)), notes
+    return replace(config, model=replace(config.model, **followed)), notes
 
 
-def _load(settings: ModelConfig, part: Literal["encoder"] | None) -> Model:
-    size, patch = settings.image_size_2d, settings.patch_size_2d
-    load = partial(load_model, settings.init, part=part, channels=3, image_size=size, patch_size=patch)
-    with warnings.catch_warnings(action="ignore"):  # about a decoder or head with new weights
-        try:
-            return load(num_heads=settings.dimensions["num_heads"])  # a bare file of weights does not state it
-        except CheckpointError:
-            return load()  # it has another number: `_agree` lists all differences at once
+def _refuse_other_patches(init: str, patch_size: object, keep: str) -> None:
+    convert = f"vit checkpoint convert {shlex.quote(init)} --part encoder --to safetensors --out FOLDER"
+    raise ConfigError(
+        f"model.patch_size: the decoder of {init} predicts patches of {spelled(patch_size)} pixels; "
+        f"add {keep}, or leave it out: {convert}"
+    )
 
 
-def _agree(settings: ModelConfig, found: ViTConfig) -> None:
+def _agree(settings: ModelConfig, encoder: ViTConfig) -> None:
     """Refuse settings whose architecture differs from the checkpoint's, because config.yaml must describe the model."""
-    expected, loaded = asdict(settings.vit_config()), asdict(found)
-    if None not in (expected["layer_scale"], loaded["layer_scale"]):  # its initial value does not matter
-        del loaded["layer_scale"]
-    differ = {key: value for key, value in loaded.items() if value != expected[key] and key not in CHOSEN | FOREIGN}
+    expected = asdict(settings.vit_config())
+    differ = {}
+    for key, value in asdict(encoder).items():
+        if key in CHOSEN | FOREIGN or value == expected[key]:
+            continue
+        if key == "layer_scale" and None not in (value, expected[key]):
+            continue  # its initial value does not matter
+        differ[key] = value
     if differ:
-        ways = " ".join(f"--model.{key} {shlex.quote(spelled(value))}" for key, value in differ.items())
-        raise ConfigError(f"model.init: {settings.init} differs from the settings; add {ways}")
+        raise ConfigError(f"model.init: {settings.init} differs from the settings; add {_options(differ)}")
+
+
+def _options(settings: dict[str, Any]) -> str:
+    """Return fields of the model's section as options of a command line."""
+    return " ".join(f"--model.{key} {shlex.quote(spelled(value))}" for key, value in settings.items())

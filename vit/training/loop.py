@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,104 +17,61 @@ from torch.nn.parallel import DistributedDataParallel
 from vit.data.augment import augment
 from vit.data.draws import Draws, draw_step, shard, steps_per_epoch
 from vit.device import Compute, cache_on_device, to_device
-from vit.errors import UserError
-from vit.training.optimizer import learning_rate, set_learning_rate
+from vit.training.schedule import learning_rate, set_learning_rate
+from vit.training.step import Callback, Step, log, states_of
 
 if TYPE_CHECKING:
     from vit.training.run import Run
 
 
-class NonFiniteError(UserError, ArithmeticError):
-    """The loss or gradient of a step is nan or infinite; the weights are still those before it."""
-
-    exit_code = 1
-
-
-@dataclass(frozen=True)
-class Step:
-    """The result of one step. Reading `loss`, `grad_norm` or `metrics` waits for the device, as does `check`.
-
-    Attributes:
-        step: steps done so far, this one included.
-        epoch: epochs done so far, with fractions.
-        lr: learning rate.
-        images: images in the batch, over all processes; each view counts.
-        values: float32 scalars on the device, by name: "first_bad", the first step of this session that was not finite (0:
-            none); "loss" and the objective's metrics, means over the batch before the update; "grad_norm" before clipping.
-    """
-
-    step: int
-    epoch: float
-    lr: float
-    images: int
-    values: dict[str, Tensor]
-
-    @cached_property
-    def _read(self) -> dict[str, float]:
-        numbers = torch.stack(list(self.values.values())).tolist()  # one transfer for all
-        return dict(zip(self.values, numbers, strict=True))
-
-    @property
-    def loss(self) -> float:
-        return self._read["loss"]
-
-    @property
-    def grad_norm(self) -> float:
-        return self._read["grad_norm"]
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The step's values for a line of metrics.jsonl."""
-        found = {key: value for key, value in self._read.items() if key not in ("first_bad", "grad_norm")}
-        return {"step": self.step, "epoch": self.epoch, **found, "lr": self.lr, "grad_norm": self.grad_norm}
-
-    def check(self) -> None:
-        """Wait for the step, and check that everything so far was finite.
-
-        Raises:
-            NonFiniteError: it names the first step that was not; the weights are those before that step.
-        """
-        if first := self._read["first_bad"]:
-            found = f"step {first:.0f}: the loss or the gradient is not finite"
-            if first == self.step:
-                found = f"step {first:.0f}: the loss is {self.loss} and the gradient's norm {self.grad_norm}"
-            ways = "a new run (--out) with a lower optim.blr or train.precision fp32 may help"
-            raise NonFiniteError(f"{found}; the weights were not updated and the states saved before are kept; {ways}")
-
-
-def train_and_save(run: Run, checkpoints: Path, stopping: Callable[[], object] = lambda: False) -> None:
+def train_and_save(
+    run: Run,
+    callbacks: Sequence[Callback],
+    checkpoints: Path,
+    stopping: Callable[[], object] = lambda: False,
+) -> None:
     """Make all remaining steps; the main process saves the run's state every `run.save_every` steps and at the end.
 
     Args:
         run: from `vit.training.run.setup`.
+        callbacks: of this process; they are closed at the end.
         checkpoints: folder for the states.
         stopping: called after each step, in every process; if true, the run ends there with its state saved.
 
     Raises:
         NonFiniteError: a step was not finite; the states saved before are kept.
-        ConfigError: as in `Run.states_of_callbacks`.
+        ConfigError: as in `vit.training.step.states_of`.
     """
-    began, seconds, every = run.step, run.seconds, run.config.run.save_every
+    first = run.step + 1
+    seconds = run.seconds
+    every = run.config.run.save_every
     try:
-        for callback in run.callbacks:
-            callback.on_start(run)
-        for done in train_steps(run):
-            if run.compute.compile and done.step == began + 1 and run.dist.is_main:
-                print(f"compiled and ran the first step in {run.seconds - seconds:.0f} s", flush=True)
-            if done.step == began + 1:
-                run.states_of_callbacks()  # refuses a wrong one before more steps are lost with it
+        for callback in callbacks:
+            log(run, callbacks, callback.on_start(run))
+        for done in train_steps(run, callbacks):
+            if done.step == first:
+                if run.compute.compile and run.dist.is_main:
+                    print(f"compiled and ran the first step in {run.seconds - seconds:.0f} s", flush=True)
+                states_of(callbacks, None)  # refuses a wrong one before more steps are lost with it
             stop = stopping()
             if run.dist.is_main and (done.step % every == 0 or done.step == run.total_steps or stop):
                 done.check()
-                run.save(checkpoints)
+                save(run, callbacks, checkpoints)
             if stop:
                 break
     finally:
-        for callback in run.callbacks:
+        for callback in callbacks:
             callback.close()
 
 
-def train_steps(run: Run) -> Iterator[Step]:
+def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
+    """Save the state of this step, that of the callbacks included; the last two are kept."""
+    for callback in callbacks:
+        callback.on_save()
+    run.save(checkpoints, states_of(callbacks, run.callback_states))
+
+
+def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     """Train from where `run` is to its end, yielding after every step; `run.step` and `run.seconds` keep up.
 
     Every batch, its augmentation and its masks depend only on (seed, step): see `vit.data.draws`. Every process draws the
@@ -160,7 +115,7 @@ def train_steps(run: Run) -> Iterator[Step]:
                 run.grad_accum_steps, compute, share * dist.world_size,
             )  # fmt: skip
         values = dist.all_reduce_sum(torch.stack(list(metrics.values()))) / dist.world_size
-        for callback in run.callbacks:
+        for callback in callbacks:
             callback.on_gradient(step + 1)
         grad_norm = nn.utils.clip_grad_norm_(learning, config.optim.clip_grad or math.inf)
         finite = values[0].isfinite() & grad_norm.isfinite()
@@ -184,8 +139,8 @@ def train_steps(run: Run) -> Iterator[Step]:
 
         # 5. callbacks and caller, whose time does not count
         run.step, run.seconds = step + 1, run.seconds + time.perf_counter() - since
-        for callback in run.callbacks:
-            callback.on_step(run, done)
+        for callback in callbacks:
+            log(run, callbacks, callback.on_step(run, done))
         yield done
         since = time.perf_counter()
 

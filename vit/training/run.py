@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from vit.attention import choose_kernel, set_kernel
@@ -17,19 +15,17 @@ from vit.checkpoints import save_model
 from vit.checkpoints.native import architecture
 from vit.config import Config, ConfigError, ViTConfig
 from vit.data import Dataset
-from vit.data.augment import Normalization, to_float
+from vit.data.augment import Normalization
 from vit.data.draws import derive_seed, steps_per_epoch
 from vit.device import Compute, choose_compute
-from vit.evaluate import Options, as_summary, evaluate
 from vit.mae import Model
 from vit.runs import RunFiles
-from vit.training.callbacks import Callback
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.freeze import freeze, restore_frozen_rows
-from vit.training.initial import initial_model
+from vit.training.initial import InitialModel, initial_model
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import make_ema, make_optimizer
-from vit.training.state import StateError, is_readable, load_latest_state, save_state, saved_states
+from vit.training.state import StateError, load_latest_state, save_state, saved_states
 
 # Most tokens of a micro-batch on a CPU, in the part of the model with the most. Larger ones are no faster there, and their
 # activations, some 0.2 MB per token of ViT-Tiny, are what fills the memory.
@@ -52,8 +48,7 @@ class Run:
         init: `vit.checkpoints.native.content_hash` of the initial checkpoint; "" for random weights.
         init_seconds: seconds of training behind that checkpoint; see `vit.training.initial.InitialModel`.
         notes: lines that the user should see, e.g. what was damaged, or differs from the session before.
-        callbacks: called at every step of this process; `add` adds more.
-        callback_states: of a resumed run, by name; those without a callback in this session wait for the next.
+        callback_states: of a resumed run's callbacks, by name; None for a run that begins.
         folder: the run folder; None for a run in memory only.
         summary: the content of summary.json; empty until the run is finished.
         step: steps done.
@@ -71,7 +66,6 @@ class Run:
     init: str = ""
     init_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
-    callbacks: list[Callback] = field(default_factory=list)
     callback_states: dict[str, Any] | None = None
     folder: RunFiles | None = None
     summary: dict[str, Any] = field(default_factory=dict)
@@ -108,42 +102,10 @@ class Run:
         return min(max(math.ceil(tokens / CPU_TOKENS), 1), images)
 
     @property
-    def computed_on(self) -> str:
-        """The device, and what was chosen for it; another device or choice changes only the last bits of the result."""
-        images, parts = self.dist.largest_shard(self.config.images_per_step), self.grad_accum_steps
-        shares = f"{parts} x {math.ceil(images / parts)} images" if parts > 1 else f"{images} images at once"
-        dtype = torch.bfloat16 if self.compute.precision == "bf16" else torch.float32
-        asked, kernels = self.config.run.attention, []
-        for part, length in self.objective.lengths.items():
-            kernel = choose_kernel(self.compute.device, dtype, length) if asked == "auto" else asked
-            kernels.append(f"{kernel} in the {part} ({length} tokens)")
-        return f"{self.compute}, {self.dist}, {shares}; attention: {', '.join(kernels)}"
-
-    @property
     def caption(self) -> str:
         """The line below the title of every picture: data, images, epochs."""
         data = self.data
         return f"{data.name}, {data.tested_on} · {self.config.train.epochs} epochs on {len(data.train):,} images"
-
-    def prepare(self, images: Tensor) -> Tensor:
-        """Turn uint8 images (B, C, h, w) into the model's input (B, C, H, W) for evaluation, with nothing random."""
-        return self.normalize(to_float(images, self.config.model.image_size_2d))
-
-    def evaluate(self, methods: Sequence[str], data: Dataset, options: Options) -> dict[str, Any]:
-        """Measure `result` on `data` by some methods of `vit.evaluate`; return plain values for summary.json."""
-        return as_summary(evaluate(self.result, data, methods, self.prepare, self.compute, options).figures)
-
-    def add(self, *callbacks: Callback) -> None:
-        """Add callbacks; in a resumed run, each continues from its own state."""
-        for callback in callbacks:
-            if self.callback_states is not None:
-                callback.load_state_dict(self.callback_states.get(callback.name))
-            self.callbacks.append(callback)
-
-    def log(self, values: dict[str, Any]) -> None:
-        """Pass a line of metrics, which has its "step", to the callbacks, adding the "seconds" of training so far."""
-        for callback in self.callbacks:
-            callback.on_log({**values, "seconds": round(self.seconds, 1)})
 
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Save `result`, and what `vit.checkpoints.load_model` should know about it."""
@@ -152,39 +114,26 @@ class Run:
             folder, self.result, self.normalize, names, data.name, data_content_hash=data.content_hash, dtype=dtype
         )
 
-    def states_of_callbacks(self) -> dict[str, Any]:
-        """Return the callbacks' states by name, and those of callbacks that this session has not.
+    def save(self, folder: Path, callback_states: dict[str, Any] | None = None) -> None:
+        """Save the state of this step; the last two are kept (see `vit.training.state`).
 
-        Raises:
-            ConfigError: a state holds what could not be read again.
+        Args:
+            folder: of the states.
+            callback_states: of the callbacks, by name; by default those that the run resumed with.
         """
-        states = dict(self.callback_states or {})
-        for callback in [one for one in self.callbacks if one.name]:
-            states[callback.name] = callback.state_dict()
-            if not is_readable(states[callback.name]):
-                what = f"{type(callback).__name__}.state_dict returns more than tensors and plain values"
-                raise ConfigError(
-                    f"callbacks: {what}, which could not be read again; use e.g. float() of NumPy's numbers"
-                )
-        return states
-
-    def save(self, folder: Path) -> None:
-        """Save the state of this step; the last two are kept (see `vit.training.state`)."""
-        for callback in self.callbacks:
-            callback.on_save()
         more = {key: value for key, value in self.objective.state_dict().items() if not key.startswith("model.")}
         state = {
             "step": self.step,
             "model": dict(self.model.state_dict()),
             "objective": more,
             **({} if self.ema is None else {"model_ema": dict(self.ema.module.state_dict())}),
-            "callbacks": self.states_of_callbacks(),
+            "callbacks": callback_states if callback_states is not None else self.callback_states or {},
             **architecture(self.model),
             "optimizer": self.optimizer.state_dict(),
             "seconds": self.seconds,
             "init_seconds": self.init_seconds,
             "precision": self.compute.precision,
-            "computed_on": self.computed_on,
+            "computed_on": describe_compute(self),
             "torch": str(torch.__version__),  # its own class is not a plain value
             "init": self.init,
             "data_stamp": self.data.content_hash,
@@ -197,7 +146,33 @@ class Run:
         save_state(folder, self.step, state)
 
 
-def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict[str, Any] | None = None) -> Run:
+def describe_compute(run: Run) -> str:
+    """Return the device, and what was chosen for it; another device or choice changes only the last bits of the result."""
+    # this process's part of a batch
+    images = run.dist.largest_shard(run.config.images_per_step)
+    parts = run.grad_accum_steps
+    shares = f"{images} images at once"
+    if parts > 1:
+        shares = f"{parts} x {math.ceil(images / parts)} images"
+
+    # the attention kernel of each part of the model
+    dtype = torch.bfloat16 if run.compute.precision == "bf16" else torch.float32
+    kernels = []
+    for part, length in run.objective.lengths.items():
+        kernel: str = run.config.run.attention
+        if kernel == "auto":
+            kernel = choose_kernel(run.compute.device, dtype, length)
+        kernels.append(f"{kernel} in the {part} ({length} tokens)")
+    return f"{run.compute}, {run.dist}, {shares}; attention: {', '.join(kernels)}"
+
+
+def setup(
+    config: Config,
+    data: Dataset,
+    dist: Distributed = SINGLE,
+    state: dict[str, Any] | None = None,
+    init: Model | None = None,
+) -> Run:
     """Build a run at its first step, or at that of `state`; everything random comes from `config.train.seed`.
 
     Args:
@@ -205,6 +180,7 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
         data: from `vit.data.load_data`.
         dist: which process of how many this is.
         state: from `find_state`, for a run to be continued; its model and, if the device has it, precision come from it.
+        init: the loaded model that a new run begins with, if `config.model.init` names one.
 
     Raises:
         ConfigError: a device, precision or frozen part does not exist, or what `initial_model` raises.
@@ -219,12 +195,13 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
     # the model
     torch.manual_seed(derive_seed(config.train.seed, "weights", 0))
     if state is None:
-        model, normalize, notes, init, init_seconds = initial_model(config, data)
+        began = initial_model(config, data, init)
     else:
         model = kind.build_model(config, ViTConfig(**state["encoder"]))
         model.load_state_dict(state["model"])
-        normalize, notes, init = Normalization(state["mean"], state["std"]), [], state["init"]
-        init_seconds = state.get("init_seconds", 0.0)  # an earlier version did not keep it
+        normalize = Normalization(state["mean"], state["std"])
+        began = InitialModel(model, normalize, [], state["init"], state["init_seconds"])
+    model = began.model
     set_kernel(model, config.run.attention)
     objective = kind(model.to(compute.device), config, data).to(compute.device)
     if config.augment.shuffle == "across" and dist.world_size > 1:
@@ -235,8 +212,10 @@ def setup(config: Config, data: Dataset, dist: Distributed = SINGLE, state: dict
     optimizer = make_optimizer(objective, config.optim, compute.products, dist)
     restore_frozen_rows(optimizer, frozen_rows)
     ema = make_ema(model, config.optim.ema) if config.optim.ema else None
-    notes = notes + objective.notes + [compute.note] * bool(compute.note)
-    run = Run(config, data, compute, normalize, objective, optimizer, ema, dist, init, init_seconds, notes)
+    run = Run(config, data, compute, began.normalize, objective, optimizer, ema, dist, began.init, began.init_seconds)
+    run.notes = began.notes + objective.notes
+    if compute.note:
+        run.notes.append(compute.note)
     if state is not None:
         _restore(run, state)
     return run
@@ -252,8 +231,6 @@ def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = 
     if latest is None:
         return None
     state, damaged = latest
-    if "callbacks" not in state:
-        raise StateError(f"an earlier version wrote the states in {folder}; finish the run with that version")
     if state["data_stamp"] != data.content_hash:
         found = f"its content hash was {state['data_stamp']} and is now {data.content_hash}"
         raise StateError(f"the training data has changed since this run began: {found}; start another run with --out")
@@ -297,7 +274,7 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
     run.callback_states = state["callbacks"]
     run.step, run.seconds = state["step"], state["seconds"]
     run.notes += state["damaged"]
-    if (state["computed_on"], state["torch"]) != (run.computed_on, torch.__version__):
+    if (state["computed_on"], state["torch"]) != (describe_compute(run), torch.__version__):
         before = f"{state['computed_on']}, torch {state['torch']}"
         how = "from here results may differ in their last bits"
         if run.compute.precision != state["precision"]:

@@ -94,17 +94,6 @@ def load_state(path: Path) -> dict[str, Any]:
         raise StateError(f"{path} is not a state: it holds more than tensors and plain values, or less") from error
 
 
-def is_readable(state: object) -> bool:
-    """Whether `state` is of tensors and plain values, so that it can be read once it is saved."""
-    try:
-        torch.save(state, buffer := io.BytesIO())
-        buffer.seek(0)
-        torch.load(buffer, weights_only=True)
-    except MALFORMED:
-        return False
-    return True
-
-
 def load_latest_state(folder: Path) -> tuple[dict[str, Any], list[str]]:
     """Return the newest undamaged state in `folder`, and a line about each newer, damaged one.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vit.config import ConfigError, flat_settings
 from vit.errors import one_line
-from vit.training.callbacks import Callback
+from vit.training.step import Callback
 
 if TYPE_CHECKING:
     from vit.training.run import Run

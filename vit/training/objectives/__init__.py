@@ -20,7 +20,6 @@ from vit.mae import Model
 if TYPE_CHECKING:
     from vit.figures import Curve
     from vit.figures.style import Figure
-    from vit.training.run import Run
 
 
 class Objective(nn.Module):
@@ -35,10 +34,13 @@ class Objective(nn.Module):
         compares_images: whether the loss compares the images of a batch; if so, a process computes its images at once, and
             `forward` gathers those of the other processes (`vit.training.distributed.gather_batch`).
         lengths: the most tokens that each part of the model gets in training, by the part's name.
+        measures: what is measured of the model, during the run and at its end: "reconstruction", "knn" or "head" of
+            `vit.evaluate.METHODS`; without labels, only the first.
         notes: lines that the user should see.
     """
 
     compares_images: bool = False
+    measures: tuple[str, ...] = ()
     lengths: dict[str, int]
 
     def __init__(self, model: Model, config: Config, data: Dataset):
@@ -96,17 +98,9 @@ class Objective(nn.Module):
     def after_step(self, step: int) -> None:
         """Called after step `step` (from 1) has changed the weights, e.g. to update a teacher kept in a submodule."""
 
-    # --- measuring and drawing ---
+    # --- drawing ---
 
-    def validate(self, run: Run) -> dict[str, float]:
-        """Measure the model on the validation images (`run.data.test`) during the run, for metrics.jsonl."""
-        raise NotImplementedError
-
-    def measure(self, run: Run) -> dict[str, Any]:
-        """Measure the trained model on `run.data.test`; return plain values for summary.json."""
-        raise NotImplementedError
-
-    def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
+    def figures(self, run: Any, measured: dict[str, Any]) -> dict[str, Figure]:
         """Draw what was learned: figures by the stem of their file name; `measured` is from `measure`."""
         raise NotImplementedError
 

@@ -16,7 +16,6 @@ from vit.data.augment import mixed_labels
 from vit.data.cache import NAMED_CLASSES
 from vit.data.draws import Draws, steps_per_epoch
 from vit.encoder import VisionTransformer
-from vit.evaluate import Options
 from vit.evaluate.classification import read_confusion
 from vit.mae import Model
 from vit.masking import mask_from_noise, num_keep
@@ -25,12 +24,12 @@ from vit.training.objectives import Objective
 if TYPE_CHECKING:
     from vit.figures import Curve
     from vit.figures.style import Figure
-    from vit.training.run import Run
 
 
 class Classify(Objective):
     """Predict the class of whole images, or of some of their patches (`classify.drop_patches`)."""
 
+    measures = ("head",)
     model: VisionTransformer
 
     def __init__(self, model: VisionTransformer, config: Config, data: Dataset):
@@ -91,19 +90,7 @@ class Classify(Objective):
         accuracy = (logits.argmax(1) == targets.argmax(1)).float().mean()
         return F.cross_entropy(logits, targets), {"train_accuracy": accuracy}
 
-    def validate(self, run: Run) -> dict[str, float]:
-        measured = run.evaluate(["head"], run.data, Options())
-        return {"val_loss": measured["test_loss"], "val_accuracy": measured["test_accuracy"]}
-
-    def measure(self, run: Run) -> dict[str, Any]:
-        """Measure accuracy, calibration and confusion.
-
-        Raises:
-            EvaluationError: a logit is nan or infinite.
-        """
-        return run.evaluate(["head"], run.data, Options(flip=self.config.run.test_flip))
-
-    def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
+    def figures(self, run: Any, measured: dict[str, Any]) -> dict[str, Figure]:
         """Draw confusion (which classes are mistaken for which) and reliability (accuracy by confidence)."""
         from vit.figures import confusion_figure, reliability_figure, why_not_drawn
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
@@ -12,8 +11,6 @@ from torch import Tensor
 from vit.config import Config, ViTConfig
 from vit.data import Dataset
 from vit.data.draws import Draws
-from vit.data.images import evenly_spaced
-from vit.evaluate import Options
 from vit.evaluate.reconstruction import fixed_mask, reconstruct
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.masking import mask_from_noise, num_keep
@@ -24,7 +21,6 @@ from vit.training.objectives.terms import Projector, info_nce
 if TYPE_CHECKING:
     from vit.figures import Curve
     from vit.figures.style import Figure
-    from vit.training.run import Run
 
 SHOWN = 10
 """Test images in reconstructions.png; for CIFAR-10, one per class."""
@@ -33,6 +29,7 @@ SHOWN = 10
 class Reconstruct(Objective):
     """Predict the pixels of the hidden patches."""
 
+    measures = ("reconstruction", "knn")
     model: MaskedAutoencoder
 
     def __init__(self, model: MaskedAutoencoder, config: Config, data: Dataset):
@@ -75,25 +72,7 @@ class Reconstruct(Objective):
         metrics = {"masked_loss": loss, "contrast": contrast, "pair_accuracy": found}
         return loss + settings.contrast * contrast, metrics
 
-    def validate(self, run: Run) -> dict[str, float]:
-        """Measure the loss and, with labels, the k-NN accuracy of the encoder's features."""
-        found = self.measure(run, baselines=False)
-        neighbours = found["neighbours"]
-        accuracy = {"val_knn_accuracy": neighbours["encoder_accuracy"]} if neighbours else {}
-        return {"val_loss": found["test_loss"], **accuracy}
-
-    def measure(self, run: Run, baselines: bool = True) -> dict[str, Any]:
-        """Measure the loss and its baselines and, with labels, the k-NN accuracy of features and, as a baseline, of raw pixels.
-
-        Without `baselines`, leave out the raw pixels.
-        """
-        data, searched, mask = run.data, self.config.run.knn_images, self.config.mask
-        methods = ["reconstruction", *(["knn"] if data.train.labelled and data.test.labelled else [])]
-        if 0 < searched < len(data.train):  # the other images' features are not needed
-            data = replace(data, train=data.train.subset(evenly_spaced(len(data.train), searched)))
-        return run.evaluate(methods, data, Options(masks=((mask.kind, mask.ratio),), raw_pixels=baselines))
-
-    def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
+    def figures(self, run: Any, measured: dict[str, Any]) -> dict[str, Figure]:
         """Draw reconstructions: test images, what the model sees of them, and what it fills in."""
         from vit.figures import reconstruction_figure
 

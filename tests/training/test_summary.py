@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from tiny import RECONSTRUCT, changed, dataset
+from torch import Tensor
 
 from vit.config import AugmentConfig, ClassifyConfig, RunConfig
 from vit.data.augment import to_float
 from vit.evaluate import evaluate
-from vit.report.summary import summarize
+from vit.training.callbacks import validation_metrics
+from vit.training.evaluation import measure
 from vit.training.loop import train_steps
 from vit.training.run import Run, setup
+from vit.training.summary import summarize
 
 
 def trained(task: str, ema: float = 0.0, views: int = 1) -> Run:
@@ -31,11 +35,16 @@ def trained(task: str, ema: float = 0.0, views: int = 1) -> Run:
     return run
 
 
+def prepare(run: Run) -> Callable[[Tensor], Tensor]:
+    """Images as the model takes them."""
+    return lambda images: run.normalize(to_float(images, (16, 16)))
+
+
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 def test_a_classifier_along_the_way_and_at_the_end(ema):
     run = trained("classify", ema)
-    measured = run.objective.measure(run)
-    logits = evaluate(run.result, run.data, ["head"], run.prepare, run.compute).logits
+    measured = measure(run)
+    logits = evaluate(run.result, run.data, ["head"], prepare(run), run.compute).logits
     test = run.data.test
     inputs = run.normalize(to_float(test.images, (16, 16)))
     kept = (run.model if not ema else run.ema.module).eval()
@@ -45,7 +54,7 @@ def test_a_classifier_along_the_way_and_at_the_end(ema):
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
     assert measured["test_accuracy"] == pytest.approx(float((logits.argmax(1) == test.labels).float().mean()))
     assert measured["test_accuracy_with_flip"] == pytest.approx(float((both.argmax(1) == test.labels).float().mean()))
-    found = run.objective.validate(run)
+    found = validation_metrics(measure(run, baselines=False))
     assert found == {"val_loss": measured["test_loss"], "val_accuracy": measured["test_accuracy"]}
     for confidence, accuracy, count in zip(*measured["test_reliability"].values(), strict=True):
         assert (confidence is None) == (accuracy is None) == (count == 0)  # JSON has no nan
@@ -57,14 +66,14 @@ def test_a_classifier_along_the_way_and_at_the_end(ema):
 @pytest.mark.parametrize("searched", [0, 5, 99])
 def test_a_pretraining_along_the_way_and_at_the_end(searched):
     run = trained("reconstruct")
-    run.objective.config = replace(run.config, run=RunConfig(knn_images=searched))
-    measured, found = run.objective.measure(run), run.objective.validate(run)
+    run.config = replace(run.config, run=RunConfig(knn_images=searched))
+    measured, found = measure(run), validation_metrics(measure(run, baselines=False))
     neighbours = measured["neighbours"]
     assert found == {"val_loss": measured["test_loss"], "val_knn_accuracy": neighbours["encoder_accuracy"]}
     some = replace(
         run.data, train=run.data.train.subset(torch.tensor([0, 3, 6, 9, 12] if searched == 5 else range(16)))
     )
-    expected = evaluate(run.result, some, ["knn"], run.prepare, run.compute).figures["knn"]
+    expected = evaluate(run.result, some, ["knn"], prepare(run), run.compute).figures["knn"]
     assert neighbours["bank"] == len(some.train)
     assert (neighbours["encoder_accuracy"], neighbours["raw_pixel_accuracy"]) == (
         expected["accuracy"], expected["raw_pixel_accuracy"],
@@ -73,15 +82,15 @@ def test_a_pretraining_along_the_way_and_at_the_end(searched):
 
 def test_without_labels_or_the_baseline_there_are_no_neighbours_or_none_by_raw_pixels():
     run = trained("reconstruct")
-    assert "raw_pixel_accuracy" not in run.objective.measure(run, baselines=False)["neighbours"]
+    assert "raw_pixel_accuracy" not in measure(run, baselines=False)["neighbours"]
     run.data = replace(run.data, train=replace(run.data.train, class_names=()))
-    assert list(run.objective.validate(run)) == ["val_loss"]
-    assert run.objective.measure(run)["neighbours"] is None
+    assert list(validation_metrics(measure(run, baselines=False))) == ["val_loss"]
+    assert measure(run)["neighbours"] is None
 
 
 @pytest.mark.parametrize("views", [1, 2])
 def test_every_view_is_an_image_that_takes_its_time(views):
     run = trained("reconstruct", views=views)
-    summary = summarize(run, [], run.objective.measure(run))
+    summary = summarize(run, [], measure(run))
     assert summary["images_per_second"] * run.seconds == pytest.approx(run.step * run.config.images_per_step)
     assert summary["images_per_second"] * run.seconds == pytest.approx(2 * 16 * views)

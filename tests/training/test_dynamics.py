@@ -17,13 +17,11 @@ from tiny import RECONSTRUCT, assert_same, changed, dataset
 from torch import Tensor
 
 from vit.config import Config
-from vit.interpret import Dynamics, DynamicsError, DynamicsRecorder, read_dynamics
-from vit.interpret.dynamics import is_recorded
 from vit.mae import build_autoencoder
-from vit.training.callbacks import Callback
-from vit.training.loop import Step, train_steps
+from vit.training.dynamics import Dynamics, DynamicsError, DynamicsRecorder, is_recorded, read_dynamics
+from vit.training.loop import save, train_steps
 from vit.training.run import Run, find_state, setup
-from vit.training.state import StateError
+from vit.training.step import Callback, Step, restore
 
 STEPS = 9  # 3 epochs of 20 images in batches of 8, 8 and 4
 CONFIG = changed(
@@ -63,25 +61,26 @@ class Witness(Callback):
         self.afters.append(self.weights())
 
 
-def recording(config: Config, path: Path, states: Path | None = None) -> Run:
-    """A run that is recorded into `path`; with `states`, from the last one in there."""
+def recording(config: Config, path: Path, states: Path | None = None) -> tuple[Run, DynamicsRecorder]:
+    """A run that is recorded into `path`, and its recorder; with `states`, from the last one in there."""
     data = dataset()
     state = None if states is None else find_state(states, config, data)
     run = setup(config, data, state=state)
     recorder = DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, path)
-    run.add(recorder)
+    restore([recorder], run.callback_states)
     recorder.on_start(run)
-    return run
+    return run, recorder
 
 
 def recorded(config: Config, path: Path, steps: int = STEPS) -> Dynamics:
-    train_to(run := recording(config, path), steps)
-    run.callbacks[0].on_save()
+    run, recorder = recording(config, path)
+    train_to(run, recorder, steps)
+    recorder.on_save()
     return read_dynamics(path)
 
 
-def train_to(run: Run, steps: int) -> None:
-    for done in train_steps(run):
+def train_to(run: Run, recorder: Callback, steps: int) -> None:
+    for done in train_steps(run, [recorder]):
         if done.step == steps:
             break
 
@@ -125,13 +124,13 @@ class Case(NamedTuple):
 @pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
 def case(request, tmp_path_factory) -> Case:
     path = tmp_path_factory.mktemp("run") / "dynamics.jsonl"
-    run = recording(request.param, path)
-    losses = [step.loss for step in train_steps(run)]
-    run.callbacks[0].on_save()
+    run, recorder = recording(request.param, path)
+    losses = [step.loss for step in train_steps(run, [recorder])]
+    recorder.on_save()
     found = read_dynamics(path)
     again = setup(request.param, dataset())
-    again.callbacks.append(seen := Witness(again.model))
-    norms = [step.grad_norm for step in train_steps(again)]
+    seen = Witness(again.model)
+    norms = [step.grad_norm for step in train_steps(again, [seen])]
     assert len(norms) == STEPS
     assert found.steps.tolist() == [1, 2, 4, 8, 9]
     classifies = request.param.train.objective == "classify"
@@ -235,12 +234,12 @@ def test_nothing_is_measured_between_records(monkeypatch, tmp_path):
 
 def test_resumed_recording_is_the_one_that_was_not_interrupted(tmp_path):
     recorded(CONFIG, tmp_path / "whole")
-    run = recording(CONFIG, tmp_path / "resumed")
+    run, recorder = recording(CONFIG, tmp_path / "resumed")
     for cut in (1, 3, 4, 8, STEPS):  # within and outside of records
-        train_to(run, cut)
-        run.save(tmp_path / "states")
+        train_to(run, recorder, cut)
+        save(run, [recorder], tmp_path / "states")
         (tmp_path / f"cut at {cut}").write_bytes((tmp_path / "resumed").read_bytes())
-        run = recording(CONFIG, tmp_path / "resumed", tmp_path / "states")
+        run, recorder = recording(CONFIG, tmp_path / "resumed", tmp_path / "states")
     same = (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
     assert same  # by itself: pytest would take minutes to tell how they differ
     assert read_dynamics(tmp_path / "cut at 4").steps.tolist() == [1, 2, 4]
@@ -248,17 +247,17 @@ def test_resumed_recording_is_the_one_that_was_not_interrupted(tmp_path):
 
 def test_a_session_without_the_recorder_keeps_its_first_weights(tmp_path):
     recorded(CONFIG, tmp_path / "whole")
-    run = recording(CONFIG, tmp_path / "resumed")
-    train_to(run, 3)
-    run.save(tmp_path)
+    run, recorder = recording(CONFIG, tmp_path / "resumed")
+    train_to(run, recorder, 3)
+    save(run, [recorder], tmp_path)
     data = dataset()
     state = find_state(tmp_path, CONFIG, data)
     alone = setup(changed(CONFIG, run={"dynamics_every": 0}), data, state=state)
-    train_to(alone, 5)
+    train_to(alone, Callback(), 5)
     alone.save(tmp_path)
-    run = recording(CONFIG, tmp_path / "resumed", tmp_path)
-    train_to(run, STEPS)
-    run.callbacks[0].on_save()
+    run, recorder = recording(CONFIG, tmp_path / "resumed", tmp_path)
+    train_to(run, recorder, STEPS)
+    recorder.on_save()
     found, whole = read_dynamics(tmp_path / "resumed"), read_dynamics(tmp_path / "whole")
     assert found.steps.tolist() == [1, 2, 8, 9]  # not 4
     for name, drift in found.recorded["drift"].items():
@@ -267,30 +266,21 @@ def test_a_session_without_the_recorder_keeps_its_first_weights(tmp_path):
 
 def test_records_after_the_last_state_are_made_again(tmp_path):
     """As after a kill: the file is ahead of the state, until it is written again."""
-    run = recording(CONFIG, tmp_path / "dynamics.jsonl")
-    steps = train_steps(run)
+    run, recorder = recording(CONFIG, tmp_path / "dynamics.jsonl")
+    steps = train_steps(run, [recorder])
     for _ in range(3):
         next(steps)
-    run.save(tmp_path)
+    save(run, [recorder], tmp_path)
     list(steps)
-    run.callbacks[0].on_save()
+    recorder.on_save()
     assert read_dynamics(tmp_path / "dynamics.jsonl").steps.tolist() == [1, 2, 4, 8, 9]
     before = (tmp_path / "dynamics.jsonl").read_bytes()
-    resumed = recording(CONFIG, tmp_path / "dynamics.jsonl", tmp_path)
-    resumed.callbacks[0].on_save()
+    run, resumed = recording(CONFIG, tmp_path / "dynamics.jsonl", tmp_path)
+    resumed.on_save()
     assert read_dynamics(tmp_path / "dynamics.jsonl").steps.tolist() == [1, 2]
-    train_to(resumed, STEPS)
-    resumed.callbacks[0].on_save()
+    train_to(run, resumed, STEPS)
+    resumed.on_save()
     assert (tmp_path / "dynamics.jsonl").read_bytes() == before
-
-
-def test_state_of_an_earlier_version_is_refused_in_one_line(tmp_path):
-    run = recording(CONFIG, tmp_path / "dynamics.jsonl")
-    state = {"first": [torch.zeros(2, 3, 3)], "steps": [1, 2], "recorded": {"stable_rank": torch.zeros(2, 2)}}
-    with pytest.raises(
-        StateError, match=r"^run\.dynamics_every: the run began with an earlier version[^\n]+ set it to 0"
-    ):
-        run.callbacks[0].load_state_dict(state)
 
 
 # --- the file --------------------------------------------------------------------------------------------------------

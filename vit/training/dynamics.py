@@ -19,11 +19,10 @@ from vit.encoder import Block
 from vit.errors import UserError
 from vit.mae import Model
 from vit.runs import RunError, read_metrics
-from vit.training.callbacks import Callback
 from vit.training.state import StateError
+from vit.training.step import Callback, Step
 
 if TYPE_CHECKING:
-    from vit.training.loop import Step
     from vit.training.run import Run
 
 QUANTITIES = ("gradient_norm", "drift")
@@ -153,15 +152,12 @@ class DynamicsRecorder(Callback):
         """Continue from the `state_dict` of a recorder of the same model.
 
         Raises:
-            StateError: the run began without a recorder, or with an earlier version's.
+            StateError: the run began without a recorder.
         """
         if state is None:
             raise StateError(
                 "run.dynamics_every: the run started without it, so its first weights are unknown; leave it out"
             )
-        if "recorded" in state:
-            began = "the run began with an earlier version, which recorded other quantities"
-            raise StateError(f"run.dynamics_every: {began}; set it to 0")
         self._first = [first.to(own.device) for first, own in zip(state["first"], self._first, strict=True)]
 
 

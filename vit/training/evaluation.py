@@ -1,0 +1,53 @@
+"""Measure the model of a run on its test images: along the way, and at the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from vit.data.augment import to_float
+from vit.data.images import evenly_spaced
+from vit.evaluate import Options, as_summary, evaluate
+from vit.training.run import Run
+
+NEED_LABELS = ("knn", "linear", "head")
+"""Methods of `vit.evaluate` that leave out images without labels."""
+
+
+def measure(run: Run, baselines: bool = True) -> dict[str, Any]:
+    """Measure `run.result` on `run.data.test` by the methods that the objective names.
+
+    Args:
+        baselines: also measure what a classifier's score is compared with, and what the k-NN
+            accuracy is: mirror images (`run.test_flip`), and raw pixels. Validation needs neither.
+
+    Returns:
+        Plain values by their names in summary.json.
+
+    Raises:
+        EvaluationError: a feature or logit is nan or infinite.
+    """
+    config = run.config
+    data = run.data
+    methods = list(run.objective.measures)
+    if not (data.train.labelled and data.test.labelled):
+        methods = [method for method in methods if method not in NEED_LABELS]
+
+    # k-NN searches in some training images; the others' features are not needed
+    searched = config.run.knn_images
+    if "knn" in methods and 0 < searched < len(data.train):
+        data = replace(data, train=data.train.subset(evenly_spaced(len(data.train), searched)))
+
+    def prepare(images: Tensor) -> Tensor:
+        """Map uint8 (B, C, h, w) to the model's input (B, C, H, W), with nothing random."""
+        return run.normalize(to_float(images, config.model.image_size_2d))
+
+    options = Options(
+        masks=((config.mask.kind, config.mask.ratio),),
+        raw_pixels=baselines,
+        flip=baselines and config.run.test_flip,
+    )
+    evaluation = evaluate(run.result, data, methods, prepare, run.compute, options)
+    return as_summary(evaluation.figures)

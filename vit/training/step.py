@@ -1,0 +1,183 @@
+"""The result of a training step, and the base class of the callbacks that see it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from vit.config import ConfigError
+from vit.errors import UserError
+
+if TYPE_CHECKING:
+    from vit.training.run import Run
+
+
+class NonFiniteError(UserError, ArithmeticError):
+    """The loss or gradient of a step is nan or infinite; the weights are still those before it."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """The result of one step. Reading `loss`, `grad_norm` or `metrics` waits for the device, as does `check`.
+
+    Attributes:
+        step: steps done so far, this one included.
+        epoch: epochs done so far, with fractions.
+        lr: learning rate.
+        images: images in the batch, over all processes; each view counts.
+        values: float32 scalars on the device, by name: "first_bad", the first step of this session
+            that was not finite (0: none); "loss" and the objective's metrics, means over the batch
+            before the update; "grad_norm" before clipping.
+    """
+
+    step: int
+    epoch: float
+    lr: float
+    images: int
+    values: dict[str, Tensor]
+
+    @cached_property
+    def _read(self) -> dict[str, float]:
+        numbers = torch.stack(list(self.values.values())).tolist()  # one transfer for all
+        return dict(zip(self.values, numbers, strict=True))
+
+    @property
+    def loss(self) -> float:
+        return self._read["loss"]
+
+    @property
+    def grad_norm(self) -> float:
+        return self._read["grad_norm"]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The step's values for a line of metrics.jsonl."""
+        line: dict[str, float] = {"step": self.step, "epoch": self.epoch}
+        for key, value in self._read.items():
+            if key not in ("first_bad", "grad_norm"):
+                line[key] = value
+        line["lr"] = self.lr
+        line["grad_norm"] = self.grad_norm
+        return line
+
+    def check(self) -> None:
+        """Wait for the step, and check that everything so far was finite.
+
+        Raises:
+            NonFiniteError: it names the first step that was not; the weights are those before it.
+        """
+        first = self._read["first_bad"]
+        if not first:
+            return
+        problem = f"step {first:.0f}: the loss or the gradient is not finite"
+        if first == self.step:
+            problem = f"step {first:.0f}: the loss is {self.loss} and the gradient's norm {self.grad_norm}"
+        raise NonFiniteError(
+            f"{problem}; the weights were not updated and the states saved before are kept; "
+            "a new run (--out) with a lower optim.blr or train.precision fp32 may help"
+        )
+
+
+class Callback:
+    """The base class, also for `vit.fit(callbacks=...)`; every method does nothing.
+
+    Only saving and closing should wait for the device, as reading a step's loss does.
+
+    Attributes:
+        name: key of its state within the run's state, its own among the callbacks; "" if it has
+            none.
+    """
+
+    name = ""
+
+    def on_start(self, run: Run) -> dict[str, Any] | None:
+        """Called before a process's first step, with `run` at the step where it begins or resumes.
+
+        Returns:
+            As `on_step`.
+        """
+        return None
+
+    def on_gradient(self, step: int) -> None:
+        """Called when the gradient of step `step` (from 1) is complete, but neither clipped nor used yet."""
+
+    def on_step(self, run: Run, done: Step) -> dict[str, Any] | None:
+        """Called after a step.
+
+        Returns:
+            A line for metrics.jsonl and the trackers, plain numbers by name, "step" among them; or
+            None.
+        """
+        return None
+
+    def on_log(self, values: dict[str, Any]) -> None:
+        """Called with each line of metrics, which includes "step"."""
+
+    def on_save(self) -> None:
+        """Called before a state is saved: flush to disk whatever belongs to it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what another process needs to continue: tensors on the CPU and plain values."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Continue from what `state_dict` returned; None where the run began without this callback."""
+
+    def close(self) -> None:
+        """Called at the end, even if the run fails."""
+
+
+def log(run: Run, callbacks: Sequence[Callback], line: Mapping[str, Any] | None) -> None:
+    """Pass a line of metrics, if there is one, to all callbacks, with the "seconds" of training so far."""
+    if line is None:
+        return
+    for callback in callbacks:
+        callback.on_log({**line, "seconds": round(run.seconds, 1)})
+
+
+def restore(callbacks: Sequence[Callback], states: Mapping[str, Any] | None) -> None:
+    """Let callbacks continue from their `states`, by name; None for a run that begins."""
+    if states is None:
+        return
+    for callback in callbacks:
+        callback.load_state_dict(states.get(callback.name))
+
+
+def states_of(callbacks: Sequence[Callback], before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the callbacks' states by name, and those in `before` of callbacks that this session has not.
+
+    Raises:
+        ConfigError: a state holds what could not be read again.
+    """
+    states = dict(before or {})
+    for callback in callbacks:
+        if not callback.name:
+            continue
+        state = callback.state_dict()
+        if not is_readable(state):
+            raise ConfigError(
+                f"callbacks: {type(callback).__name__}.state_dict returns more than tensors and plain values, "
+                "which could not be read again; use e.g. float() of NumPy's numbers"
+            )
+        states[callback.name] = state
+    return states
+
+
+def is_readable(state: object) -> bool:
+    """Return whether `state` is of tensors and plain values, so that it can be read once it is saved."""
+    content = io.BytesIO()
+    try:
+        torch.save(state, content)
+        content.seek(0)
+        torch.load(content, weights_only=True)
+    except Exception:  # torch and pickle raise many kinds
+        return False
+    return True
