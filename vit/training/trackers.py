@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from vit.config import ConfigError, flat_settings
 from vit.errors import one_line
+from vit.training.run import Run
 from vit.training.step import Callback
-
-if TYPE_CHECKING:
-    from vit.training.run import Run
-
-PROJECT = "vit"
-"""The project that runs belong to, unless the tool's own environment variable names another."""
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +21,12 @@ class TensorBoard(Callback):
     """Writes event files into `tensorboard` in the run folder."""
 
     def __init__(self) -> None:
-        self._writer_type = _imported("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        self._library = _imported("torch.utils.tensorboard", "tensorboard")
         self._writer: Any = None
 
     def on_start(self, run: Run) -> None:
         assert run.folder is not None
-        self._writer = self._writer_type(str(run.folder.tensorboard), purge_step=run.step + 1)
+        self._writer = self._library.SummaryWriter(str(run.folder.tensorboard), purge_step=run.step + 1)
 
     def on_log(self, values: dict[str, Any]) -> None:
         for key, value in values.items():
@@ -49,23 +44,24 @@ class _Service(Callback):
     id: str | None = None
     training: Run | None = None
 
-    @property
-    def done(self) -> bool:
-        """Whether the last step was made."""
-        return self.training is not None and self.training.step == self.training.total_steps
-
-    def begin(self, run: Run) -> None:
-        """Begin a run, or continue the one with `id`."""
+    def begin(self, run: Run, folder: Path) -> str:
+        """Begin a run, named as its `folder`, or continue the one with `id`; return its id."""
         raise NotImplementedError
 
     def on_start(self, run: Run) -> None:
+        assert run.folder is not None
         self.training = run
         try:
-            self.begin(run)
+            self.id = self.begin(run, run.folder.path)
         except Exception as error:  # its settings, server or network may raise anything
-            ways = "set it up as its documentation says, or leave it out, and continue with --resume"
             reason = one_line(f"{type(error).__name__}: {error}").rstrip(".")
-            raise ConfigError(f"run.track: {self.name} cannot start ({reason}); {ways}") from error
+            advice = "set it up as its documentation says, or leave it out, and continue with --resume"
+            raise ConfigError(f"run.track: {self.name} cannot start ({reason}); {advice}") from error
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step was made."""
+        return self.training is not None and self.training.step == self.training.total_steps
 
     def state_dict(self) -> dict[str, Any]:
         return {"id": self.id}
@@ -75,37 +71,34 @@ class _Service(Callback):
 
 
 class WandB(_Service):
-    """Writes to Weights & Biases, configured by its own variables (WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY, ...).
-
-    Metrics are plotted over their "step", not over the number of calls, because a resumed run repeats some steps.
-    """
+    """Writes to Weights & Biases, configured by its own variables (WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY, ...)."""
 
     name = "wandb"
 
     def __init__(self) -> None:
-        self._wandb = _imported("wandb", "wandb")
+        self._library = _imported("wandb", "wandb")
         self._run: Any = None
 
-    def begin(self, run: Run) -> None:
-        assert run.folder is not None
-        self._run = self._wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
-            dir=run.folder.path,
-            name=run.folder.path.name,
+    def begin(self, run: Run, folder: Path) -> str:
+        quiet = self._library.Settings(console="off")  # leave the progress bar alone
+        self._run = self._library.init(
+            project=os.environ.get("WANDB_PROJECT", "vit"),
+            dir=folder,
+            name=folder.name,
             config=run.config.to_dict(),
             id=self.id,
             resume="allow",
-            settings=self._wandb.Settings(console="off"),  # leave the progress bar alone
+            settings=quiet,
         )
-        self.id = self._run.id
-        self._run.define_metric("*", step_metric="step")
+        self._run.define_metric("*", step_metric="step")  # a resumed run repeats some steps
+        return self._run.id
 
     def on_log(self, values: dict[str, Any]) -> None:
         self._run.log(values)
 
     def close(self) -> None:
         if self._run is not None:
-            self._run.finish(exit_code=0 if self.done else 1)
+            self._run.finish(exit_code=0 if self.finished else 1)
 
 
 class MLflow(_Service):
@@ -117,26 +110,25 @@ class MLflow(_Service):
     name = "mlflow"
 
     def __init__(self) -> None:
-        self._mlflow = _imported("mlflow", "mlflow")
+        self._library = _imported("mlflow", "mlflow")
         self._client: Any = None
         self._sent: list[Any] = []
 
-    def begin(self, run: Run) -> None:
-        assert run.folder is not None
-        self._client = self._mlflow.MlflowClient()
-        if self.id is None:
-            name = self._mlflow.environment_variables.MLFLOW_EXPERIMENT_NAME.get() or PROJECT
-            found = self._client.get_experiment_by_name(name)
-            experiment = self._client.create_experiment(name) if found is None else found.experiment_id
-            self.id = self._client.create_run(experiment, run_name=run.folder.path.name).info.run_id
-            settings = flat_settings(run.config.to_dict())
-            parameters = [self._mlflow.entities.Param(key, str(value)) for key, value in settings.items()]
-            self._client.log_batch(self.id, params=parameters)
-        else:
+    def begin(self, run: Run, folder: Path) -> str:
+        self._client = self._library.MlflowClient()
+        if self.id is not None:
             self._client.update_run(self.id, "RUNNING")
+            return self.id
+        experiment = self._library.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", "vit"))
+        begun = self._client.create_run(experiment.experiment_id, run_name=folder.name).info.run_id
+        settings = flat_settings(run.config.to_dict())
+        parameters = [self._library.entities.Param(key, str(value)) for key, value in settings.items()]
+        self._client.log_batch(begun, params=parameters)
+        return begun
 
     def on_log(self, values: dict[str, Any]) -> None:
-        now, metric = int(time.time() * 1000), self._mlflow.entities.Metric
+        now = int(time.time() * 1000)
+        metric = self._library.entities.Metric
         metrics = [metric(key, value, now, values["step"]) for key, value in values.items() if key != "step"]
         self._sent.append(self._client.log_batch(self.id, metrics, synchronous=False))
 
@@ -145,10 +137,9 @@ class MLflow(_Service):
             for operation in self._sent:
                 operation.wait()
             if self.id is not None and self._client is not None:
-                ended = "FAILED" if sys.exception() else "KILLED"
-                self._client.set_terminated(self.id, "FINISHED" if self.done else ended)
+                self._client.set_terminated(self.id, "FINISHED" if self.finished else "FAILED")
         except Exception as error:  # its server or network may raise anything
-            logger.warning("mlflow: some figures were not sent (%s)", one_line(str(error)))
+            logger.warning("mlflow: some metrics were not sent (%s)", one_line(str(error)))
 
 
 TRACKERS: dict[str, type[Callback]] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
@@ -164,5 +155,5 @@ def _imported(module: str, tool: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        ways = f"install it (pip install {tool}), or leave it out"
-        raise ConfigError(f"run.track: {tool} cannot be imported ({error}); {ways}") from error
+        advice = f"install it (pip install {tool}), or leave it out"
+        raise ConfigError(f"run.track: {tool} cannot be imported ({error}); {advice}") from error
