@@ -36,7 +36,7 @@ TRAIN = ROOT / "train.py"
 FILES = (
     "config.yaml metrics.jsonl checkpoints model.safetensors config.json reconstructions.png attention.png curves.png"
 )
-PROMISED = {*FILES.split(), "summary.json", "snapshots", "showcase.safetensors", "report.html", "manifest.json"}
+PROMISED = {*FILES.split(), "summary.json", "snapshots", "showcase.safetensors", "report.html"}
 DYNAMICS = {"dynamics.jsonl", "dynamics.png"}
 OF_CLASSES = PROMISED - {"reconstructions.png"} | {"confusion.png", "reliability.png"}
 TRAIN_IMAGES, TEST_IMAGES = 20, 6

@@ -26,7 +26,6 @@ CALLS = {
     "data": ["--config", "configs/quickstart.yaml", *SMALL, "--out", "sheet.png"],
     "report": ["runs/quickstart"],
     "compare": ["runs/quickstart"],
-    "verify": ["runs/quickstart"],
     "checkpoint": ["convert", "runs/quickstart", "--to", "safetensors", "--card", "--out", "carded"],
     "models": [],
     "attention": [MODEL, "--data", "scenes", "--count", "1", "--out", "look"],

@@ -1,8 +1,8 @@
 """A whole run: set up, train, finish.
 
 The run folder (runs/<config>, or --out) receives config.yaml, metrics.jsonl, checkpoints/, model.safetensors, config.json,
-attention.png, curves.png, the objective's pictures, summary.json, report.html (all of it on one page) and manifest.json
-(the hashes that `vit verify` compares); run.dynamics_every adds dynamics.jsonl and dynamics.png.
+attention.png, curves.png, the objective's pictures, summary.json and report.html (all of it on one page);
+run.dynamics_every adds dynamics.jsonl and dynamics.png.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vit.data.folder import refuse_run_among_images
 from vit.errors import one_line
 from vit.interpret import DynamicsRecorder
 from vit.report.summary import sample_images, summarize
-from vit.runs import CONTENTS, aligned, read_metrics, summary_lines, write_manifest
+from vit.runs import CONTENTS, aligned, read_metrics, summary_lines
 from vit.settings import TrainCommand, config_of_run, parse_train_command, read_config, refuse_conflicts, to_yaml
 from vit.training.callbacks import Callback, MetricsFile, Progress, Snapshots, Validation
 from vit.training.distributed import Distributed, init_distributed
@@ -167,7 +167,6 @@ def set_up(
         folder.begin(settings)
     elif state is None or read_config(folder.config).train.epochs != config.train.epochs:
         write_text(folder.config, settings)
-    folder.manifest.unlink(missing_ok=True)  # a finished run that resumes has one, but its files change again
     sample_images(data).save(folder.showcase)
     announce(run, folder)
     run.add(Progress(run), MetricsFile(folder.metrics, run), Validation(stop), Snapshots(folder.snapshots, run))
@@ -203,7 +202,6 @@ def finish(run: Run, folder: RunFolder) -> None:
     summary = run.summary = summarize(run, read_metrics(folder.metrics), measured)
     write_json(folder.summary, summary)  # after everything it sums up: a folder with a summary holds a finished run
     write_report(folder.path, folder.report)
-    write_manifest(folder)
 
     speed = f"{run.step:,} steps in {run.seconds:,.0f} s, {summary['images_per_second']:,.0f} images/s"
     print(f"\n{one_line(run.data.name)}: {speed}")

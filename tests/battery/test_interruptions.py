@@ -40,7 +40,6 @@ LINES = {
     "attention": "{place}/run {place}/images/test --count 2 --film --out look",
     "explore": "{place}/run {place}/images/test --count 2 --out page.html",
     "evaluate": "{place}/run {place}/images --out evaluation",
-    "verify": "{place}/run",
     "report": "{place}/run --out page.html",
     "study": "one-hot --quick --data scenes --data.limit 40 --study.checkpoint {place}/run --out studies",
     "compare": "{place}/run --plot runs.png",

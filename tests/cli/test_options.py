@@ -151,7 +151,7 @@ def test_help_has_each_option_with_its_docstring(capsys):
         assert said in text
 
 
-@pytest.mark.parametrize("command", ["attention", "evaluate", "verify"])
+@pytest.mark.parametrize("command", ["attention", "evaluate"])
 def test_a_part_of_an_option_is_answered_in_words(command, capsys):
     """`--data folder --data.root X` is how train.py is told; jsonargparse would read a part of --data."""
     for words in (

@@ -21,7 +21,6 @@ COMMANDS = {
     "attention": "draw where a model's attention looks",
     "explore": "write a page for exploring a model's attention",
     "evaluate": "measure a pretrained model: k-NN, probe, reconstruction, head",
-    "verify": "check the files of a finished run against their hashes",
     "report": "write a one-page report on a run",
     "study": "answer a learner's question by experiment",
     "compare": "compare finished runs side by side, averaged over seeds",
@@ -39,14 +38,8 @@ def _run(argv: Sequence[str]) -> int:
     if argv[:1] == ["--version"]:
         print(f"vit {__version__}")
         return 0
-    if argv[:1] == ["--print-completion"]:
-        from vit.cli.completion import print_completion
-
-        print_completion(" ".join(argv[1:]), COMMANDS)
-        return 0
     argv = argv or ["--help"]
-    what = "Train small vision transformers and see what they learned. Each command has its own --help; "
-    what += 'eval "$(vit --print-completion bash)" turns on TAB completion, in zsh too.'
+    what = "Train small vision transformers and see what they learned. Each command has its own --help."
     name, rest = choose_command("vit", what, COMMANDS, argv)
     announce_torch(f"vit {name}")
 
