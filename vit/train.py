@@ -22,8 +22,9 @@ from vit.data import DataError, Dataset, load_data
 from vit.data.folder import refuse_run_among_images
 from vit.errors import one_line
 from vit.interpret import DynamicsRecorder
+from vit.metrics import aligned, summary_lines
 from vit.report.summary import sample_images, summarize
-from vit.runs import CONTENTS, aligned, read_metrics, summary_lines
+from vit.runs import CONTENTS, read_metrics
 from vit.settings import TrainCommand, config_of_run, parse_train_command, read_config, refuse_conflicts, to_yaml
 from vit.training.callbacks import Callback, MetricsFile, Progress, Snapshots, Validation
 from vit.training.distributed import Distributed, init_distributed

@@ -15,7 +15,8 @@ from vit.checkpoints import load_model, save_model
 from vit.checkpoints.card import card_of, model_card
 from vit.cli import main
 from vit.data.augment import Normalization
-from vit.runs import RunFiles, RunRecord, without_paths
+from vit.report.record import RunRecord, without_paths
+from vit.runs import RunFiles
 from vit.settings import parse_config, settings_parser
 
 HOME = "/home/somebody"
@@ -221,7 +222,7 @@ def test_odd_names_stay_text(tmp_path):
             assert not line.startswith(("---", "~~~", "# heading", "license"))
     assert fence is None
     assert yaml.safe_load(block(card, "yaml")) == settings
-    assert run.figures()["device"] == ODD  # data, not text
+    assert run.scores()["device"] == ODD  # data, not text
 
 
 @pytest.mark.parametrize(

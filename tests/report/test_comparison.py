@@ -163,24 +163,6 @@ def test_runs_that_differ_in_the_seed_alone_share_a_row(settings, summary, rows,
         assert [row["model.init"] for row in found] == [f"{settings['model.init'][n]} ({'xy'[n]})" for n in (0, 1)]
 
 
-def test_runs_of_an_earlier_version_are_compared_as_they_were(tmp_path):
-    """Without objective, and with hashes of content by the names that they had."""
-    folders = []
-    for seed in (0, 1):
-        folder = finished(tmp_path / str(seed), 0.5, linear=0.6, seed=seed)
-        settings = yaml.safe_load((folder / "config.yaml").read_text())
-        del settings["train"]["objective"]
-        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
-        for file in ("summary.json", "probe/results.json"):
-            content = json.loads((folder / file).read_text())
-            content["data"]["stamp"] = content["data"].pop("content_hash")
-            content["fingerprint"] = content.pop("content_hash")
-            (folder / file).write_text(json.dumps(content))
-        folders.append(folder)
-    (row,) = compared(*folders)
-    assert row["linear probe"] == "60.00% ± 0.00%"
-
-
 # ---- The picture -----------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,8 @@ from vit.evaluate.reconstruction import fixed_mask, reconstruct
 from vit.interpret import AttentionMaps
 from vit.report import moments
 from vit.report.moments import last_attention, moments_of_run
-from vit.runs import read_run, read_sample_images
+from vit.report.record import read_run
+from vit.runs import read_sample_images
 
 
 def test_moments_are_the_snapshots_with_one_mask(pretrained):

@@ -28,17 +28,19 @@ from small_runs import make_run
 from tiny import without_charts
 
 from vit.cli.options import read_options
-from vit.config import Config, spelled
+from vit.config import Config, flat_settings, spelled
 from vit.errors import UserError
 from vit.figures import png_of
 from vit.figures.document import data_uri
 from vit.figures.strip import GAP
 from vit.figures.style import DARK, LIGHT, printable
 from vit.interpret import DynamicsError, read_dynamics
+from vit.metrics import METRICS
 from vit.pretrained import shipped
 from vit.report.page import bars, commands_of, duration, is_report, next_steps, report_page, write_report
 from vit.report.pictures import WIDE_DPI, dynamics_picture, figure_of_dynamics
-from vit.runs import METRICS, flat_settings, read_run, read_sample_images
+from vit.report.record import read_run
+from vit.runs import read_sample_images
 from vit.settings import parse_train_command
 
 HOSTILE = [

@@ -12,7 +12,8 @@ import torch
 from tiny import without_pictures
 
 from vit.config import OBJECTIVES, ObjectiveInfo
-from vit.runs import read_metrics, read_run
+from vit.report.record import read_run
+from vit.runs import read_metrics
 from vit.train import fit
 from vit.training.state import load_state, saved_states
 

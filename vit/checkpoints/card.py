@@ -15,8 +15,10 @@ from markupsafe import Markup
 
 from vit.errors import one_line
 from vit.load_options import CheckpointError
+from vit.metrics import Line, results_lines, summary_lines
 from vit.pretrained import shipped_models
-from vit.runs import Line, RunFiles, RunRecord, read_folder, read_mapping, results_lines, summary_lines
+from vit.report.record import RunRecord, read_folder
+from vit.runs import RunFiles, read_mapping
 
 # the facts that a card lists about a run, each with a format and its key in summary.json
 FACTS = {

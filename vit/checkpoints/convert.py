@@ -23,7 +23,7 @@ from vit.checkpoints.reading import count_not_finite
 from vit.load_options import CheckpointError
 from vit.mae import Model
 from vit.pretrained import CARD
-from vit.runs import RunRecord
+from vit.report.record import RunRecord
 
 FOREIGN = {"timm": to_timm, "mae": to_mae, "huggingface": to_huggingface}
 
@@ -113,7 +113,7 @@ def _write_native(model: Model, origin: Origin, out: Path, half: bool, run: RunR
             "data": origin.data,
             "class_names": origin.class_names,
         }
-        card, figures = card_of(settings | about, run, out.resolve().name, half, note), run.figures()
+        card, figures = card_of(settings | about, run, out.resolve().name, half, note), run.scores()
     save_model(
         out,
         model,

@@ -25,7 +25,8 @@ from vit.checkpoints.formats.native import FORMAT
 from vit.checkpoints.reading import FOLDER_FILES, read_checkpoint, shorten
 from vit.load_options import CheckpointError
 from vit.pretrained import CARD
-from vit.runs import RunFiles, read_folder
+from vit.report.record import read_folder
+from vit.runs import RunFiles
 
 _FILES = RunFiles(Path())
 # published files of a run; never its training states, which include the optimizer and are many times as large

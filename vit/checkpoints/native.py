@@ -61,7 +61,7 @@ def save_model(
         data_content_hash: the training data's (`vit.data.Dataset.content_hash`).
         problem_type: what the head tells, as transformers calls it, if not one of several classes.
         dtype: of the weights on disk; they always load as float32.
-        figures: measurements for config.json (see `vit.runs.RunRecord.figures`).
+        figures: measurements for config.json (see `vit.report.record.RunRecord.scores`).
     """
     state = {name.removeprefix("encoder."): value for name, value in model.state_dict().items()}
     tensors = {name: value.detach().cpu().to(dtype).contiguous() for name, value in state.items()}

@@ -24,7 +24,7 @@ from vit.config import Section
 from vit.errors import one_line
 from vit.load_options import LoadOptions
 from vit.pretrained import located
-from vit.runs import read_to_publish
+from vit.report.record import read_to_publish
 
 
 @dataclass(frozen=True)

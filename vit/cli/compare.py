@@ -10,7 +10,7 @@ from pathlib import Path
 from vit.cli.options import POSITIONAL, PrintsFigures, WritesFiles, output_file, print_json, read_options
 from vit.config import ConfigError
 from vit.errors import one_line
-from vit.runs import read_run
+from vit.report.record import read_run
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,9 @@ from vit.cli.options import (
 from vit.config import ConfigError, DataConfig, NonNegative, Positive, Share, named_data
 from vit.errors import one_line
 from vit.load_options import LoadOptions
+from vit.metrics import aligned, results_lines
 from vit.pretrained import located
-from vit.runs import RunFiles, aligned, results_lines
+from vit.runs import RunFiles
 
 if TYPE_CHECKING:
     from vit.data import Dataset

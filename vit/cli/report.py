@@ -8,7 +8,9 @@ from pathlib import Path
 
 from vit.cli.options import PAGE, POSITIONAL, PrintsFigures, output_file, print_json, read_options
 from vit.errors import one_line
-from vit.runs import RunFiles, read_run, summary_values
+from vit.metrics import summary_values
+from vit.report.record import read_run
+from vit.runs import RunFiles
 
 
 @dataclass(frozen=True)

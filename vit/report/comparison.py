@@ -13,8 +13,9 @@ from vit.config import OBJECTIVES, spelled
 from vit.errors import UserError, one_line
 from vit.figures import Panel, RunLine, compared_figure, save_figure
 from vit.figures.measures import SERIES
+from vit.metrics import METRICS, Metric
 from vit.report.pictures import curves_of
-from vit.runs import METRICS, WRONG_VALUES, Metric, RunRecord, read_run, settings_that_matter
+from vit.report.record import WRONG_VALUES, RunRecord, read_run, settings_that_matter
 
 WIDEST = 120
 """Characters of a line in a terminal."""

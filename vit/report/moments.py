@@ -15,7 +15,8 @@ from vit.device import Compute
 from vit.encoder import VisionTransformer, eval_mode
 from vit.evaluate.reconstruction import Reconstruction, fixed_mask, reconstruct
 from vit.interpret import AttentionMaps, geometry_of
-from vit.runs import RunFiles, RunRecord
+from vit.report.record import RunRecord
+from vit.runs import RunFiles
 from vit.training.state import saved_states
 
 MOST_MOMENTS = 8

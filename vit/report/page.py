@@ -18,27 +18,18 @@ from jinja2 import UndefinedError
 
 from vit import __version__
 from vit.atomic import write_text
-from vit.config import OBJECTIVES, PRESETS, Config, DataConfig, spelled
+from vit.config import OBJECTIVES, PRESETS, Config, DataConfig, flat_settings, spelled
 from vit.evaluate.classification import read_confusion
 from vit.figures import confusion_figure, reliability_figure, why_not_drawn
 from vit.figures.document import data_uri, render_page
 from vit.figures.sheet import PIXELATED
 from vit.interpret.inputs import short_name
+from vit.metrics import METRICS, Metric, baselines, results_lines, summary_values
 from vit.pretrained import shipped
 from vit.report.moments import moments_of_run
 from vit.report.pictures import attention_rows, curve_pictures, dynamics_picture, in_both_themes, reconstruction_rows
-from vit.runs import (
-    METRICS,
-    WRONG_VALUES,
-    Metric,
-    RunError,
-    RunRecord,
-    baselines,
-    flat_settings,
-    read_run,
-    results_lines,
-    summary_values,
-)
+from vit.report.record import WRONG_VALUES, RunRecord, read_run
+from vit.runs import RunError
 from vit.training.objectives import objective_class
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -56,7 +47,7 @@ def write_report(path: Path, out: Path) -> int:
         Its size in bytes.
 
     Raises:
-        RunError: `out` is another file, or the run's files are not as this version writes them; see `vit.runs.read_run`.
+        RunError: `out` is another file, or the run's files are not as this version writes them; see `read_run`.
     """
     record = read_run(path.resolve() if path.name in ("", "..") else path)  # commands name folders beside it
     if out.exists() and not is_report(out):

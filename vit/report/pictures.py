@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vit import figures as draw
+from vit.config import flat_settings
 from vit.data.augment import to_float
 from vit.figures import Curve, Scale, save_figure
 from vit.figures.document import data_uri
@@ -17,7 +18,8 @@ from vit.figures.dynamics import QUANTITIES
 from vit.figures.style import Figure
 from vit.interpret import Dynamics, read_dynamics
 from vit.report.moments import Moment, last_attention
-from vit.runs import RunFiles, RunRecord, flat_settings, read_metrics
+from vit.report.record import RunRecord
+from vit.runs import RunFiles, read_metrics
 from vit.training.objectives import objective_class
 from vit.training.run import Run
 

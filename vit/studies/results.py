@@ -21,11 +21,13 @@ from torch import Tensor
 from vit import __version__
 from vit.atomic import write_json, write_text
 from vit.checkpoints.native import content_hash
+from vit.config import flat_settings
 from vit.device import choose_compute, device_name
 from vit.errors import UserError
 from vit.figures import save_figure
 from vit.figures.style import Figure, captioned
-from vit.runs import flat_settings, read_mapping, settings_that_matter
+from vit.report.record import settings_that_matter
+from vit.runs import read_mapping
 from vit.studies import STUDIES
 
 if TYPE_CHECKING:
