@@ -13,9 +13,8 @@ from vit.atomic import write_json
 from vit.checkpoints import save_model
 from vit.config import AugmentConfig, OptimConfig
 from vit.data import Dataset
-from vit.figures import save_figure
 from vit.interpret import DynamicsRecorder
-from vit.report.pictures import draw_attention
+from vit.report.pictures import draw_pictures
 from vit.report.summary import sample_images, summarize
 from vit.runs import read_metrics
 from vit.settings import to_yaml
@@ -75,7 +74,5 @@ def make_run(
         measured = run.objective.measure(run)
         write_json(place.summary, summarize(run, read_metrics(place.metrics), measured))
         if pictures:
-            draw_attention(run, place)
-            for stem, figure in run.objective.figures(run, measured).items():
-                save_figure(figure, folder / f"{stem}.png")
+            draw_pictures(run, place, measured)
     return folder

@@ -514,8 +514,7 @@ def test_summary_of_a_classification_fits_together(classified):
     assert summary["test_accuracy"] == pytest.approx(table.trace() / 4)
     assert summary["test_accuracy_with_flip"] * 4 == pytest.approx(round(summary["test_accuracy_with_flip"] * 4))
     assert f"{summary['test_accuracy']:.2%}" in done.out
-    assert "parameters, 16 patches (4 x 4) of 4 x 4 pixels; it learns" in done.out
-    assert "it learns to name their classes, beginning with runs/mine" in done.out
+    assert "parameters, 16 patches (4 x 4) of 4 x 4 pixels; objective: classify" in done.out
     assert "reconstructions" not in done.out
     assert 0 <= summary["test_calibration_error"] <= 1
     steps = [line for line in lines if "loss" in line]

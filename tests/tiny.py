@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import resource
 from collections.abc import Iterable, Iterator
@@ -95,20 +94,6 @@ def without_pictures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("pictures.draw_pictures", "page.write_report"):
             patch.setattr(f"vit.report.{name}", lambda *_: None)
-        yield
-
-
-@contextmanager
-def without_charts() -> Iterator[None]:
-    """Pages about runs are written with a dot for each of their charts, which take long to draw."""
-    dots = (
-        base64.b64encode(encoded(Image.new("RGB", (1, 1), colour), "PNG")).decode() for colour in ("white", "black")
-    )
-    light, dark = (f"data:image/png;base64,{dot}" for dot in dots)
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("page", "pictures"):
-            charts = f"vit.report.{module}.in_both_themes"
-            patch.setattr(charts, lambda figure, alt, dpi=0: {"light": light, "dark": dark, "alt": alt})
         yield
 
 

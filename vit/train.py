@@ -179,9 +179,8 @@ def announce(run: Run, folder: RunFolder) -> None:
     warn(run.data)
     parameters, (rows, columns) = sum(p.numel() for p in run.model.parameters()), run.config.model.grid_size
     patches = f"{rows * columns} patches ({rows} x {columns}) of {' x '.join(map(str, run.config.model.patch_size_2d))} pixels"
-    learns = one_line(run.objective.learns(run.config.deciding(), run.config.model.init))
     print(f"data     {one_line(run.data.description)}")
-    print(f"model    {parameters / 1e6:.2f}M parameters, {patches}; it learns {learns}")
+    print(f"model    {parameters / 1e6:.2f}M parameters, {patches}; objective: {run.config.train.objective}")
     print(f"compute  {run.computed_on}")
     if run.compute.device.type == "cpu":
         print(f"threads  waiting: {openmp.setting()} (set it, or OMP_WAIT_POLICY, before the command)")

@@ -42,7 +42,7 @@ LINES = {
     "evaluate": "{place}/run {place}/images --out evaluation",
     "report": "{place}/run --out page.html",
     "study": "one-hot --quick --data scenes --data.limit 40 --study.checkpoint {place}/run --out studies",
-    "compare": "{place}/run --plot runs.png",
+    "compare": "{place}/run",
 }
 """A line of each command, which takes a few seconds. What it writes lies in its working folder."""
 CODES = {signal.SIGINT: {130, -signal.SIGINT}, signal.SIGTERM: {143, -signal.SIGTERM}}

@@ -30,7 +30,7 @@ LINES = {
     "evaluate": "run scenes --limit 20 --method knn",
     "report": "run --out page.html",
     "study": "one-hot --quick --data scenes --data.limit 40 --study.checkpoint run --out studies",
-    "compare": "run --plot runs.png",
+    "compare": "run",
 }
 KNOWN = {
     "data": {"train_images": 20, "sheet": "sheet.png"},
@@ -53,7 +53,7 @@ def place(tmp_path_factory):
 
 WRITERS = {
     "data scenes --data.limit 20 --out {}": "there.png",
-    "compare run --plot {}": "there.png",
+    "compare run --hours {}": "there.png",
     "bench --scaling --plot {}": "there.png",
     "predict vit-tiny-p4-cifar10-finetuned photo.png --csv {}": "there.csv",
     "embed run scenes --limit 5 --out {}": "there.npz",

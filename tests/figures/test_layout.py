@@ -14,7 +14,7 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 
 from vit import figures as draw
-from vit.figures import STEERING, Curve, Panel, RunLine, save_figure
+from vit.figures import Curve, Panel, RunLine, save_figure
 from vit.figures.dynamics import QUANTITIES
 from vit.figures.images import pairs_figure, pasted_figure
 from vit.figures.measures import arms_figure, layers_figure, relations_figure, scatter_figure, shares_figure
@@ -88,7 +88,7 @@ NAMED = [f"{name}: long name of a series" for name in "abcd"]
 BINS = {"confidence": [0.2, 0.9], "accuracy": [0.5, 0.6], "count": [3, 1]}
 RUNS = [
     Panel("loss", [RunLine(0, (), (), (3, 0.5), "$a$ " * 60), RunLine(4, [1, 2], [0.1, 0.2])]),
-    Panel("accuracy", [RunLine(1, [1], [0.5], None, "b", rough=False)], share=True),
+    Panel("accuracy", [RunLine(1, [1], [0.5], None, "b")], share=True),
 ]
 
 # Figures that a dark page may show, and those that are drawn on paper, with other cases of the first.
@@ -104,7 +104,6 @@ THEMED = {
     ),
     "confusion": lambda **o: draw.confusion_figure(torch.eye(8, dtype=torch.int64) + 1, HOSTILE, *T, **o),
     "reliability": lambda **o: draw.reliability_figure(BINS, 0.1, *T, **o),
-    "a curve": lambda **o: draw.curve_figure(METRICS, LOSS, 3.0, **o),
     "dynamics": lambda **o: dynamics(MATRICES, **o),
 }
 ON_PAPER = {
@@ -118,8 +117,6 @@ ON_PAPER = {
         [Panel("a", {"b": rand(1, 40).numpy()})] * 2, *T, [str(2 * i) for i in range(40)], dots="c"
     ),
     "confusion of many": lambda: draw.confusion_figure(torch.eye(30, dtype=torch.int64), ["x"] * 30, "", ""),
-    "a curve of held-out images": lambda: draw.curve_figure(METRICS, HELD, 3.0),
-    "an exact curve": lambda: draw.curve_figure(METRICS, STEERING[0], 1.9),
     "dynamics of a frozen matrix": lambda: dynamics(("W_O",)),
     "reconstruction of 16": lambda: reconstruction(16),
     "reconstruction of one": lambda: reconstruction(1),
@@ -128,10 +125,8 @@ ON_PAPER = {
     "curves": lambda: draw.curves_figure(METRICS, [LOSS], *T),
     "three curves": lambda: draw.curves_figure(METRICS, [LOSS, Curve("accuracy", "loss", share=True), HELD], *T),
     "runs": lambda: draw.compared_figure(RUNS, *T),
-    "runs over hours": lambda: draw.compared_figure(
-        [Panel("a", [RunLine(n, [1 + n], [0.5], (1.5 + n, 0.5), "a $", start=n) for n in range(5)], share=True)] * 2,
-        *T,
-        hours=True,
+    "runs that begin later": lambda: draw.compared_figure(
+        [Panel("a", [RunLine(n, [1 + n], [0.5], (1.5 + n, 0.5), "a $", start=n) for n in range(5)], share=True)] * 2, *T
     ),
     "scaling": lambda: draw.scaling_figure(dict.fromkeys(["tokens", "images", "$depth$"], AXES), *T),
     "four panels of layers": lambda: layers_figure(
@@ -273,6 +268,6 @@ def test_text_is_cut_and_wrapped_by_its_width(text):
 def test_names_start_no_formula_and_no_line():
     assert printable("a$b\n\udcff") == "a$b��"
     with warnings.catch_warnings(action="error"):
-        figure = draw.curve_figure(METRICS, Curve("$x^", "loss"), 3.0)
+        figure = draw.curves_figure(METRICS, [Curve("$x^", "loss")], *T)
     assert figure.axes[0].get_title(loc="left") == "$x^"
     assert not figure.axes[0]._left_title.get_parse_math()

@@ -119,12 +119,6 @@ class Run:
             kernels.append(f"{kernel} in the {part} ({length} tokens)")
         return f"{self.compute}, {self.dist}, {shares}; attention: {', '.join(kernels)}"
 
-    @property
-    def caption(self) -> str:
-        """The line below the title of every picture: data, images, epochs."""
-        data = self.data
-        return f"{data.name}, {data.tested_on} · {self.config.train.epochs} epochs on {len(data.train):,} images"
-
     def prepare(self, images: Tensor) -> Tensor:
         """Turn uint8 images (B, C, h, w) into the model's input (B, C, H, W) for evaluation, with nothing random."""
         return self.normalize(to_float(images, self.config.model.image_size_2d))

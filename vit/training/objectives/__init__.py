@@ -5,7 +5,6 @@ docs/objectives.md shows how to add one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,6 @@ from vit.encoder import VisionTransformer
 from vit.mae import Model
 
 if TYPE_CHECKING:
-    from vit.figures import Curve
-    from vit.figures.style import Figure
     from vit.training.run import Run
 
 
@@ -34,11 +31,13 @@ class Objective(nn.Module):
     Attributes:
         compares_images: whether the loss compares the images of a batch; if so, a process computes its images at once, and
             `forward` gathers those of the other processes (`vit.training.distributed.gather_batch`).
+        measures: what is measured of the model, of `vit.evaluate.METHODS`; pictures, curves and the page follow from it.
         lengths: the most tokens that each part of the model gets in training, by the part's name.
         notes: lines that the user should see.
     """
 
     compares_images: bool = False
+    measures: tuple[str, ...] = ()
     lengths: dict[str, int]
 
     def __init__(self, model: Model, config: Config, data: Dataset):
@@ -96,7 +95,7 @@ class Objective(nn.Module):
     def after_step(self, step: int) -> None:
         """Called after step `step` (from 1) has changed the weights, e.g. to update a teacher kept in a submodule."""
 
-    # --- measuring and drawing ---
+    # --- measuring ---
 
     def validate(self, run: Run) -> dict[str, float]:
         """Measure the model on the validation images (`run.data.test`) during the run, for metrics.jsonl."""
@@ -104,28 +103,6 @@ class Objective(nn.Module):
 
     def measure(self, run: Run) -> dict[str, Any]:
         """Measure the trained model on `run.data.test`; return plain values for summary.json."""
-        raise NotImplementedError
-
-    def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
-        """Draw what was learned: figures by the stem of their file name; `measured` is from `measure`."""
-        raise NotImplementedError
-
-    @staticmethod
-    def learns(settings: Mapping[str, Any], init: str) -> str:
-        """Complete the sentence "it learns ..." for settings by "section.key"; `init` is the checkpoint, if any."""
-        raise NotImplementedError
-
-    @staticmethod
-    def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
-        """Return the curves of a run, in addition to learning rate and gradient norm.
-
-        A curve without a `key` is measured only on held-out images, and drawn only if the run has such measurements.
-
-        Args:
-            settings: by "section.key".
-            end: label of the measurements at the end.
-            measured: from `measure`; empty for an unfinished run.
-        """
         raise NotImplementedError
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,14 +16,11 @@ from vit.data.cache import NAMED_CLASSES
 from vit.data.draws import Draws, steps_per_epoch
 from vit.encoder import VisionTransformer
 from vit.evaluate import Options
-from vit.evaluate.classification import read_confusion
 from vit.mae import Model
 from vit.masking import mask_from_noise, num_keep
 from vit.training.objectives import Objective
 
 if TYPE_CHECKING:
-    from vit.figures import Curve
-    from vit.figures.style import Figure
     from vit.training.run import Run
 
 
@@ -32,6 +28,7 @@ class Classify(Objective):
     """Predict the class of whole images, or of some of their patches (`classify.drop_patches`)."""
 
     model: VisionTransformer
+    measures = ("head",)
 
     def __init__(self, model: VisionTransformer, config: Config, data: Dataset):
         super().__init__(model, config, data)
@@ -102,33 +99,6 @@ class Classify(Objective):
             EvaluationError: a logit is nan or infinite.
         """
         return run.evaluate(["head"], run.data, Options(flip=self.config.run.test_flip))
-
-    def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
-        """Draw confusion (which classes are mistaken for which) and reliability (accuracy by confidence)."""
-        from vit.figures import confusion_figure, reliability_figure, why_not_drawn
-
-        about = f"{run.caption} · accuracy {measured['test_accuracy']:.2%}"
-        table, bins = read_confusion(measured["test_confusion"]), measured["test_reliability"]
-        error, question = measured["test_calibration_error"], "Can its confidence be trusted?"
-        figures = {"reliability": reliability_figure(bins, error, question, about)}
-        if not why_not_drawn(len(table)):
-            title = "Confusion matrix"
-            figures["confusion"] = confusion_figure(table, run.data.test.class_names, title, about)
-        return figures
-
-    @staticmethod
-    def learns(settings: Mapping[str, Any], init: str) -> str:
-        return f"to name their classes, {f'beginning with {init}' if init else 'from random weights'}"
-
-    @staticmethod
-    def curves(settings: dict[str, Any], end: str, measured: Mapping[str, Any]) -> list[Curve]:
-        from vit.figures import Curve
-
-        loss, accuracy = ({end: measured[key]} if measured else {} for key in ("test_loss", "test_accuracy"))
-        return [
-            Curve("cross-entropy", "loss", "val_loss", loss),
-            Curve("accuracy", "train_accuracy", "val_accuracy", accuracy, share=True),
-        ]
 
 
 OBJECTIVE = Classify
