@@ -115,7 +115,6 @@ def test_mistakes_of_many_classes_are_written_as_the_cells_that_have_some(classe
         rows = torch.zeros(classes, classes, dtype=torch.int64)
         rows.index_put_((labels, logits.argmax(1)), torch.tensor(1), accumulate=True)
         assert torch.equal(table.to_dense(), rows)
-        assert plain_confusion(read_confusion(rows.tolist())) == plain  # as earlier versions wrote any number
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
