@@ -107,8 +107,8 @@ def run(argv: Sequence[str]) -> int:
 def draw_sheet(data: Dataset, out: Path) -> None:
     """Draw some training images, equally many of each class; for Scenes, their parts too."""
     from vit.data import SCENES_SEED
-    from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
     from vit.figures import save_figure, sheet_figure
+    from vit.scenes import PART_NAMES, draw_scenes, scene_indices
 
     columns = 5 if data.source == "scenes" else 10
     chosen = data.train.showcase(10 * columns)  # ten rows: one per class, if there are ten
