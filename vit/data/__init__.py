@@ -99,12 +99,6 @@ def _folder(config: DataConfig, image_size: tuple[int, int], prepared: Preparati
     return load_folder(root, image_size, config.on_bad_image, cache, prepared)
 
 
-def _hf(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
-    from vit.data.map_style import load_hf  # with torch's DataLoader
-
-    return load_hf(config, image_size, prepared)
-
-
 def _dataset(config: DataConfig, image_size: tuple[int, int], prepared: Preparation) -> tuple[ImageSet, ImageSet]:
     raise DataError(
         "data.source dataset: only vit.fit(..., dataset=...) can hand over these images; do so, with resume=True"
@@ -138,7 +132,6 @@ SOURCES: dict[str, DataSource] = {
     "cifar100": DataSource("CIFAR-100", _cifar),
     "folder": DataSource("", _folder, pictures=True),
     "scenes": DataSource("Scenes", _scenes),
-    "hf": DataSource("", _hf, pictures=True),
     "dataset": DataSource("", _dataset),
 }
 
@@ -185,7 +178,7 @@ def load_data(
         train, test = SOURCES[source].load(config, image_size, prepared)
 
     # Limit both splits
-    spread = spread_at_random if source in ("hf", "dataset") else evenly_spaced
+    spread = spread_at_random if source == "dataset" else evenly_spaced
     if 0 < config.limit < len(train):
         train = train.subset(spread(len(train), config.limit))
     if 0 < config.limit < len(test):

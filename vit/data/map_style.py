@@ -18,19 +18,15 @@ from PIL import Image
 from torch import Tensor, uint8
 from torch.utils.data import DataLoader
 
-from vit.config import ConfigError, DataConfig
+from vit.config import DataConfig
 from vit.data import decode
 from vit.data.cache import CACHE_LAYOUT, PictureTypeError, Split, load_splits
 from vit.data.decode import OWN, Preparation
 from vit.data.images import DataError, ImageSet, hold_out
-from vit.errors import one_line
 from vit.openmp import usable_cores
 
 FEW = 2000
 """Fewer images than this are decoded without extra processes."""
-
-HELD_OUT = ("test", "validation", "val")
-"""Splits of a Hugging Face data set to test on: the first one with labels."""
 
 
 def load_datasets(
@@ -39,10 +35,11 @@ def load_datasets(
     config: DataConfig,
     image_size: tuple[int, int],
     name: str = "",
-    cached: bool = False,
     prepared: Preparation = OWN,
 ) -> tuple[ImageSet, ImageSet]:
     """Return map-style data sets as images, decoded in order into a memory-mapped file.
+
+    The file is kept for the next run if the data set has a fingerprint, as Hugging Face's have.
 
     An item is a picture, a sequence that begins with a picture and its label, or a mapping with "image" and "label"; in
     a Hugging Face data set, the first columns of images and classes count. A picture is a PIL image or a uint8 tensor
@@ -54,7 +51,6 @@ def load_datasets(
         config: the data section, for `cache` and `on_bad_image`.
         image_size: (H, W) of the model's input.
         name: the data's name in messages; "": the class of `train`.
-        cached: whether the file is kept for the next run; the data must have a fingerprint.
         prepared: as a model expects its images.
 
     Returns:
@@ -84,7 +80,7 @@ def load_datasets(
     splits = [
         DatasetSplit(
             name or type(train).__name__, which, class_names_of(train), image_size, None, prepared, part,
-            columns_of(part), some, cached,
+            columns_of(part), some, isinstance(getattr(part, "_fingerprint", None), str),
         )
         for which, part, some in zip(("train", "test"), (train, train if test is None else test), rows, strict=True)
     ]  # fmt: skip
@@ -97,48 +93,6 @@ def load_datasets(
             labels += "" if label else f": {text[0]} holds text; class_encode_column({text[0]!r}) makes classes of it"
         notes.append(f"images of the column {picture}, {labels}")
     return load_splits(splits[0], splits[1], config.on_bad_image, Path(os.path.expanduser(config.cache)), notes)
-
-
-def load_hf(config: DataConfig, image_size: tuple[int, int], prepared: Preparation = OWN) -> tuple[ImageSet, ImageSet]:
-    """Return the images of a Hugging Face data set: `config.root` is a folder from `save_to_disk`, or a name on the hub.
-
-    Raises:
-        ConfigError: the library is not installed.
-        DataError: there is no such data set, it cannot be downloaded, or as in `load_datasets`.
-    """
-    try:
-        import datasets
-    except ImportError as error:
-        ways = "pip install 'datasets>=4'"
-        raise ConfigError(f"data.source: hf needs the datasets library ({error}): {ways}") from error
-    root = os.path.expanduser(config.root)
-    try:
-        if os.path.isdir(root):
-            found = datasets.load_from_disk(root)
-        else:
-            found = datasets.load_dataset(
-                root, download_config=datasets.DownloadConfig(local_files_only=not config.download)
-            )
-    except Exception as error:  # network, hub, library or a damaged file may raise anything
-        reason = one_line(f"{type(error).__name__}: {error}").rstrip(".")
-        ways = (
-            "set data.root to a data set's name on the Hugging Face hub, or to a folder that save_to_disk has written"
-        )
-        raise DataError(f"{root}: cannot be loaded ({reason}); {ways}") from error
-    if not isinstance(found, Mapping):
-        return load_datasets(found, None, config, image_size, root, cached=True, prepared=prepared)
-    others = [found[name] for name in HELD_OUT if name in found]
-    if "train" not in found and len(found) > 1:
-        raise DataError(f"{root}: has no split train, only {', '.join(map(str, found))}; rename one")
-    train = found["train"] if "train" in found else next(iter(found.values()))
-    others = [part for part in others if part is not train]
-    labelled = [part for part in (train, *others) if max(_labels(part, columns_of(part)[1]), default=-1) >= 0]
-    notes: tuple[str, ...] = ()
-    if others and labelled == [train]:  # to measure, labels are needed on both sides
-        others, notes = [], ("the test images have no labels, and are not used",)
-    test = next((part for part in (*labelled, *others) if part is not train), None)
-    kept, held_out = load_datasets(train, test, config, image_size, root, cached=True, prepared=prepared)
-    return replace(kept, notes=(*notes, *kept.notes)), held_out
 
 
 def columns_of(dataset: Any) -> tuple[str, str]:
