@@ -188,7 +188,7 @@ def test_it_is_decoded_once_and_again_when_it_changes(saved, load, monkeypatch):
     first = load_from_disk(saved)["train"]
     whole = load(first, first)
     with monkeypatch.context() as patch:
-        patch.setattr(map_style.DatasetSplit, "decoded", None)
+        patch.setattr(map_style, "_in_processes", None)
         again = load_from_disk(saved)["train"]
         assert_same_images(load(again, again).train, whole.train)
     part = first.select([7, 2, 5])

@@ -168,7 +168,7 @@ def load_data(
             from vit.data.map_style import load_datasets  # with torch's DataLoader
 
             source, name = "dataset", config.name or type(dataset).__name__
-            train, test = load_datasets(dataset, test_dataset, config, image_size, name, prepared=prepared)
+            train, test = load_datasets(dataset, test_dataset, config, image_size, name)
     except CifarUnavailable as error:
         if config.fallback != "scenes":
             ways = "Or give --data scenes (built in), or --data YOUR_IMAGES."
