@@ -117,4 +117,4 @@ def draw_sheet(data: Dataset, out: Path) -> None:
     if data.source == "scenes" and data.content_hash == data.whole_content_hash:  # else their numbers are unknown
         parts = draw_scenes(scene_indices(len(data.train), "train")[chosen], SCENES_SEED)[2]
         subtitle += " · right: the part each pixel belongs to"
-    save_figure(sheet_figure(some.images, some.label_names, data.name, subtitle, columns, parts, PART_NAMES), out)
+    save_figure(sheet_figure(some.images[:], some.label_names, data.name, subtitle, columns, parts, PART_NAMES), out)
