@@ -30,7 +30,7 @@ FLOORS = [
     ["mae"],
     ["encoder"],
     ["data"],
-    ["attention", "masking", "patches"],
+    ["attention", "masking", "patches", "scenes"],
     ["device", "runs", "settings"],
     ["pretrained"],
     ["load_options"],

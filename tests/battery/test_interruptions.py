@@ -31,7 +31,7 @@ pytestmark = [
 TINY = "--decoder-dim 16 --decoder-depth 1 --decoder-heads 2 --batch 4 --rounds 1 --precision fp32"
 LINES = {
     "train": "--config {place}/config.yaml --data.cache cache --out run",
-    "data": "{place}/images --data.cache cache --model.image_size 16 --out sheet.png --export folder",
+    "data": "{place}/images --data.cache cache --model.image_size 16 --out sheet.png",
     "bench": f"--preset micro {TINY}",
     "checkpoint": "export {place}/run --to torch-export --out model.pt2",
     "models": "",

@@ -138,10 +138,6 @@ def test_a_name_of_any_bytes_is_no_obstacle(suffix, embedded, models, tmp_path):
     assert [str(file).startswith("caf") for file in embedded(suffix, "mae", tmp_path / "odd")["files"]] == [True]
 
 
-def test_a_data_set_of_hugging_face_is_refused_with_the_way(refused):
-    assert 'vit.inference.embed(model, DATASET["image"])' in refused("embed", "mae", "hf:me/set", "--out", "f.npz")
-
-
 def test_parquet_without_pyarrow_is_one_line(monkeypatch, refused, models):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     error = refused("embed", "mae", models / "data", "--out", "f.parquet")

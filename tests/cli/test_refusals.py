@@ -72,14 +72,6 @@ REFUSED = {
     ],
     "data": [
         ("--data.source folder --data.root nowhere --out sheet.png", "nowhere"),
-        (f"{SCENES} --export ''", "--export"),
-        (f"{SCENES} --export .", ". already exists"),
-        (f"{SCENES} --export copy --quality 0", "1 to 100"),
-        (f"{SCENES} --export copy --quality fine", "1 to 100"),
-        (f"{SCENES} --export copy --format gif", "jpeg or png"),
-        (f"{SCENES} --export copy --format png --quality 75", "--quality: only applies to jpeg"),
-        (f"{SCENES} --out sheet.png --quality 75", "--quality: only applies with --export"),
-        (f"{SCENES} --out sheet.png --format png", "--format: only applies with --export"),
     ],
     "embed": [
         ("mae data --root elsewhere --out f.npz", "--root: only applies to CIFAR; leave it out"),

@@ -1,7 +1,5 @@
 """Images for a model: which ones, and in batches that do not fill the memory."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from PIL import Image
@@ -70,23 +68,6 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(tmp_path):
         next(with_data(model, str(tmp_path), "data", 3).batches())
     subject = with_data(model, str(tmp_path), "data", 3, on_bad_image="skip")
     assert (subject.names, len(subject.pixels)) == (["0", "2"], 2)
-
-
-def test_a_data_set_of_hugging_face(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))  # the cache
-    datasets = pytest.importorskip("datasets")
-    pictures = [Image.new("RGB", (12, 8), (number, 9, 9)) for number in range(6)]
-    columns = {"image": pictures, "label": [0, 1, 2] * 2}
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b", "c"])})
-    split = datasets.Dataset.from_dict(columns, features)
-    datasets.DatasetDict({"train": split, "test": split}).save_to_disk(tmp_path / "set")
-    model = saved(tmp_path / "model", 8, 1)
-    model.origin = replace(model.origin, crop_share=0.8)  # unlike this package's own
-    subject = with_data(model, f"hf:{tmp_path / 'set'}", "data", 3)
-    assert subject.names == ["a", "b", "c"]
-    assert subject.caption.endswith("set, test images")
-    shown = [pictures[number] for number in range(6) if number % 3 == 1]
-    assert any(torch.equal(subject.inputs[1], model.origin.transform(picture)) for picture in shown)
 
 
 def test_short_names(tmp_path):

@@ -93,9 +93,7 @@ class Listed:
 def run(argv: Sequence[str]) -> int:
     """Embed all images into the file, batch by batch."""
     options, load = read_options("vit embed", argv, *OPTIONS)
-    if named_data(options.data)["source"] == "hf":
-        way = 'of a Hugging Face data set, in Python: vit.inference.embed(model, DATASET["image"])'
-        raise ConfigError(f"--data: {options.data!r} is no folder of images; {way}")
+    named_data(options.data)  # refuses what is neither a name nor a folder, before torch is loaded
 
     from vit.checkpoints import load_trained
     from vit.inference import embed

@@ -54,7 +54,7 @@ class EvaluateOptions(ReadsCheckpoint, RunsModel, PrintsFigures, WritesFiles):
     images."""
 
     data: str = field(metadata=POSITIONAL | DATA)
-    """cifar10, cifar100, scenes, hf:NAME, or a folder of images; --data is the same"""
+    """cifar10, cifar100, scenes, or a folder of images; --data is the same"""
     root: str = field(default="data", metadata=FOLDER)
     """where CIFAR's archive is"""
     name: str = ""

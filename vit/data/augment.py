@@ -13,7 +13,7 @@ from vit.config import Config
 from vit.data.draws import Draws
 from vit.data.images import evenly_spaced
 from vit.data.randaugment import rand_augment
-from vit.device import to_device
+from vit.device import Images, to_device
 from vit.patches import patchify, unpatchify
 
 
@@ -231,7 +231,7 @@ class Normalization:
         self._columns: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     @classmethod
-    def of(cls, images: Tensor, most: int = 10_000) -> Normalization:
+    def of(cls, images: Images, most: int = 10_000) -> Normalization:
         """Measure it on uint8 images (N, C, H, W), using at most `most` of them, spread evenly."""
         counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)  # how often each channel has each value
         few = max(2**22 // (images.shape[-2] * images.shape[-1]), 1)  # images at a time: each pixel takes 8 bytes

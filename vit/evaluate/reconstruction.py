@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vit.data.augment import Normalization, to_float
 from vit.data.draws import make_generator
-from vit.device import Compute
+from vit.device import Compute, Images
 from vit.encoder import eval_mode
 from vit.evaluate.features import EvaluationError, Prepare, batches
 from vit.mae import MaskedAutoencoder, masked_patch_loss
@@ -27,7 +27,7 @@ def fixed_mask(kind: str, start: int, batch: int, grid_size: tuple[int, int], ma
 @torch.no_grad()
 def score_reconstruction(
     model: MaskedAutoencoder,
-    images: Tensor,
+    images: Images,
     prepare: Prepare,
     kind: str,
     mask_ratio: float,

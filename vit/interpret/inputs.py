@@ -148,7 +148,7 @@ def with_data(
 
     Args:
         model: as `load_model` returns it.
-        data: "cifar10", "cifar100", "scenes", a folder of images, or hf: and the name of a Hugging Face data set.
+        data: "cifar10", "cifar100", "scenes", or a folder of images.
         root: folder that holds CIFAR's archive, or gets it.
         count: number of images.
         on_bad_image: at an unreadable one, stop, or show the others.
@@ -159,7 +159,7 @@ def with_data(
     origin, folder = model.origin, Path(data).expanduser()
 
     # A whole data set; of Scenes, which are drawn on the fly, a part is enough
-    if data in BUILT_IN or data.startswith("hf:"):
+    if data in BUILT_IN:
         limit = 10 * count if data == "scenes" else 0
         config = DataConfig(**named_data(data, root), limit=limit, on_bad_image=on_bad_image)
         found = load_data(config, origin.image_size, prepared=origin.prepared)

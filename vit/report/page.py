@@ -306,7 +306,7 @@ def commands_of(record: RunRecord) -> list[tuple[str, str]]:
         lines = {"Resume it": [*train, "--out", run, "--resume"], "Start it again": again}
         return [(what, shlex.join(line)) for what, line in lines.items()]
     source, root = settings["data.source"], settings["data.root"]
-    shown = [run, "--data", {"folder": root, "hf": f"hf:{root}", "dataset": "IMAGES"}.get(source, source)]
+    shown = [run, "--data", {"folder": root, "dataset": "IMAGES"}.get(source, source)]
     if source.startswith("cifar") and root != "data":
         shown += ["--root", root]
     hidden = [] if OBJECTIVES[settings["train.objective"]].labels else ["--mask", str(settings["mask.ratio"])]

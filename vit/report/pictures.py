@@ -50,7 +50,7 @@ def draw_attention(run: Run, files: RunFiles) -> None:
     """Draw attention.png: where the last layer looks in some test images, head by head."""
     test, encoder = run.data.test, run.result.encoder
     some = test.subset(test.showcase(SHOWN))
-    images = to_float(some.images, run.config.model.image_size_2d)
+    images = to_float(some.images[:], run.config.model.image_size_2d)
     query, looking, *found = last_attention(encoder, run.normalize(images).to(run.compute.device))
     names = ["mean of heads", *(f"head {head}" for head in range(found[0].shape[1]))]
     # The mean comes first: it sums up the heads

@@ -58,4 +58,4 @@ def summarize(run: Run, metrics: Sequence[Mapping[str, Any]], measured: Mapping[
 def sample_images(data: Dataset) -> SampleImages:
     """Return some test images, spread evenly over the classes: those that a run keeps, and its pictures show."""
     some = data.test.subset(data.test.showcase(SAMPLES))
-    return SampleImages(some.images, some.label_names, list(some.class_names), data.facts)
+    return SampleImages(some.images[:], some.label_names, list(some.class_names), data.facts)

@@ -101,7 +101,7 @@ class Reconstruct(Objective):
         mask, test = self.config.mask, run.data.test
         some = test.subset(test.showcase(SHOWN))
         fixed = fixed_mask(mask.kind, 0, len(some), self.config.model.grid_size, mask.ratio)
-        result = reconstruct(cast(MaskedAutoencoder, run.result), some.images, run.normalize, fixed, run.compute)
+        result = reconstruct(cast(MaskedAutoencoder, run.result), some.images[:], run.normalize, fixed, run.compute)
 
         # the caption
         hidden, patches = int(fixed.mask[0].sum()), fixed.mask.shape[1]
