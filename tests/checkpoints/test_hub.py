@@ -144,27 +144,6 @@ def test_a_model_is_fetched_once_and_then_from_the_cache(hub, tmp_path, monkeypa
     assert not any("secret" in path.name for path in (tmp_path / "home").rglob("*"))
 
 
-def test_from_pretrained_takes_a_name_of_the_hub(hub, tmp_path, monkeypatch):
-    model = small(tmp_path / "hub" / "me" / "tiny")
-    monkeypatch.chdir(tmp_path)
-    for name in ("me/tiny", "me/tiny@main", "hf/me/tiny"):
-        got = VisionTransformer.from_pretrained(name)
-        same(got, model)
-    hub.asked.clear()
-    small(tmp_path / "me" / "tiny")  # a folder that is here comes first
-    assert VisionTransformer.from_pretrained("me/tiny").origin.source == "me/tiny"
-    assert not hub.asked
-    with pytest.raises(CheckpointError, match=r"the hub has no such model.*; and there is no file or folder me/other"):
-        VisionTransformer.from_pretrained("me/other")
-
-
-def test_a_model_publishes_itself(api, tmp_path):
-    small(tmp_path / "model")
-    model = load_model(tmp_path / "model")
-    assert model.push_to_hub("me/tiny", private=True) == "https://hub/me/tiny"
-    api.create_repo.assert_called_once_with("me/tiny", private=True, exist_ok=True)
-
-
 def test_parts_are_fetched(hub, tmp_path):
     theirs = transformers_model()
     theirs.save_pretrained(tmp_path / "hub" / "me" / "parts", max_shard_size="40KB")
