@@ -25,7 +25,7 @@ FLOORS = [
     ["report", "studies"],
     ["interpret"],
     ["training"],
-    ["evaluate", "figures", "inference", "timm"],
+    ["evaluate", "figures", "inference"],
     ["checkpoints"],
     ["mae"],
     ["encoder"],

@@ -76,14 +76,6 @@ def test_convert_and_load_elsewhere(folder, tmp_path, capsys):
     assert "resized" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_export(folder, tmp_path, capsys):
-    assert vit("export", folder, "--to", "torch-export", "--out", tmp_path / "x.pt2") == 0
-    assert "the program differs from the model by at most" in capsys.readouterr().out
-    tokens, _ = torch.export.load(tmp_path / "x.pt2").module()(torch.ones(5, 3, 16, 8))
-    torch.testing.assert_close(tokens, load_model(folder).encoder(torch.ones(5, 3, 16, 8)), rtol=0, atol=1e-4)
-
-
 def test_names_in_a_file_cannot_write_on_the_terminal(tmp_path, capsys):
     state = encoder(**SIZES).state_dict()
     torch.save(state | {"\x1b[2Jgone\rnew\nline": torch.ones(1)}, tmp_path / "x.pth")

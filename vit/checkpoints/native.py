@@ -46,7 +46,6 @@ def save_model(
     data_content_hash: str = "",
     problem_type: str = "",
     dtype: torch.dtype = torch.float32,
-    figures: dict[str, Any] | None = None,
 ) -> None:
     """Write model.safetensors and config.json into `folder`, for `vit.checkpoints.load_model`.
 
@@ -61,7 +60,6 @@ def save_model(
         data_content_hash: the training data's (`vit.data.Dataset.content_hash`).
         problem_type: what the head tells, as transformers calls it, if not one of several classes.
         dtype: of the weights on disk; they always load as float32.
-        figures: measurements for config.json (see `vit.runs.RunRecord.figures`).
     """
     state = {name.removeprefix("encoder."): value for name, value in model.state_dict().items()}
     tensors = {name: value.detach().cpu().to(dtype).contiguous() for name, value in state.items()}
@@ -77,7 +75,6 @@ def save_model(
         "data_content_hash": data_content_hash,
         "content_hash": _hash_weights(model),
         **({"problem_type": problem_type} if problem_type else {}),
-        **({"figures": figures} if figures else {}),
     }
     if same_in_timm(model.encoder.config):
         config |= timm_config(model.encoder.config, normalize, Preparation(interpolation, crop_share), class_names)

@@ -59,8 +59,8 @@ def shipped(name: str) -> dict[str, Any]:
 
     Returns:
         name; folder; parameters of encoder and decoder together; bytes of all its files; encoder and decoder, their arguments
-        (decoder None if there is none); class_names; data, the name of the training data; figures, what was measured (see
-        `vit.checkpoints.card`), empty if nothing was.
+        (decoder None if there is none); class_names; data, the name of the training data; figures, what was
+        measured, empty if nothing was.
 
     Raises:
         CheckpointError: there is none of that name, or its files are damaged.
