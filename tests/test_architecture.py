@@ -33,6 +33,7 @@ FLOORS = [
     ["attention", "masking", "patches"],
     ["device", "runs", "settings"],
     ["pretrained"],
+    ["inputs"],
     ["load_options"],
     ["config"],
     ["atomic", "errors", "openmp", "progress"],

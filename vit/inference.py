@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from vit.checkpoints.origin import Origin
-from vit.data.images import DataError
 from vit.encoder import eval_mode
+from vit.errors import DataError
 from vit.load_options import CheckpointError
 from vit.mae import Model
 

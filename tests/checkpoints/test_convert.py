@@ -19,9 +19,9 @@ from vit.checkpoints.native import CONFIG, WEIGHTS, content_hash, write_weights
 from vit.checkpoints.reading import read_checkpoint
 from vit.cli import main
 from vit.config import DecoderConfig, ViTConfig
-from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
 from vit.inference import require_head
+from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
 from vit.masking import make_mask, mask_from_noise
 

@@ -20,10 +20,10 @@ from vit.checkpoints import convert_model, load_model, save_model
 from vit.cli import main
 from vit.config import DataConfig, ViTConfig
 from vit.data import load_data
-from vit.data.augment import Normalization
 from vit.data.folder import list_splits
-from vit.data.images import DataError
 from vit.encoder import VisionTransformer
+from vit.errors import DataError
+from vit.inputs import Normalization
 
 SIZE = (16, 12)
 NORMALIZE = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])

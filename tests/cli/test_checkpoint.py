@@ -9,7 +9,7 @@ from tiny import autoencoder, encoder
 
 from vit.checkpoints import load_model, save_model
 from vit.cli import main
-from vit.data.augment import Normalization
+from vit.inputs import Normalization
 
 SIZES = dict(image_size=(16, 8), embed_dim=32, depth=3, num_heads=4)
 

@@ -15,13 +15,13 @@ from vit.checkpoints import convert_model, load_model, save_model
 from vit.checkpoints.native import content_hash
 from vit.config import DataConfig
 from vit.data import load_data
-from vit.data.augment import Normalization, to_float
 from vit.data.images import evenly_spaced, spread_over_classes
 from vit.device import Compute
 from vit.evaluate.features import encoder_features, pixel_features
 from vit.evaluate.knn import knn_accuracy
 from vit.evaluate.reconstruction import score_reconstruction
 from vit.figures import save_figure
+from vit.inputs import Normalization, to_float
 from vit.training.loop import train_steps
 from vit.training.run import setup
 

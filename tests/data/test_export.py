@@ -15,7 +15,8 @@ from torchvision.transforms.v2.functional import to_pil_image
 from vit.data import Dataset
 from vit.data.export import export_images
 from vit.data.folder import load_folder
-from vit.data.images import DataError, ImageSet
+from vit.data.images import ImageSet
+from vit.errors import DataError
 
 SIZE = (12, 16)
 CLASSES = ("sheep", "cat", "a dog", "not.hidden", "Zebra")  # neither sorted nor plain

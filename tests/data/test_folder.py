@@ -27,7 +27,8 @@ from vit.config import DataConfig
 from vit.data import cache as cache_module
 from vit.data import decode, folder, load_data
 from vit.data.folder import load_folder, refuse_run_among_images
-from vit.data.images import DataError, ImageSet, content_hash
+from vit.data.images import ImageSet, content_hash
+from vit.errors import DataError
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 

@@ -18,8 +18,8 @@ from vit.atomic import write_text
 from vit.checkpoints import CheckpointError, save_model
 from vit.checkpoints.native import content_hash
 from vit.config import DecoderConfig, ViTConfig
-from vit.data.augment import Normalization, to_float
 from vit.encoder import VisionTransformer
+from vit.inputs import Normalization, to_float
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.studies import OF_TRAININGS, STUDIES, StudyConfig, attention_or_cause, results
 from vit.studies.analysis.correlation import association

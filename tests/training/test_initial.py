@@ -19,8 +19,8 @@ from vit.checkpoints import CheckpointError, load_model, save_model
 from vit.checkpoints.native import content_hash, write_weights
 from vit.config import Config, ConfigError, DataConfig, ModelConfig, TrainConfig
 from vit.data import DataError, Dataset
-from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
+from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.settings import parse_config, settings_parser
 from vit.training.initial import follow_checkpoint, initial_model

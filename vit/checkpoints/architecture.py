@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vit.checkpoints.formats.format import pair
 from vit.checkpoints.network import Network
-from vit.checkpoints.origin import size_text
+from vit.checkpoints.report import size_text
 from vit.config import DecoderConfig, ViTConfig
 from vit.patches import sincos_positions
 

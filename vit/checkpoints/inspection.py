@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from vit.checkpoints.loading import origin_of
 from vit.checkpoints.network import Network
-from vit.checkpoints.origin import Origin, size_text
 from vit.checkpoints.reading import count_not_finite
+from vit.checkpoints.report import size_text
 from vit.config import ViTConfig
 from vit.errors import one_line
 
@@ -26,7 +27,7 @@ def facts(network: Network) -> dict[str, Any]:
         bad = 0 if tensor.device.type == "meta" else count_not_finite(tensor)
         if bad and not any(problem.startswith(f"{name} holds") for problem in report.problems):
             report.notes.append(f"{name} holds {bad} values that are nan or infinite")
-    origin = Origin.of(source, network.format, network.hints, network.encoder, report)
+    origin = origin_of(network)
     (height, width), (p, q) = network.encoder.image_size, network.encoder.patch_size
     count = {"encoder": 0, "decoder": 0}
     for ours, taken in network.tensors.items():

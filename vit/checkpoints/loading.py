@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from vit.checkpoints.architecture import read_architecture
 from vit.checkpoints.native import build_model
 from vit.checkpoints.network import Network, recognise
-from vit.checkpoints.origin import Origin, first_few, size_text
+from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import OF_THESE_WEIGHTS, Source, flatten, read_checkpoint, shorten
+from vit.checkpoints.report import first_few, size_text
+from vit.inputs import INTERPOLATIONS, Normalization
 from vit.load_options import CheckpointError, LoadOptions
 from vit.mae import Model
 from vit.pretrained import located, shipped_models
@@ -194,5 +196,51 @@ def build(network: Network) -> Model:
     with torch.device("cpu" if missing else "meta"):
         model = build_model(network.encoder, network.decoder, network.norm_pix_loss)
     model.load_state_dict(state, strict=not missing, assign=True)
-    model.origin = Origin.of(network.source, network.format, network.hints, network.encoder, network.report)
+    model.origin = origin_of(network)
     return model.eval()
+
+
+def origin_of(network: Network) -> Origin:
+    """Return what the options or settings say of a network's input and data, else what is usual for its format."""
+    source = network.source
+    hints = network.hints
+    usual = network.format
+    encoder = network.encoder
+
+    # how the input was normalised
+    mean = hints.mean or usual.mean
+    std = hints.std or usual.std
+    if len(mean) != encoder.channels:
+        converted = f"are for {len(mean)} channels, converted to {encoder.channels}"
+        network.note(f"mean and deviation of its input {converted}")
+
+    # how it was resized
+    interpolation = hints.interpolation or usual.interpolation
+    if interpolation not in INTERPOLATIONS:
+        assumed = f"which is not supported; assuming {usual.interpolation}"
+        network.note(f"its settings resize images by {interpolation!r}, {assumed}")
+        interpolation = usual.interpolation
+
+    # the names are of this head, or of the data of a model without one
+    class_names = hints.class_names if encoder.num_classes in (0, len(hints.class_names)) else ()
+    return Origin(
+        normalize=Normalization(_per_channel(mean, encoder.channels), _per_channel(std, encoder.channels)),
+        interpolation=interpolation,
+        crop_share=hints.crop_share or usual.crop_share,
+        image_size=encoder.image_size,
+        channels=encoder.channels,
+        source=str(source.path),
+        format=usual.name,
+        class_names=class_names,
+        data=str(source.config.get("data") or source.other.get("data", "")),
+        data_content_hash=str((source.other | source.config).get("data_content_hash", "")),
+        report=network.report,
+        details=source.config,
+    )
+
+
+def _per_channel(values: Sequence[float], channels: int) -> list[float]:
+    """Adapt a mean or standard deviation to the number of channels: averaged for one, repeated for more."""
+    if channels == 1 and len(values) > 1:
+        return [sum(values) / len(values)]
+    return [values[i % len(values)] for i in range(channels)]

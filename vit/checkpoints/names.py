@@ -17,8 +17,6 @@ from torch import Tensor
 
 from vit.load_options import CheckpointError
 
-Shape = tuple[int, ...]
-
 NOTES = {
     "": "",
     "stack": "stacked on dimension 0",

@@ -20,9 +20,8 @@ from vit.checkpoints.formats.native import FORMAT
 from vit.checkpoints.formats.timm import same_in_timm, timm_config
 from vit.checkpoints.reading import CONFIG_HASH, config_hash
 from vit.config import DecoderConfig, ViTConfig
-from vit.data.augment import Normalization
-from vit.data.decode import Preparation
 from vit.encoder import VisionTransformer
+from vit.inputs import Normalization, Preparation
 from vit.mae import Model, build_autoencoder
 from vit.pretrained import CONFIG, WEIGHTS
 

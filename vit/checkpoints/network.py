@@ -10,9 +10,9 @@ from torch import Tensor
 
 from vit.checkpoints.formats import FORMATS, Format, Hints, other_file, refusal
 from vit.checkpoints.formats.format import only_given
-from vit.checkpoints.names import NOTES, KeyRule, Shape, map_in
-from vit.checkpoints.origin import Report, size_text
+from vit.checkpoints.names import NOTES, KeyRule, map_in
 from vit.checkpoints.reading import Source, shorten, weight_problem
+from vit.checkpoints.report import Report, Shape, size_text
 from vit.config import DecoderConfig, ViTConfig
 from vit.load_options import CheckpointError, LoadOptions
 

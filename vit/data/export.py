@@ -13,8 +13,8 @@ from PIL import Image
 
 from vit.atomic import PARTIAL, sync_folder
 from vit.data import Dataset
-from vit.data.images import DataError, ImageSet
-from vit.errors import one_line
+from vit.data.images import ImageSet
+from vit.errors import DataError, one_line
 from vit.progress import track
 
 

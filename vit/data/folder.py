@@ -15,11 +15,11 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from vit.data import decode
+from vit import inputs
 from vit.data.cache import CACHE_LAYOUT, Split, load_splits
-from vit.data.decode import OWN, Preparation
-from vit.data.images import DataError, ImageSet, hold_out
-from vit.errors import one_line
+from vit.data.images import ImageSet, hold_out
+from vit.errors import DataError, one_line
+from vit.inputs import OWN, Preparation
 from vit.openmp import usable_cores
 from vit.progress import track
 from vit.runs import RunFiles
@@ -48,7 +48,7 @@ def load_folder(
 
     Classes are the folders with an image anywhere in them, sorted; the files of a class are in the order of torchvision's
     ImageFolder; folders of runs are left out. Without a test split, M = min(1000, max(1, N // 10)) of the N files, evenly
-    spaced in the list (numbers i * N // M), are held out. `decode.decode` says how the pixels are made.
+    spaced in the list (numbers i * N // M), are held out. `inputs.decode` says how the pixels are made.
 
     Args:
         root: the folder with the images.
@@ -154,7 +154,7 @@ def readable(paths: Sequence[str | Path]) -> list[bool]:
     Raises:
         DataError: none can.
     """
-    found = [decode.decode(str(path), (8, 8)) for path in track(paths, "checking", unit=" images")]
+    found = [inputs.decode(str(path), (8, 8)) for path in track(paths, "checking", unit=" images")]
     for path, content in zip(paths, found, strict=True):
         if isinstance(content, str):
             logger.warning("%s, left out", one_line(f"{path}: not a readable image ({content})"))
@@ -281,7 +281,7 @@ class FolderSplit(Split):
         return one_line(os.path.join(self.origin, name))
 
     def size_of(self, number: int) -> tuple[int, int] | None:
-        return decode.size_of(os.path.join(self.origin, self.name_of(number)))
+        return inputs.size_of(os.path.join(self.origin, self.name_of(number)))
 
     def labels(self) -> list[int]:
         label_of = {name: label for label, name in enumerate(self.class_names)}
@@ -300,7 +300,7 @@ class FolderSplit(Split):
             with warnings.catch_warnings(action="ignore"):  # Pillow's warnings name no file
                 for start in range(0, len(paths), 256):  # so that only some images wait in memory
                     yield from pool.map(
-                        lambda path: decode.decode(path, size, self.prepared), paths[start : start + 256]
+                        lambda path: inputs.decode(path, size, self.prepared), paths[start : start + 256]
                     )
         finally:
             pool.shutdown(cancel_futures=True)

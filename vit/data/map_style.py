@@ -18,12 +18,12 @@ from PIL import Image
 from torch import Tensor, uint8
 from torch.utils.data import DataLoader
 
+from vit import inputs
 from vit.config import ConfigError, DataConfig
-from vit.data import decode
 from vit.data.cache import CACHE_LAYOUT, PictureTypeError, Split, load_splits
-from vit.data.decode import OWN, Preparation
-from vit.data.images import DataError, ImageSet, hold_out
-from vit.errors import one_line
+from vit.data.images import ImageSet, hold_out
+from vit.errors import DataError, one_line
+from vit.inputs import OWN, Preparation
 from vit.openmp import usable_cores
 
 FEW = 2000
@@ -46,7 +46,7 @@ def load_datasets(
 
     An item is a picture, a sequence that begins with a picture and its label, or a mapping with "image" and "label"; in
     a Hugging Face data set, the first columns of images and classes count. A picture is a PIL image or a uint8 tensor
-    (C, H, W) with 1 or 3 channels; a label is an integer, or None or a negative number for none. `decode.fit_picture` says
+    (C, H, W) with 1 or 3 channels; a label is an integer, or None or a negative number for none. `inputs.fit_picture` says
     how the pixels are made.
 
     Args:
@@ -202,7 +202,7 @@ class DatasetSplit(Split):
 
     def size_of(self, number: int) -> tuple[int, int] | None:
         try:
-            return decode.upright_size(_picture(self.dataset[self.rows[number]], self.columns)[0])
+            return inputs.upright_size(_picture(self.dataset[self.rows[number]], self.columns)[0])
         except Exception:  # `pixels` will say what is wrong
             return None
 
@@ -248,7 +248,7 @@ class DatasetSplit(Split):
         """
         try:
             picture, label = _picture(self.dataset[self.rows[number]], self.columns)
-            return decode.planes(picture, size, self.prepared), label
+            return inputs.planes(picture, size, self.prepared), label
         except DataError as error:
             return DataError(f"{self.located(self.name_of(number))}: {error}"), -1
         except PictureTypeError as error:

@@ -22,13 +22,13 @@ from vit.checkpoints import load_model, load_trained, save_model
 from vit.checkpoints.native import build_model, content_hash
 from vit.config import Config, DataConfig, ModelConfig
 from vit.data import Dataset, load_data
-from vit.data.augment import Normalization
 from vit.data.draws import derive_seed
 from vit.data.images import evenly_spaced
 from vit.device import Compute, choose_compute
 from vit.evaluate import Options, evaluate
 from vit.evaluate.probe import L2_GRID
 from vit.evaluate.reconstruction import fixed_mask, score_reconstruction
+from vit.inputs import Normalization
 from vit.interpret import DynamicsRecorder
 from vit.mae import MaskedAutoencoder, Model
 from vit.masking import Mask

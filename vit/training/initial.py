@@ -15,7 +15,7 @@ from vit.checkpoints.loading import find, read_network
 from vit.checkpoints.native import content_hash
 from vit.config import OBJECTIVES, PRESETS, Config, ConfigError, ModelConfig, ViTConfig, spelled
 from vit.data import Dataset
-from vit.data.augment import Normalization
+from vit.inputs import Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.runs import RunFiles, read_mapping

@@ -17,10 +17,10 @@ from vit.checkpoints import save_model
 from vit.checkpoints.native import architecture
 from vit.config import Config, ConfigError, ViTConfig
 from vit.data import Dataset
-from vit.data.augment import Normalization, to_float
 from vit.data.draws import derive_seed, steps_per_epoch
 from vit.device import Compute, choose_compute
 from vit.evaluate import Options, as_summary, evaluate
+from vit.inputs import Normalization, to_float
 from vit.mae import Model
 from vit.runs import RunFiles
 from vit.training.callbacks import Callback
@@ -187,7 +187,7 @@ class Run:
             "computed_on": self.computed_on,
             "torch": str(torch.__version__),  # its own class is not a plain value
             "init": self.init,
-            "data_stamp": self.data.content_hash,
+            "data_content_hash": self.data.content_hash,
             "data": self.data.name,
             "class_names": list(self.data.train.class_names),
             "mean": self.normalize.mean,
@@ -254,8 +254,8 @@ def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = 
     state, damaged = latest
     if "callbacks" not in state:
         raise StateError(f"an earlier version wrote the states in {folder}; finish the run with that version")
-    if state["data_stamp"] != data.content_hash:
-        found = f"its content hash was {state['data_stamp']} and is now {data.content_hash}"
+    if state["data_content_hash"] != data.content_hash:
+        found = f"its content hash was {state['data_content_hash']} and is now {data.content_hash}"
         raise StateError(f"the training data has changed since this run began: {found}; start another run with --out")
     for key, old, new in config.conflicts(state["config"]):
         if key == "train.epochs" and config.optim.cooldown < 1:

@@ -12,8 +12,7 @@ from vit.checkpoints.names import KeyRule, shared, table, within
 from vit.checkpoints.origin import Origin
 from vit.checkpoints.reading import Source
 from vit.config import ViTConfig
-from vit.data.augment import Normalization
-from vit.data.decode import Preparation
+from vit.inputs import Normalization, Preparation
 from vit.mae import Model
 
 BLOCK = shared(
