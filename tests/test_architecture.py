@@ -27,6 +27,7 @@ FLOORS = [
     ["training"],
     ["evaluate", "figures", "inference"],
     ["checkpoints"],
+    ["weights"],
     ["mae"],
     ["encoder"],
     ["data"],

@@ -10,7 +10,8 @@ import torch
 from tiny import NORMALIZE, autoencoder, encoder
 
 import vit.pretrained
-from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
+from vit.checkpoints import CheckpointError, load_model, save_model
+from vit.checkpoints.convert import convert_model
 from vit.encoder import VisionTransformer
 from vit.mae import MaskedAutoencoder
 from vit.pretrained import FILES, shipped, shipped_models

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from vit.checkpoints.origin import Origin
 from vit.encoder import eval_mode
-from vit.errors import DataError
-from vit.load_options import CheckpointError
+from vit.errors import CheckpointError, DataError
 from vit.mae import Model
 
 Picture: TypeAlias = str | Path | Image.Image

@@ -18,7 +18,7 @@ from vit.checkpoints import load_model
 from vit.checkpoints.convert import convert_model
 from vit.config import Config, ConfigError
 from vit.encoder import VisionTransformer
-from vit.load_options import CheckpointError
+from vit.errors import CheckpointError
 from vit.training.loop import train_steps
 from vit.training.run import find_state, setup
 

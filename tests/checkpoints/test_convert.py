@@ -13,9 +13,9 @@ from small import SIZES, autoencoder, change, close, random_model, refused, same
 from tiny import NORMALIZE
 from torch import nn
 
-from vit.checkpoints import CheckpointError, convert_model, load_model, save_model
-from vit.checkpoints.formats.native import native_hints
-from vit.checkpoints.native import CONFIG, WEIGHTS, content_hash, write_weights
+from vit.checkpoints import CheckpointError, load_model, save_model
+from vit.checkpoints.convert import convert_model
+from vit.checkpoints.formats.native import own_hints
 from vit.checkpoints.reading import read_checkpoint
 from vit.cli import main
 from vit.config import DecoderConfig, ViTConfig
@@ -24,6 +24,7 @@ from vit.inference import require_head
 from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
 from vit.masking import make_mask, mask_from_noise
+from vit.weights import CONFIG, WEIGHTS, weights_hash
 
 
 def saved_encoder(folder, class_names=(), **settings):
@@ -83,15 +84,6 @@ def test_loaded_model_is_the_saved_one_to_the_bit(tmp_path, norm_pix_loss, setti
     assert not any(module.training for module in loaded.modules())
 
 
-def test_a_folder_of_the_first_version_loads_with_its_names(tmp_path):
-    """Its encoder's tensors had `encoder.` in front."""
-    saved = saved_autoencoder(tmp_path)
-    write_weights(tmp_path, dict(saved.state_dict()), json.loads((tmp_path / CONFIG).read_text()))
-    for loaded in (load_model(tmp_path), load_model(tmp_path, norm_pix_loss=True)):
-        same(loaded, saved)
-        assert loaded.origin.report.used["encoder.norm.weight"] == "norm.weight"
-
-
 @pytest.mark.parametrize("part", ["encoder", "autoencoder"])
 def test_another_version_of_our_format_is_refused_by_all_that_read_it(part, tmp_path, capsys):
     (saved_encoder if part == "encoder" else saved_autoencoder)(tmp_path)
@@ -101,7 +93,7 @@ def test_another_version_of_our_format_is_refused_by_all_that_read_it(part, tmp_
     assert main(["checkpoint", "inspect", str(tmp_path)]) == 2
     assert said in capsys.readouterr().err
     with pytest.raises(CheckpointError, match=said):
-        native_hints(read_checkpoint(tmp_path))
+        own_hints(read_checkpoint(tmp_path))
 
 
 @pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
@@ -117,12 +109,12 @@ def test_content_hash_tells_weights_apart_and_not_their_precision_on_disk(tmp_pa
     model = random_model(autoencoder())
     for name, dtype in (("whole", torch.float32), ("half", torch.float16)):
         save_model(tmp_path / name, model, NORMALIZE, dtype=dtype)
-    marks = {content_hash(model), *(content_hash(load_model(tmp_path / name)) for name in ("whole", "half"))}
+    marks = {weights_hash(model), *(weights_hash(load_model(tmp_path / name)) for name in ("whole", "half"))}
     assert len(marks) == 1
     with torch.no_grad():
         model.encoder.blocks[0].attn.qkv.bias[3] += 0.01
-    assert content_hash(model) not in marks
-    assert content_hash(model.encoder) != content_hash(model)
+    assert weights_hash(model) not in marks
+    assert weights_hash(model.encoder) != weights_hash(model)
 
 
 # --- other libraries -----------------------------------------------------------------------------------------------------
@@ -238,7 +230,7 @@ def test_what_transformers_saves_again_loads_without_our_hashes(case, tmp_path):
     again = load_model(tmp_path / "again")
     assert torch.equal(again.encoder.cls_token, ours.encoder.cls_token + 1)
     assert any("transformers has saved it again" in note for note in again.origin.report.notes)
-    assert content_hash(again) != content_hash(ours)
+    assert weights_hash(again) != weights_hash(ours)
     for origin in (again.origin, load_model(theirs).origin):  # nor with what was said of the earlier model
         assert (origin.data, origin.data_content_hash) == ("", "")
         assert origin.details.keys().isdisjoint(("encoder", "decoder", "class_names"))

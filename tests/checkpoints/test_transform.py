@@ -16,7 +16,8 @@ from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 from transformers import AutoImageProcessor, BitImageProcessorPil, Dinov2Config, Dinov2Model
 
-from vit.checkpoints import convert_model, load_model, save_model
+from vit.checkpoints import load_model, save_model
+from vit.checkpoints.convert import convert_model
 from vit.cli import main
 from vit.config import DataConfig, ViTConfig
 from vit.data import load_data

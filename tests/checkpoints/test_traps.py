@@ -10,7 +10,8 @@ import torch
 from small import autoencoder, close, mae_state, random_model, timm_model, under
 from torch import nn
 
-from vit.checkpoints import CheckpointError, convert_model, load_model
+from vit.checkpoints import CheckpointError, load_model
+from vit.checkpoints.convert import convert_model
 from vit.mae import MaskedAutoencoder
 from vit.patches import sincos_positions
 

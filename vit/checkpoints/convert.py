@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 from vit.atomic import write_json
-from vit.checkpoints.formats.huggingface import to_huggingface
-from vit.checkpoints.formats.timm import to_timm
-from vit.checkpoints.native import build_model, save_model, write_weights
 from vit.checkpoints.origin import Origin
+from vit.checkpoints.outgoing import to_huggingface, to_timm
 from vit.checkpoints.reading import count_not_finite
-from vit.load_options import CheckpointError
+from vit.errors import CheckpointError
 from vit.mae import Model
+from vit.weights import build_model, save_model, write_weights
 
 FOREIGN = {"timm": to_timm, "huggingface": to_huggingface}
 

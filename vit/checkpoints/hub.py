@@ -19,7 +19,7 @@ from huggingface_hub.errors import (
 )
 
 from vit.checkpoints.reading import FOLDER_FILES, shorten
-from vit.load_options import CheckpointError
+from vit.errors import CheckpointError
 
 # fetched files: settings, and weights as safetensors or else as a pickle
 SETTINGS = ["config.json", "preprocessor_config.json"]

@@ -25,9 +25,6 @@ from vit.pretrained import located
 class Inspect(ReadsCheckpoint, PrintsFigures):
     """Say what a checkpoint is, and what becomes of each of its tensors."""
 
-    tensors: bool = False
-    """list every tensor"""
-
 
 @dataclass(frozen=True)
 class Convert(ReadsCheckpoint):
@@ -58,7 +55,7 @@ def inspect(options: Inspect, load: LoadOptions) -> int:
     if options.json:
         print_json(known)
     else:
-        print(describe(network, known, options.tensors))
+        print(describe(known, network.report))
     return 2 if known["problems"] else 0
 
 
@@ -66,7 +63,8 @@ def convert(options: Convert, load: LoadOptions) -> int:
     """Load a checkpoint, write it, and print what became of each tensor."""
     located(options.checkpoint)
 
-    from vit.checkpoints import convert_model, load_model
+    from vit.checkpoints import load_model
+    from vit.checkpoints.convert import convert_model
 
     model = load_model(options.checkpoint, load)
     notes = convert_model(model, options.to, options.out, options.half)

@@ -13,8 +13,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from vit.errors import one_line
-from vit.load_options import CheckpointError
+from vit.errors import CheckpointError, one_line
 
 FOLDER = Path(__file__).resolve().parent
 FILES = WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"

@@ -13,8 +13,6 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from vit.attention import choose_kernel, set_kernel
-from vit.checkpoints import save_model
-from vit.checkpoints.native import architecture
 from vit.config import Config, ConfigError, ViTConfig
 from vit.data import Dataset
 from vit.data.draws import derive_seed, steps_per_epoch
@@ -30,6 +28,7 @@ from vit.training.initial import initial_model
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import make_ema, make_optimizer
 from vit.training.state import StateError, is_readable, load_latest_state, save_state, saved_states
+from vit.weights import architecture, save_model
 
 # Most tokens of a micro-batch on a CPU, in the part of the model with the most. Larger ones are no faster there, and their
 # activations, some 0.2 MB per token of ViT-Tiny, are what fills the memory.
@@ -49,7 +48,7 @@ class Run:
         optimizer: of the parts that learn.
         ema: the average of the weights over the steps, if `optim.ema` is set.
         dist: which process of how many this is.
-        init: `vit.checkpoints.native.content_hash` of the initial checkpoint; "" for random weights.
+        init: `vit.weights.weights_hash` of the initial checkpoint; "" for random weights.
         init_seconds: seconds of training behind that checkpoint; see `vit.training.initial.InitialModel`.
         notes: lines that the user should see, e.g. what was damaged, or differs from the session before.
         callbacks: called at every step of this process; `add` adds more.
