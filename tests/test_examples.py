@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
 from tiny import encoded, noise
 from torchvision.transforms.v2.functional import to_pil_image
+
+from vit import load_model
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -42,3 +46,18 @@ def test_jpeg_copy_writes_each_image_at_quality_75_in_its_class(tmp_path):
     again = run_example("jpeg_copy.py", tmp_path / "images", tmp_path / "copy", home=tmp_path)
     assert again.returncode == 1
     assert again.stderr.endswith("copy already exists; name another folder, or remove it first\n")
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_export_onnx_computes_what_the_model_does(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    done = run_example("export_onnx.py", "vit-tiny-p4-cifar10-finetuned", tmp_path / "model.onnx", home=tmp_path)
+    assert "differs from the model by at most" in done.stdout, done.stderr
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    model = load_model("vit-tiny-p4-cifar10-finetuned")
+    for batch in (1, 5):
+        images = torch.randn(batch, 3, 32, 32)
+        tokens, logits = map(torch.from_numpy, session.run(None, {"images": images.numpy()}))
+        torch.testing.assert_close(tokens, model(images), rtol=0, atol=1e-4)
+        torch.testing.assert_close(logits, model.forward_head(model(images)), rtol=0, atol=1e-4)

@@ -198,7 +198,7 @@ def test_summary_says_what_came_out_and_from_what(whole):
     data = summary["data"]
     assert (data["source"], data["name"], data["warning"], data["skipped"]) == ("folder", "images", None, 0)
     assert (data["train_images"], data["test_images"]) == (TRAIN_IMAGES, TEST_IMAGES)
-    assert data["content_hash"] == load_state(saved_states(folder / "checkpoints")[-1])["data_stamp"]
+    assert data["content_hash"] == load_state(saved_states(folder / "checkpoints")[-1])["data_content_hash"]
     assert (summary["steps"], summary["epochs"], summary["seed"], summary["threads"]) == (STEPS, 4, 0, 1)
     assert summary["images_per_second"] * summary["seconds"] == pytest.approx(4 * TRAIN_IMAGES)
     versions = {"torch": str(torch.__version__), "vit-patch-trainer": vit.__version__}

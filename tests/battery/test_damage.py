@@ -23,7 +23,7 @@ from vit.atomic import write_json
 from vit.checkpoints import load_model
 from vit.cli import main
 from vit.config import Config, ConfigError
-from vit.load_options import CheckpointError
+from vit.errors import CheckpointError
 from vit.runs import READ, check_manifest
 from vit.settings import parse_train_command
 

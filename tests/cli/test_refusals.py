@@ -61,14 +61,12 @@ REFUSED = {
         ("--scaling --image-size 36 --patch 4", "model.patch_size: 8"),
     ],
     "checkpoint": [
-        ("", "a command is missing; one of inspect, convert, export, push"),
+        ("", "a command is missing; one of inspect, convert"),
         ("inspect mae --image-size 0", "image_size: 0 cannot be used"),
         ("inspect mae --image-size 18", "do not divide images of 18 x 18"),
         ("convert mae --to timm", "--out: required"),
         ("convert mae --to keras --out x", "--to: 'keras' cannot be used"),
-        ("convert mae --to mae --out x.bin", "ends in .pth"),
         ("convert mae --to timm --out mae", "exists and is not replaced; name another path"),
-        ("export mae --to onnx --out x.pt", "ends in .onnx"),
     ],
     "data": [
         ("--data.source folder --data.root nowhere --out sheet.png", "nowhere"),

@@ -23,11 +23,13 @@ from tiny import assert_same, encoded, full_disk
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
+from vit import inputs
 from vit.config import DataConfig
 from vit.data import cache as cache_module
-from vit.data import decode, folder, load_data
+from vit.data import folder, load_data
 from vit.data.folder import load_folder, refuse_run_among_images
-from vit.data.images import DataError, ImageSet, content_hash
+from vit.data.images import ImageSet, content_hash
+from vit.errors import DataError
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 
@@ -265,7 +267,7 @@ def test_images_are_kept_at_up_to_twice_the_models_input(tmp_path, photo, kept):
         assert train.images.shape == (6, 3, *kept)
         assert test.images.shape == (2, 3, *kept)
         assert ("random crops" in train.notes[-1]) == (kept != (4, 8))
-    assert train.images[0].flatten().tolist() == list(decode.decode(str(tmp_path / "root/train/0.png"), kept))
+    assert train.images[0].flatten().tolist() == list(inputs.decode(str(tmp_path / "root/train/0.png"), kept))
 
 
 def test_size_is_read_upright(tmp_path):
@@ -273,10 +275,10 @@ def test_size_is_read_upright(tmp_path):
     for orientation, size in ((1, (6, 2)), (3, (6, 2)), (6, (2, 6)), (8, (2, 6))):
         exif[274] = orientation
         Image.new("RGB", (6, 2)).save(tmp_path / "photo.jpg", exif=exif)
-        assert decode.size_of(str(tmp_path / "photo.jpg")) == size
+        assert inputs.size_of(str(tmp_path / "photo.jpg")) == size
     for bad in ("absent.jpg", "bad.jpg"):
         (tmp_path / "bad.jpg").write_bytes(b"bad")
-        assert decode.size_of(str(tmp_path / bad)) is None
+        assert inputs.size_of(str(tmp_path / bad)) is None
 
 
 # --- files that are no images ----------------------------------------------------------------------------------------
@@ -338,13 +340,13 @@ def test_all_bad(tmp_path):
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that are decoded, as they are."""
     paths: list[str] = []
-    original = decode.decode
+    original = inputs.decode
 
     def recorded(path: str, *how: Any) -> bytes | str:
         paths.append(path)
         return original(path, *how)
 
-    monkeypatch.setattr(decode, "decode", recorded)
+    monkeypatch.setattr(inputs, "decode", recorded)
     return paths
 
 
@@ -480,14 +482,14 @@ def test_what_fails_leaves_the_old_cache(root):
 
 @pytest.mark.parametrize("small_file", [0, 2**40], ids=["threads", "one thread"])
 def test_threads_give_the_same_in_the_same_order(root, monkeypatch, small_file):
-    original, names = decode.decode, set()
+    original, names = inputs.decode, set()
 
     def delayed(path: str, *how: Any) -> bytes | str:
         names.add(threading.current_thread().name)
         time.sleep(0.005 * random.random())
         return original(path, *how)
 
-    monkeypatch.setattr(decode, "decode", delayed)
+    monkeypatch.setattr(inputs, "decode", delayed)
     monkeypatch.setattr(folder, "SMALL_FILE", small_file)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     for name in ("bee/b\udcffd.png", "cat/0a.png"):
@@ -504,15 +506,15 @@ SLOW = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has taken from what it runs in the background
 from pathlib import Path
-from vit.data import decode
+from vit import inputs
 from vit.data.folder import load_folder, refuse_run_among_images
 
-original = decode.decode
+original = inputs.decode
 def slow(*how):
     print("decoding", flush=True)
     time.sleep(0.3)
     return original(*how)
-decode.decode = slow
+inputs.decode = slow
 root = Path(sys.argv[1])
 load_folder(root, (4, 4), "stop", root.parent / "cache")
 """

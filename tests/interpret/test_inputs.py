@@ -7,8 +7,8 @@ from tiny import NORMALIZE
 
 from vit.checkpoints import load_model, save_model
 from vit.config import ViTConfig
-from vit.data.images import UnreadableImage
 from vit.encoder import VisionTransformer
+from vit.errors import UnreadableImage
 from vit.interpret import ModelWithImages, with_data
 from vit.interpret.inputs import short_name
 

@@ -7,9 +7,9 @@ import torch
 from small_runs import make_run
 
 from vit.checkpoints import load_model
-from vit.data.augment import to_float
 from vit.device import Compute
 from vit.evaluate.reconstruction import fixed_mask, reconstruct
+from vit.inputs import to_float
 from vit.interpret import AttentionMaps
 from vit.report import moments
 from vit.report.moments import last_attention, moments_of_run

@@ -25,7 +25,9 @@ from vit.training.state import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-NAMES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json attention.png curves.png reconstructions.png"
+NAMES = (
+    "config.yaml metrics.jsonl checkpoints model.safetensors config.json attention.png curves.png reconstructions.png"
+)
 ALL = {*NAMES.split(), "summary.json", ".lock", "showcase.safetensors", "report.html"}
 STEPS = 90
 # 21 images in batches of 10: the last batch of an epoch has one image. Its two views are in different processes, and in

@@ -119,7 +119,7 @@ def photo_of(path: str | Path, origin: Origin) -> bytes:
     pixels than the model's input."""
     from PIL import Image
 
-    from vit.data.decode import decode, size_of
+    from vit.inputs import decode, size_of
 
     width, height = size_of(str(path)) or (0, 0)
     rows, columns = origin.image_size

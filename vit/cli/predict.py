@@ -23,7 +23,7 @@ from vit.cli.options import (
     read_options,
 )
 from vit.config import ConfigError, Positive
-from vit.errors import one_line
+from vit.errors import UnreadableImage, one_line
 from vit.load_options import LoadOptions
 from vit.progress import track
 
@@ -56,8 +56,6 @@ OPTIONS = (PredictOptions, LoadOptions)
 @contextmanager
 def naming_the_way_out() -> Iterator[None]:
     """Add the option that leaves out unreadable files to the message about one."""
-    from vit.data.images import UnreadableImage  # with torch
-
     try:
         yield
     except UnreadableImage as error:

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from vit.config import ConfigError, DataConfig, Source
-from vit.data.decode import OWN, Preparation
 from vit.data.folder import load_folder
 from vit.data.images import (
     CifarUnavailable,
-    DataError,
     ImageSet,
     content_hash,
     evenly_spaced,
     spread_at_random,
     spread_over_classes,
 )
+from vit.errors import DataError
+from vit.inputs import OWN, Preparation
 
 __all__ = ["SCENES_SEED", "SOURCES", "DataError", "Dataset", "ImageSet", "load_data"]
 

@@ -28,9 +28,9 @@ import torch
 from numpy.lib import format as npy
 
 from vit.atomic import PARTIAL, lock, replacing
-from vit.data.decode import OWN, Preparation
-from vit.data.images import DataError, ImageSet, content_hash, evenly_spaced
-from vit.errors import one_line
+from vit.data.images import ImageSet, content_hash, evenly_spaced
+from vit.errors import DataError, one_line
+from vit.inputs import OWN, Preparation
 from vit.progress import track
 
 DETAIL = 2

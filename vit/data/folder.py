@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from vit.data import decode
+from vit import inputs
 from vit.data.cache import CACHE_LAYOUT, Decoded, Pictures, Size, cache_path, cached, describe
-from vit.data.decode import OWN, Preparation
-from vit.data.images import DataError, ImageSet, hold_out
-from vit.errors import one_line
+from vit.data.images import ImageSet, hold_out
+from vit.errors import DataError, one_line
+from vit.inputs import OWN, Preparation
 from vit.openmp import usable_cores
 from vit.progress import track
 from vit.runs import RunFiles
@@ -47,7 +47,7 @@ def load_folder(
 
     Classes are the folders with an image anywhere in them, sorted; the files of a class are in the order of torchvision's
     ImageFolder; folders of runs are left out. Without a test split, M = min(1000, max(1, N // 10)) of the N files, evenly
-    spaced in the list (numbers i * N // M), are held out. `decode.decode` says how the pixels are made.
+    spaced in the list (numbers i * N // M), are held out. `inputs.decode` says how the pixels are made.
 
     Args:
         root: the folder with the images.
@@ -72,11 +72,11 @@ def load_folder(
 
     # How one is read
     def decode_file(file: ImageFile, size: Size) -> Decoded:
-        pixels = decode.decode(os.path.join(root, file.name), size, prepared)
+        pixels = inputs.decode(os.path.join(root, file.name), size, prepared)
         return pixels, label_of.get(file.class_name, -1)
 
     def size_of(file: ImageFile) -> Size | None:
-        return decode.size_of(os.path.join(root, file.name))
+        return inputs.size_of(os.path.join(root, file.name))
 
     def name_of(file: ImageFile) -> str:
         return one_line(os.path.join(root, file.name))
@@ -175,7 +175,7 @@ def readable(paths: Sequence[str | Path]) -> list[bool]:
     Raises:
         DataError: none can.
     """
-    found = [decode.decode(str(path), (8, 8)) for path in track(paths, "checking", unit=" images")]
+    found = [inputs.decode(str(path), (8, 8)) for path in track(paths, "checking", unit=" images")]
     for path, content in zip(paths, found, strict=True):
         if isinstance(content, str):
             logger.warning("%s, left out", one_line(f"{path}: not a readable image ({content})"))

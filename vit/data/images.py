@@ -11,18 +11,10 @@ from torch import Tensor
 
 from vit.data.draws import make_generator
 from vit.device import Images
-from vit.errors import UserError
+from vit.errors import DataError
 
 LARGE = 2**28
 """Bytes of images above which a subset is not copied: enough for all of CIFAR."""
-
-
-class DataError(UserError):
-    """Data that cannot be used; the message is one line: what, where, what to do."""
-
-
-class UnreadableImage(DataError):  # noqa: N818 - its state, not a mistake
-    """An image file that cannot be decoded, where it was not asked to leave such files out."""
 
 
 class CifarUnavailable(DataError):  # noqa: N818 - a state, not a mistake

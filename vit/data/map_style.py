@@ -17,12 +17,12 @@ from PIL import Image
 from torch import Tensor, uint8
 from torch.utils.data import DataLoader
 
+from vit import inputs
 from vit.config import DataConfig
-from vit.data import decode
 from vit.data.cache import CACHE_LAYOUT, Cached, Decoded, Pictures, Size, cache_path, cached, describe
-from vit.data.decode import OWN
-from vit.data.images import DataError, ImageSet, hold_out
-from vit.errors import one_line
+from vit.data.images import ImageSet, hold_out
+from vit.errors import DataError, one_line
+from vit.inputs import OWN
 from vit.openmp import usable_cores
 
 FEW = 2000
@@ -41,7 +41,7 @@ def load_datasets(
     An item is a picture, a sequence that begins with a picture and its label, or a mapping with
     "image" and "label"; in a Hugging Face data set, the first columns of images and classes count.
     A picture is a PIL image or a uint8 tensor (C, H, W) with 1 or 3 channels; a label is an
-    integer, or None or a negative number for none. `decode.fit_picture` says how the pixels are
+    integer, or None or a negative number for none. `inputs.fit_picture` says how the pixels are
     made.
 
     Args:
@@ -197,14 +197,14 @@ def _pictures(
     def size_of(row: int) -> Size | None:
         try:
             picture, _ = _picture(dataset[row], columns)
-            return decode.upright_size(picture)
+            return inputs.upright_size(picture)
         except Exception:  # `decode_row` will say what is wrong
             return None
 
     def decode_row(row: int, size: Size) -> Decoded:
         try:
             picture, label = _picture(dataset[row], columns)
-            pixels = decode.planes(picture, size)
+            pixels = inputs.planes(picture, size)
         except DataError as error:  # its label, which is no reason to leave it out
             raise DataError(f"{name_of(row)}: {error}") from error
         except NotAPictureError as error:

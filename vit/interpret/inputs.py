@@ -14,11 +14,11 @@ from torch import Tensor
 
 from vit.config import BUILT_IN, DataConfig, named_data
 from vit.data import load_data
-from vit.data.augment import to_float
 from vit.data.folder import list_folder, readable
 from vit.data.images import evenly_spaced
 from vit.device import Compute
 from vit.evaluate.reconstruction import Reconstruction, reconstruct
+from vit.inputs import to_float
 from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.interpret.layers import AttentionError

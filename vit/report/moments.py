@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints import CheckpointError, load_trained
-from vit.data.augment import to_float
 from vit.device import Compute
 from vit.encoder import VisionTransformer, eval_mode
 from vit.evaluate.reconstruction import Reconstruction, fixed_mask, reconstruct
+from vit.inputs import to_float
 from vit.interpret import AttentionMaps, geometry_of
 from vit.runs import RunFiles, RunRecord
 from vit.training.state import saved_states

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from vit import figures as draw
-from vit.data.augment import to_float
 from vit.figures import Curve, Scale, save_figure
 from vit.figures.document import data_uri
 from vit.figures.dynamics import QUANTITIES
 from vit.figures.style import Figure
+from vit.inputs import to_float
 from vit.interpret import Dynamics, read_dynamics
 from vit.report.moments import Moment, last_attention
 from vit.runs import RunFiles, RunRecord, flat_settings, read_metrics

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from vit.config import ModelConfig
 from vit.data import SCENES_SEED, Dataset
-from vit.data.augment import Normalization, cut_to_shape, to_float
 from vit.data.images import evenly_spaced
 from vit.encoder import Block, VisionTransformer, eval_mode
+from vit.inputs import Normalization, cut_to_shape, to_float
 from vit.patches import patchify
 from vit.scenes import PART_NAMES, draw_scenes, scene_indices
 from vit.studies.experiment import Experiment, Trained
