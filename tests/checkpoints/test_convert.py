@@ -22,7 +22,7 @@ from vit.cli import main
 from vit.config import DecoderConfig, ViTConfig
 from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
-from vit.inference import require_head
+from vit.look.predict import require_head
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
 from vit.masking import make_mask, mask_from_noise
 

@@ -15,7 +15,7 @@ from vit.cli import main
 from vit.cli.embed import BATCH
 from vit.config import DataConfig
 from vit.data import SOURCES, DataSource, load_data
-from vit.inference import embed
+from vit.look.predict import embed
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_name_of_any_bytes_is_no_obstacle(suffix, embedded, models, tmp_path):
 
 
 def test_a_data_set_of_hugging_face_is_refused_with_the_way(refused):
-    assert 'vit.inference.embed(model, DATASET["image"])' in refused("embed", "mae", "hf:me/set", "--out", "f.npz")
+    assert 'vit.look.predict.embed(model, DATASET["image"])' in refused("embed", "mae", "hf:me/set", "--out", "f.npz")
 
 
 def test_parquet_without_pyarrow_is_one_line(monkeypatch, refused, models):

@@ -34,7 +34,7 @@ from vit.figures import png_of
 from vit.figures.document import data_uri
 from vit.figures.strip import GAP
 from vit.figures.style import DARK, LIGHT, printable
-from vit.interpret import DynamicsError, read_dynamics
+from vit.interpret.dynamics import DynamicsError, read_dynamics
 from vit.pretrained import shipped
 from vit.report.page import bars, commands_of, duration, is_report, next_steps, report_page, write_report
 from vit.report.pictures import WIDE_DPI, dynamics_picture, figure_of_dynamics

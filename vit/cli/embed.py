@@ -80,7 +80,7 @@ class Listed:
         names: files, relative to the folder; for a data set, split and number.
         splits: per image, "train", "test", "val", or "" without a split.
         labels: per image, an index of `class_names`; -1 without a label.
-        read: a slice of the images -> what `vit.inference.embed` takes.
+        read: a slice of the images -> what `vit.look.predict.embed` takes.
     """
 
     names: list[str]
@@ -94,11 +94,11 @@ def run(argv: Sequence[str]) -> int:
     """Embed all images into the file, batch by batch."""
     options, load = read_options("vit embed", argv, *OPTIONS)
     if named_data(options.data)["source"] == "hf":
-        way = 'of a Hugging Face data set, in Python: vit.inference.embed(model, DATASET["image"])'
+        way = 'of a Hugging Face data set, in Python: vit.look.predict.embed(model, DATASET["image"])'
         raise ConfigError(f"--data: {options.data!r} is no folder of images; {way}")
 
     from vit.checkpoints import load_trained
-    from vit.inference import embed
+    from vit.look.predict import embed
 
     model = load_trained(options.checkpoint, load)
     listed = (list_data if options.data in BUILT_IN else list_images)(options, model.origin.image_size)

@@ -23,7 +23,7 @@ from vit.evaluate.classification import read_confusion
 from vit.figures import confusion_figure, reliability_figure, why_not_drawn
 from vit.figures.document import data_uri, render_page
 from vit.figures.sheet import PIXELATED
-from vit.interpret.inputs import short_name
+from vit.look.shown import short_name
 from vit.pretrained import shipped
 from vit.report.moments import moments_of_run
 from vit.report.pictures import attention_rows, curve_pictures, dynamics_picture, in_both_themes, reconstruction_rows

@@ -15,7 +15,7 @@ from vit.figures import Curve, Scale, save_figure
 from vit.figures.document import data_uri
 from vit.figures.dynamics import QUANTITIES
 from vit.figures.style import Figure
-from vit.interpret import Dynamics, read_dynamics
+from vit.interpret.dynamics import Dynamics, read_dynamics
 from vit.report.moments import Moment, last_attention
 from vit.runs import RunFiles, RunRecord, flat_settings, read_metrics
 from vit.training.objectives import objective_class

@@ -9,8 +9,8 @@ from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.checkpoints import load_model, save_model
 from vit.data.images import DataError
-from vit.inference import embed, predict
 from vit.load_options import CheckpointError
+from vit.look.predict import embed, predict
 
 
 def loaded(folder, model):

@@ -11,8 +11,8 @@ from vit.checkpoints import load_model, save_model
 from vit.config import ViTConfig
 from vit.data.images import UnreadableImage
 from vit.encoder import VisionTransformer
-from vit.interpret import ModelWithImages, with_data
-from vit.interpret.inputs import short_name
+from vit.look.datasets import with_data
+from vit.look.shown import ModelWithImages, short_name
 
 
 def saved(folder, size, heads):
