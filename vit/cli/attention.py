@@ -72,8 +72,6 @@ class AttentionOptions(ReadsCheckpoint, WritesFiles):
     """lay the maps over the images"""
     format: Literal["png", "svg", "pdf"] = "png"
     """picture format"""
-    dark: bool = False
-    """for a dark page or slide"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -334,7 +332,6 @@ class Drawing:
             [str(number) for number in found.layers.tolist()],
             "layer",
             dots="a head",
-            dark=self.options.dark,
         )
         numbers = {"images": found.images, "layers": found.layers, "prefix_mass": found.prefix_mass}
         numbers |= {"distance_pixels": found.distance, "distance_spread_pixels": found.distance_spread}
@@ -357,7 +354,7 @@ class Drawing:
         moments, panels = list(snapshots), found[0].names
         where = "all layers" if layer is None else f"layer {layer % image.model.encoder.config.depth}"
         title = f"Where {in_words(image.query)} looks while the model learns, {where}"
-        words = self.style | {"masses": masses, "dark": self.options.dark}
+        words = self.style | {"masses": masses}
         frames = film_frames(image.images[0], maps, moments, panels, image.names[0], title, image.caption, **words)
         numbers = {"moments": moments, "maps": maps, "prefix_mass": masses, "panels": panels, "image": image.pixels[0]}
         return Picture("film", frames, numbers)
@@ -371,9 +368,7 @@ class Drawing:
         caption = " · ".join(filter(None, (subject.caption, masked, how)))
         words = {"labels": subject.names} | words
         same = {"maps": panels.maps, "panels": panels.names, "title": title}
-        figure = draw(
-            subject.images, subtitle=caption, masses=panels.prefix_mass, dark=self.options.dark, **same, **words
-        )
+        figure = draw(subject.images, subtitle=caption, masses=panels.prefix_mass, **same, **words)
         numbers = {
             "images": subject.pixels,
             "names": subject.names,
