@@ -1,5 +1,7 @@
 """Images for a model: which ones, and in batches that do not fill the memory."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -92,3 +94,10 @@ def test_a_data_set_of_hugging_face(tmp_path, monkeypatch):
 def test_short_names(tmp_path):
     sources = ["timm/vit_tiny", "hf/me/vit", tmp_path / "run", tmp_path / "run" / "snapshots" / "step-7"]
     assert [short_name(str(source)) for source in sources] == ["timm/vit_tiny", "hf/me/vit", "run", "run, step-7"]
+
+
+def test_showing_files_loads_no_data_set_no_training_and_no_evaluation():
+    code = "import sys, vit.look.shown, vit.look.panels; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    unwanted = {"vit.look.datasets", "vit.look.filled", "vit.training", "vit.evaluate", "vit.train"}
+    assert unwanted.isdisjoint(done.stdout.split())

@@ -81,9 +81,8 @@ def geometry_of(model: nn.Module) -> Geometry:
     Raises:
         AttentionError: the model does not say how its tokens are laid out.
     """
-    # A masked autoencoder of ours holds its layout in its encoder; those of transformers hold none there
-    encoder: Any = getattr(model, "encoder", None)
-    other: Any = encoder if hasattr(encoder, "patch_embed") else model
+    # Our masked autoencoder holds its layout in its encoder
+    other: Any = model if hasattr(model, "patch_embed") else getattr(model, "encoder", model)
     embed: Any = getattr(other, "patch_embed", None)
     if hasattr(embed, "grid_size") and hasattr(other, "num_prefix_tokens"):  # ours, timm's
         (p, q), (down, across) = embed.patch_size, getattr(embed, "feature_ratio", (1, 1))  # of a hybrid's feature map
