@@ -14,7 +14,7 @@ from vit.checkpoints import save_model
 from vit.config import AugmentConfig, OptimConfig
 from vit.data import Dataset
 from vit.figures import save_figure
-from vit.interpret import DynamicsRecorder
+from vit.interpret.dynamics import DynamicsRecorder
 from vit.report.pictures import draw_attention
 from vit.report.summary import sample_images, summarize
 from vit.runs import read_metrics

@@ -123,8 +123,8 @@ def place(tmp_path_factory) -> Path:
 def whole(place, run) -> tuple[Path, Done]:
     """The folder and the words of a run that nothing interrupted."""
     # the page's charts, which take longest, are drawn where the README's first command is run, and in tests of the page
-    dots = dict.fromkeys(("light", "dark"), "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA=")
-    blank = f"page.in_both_themes = pictures.in_both_themes = lambda figure, alt, dpi=0: {dots} | dict(alt=alt)"
+    dot = {"image": "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="}
+    blank = f"page.page_picture = pictures.page_picture = lambda figure, alt, dpi=0: {dot} | dict(alt=alt)"
     done = run(place, "--config", "mine.yaml", before=blank, page=True)
     return place / "runs" / "mine", done
 

@@ -20,8 +20,8 @@ from vit.checkpoints.reading import read_checkpoint
 from vit.cli import main
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
-from vit.inference import require_head
 from vit.inputs import Normalization
+from vit.look.predict import require_head
 from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
 from vit.masking import make_mask, mask_from_noise
 from vit.weights import CONFIG, WEIGHTS, weights_hash

@@ -16,7 +16,7 @@ from vit.config import ClassifyConfig, Config, ModelConfig, OptimConfig, TrainCo
 from vit.data import Dataset
 from vit.device import Compute
 from vit.inputs import Normalization
-from vit.interpret import DynamicsRecorder
+from vit.interpret.dynamics import DynamicsRecorder
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.loop import NonFiniteError, Step, train_steps

@@ -71,7 +71,7 @@ def run(argv: Sequence[str]) -> int:
 
     from vit.checkpoints import load_trained
     from vit.data.folder import list_files, readable
-    from vit.inference import predict, require_head
+    from vit.look.predict import predict, require_head
 
     # The images, and a model that can name them
     files = [

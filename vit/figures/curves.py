@@ -71,7 +71,7 @@ def curves_figure(metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve],
 
 
 @styled
-def curve_figure(metrics: Sequence[Mapping[str, Any]], curve: Curve, height: float, dark: bool = False) -> Figure:
+def curve_figure(metrics: Sequence[Mapping[str, Any]], curve: Curve, height: float) -> Figure:
     """Draw one panel of `curves_figure` by itself: without a heading, `height` inches high, its legend below."""
     figure = titled_figure(PANEL, height - 0.12, "", "")
     axes = figure.subplots()

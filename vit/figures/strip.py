@@ -1,7 +1,7 @@
 """Rows of small pictures for a page: one image file per row, cells side by side, all rows of one size.
 
 A page enlarges them without smoothing and labels them in its own font. It shows through between cells, and a little where
-something is hidden, so that one file serves light and dark; a row of ten images is a few kilobytes.
+something is hidden, so that one file serves a light page and a dark one; a row of ten images is a few kilobytes.
 """
 
 from __future__ import annotations

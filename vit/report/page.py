@@ -23,10 +23,10 @@ from vit.evaluate.classification import read_confusion
 from vit.figures import confusion_figure, reliability_figure, why_not_drawn
 from vit.figures.document import data_uri, render_page
 from vit.figures.sheet import PIXELATED
-from vit.interpret.inputs import short_name
+from vit.look.shown import short_name
 from vit.pretrained import shipped
 from vit.report.moments import moments_of_run
-from vit.report.pictures import attention_rows, curve_pictures, dynamics_picture, in_both_themes, reconstruction_rows
+from vit.report.pictures import attention_rows, curve_pictures, dynamics_picture, page_picture, reconstruction_rows
 from vit.runs import (
     METRICS,
     WRONG_VALUES,
@@ -201,14 +201,14 @@ def mistakes(record: RunRecord, values: dict[str, float]) -> dict[str, Any]:
         "reliability": None,
     }
     if not found["not_drawn"]:
-        found["confusion"] = in_both_themes(
-            lambda dark: confusion_figure(table, names, "", "", dark),
+        found["confusion"] = page_picture(
+            lambda: confusion_figure(table, names, "", ""),
             f"Which of {len(names)} classes it confuses, in percent; the diagonal is correct.",
         )
     if bins := summary.get("test_reliability"):
         error = values["calibration_error"]
-        found["reliability"] = in_both_themes(
-            lambda dark: reliability_figure(bins, error, "", "", dark),
+        found["reliability"] = page_picture(
+            lambda: reliability_figure(bins, error, "", ""),
             f"Accuracy against confidence; calibration error {error:.1%}.",
         )
     return found

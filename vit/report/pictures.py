@@ -1,4 +1,4 @@
-"""The pictures of a run: those in its folder at its end, and those on its page, for light and dark screens."""
+"""The pictures of a run: those in its folder at its end, and those on its page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vit.figures.document import data_uri
 from vit.figures.dynamics import QUANTITIES
 from vit.figures.style import Figure
 from vit.inputs import to_float
-from vit.interpret import Dynamics, read_dynamics
+from vit.interpret.dynamics import Dynamics, read_dynamics
 from vit.report.moments import Moment, last_attention
 from vit.runs import RunFiles, RunRecord, flat_settings, read_metrics
 from vit.training.objectives import objective_class
@@ -81,7 +81,7 @@ def curves_of(
     return [curve for curve in curves if curve.key or any(curve.val_key in line for line in metrics)]
 
 
-def figure_of_dynamics(dynamics: Dynamics, about: str = "", dark: bool = False) -> Figure:
+def figure_of_dynamics(dynamics: Dynamics, about: str = "") -> Figure:
     """Draw how strongly each matrix was trained and how far it moved; `about` names the run in the subtitle."""
     there = dynamics.names("encoder")
     courses: dict[str, dict[str, Tensor]] = {}
@@ -96,17 +96,15 @@ def figure_of_dynamics(dynamics: Dynamics, about: str = "", dark: bool = False) 
         courses,
         "How strongly each matrix is trained, and how far it moves",
         f"{about}encoder, mean over layers · layer by layer: dynamics.jsonl",
-        dark=dark,
     )
 
 
 # ---- On its page -----------------------------------------------------------------------------------------------------
 
 
-def in_both_themes(figure: Callable[[bool], Figure], alt: str, dpi: int = DPI) -> dict[str, str]:
-    """Return a figure for a light page and for a dark one; `figure` is called with whether it is dark."""
-    light, dark = (data_uri(draw.png_of(figure(dark), dpi)) for dark in (False, True))
-    return {"light": light, "dark": dark, "alt": alt}
+def page_picture(figure: Callable[[], Figure], alt: str, dpi: int = DPI) -> dict[str, str]:
+    """Return the figure that `figure` draws, as a picture for the page, and its text."""
+    return {"image": data_uri(draw.png_of(figure(), dpi)), "alt": alt}
 
 
 def curve_pictures(record: RunRecord) -> list[dict[str, str]]:
@@ -122,7 +120,7 @@ def curve_pictures(record: RunRecord) -> list[dict[str, str]]:
         lines = "".join(f"; {name} {curve.write(value)}" for name, value in curve.lines.items())
         # inches; a single curve stands beside two small ones
         height = 2.05 if curve in draw.STEERING else 4.2 if len(own) == 1 else 3.2
-        picture = in_both_themes(
+        picture = page_picture(
             partial(draw.curve_figure, record.metrics, curve, height),
             f"{curve.title} over {record.epochs:.1f} epochs{ends}{lines}",
         )
@@ -185,4 +183,4 @@ def dynamics_picture(record: RunRecord) -> dict[str, str] | None:
         return None
     recorded = read_dynamics(record.files.dynamics)
     alt = "The gradient of each kind of weight matrix, and its distance from where it began, over the steps"
-    return in_both_themes(lambda dark: figure_of_dynamics(recorded, dark=dark), alt, WIDE_DPI)
+    return page_picture(lambda: figure_of_dynamics(recorded), alt, WIDE_DPI)

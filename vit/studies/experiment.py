@@ -28,7 +28,7 @@ from vit.evaluate import Options, evaluate
 from vit.evaluate.probe import L2_GRID
 from vit.evaluate.reconstruction import fixed_mask, score_reconstruction
 from vit.inputs import Normalization
-from vit.interpret import DynamicsRecorder
+from vit.interpret.dynamics import DynamicsRecorder
 from vit.mae import MaskedAutoencoder, Model
 from vit.masking import Mask
 from vit.patches import patchify

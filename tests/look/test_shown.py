@@ -1,5 +1,8 @@
 """Images for a model: which ones, and in batches that do not fill the memory."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from PIL import Image
@@ -9,8 +12,8 @@ from vit.checkpoints import load_model, save_model
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 from vit.errors import UnreadableImage
-from vit.interpret import ModelWithImages, with_data
-from vit.interpret.inputs import short_name
+from vit.look.datasets import with_data
+from vit.look.shown import ModelWithImages, short_name
 
 
 def saved(folder, size, heads):
@@ -73,3 +76,10 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(tmp_path):
 def test_short_names(tmp_path):
     sources = ["timm/vit_tiny", "hf/me/vit", tmp_path / "run", tmp_path / "run" / "snapshots" / "step-7"]
     assert [short_name(str(source)) for source in sources] == ["timm/vit_tiny", "hf/me/vit", "run", "run, step-7"]
+
+
+def test_showing_files_loads_no_data_set_no_training_and_no_evaluation():
+    code = "import sys, vit.look.shown, vit.look.panels; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    unwanted = {"vit.look.datasets", "vit.look.filled", "vit.training", "vit.evaluate", "vit.train"}
+    assert unwanted.isdisjoint(done.stdout.split())

@@ -9,7 +9,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.checkpoints import load_model, save_model
 from vit.errors import CheckpointError, DataError
-from vit.inference import embed, predict
+from vit.look.predict import embed, predict
 
 
 def loaded(folder, model):
