@@ -13,7 +13,7 @@ from vit.atomic import write_json
 from vit.checkpoints import save_model
 from vit.config import AugmentConfig, OptimConfig
 from vit.data import Dataset
-from vit.interpret import DynamicsRecorder
+from vit.interpret.dynamics import DynamicsRecorder
 from vit.report.pictures import draw_pictures
 from vit.report.summary import sample_images, summarize
 from vit.runs import read_metrics

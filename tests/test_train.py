@@ -123,8 +123,8 @@ def place(tmp_path_factory) -> Path:
 def whole(place, run) -> tuple[Path, Done]:
     """The folder and the words of a run that nothing interrupted."""
     # the page's charts, which take longest, are drawn where the README's first command is run, and in tests of the page
-    dots = dict.fromkeys(("light", "dark"), "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA=")
-    blank = f"page.in_both_themes = pictures.in_both_themes = lambda figure, alt, dpi=0: {dots} | dict(alt=alt)"
+    dot = {"image": "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="}
+    blank = f"page.page_picture = pictures.page_picture = lambda figure, alt, dpi=0: {dot} | dict(alt=alt)"
     done = run(place, "--config", "mine.yaml", before=blank, page=True)
     return place / "runs" / "mine", done
 
@@ -198,7 +198,7 @@ def test_summary_says_what_came_out_and_from_what(whole):
     data = summary["data"]
     assert (data["source"], data["name"], data["warning"], data["skipped"]) == ("folder", "images", None, 0)
     assert (data["train_images"], data["test_images"]) == (TRAIN_IMAGES, TEST_IMAGES)
-    assert data["content_hash"] == load_state(saved_states(folder / "checkpoints")[-1])["data_stamp"]
+    assert data["content_hash"] == load_state(saved_states(folder / "checkpoints")[-1])["data_content_hash"]
     assert (summary["steps"], summary["epochs"], summary["seed"], summary["threads"]) == (STEPS, 4, 0, 1)
     assert summary["images_per_second"] * summary["seconds"] == pytest.approx(4 * TRAIN_IMAGES)
     versions = {"torch": str(torch.__version__), "vit-patch-trainer": vit.__version__}

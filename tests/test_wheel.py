@@ -26,7 +26,7 @@ CALLS = {
     "data": ["--config", "configs/quickstart.yaml", *SMALL, "--out", "sheet.png"],
     "report": ["runs/quickstart"],
     "compare": ["runs/quickstart"],
-    "checkpoint": ["convert", "runs/quickstart", "--to", "safetensors", "--card", "--out", "carded"],
+    "checkpoint": ["convert", "runs/quickstart", "--to", "safetensors", "--out", "converted"],
     "models": [],
     "attention": [MODEL, "--data", "scenes", "--count", "1", "--out", "look"],
     "explore": ["runs/quickstart", "--data", "scenes", "--count", "1", "--out", "page.html"],

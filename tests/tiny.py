@@ -28,10 +28,10 @@ from vit.config import (
     ViTConfig,
 )
 from vit.data import Dataset, ImageSet
-from vit.data.augment import Normalization
 from vit.data.images import content_hash
 from vit.device import Compute
 from vit.encoder import VisionTransformer
+from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, build_autoencoder
 
 M = TypeVar("M", bound=nn.Module)

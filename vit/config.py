@@ -20,8 +20,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union
 
 from vit.errors import UserError
 
-Source = Literal["cifar10", "cifar100", "folder", "scenes", "hf", "dataset"]
-BUILT_IN = tuple(name for name in get_args(Source) if name not in ("folder", "hf", "dataset"))
+Source = Literal["cifar10", "cifar100", "folder", "scenes", "dataset"]
+BUILT_IN = tuple(name for name in get_args(Source) if name not in ("folder", "dataset"))
 """The sources that need only their name; the others need a path, or are passed in Python."""
 PRESETS: dict[str, dict[str, int]] = {
     "micro": dict(embed_dim=96, depth=6, num_heads=3, decoder_dim=64, decoder_depth=1, decoder_heads=2),
@@ -183,15 +183,13 @@ class DataConfig(Section, section="data"):
     """Where the images come from, and which of them are used."""
 
     source: Source = "cifar10"
-    """what to train on: CIFAR, a folder of your own images, the built-in Scenes, a Hugging Face data set, or (dataset) the
-    data passed to vit.fit"""
+    """what to train on: CIFAR, a folder of your own images, the built-in Scenes, or (dataset) the data passed to vit.fit"""
     root: str = "data"
-    """folder that holds (or receives) CIFAR's archive, or your folder of images; source hf: the data set's name on the hub,
-    or a folder written by save_to_disk"""
+    """folder that holds (or receives) CIFAR's archive, or your folder of images"""
     name: str = ""
     """name of the data in outputs; empty: the source's own"""
     download: bool = True
-    """download CIFAR if it is not in data.root; source hf: whatever is not in its cache"""
+    """download CIFAR if it is not in data.root"""
     fallback: Literal["stop", "scenes"] = "stop"
     """if CIFAR is not on disk and cannot be downloaded: stop, or warn and train on Scenes"""
     limit: NonNegative = 0
@@ -212,7 +210,7 @@ def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
     """Return `DataConfig`'s source and root for a command's --data.
 
     Args:
-        data: a name in BUILT_IN, a folder of images, or hf: and the name of a Hugging Face data set.
+        data: a name in BUILT_IN, or a folder of images.
         root: folder that holds (or receives) the archive of a built-in data set.
 
     Raises:
@@ -220,8 +218,6 @@ def named_data(data: str, root: str = DataConfig.root) -> dict[str, Any]:
     """
     if data in BUILT_IN:
         return {"source": data, "root": root}
-    if data.startswith("hf:"):
-        return {"source": "hf", "root": data.removeprefix("hf:")}
     if not os.path.isdir(os.path.expanduser(data)):
         is_file = ": it is a file; give the folder that it is in" if os.path.isfile(os.path.expanduser(data)) else ""
         raise ConfigError(f"--data: {data!r} is neither {', '.join(BUILT_IN)} nor a folder of images{is_file}")

@@ -72,7 +72,7 @@ def add_settings(parser: ArgumentParser, sections: dict[str, type] = SECTIONS, w
     set_parsing_settings(docstring_parse_attribute_docstrings=with_help)
     parser.add_argument("--config", action="config", help="YAML file with settings; of several, the later wins")
     if with_help:
-        what = "cifar10, cifar100, scenes, hf:NAME or a folder of images: data.source and data.root in one"
+        what = "cifar10, cifar100, scenes or a folder of images: data.source and data.root in one"
         parser.add_argument("--data", metavar="NAME|FOLDER", default=SUPPRESS, help=what)
     for name, section in sections.items():
         group = parser.add_argument_group((section.__doc__ or name).rstrip("."), name=name)

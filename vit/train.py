@@ -21,7 +21,7 @@ from vit.config import Config, ConfigError, flat_settings, spelled
 from vit.data import DataError, Dataset, load_data
 from vit.data.folder import refuse_run_among_images
 from vit.errors import one_line
-from vit.interpret import DynamicsRecorder
+from vit.interpret.dynamics import DynamicsRecorder
 from vit.metrics import aligned, summary_lines
 from vit.report.summary import sample_images, summarize
 from vit.runs import CONTENTS, read_metrics

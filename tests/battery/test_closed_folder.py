@@ -74,7 +74,7 @@ def test_closed_folders_are_one_line_and_cost_nothing(battery, tmp_path, monkeyp
         ["embed", "run", "unreadable", "--out", "features.npz"],
         ["attention", "run", "images/test/0.png", "--out", "closed/attention"],
         ["checkpoint", "convert", "run", "--to", "timm", "--out", "closed/model"],
-        ["checkpoint", "convert", "run", "--to", "mae", "--out", "closed/model.pth"],
+        ["checkpoint", "convert", "run", "--to", "huggingface", "--out", "closed/model"],
         ["checkpoint", "inspect", "unreadable.png"],
     ]
 

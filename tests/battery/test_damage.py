@@ -22,7 +22,7 @@ from vit.atomic import write_json
 from vit.checkpoints import load_model
 from vit.cli import main
 from vit.config import Config, ConfigError
-from vit.load_options import CheckpointError
+from vit.errors import CheckpointError
 from vit.settings import parse_train_command
 
 pytestmark = pytest.mark.slow

@@ -31,9 +31,9 @@ pytestmark = [
 TINY = "--decoder-dim 16 --decoder-depth 1 --decoder-heads 2 --batch 4 --rounds 1 --precision fp32"
 LINES = {
     "train": "--config {place}/config.yaml --data.cache cache --out run",
-    "data": "{place}/images --data.cache cache --model.image_size 16 --out sheet.png --export folder",
+    "data": "{place}/images --data.cache cache --model.image_size 16 --out sheet.png",
     "bench": f"--preset micro {TINY}",
-    "checkpoint": "export {place}/run --to torch-export --out model.pt2",
+    "checkpoint": "convert {place}/run --to timm --out model",
     "models": "",
     "predict": "vit-tiny-p4-cifar10-finetuned {place}/images/test --csv classes.csv",
     "embed": "{place}/run {place}/images --out features.npz",

@@ -10,20 +10,11 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as torchvision
 
 from vit.config import AugmentConfig, Config, ModelConfig, TrainConfig
-from vit.data.augment import (
-    Normalization,
-    augment,
-    color_jitter,
-    cut_to_shape,
-    erase,
-    pad_and_crop,
-    sample_boxes,
-    shuffle_patches,
-    to_float,
-)
+from vit.data.augment import augment, color_jitter, erase, pad_and_crop, sample_boxes, shuffle_patches
 from vit.data.draws import Draws, crop_boxes, draw_operations, draw_step, make_generator
 from vit.data.images import evenly_spaced
 from vit.data.randaugment import rand_augment
+from vit.inputs import Normalization, cut_to_shape, to_float
 from vit.patches import patchify
 
 CROPS = ["resized", "pad", "none"]

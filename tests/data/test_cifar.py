@@ -27,7 +27,8 @@ from vit.cli import main
 from vit.data import cifar
 from vit.data.cifar import CifarUnavailable, load_cifar
 from vit.data.folder import load_folder
-from vit.data.images import DataError, content_hash
+from vit.data.images import content_hash
+from vit.errors import DataError
 
 ARCHIVE = "cifar-10-python.tar.gz"
 BOTH = {ARCHIVE, "cifar-10-batches-py"}

@@ -7,7 +7,6 @@ import torch
 from tiny import CPU
 
 from vit.config import ViTConfig
-from vit.data.augment import to_float
 from vit.encoder import VisionTransformer
 from vit.evaluate.classification import (
     DENSE_CLASSES,
@@ -21,6 +20,7 @@ from vit.evaluate.classification import (
     reliability,
 )
 from vit.evaluate.evaluation import over_seeds
+from vit.inputs import to_float
 
 
 def test_reliability_by_its_definition():

@@ -20,7 +20,7 @@ from vit.figures.measures import (
     seriated,
     shares_figure,
 )
-from vit.figures.style import LIGHT
+from vit.figures.style import COLOURS
 
 
 def test_arms_show_means_and_what_seeds_differ_by_and_leave_gaps():
@@ -76,8 +76,8 @@ def test_hidden_pixels_are_not_shown_in_the_masked_row():
     hidden[..., :8, :] = True
     figure = reconstruction_figure(images, images, hidden, ["one", "two"], "Title", "subtitle")
     masked = figure.axes[0].images[2].get_array()
-    assert np.allclose(masked[:8], to_rgb(LIGHT.absent))
-    assert not np.allclose(masked[8:], to_rgb(LIGHT.absent))
+    assert np.allclose(masked[:8], to_rgb(COLOURS.absent))
+    assert not np.allclose(masked[8:], to_rgb(COLOURS.absent))
 
 
 def test_running_mean_keeps_constants_and_matches_a_slow_one():

@@ -17,8 +17,7 @@ from tiny import RECONSTRUCT, assert_same, changed, dataset
 from torch import Tensor
 
 from vit.config import Config
-from vit.interpret import Dynamics, DynamicsError, DynamicsRecorder, read_dynamics
-from vit.interpret.dynamics import is_recorded
+from vit.interpret.dynamics import Dynamics, DynamicsError, DynamicsRecorder, is_recorded, read_dynamics
 from vit.mae import build_autoencoder
 from vit.training.callbacks import Callback
 from vit.training.loop import Step, train_steps

@@ -9,8 +9,8 @@ import torch
 from tiny import RECONSTRUCT, changed, dataset
 
 from vit.config import AugmentConfig, ClassifyConfig, RunConfig
-from vit.data.augment import to_float
 from vit.evaluate import evaluate
+from vit.inputs import to_float
 from vit.report.summary import summarize
 from vit.training.loop import train_steps
 from vit.training.run import Run, setup

@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 from vit.config import AugmentConfig, Config, DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
-from vit.data.scenes import draw_scenes
+from vit.scenes import draw_scenes
 from vit.studies import StudyConfig, kinds
 from vit.studies.experiment import Experiment, Trained
 from vit.studies.kinds import Kinds, parts_of_scenes

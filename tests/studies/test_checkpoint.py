@@ -16,15 +16,15 @@ from tiny import without_layout
 
 from vit.atomic import write_text
 from vit.checkpoints import CheckpointError, save_model
-from vit.checkpoints.native import content_hash
 from vit.config import DecoderConfig, ViTConfig
-from vit.data.augment import Normalization, to_float
 from vit.encoder import VisionTransformer
+from vit.inputs import Normalization, to_float
 from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.studies import OF_TRAININGS, STUDIES, StudyConfig, attention_or_cause, results
 from vit.studies.analysis.correlation import association
 from vit.studies.experiment import Experiment, without_queries
 from vit.studies.results import StudyError, run_study
+from vit.weights import weights_hash
 
 SMALLER = {
     "kinds": {"SCENES": 300, "LEAST": 3},
@@ -138,8 +138,8 @@ def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_
         assert (model.encoder.config, model.decoder.config) == (kept.encoder.config, kept.decoder.config)
         assert model.norm_pix_loss is False
         assert not model.training
-    assert content_hash(one.model) == content_hash(kept) != content_hash(one.initial)
-    assert content_hash(small.models()[0].initial) == content_hash(one.initial)
+    assert weights_hash(one.model) == weights_hash(kept) != weights_hash(one.initial)
+    assert weights_hash(small.models()[0].initial) == weights_hash(one.initial)
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_page_and_pictures_name_it_and_say_what_is_left_out(experiment, trained,
     assert "| shuffled" not in page
     assert "**Scenes" not in page
     found = json.loads((tmp_path / "tyres-and-roads" / "results.json").read_text())
-    assert found["checkpoint"] == {"name": name, "content_hash": content_hash(trained.model)}
+    assert found["checkpoint"] == {"name": name, "content_hash": weights_hash(trained.model)}
     assert {key.split(".")[0] for key in found["settings"]} == {"data", "model", "mask"}
     assert found["training_seconds"] == 0
     with pytest.raises(StudyError, match="holds a study with other settings"):

@@ -7,7 +7,8 @@ import torch
 
 from vit.atomic import PARTIAL
 from vit.config import AugmentConfig, Config, DataConfig
-from vit.interpret import AttentionMaps, read_dynamics
+from vit.interpret import AttentionMaps
+from vit.interpret.dynamics import read_dynamics
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
 from vit.studies import StudyConfig

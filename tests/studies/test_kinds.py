@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from tiny import randomize
 
 from vit.config import ModelConfig, ViTConfig
-from vit.data.scenes import MAY_TOUCH, PART_NAMES, scene_indices
 from vit.encoder import VisionTransformer
 from vit.masking import mask_from_noise
+from vit.scenes import MAY_TOUCH, PART_NAMES, scene_indices
 from vit.studies import kinds
 from vit.studies.analysis.logits import asking
 from vit.studies.kinds import (

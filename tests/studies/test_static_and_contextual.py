@@ -9,9 +9,9 @@ import torch
 from tiny import randomize
 
 from vit.config import ViTConfig
-from vit.data.scenes import PART_NAMES, scene_indices
 from vit.encoder import VisionTransformer
 from vit.patches import patchify
+from vit.scenes import PART_NAMES, scene_indices
 from vit.studies import kinds
 from vit.studies import static_and_contextual as study
 from vit.studies.kinds import residual_stream

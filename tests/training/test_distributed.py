@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from tiny import noise, save_images
 
 from vit.config import Config, ConfigError, RunConfig, TrainConfig
-from vit.interpret import read_dynamics
+from vit.interpret.dynamics import read_dynamics
 from vit.openmp import usable_cores
 from vit.training.distributed import SINGLE, Distributed, gather_batch, init_distributed
 from vit.training.state import load_state, saved_states

@@ -16,14 +16,14 @@ from tiny import CLASSES, TINY, dataset, randomize
 from torch import Tensor, nn
 
 from vit.checkpoints import CheckpointError, load_model, save_model
-from vit.checkpoints.native import content_hash, write_weights
 from vit.config import Config, ConfigError, DataConfig, ModelConfig, TrainConfig
 from vit.data import DataError, Dataset
-from vit.data.augment import Normalization
 from vit.encoder import VisionTransformer
+from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.settings import parse_config, settings_parser
 from vit.training.initial import follow_checkpoint, initial_model
+from vit.weights import weights_hash, write_weights
 
 THEIRS = Normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
 
@@ -258,7 +258,7 @@ def test_what_is_new_is_said(mae, tmp_path):
     classifier(tmp_path / "other", ("a", "b", "c"))
     assert notes(config()) == initial_model(config(), dataset()).init == ""
     began = initial_model(config(init=mae[0]), dataset())
-    assert began.init == content_hash(load_model(mae[0], part="encoder"))
+    assert began.init == weights_hash(load_model(mae[0], part="encoder"))
     for init, head in {mae[0]: "a new", tmp_path / "other": "a new", tmp_path / "same": "its"}.items():
         assert notes(config("classify", init)).endswith(f"with {head} head"), init
     for init, decoder in {mae[0]: "its", tmp_path / "same": "a new"}.items():

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 import vit.mae
 from vit.config import ClassifyConfig, Config, ModelConfig, OptimConfig, TrainConfig
 from vit.data import Dataset
-from vit.data.augment import Normalization
 from vit.device import Compute
-from vit.interpret import DynamicsRecorder
+from vit.inputs import Normalization
+from vit.interpret.dynamics import DynamicsRecorder
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.loop import NonFiniteError, Step, train_steps

@@ -22,7 +22,7 @@ from vit.checkpoints import load_model, save_model
 from vit.config import Config, ConfigError
 from vit.data import Dataset
 from vit.device import Compute
-from vit.interpret import DynamicsRecorder
+from vit.interpret.dynamics import DynamicsRecorder
 from vit.runs import read_metrics
 from vit.training.callbacks import MetricsFile, Validation
 from vit.training.distributed import SINGLE, Distributed

@@ -327,7 +327,7 @@ class ShownImages(ReadsImages):
     images: list[str] = field(default_factory=list, metadata=POSITIONAL)
     """image files, prepared as in training; or what --data takes"""
     data: str | None = field(default=None, metadata=DATA)
-    """instead of files: cifar10, cifar100, scenes, hf:NAME, or a folder of images"""
+    """instead of files: cifar10, cifar100, scenes, or a folder of images"""
     root: Path = field(default=Path("data"), metadata=FOLDER)
     """where CIFAR's archive is"""
     count: Positive = 8

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.device import Compute
+from vit.device import Compute, Images
 from vit.encoder import VisionTransformer, eval_mode
 from vit.evaluate.features import EvaluationError, Prepare, batches
 
@@ -20,7 +20,7 @@ DENSE_CLASSES = 100
 @torch.no_grad()
 def head_logits(
     encoder: VisionTransformer,
-    images: Tensor,
+    images: Images,
     prepare: Prepare,
     compute: Compute,
     flip: bool = False,

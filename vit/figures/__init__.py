@@ -1,6 +1,6 @@
 """Tensors in, matplotlib figures and pages out. Only this package uses matplotlib; it never sees a model.
 
-Every figure has a heading of `title` and `subtitle`, unless the title is empty. `dark` draws it for a dark page.
+Every figure has a heading of `title` and `subtitle`, unless the title is empty.
 """
 
 from vit.figures.attention import attention_figure, masked_figure, strongest_figure

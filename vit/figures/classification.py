@@ -30,9 +30,7 @@ def why_not_drawn(classes: int) -> str:
 
 
 @styled
-def confusion_figure(
-    table: Tensor, class_names: Sequence[str], title: str, subtitle: str, dark: bool = False
-) -> Figure:
+def confusion_figure(table: Tensor, class_names: Sequence[str], title: str, subtitle: str) -> Figure:
     """Draw how often each class was taken for each, in percent of its images: a row per class, correct on the diagonal.
 
     Each row is rounded so that it sums to 100; a cell without images is empty.
@@ -86,9 +84,7 @@ def whole_percents(counts: np.ndarray) -> np.ndarray:
 
 
 @styled
-def reliability_figure(
-    bins: Mapping[str, Sequence[float | None]], error: float, title: str, subtitle: str, dark: bool = False
-) -> Figure:
+def reliability_figure(bins: Mapping[str, Sequence[float | None]], error: float, title: str, subtitle: str) -> Figure:
     """Draw accuracy by confidence: on the diagonal, a classifier is right as often as it says; below, the images per bin.
 
     Bins of fewer than `FEW` images are pale: their accuracy says little.

@@ -21,7 +21,7 @@ DECADES = 4  # that an axis spans at most
 
 
 @styled
-def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str, *, dark: bool = False) -> Figure:
+def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) -> Figure:
     """Draw a panel for each of `QUANTITIES`, with a line for each matrix: the mean over its layers.
 
     The legend marks a matrix that never got a gradient as frozen: a logarithmic axis shows no 0.

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from vit.figures.style import (
-    LIGHT,
+    COLOURS,
     bare,
     legend_below,
     legend_columns,
@@ -116,7 +116,6 @@ def layers_figure(
     places: Sequence[str] | None = None,
     axis: str = "layer, from 0",
     dots: str = "",
-    dark: bool = False,
 ) -> Figure:
     """Draw measures from layer to layer: lines for the means over seeds, bands for their range, or a dot per value.
 
@@ -311,7 +310,7 @@ def relations_figure(
         for one, other in marked:
             for x, y in ((named.index(one), named.index(other)), (named.index(other), named.index(one))):
                 axes.add_patch(
-                    Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor=LIGHT.ink, linewidth=1.4, clip_on=False)
+                    Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor=COLOURS.ink, linewidth=1.4, clip_on=False)
                 )
         bar = figure.colorbar(drawn, ax=axes, orientation="horizontal", aspect=55, pad=0.02)
         bar.ax.tick_params(labelsize=7, length=2)

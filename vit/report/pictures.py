@@ -10,14 +10,15 @@ from torch import Tensor
 
 from vit import figures as draw
 from vit.config import flat_settings
-from vit.data.augment import to_float
 from vit.encoder import VisionTransformer, eval_mode
 from vit.evaluate.classification import read_confusion
 from vit.evaluate.reconstruction import fixed_mask, reconstruct
 from vit.figures import save_figure
 from vit.figures.dynamics import QUANTITIES
 from vit.figures.style import Figure
-from vit.interpret import AttentionMaps, Dynamics, geometry_of, read_dynamics
+from vit.inputs import to_float
+from vit.interpret import AttentionMaps, geometry_of
+from vit.interpret.dynamics import Dynamics, read_dynamics
 from vit.mae import MaskedAutoencoder
 from vit.report.curves import curves_of
 from vit.runs import RunFiles, read_metrics
@@ -75,7 +76,7 @@ def draw_reconstructions(run: Run, folder: RunFiles) -> None:
     shown = test.subset(test.showcase(FILLED_IN))
     fixed = fixed_mask(mask.kind, 0, len(shown), run.config.model.grid_size, mask.ratio)
     model = cast(MaskedAutoencoder, run.result)
-    result = reconstruct(model, shown.images, run.normalize, fixed, run.compute)
+    result = reconstruct(model, shown.images[:], run.normalize, fixed, run.compute)
 
     # The caption
     hidden = int(fixed.mask[0].sum())
@@ -110,7 +111,7 @@ def draw_attention(run: Run, folder: RunFiles) -> None:
     """Draw attention.png: where the last layer looks in some test images, head by head."""
     test, encoder = run.data.test, run.result.encoder
     shown = test.subset(test.showcase(LOOKED_AT))
-    images = to_float(shown.images, run.config.model.image_size_2d)
+    images = to_float(shown.images[:], run.config.model.image_size_2d)
     looking = last_attention(encoder, run.normalize(images).to(run.compute.device))
 
     # The mean comes first: it sums up the heads

@@ -26,13 +26,13 @@ import torch
 from torch import Tensor, nn
 
 from vit.attention import MultiHeadSelfAttention
-from vit.data.augment import to_float
 from vit.data.draws import make_generator
 from vit.encoder import eval_mode
 from vit.evaluate.reconstruction import grid_distances, mean_visible
 from vit.figures.attention import attention_figure
 from vit.figures.measures import Panel, arms_figure, scatter_figure
 from vit.figures.style import Figure
+from vit.inputs import to_float
 from vit.interpret.capture import AttentionMaps
 from vit.interpret.layers import AttentionError, intercept_attention
 from vit.interpret.measures import attention_entropy, attention_rollout, head_ablation, relevance

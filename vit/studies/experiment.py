@@ -19,17 +19,16 @@ from torch import Tensor, nn
 from vit.atomic import write_json
 from vit.attention import MultiHeadSelfAttention
 from vit.checkpoints import load_model, load_trained, save_model
-from vit.checkpoints.native import build_model, content_hash
 from vit.config import Config, DataConfig, ModelConfig
 from vit.data import Dataset, load_data
-from vit.data.augment import Normalization
 from vit.data.draws import derive_seed
 from vit.data.images import evenly_spaced
 from vit.device import Compute, choose_compute
 from vit.evaluate import Options, evaluate
 from vit.evaluate.probe import L2_GRID
 from vit.evaluate.reconstruction import fixed_mask, score_reconstruction
-from vit.interpret import DynamicsRecorder
+from vit.inputs import Normalization
+from vit.interpret.dynamics import DynamicsRecorder
 from vit.mae import MaskedAutoencoder, Model
 from vit.masking import Mask
 from vit.patches import patchify
@@ -42,6 +41,7 @@ from vit.training.initial import initial_model
 from vit.training.loop import train_and_save
 from vit.training.run import find_state, setup
 from vit.training.run_folder import RunFolder
+from vit.weights import build_model, weights_hash
 
 # --- arms: models that differ in one thing each, from the same seeds, on the same data, with the same budget ----------------
 
@@ -296,7 +296,7 @@ class Experiment:
         config = replace(config, train=replace(config.train, seed=seed))
         data, compute = self.data(config), choose_compute(config.run, "fp32")
         if self.checkpoint is not None:
-            name, folder = "checkpoint", self.folder / f"{content_hash(self.checkpoint)}-{data.content_hash}"
+            name, folder = "checkpoint", self.folder / f"{weights_hash(self.checkpoint)}-{data.content_hash}"
             both = self.checkpoint, untrained(self.checkpoint, seed)
         else:
             name, folder = f"seed {seed}", self._trained(arm, config, data)

@@ -17,11 +17,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vit.data.augment import to_float
 from vit.encoder import VisionTransformer
 from vit.figures import attention_figure
 from vit.figures.measures import Panel, layers_figure
 from vit.figures.style import Figure
+from vit.inputs import to_float
 from vit.interpret import AttentionMaps, attention_entropy
 from vit.interpret.geometry import geometry_of
 from vit.patches import patchify

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from vit.config import ModelConfig
 from vit.data import SCENES_SEED, Dataset
-from vit.data.augment import Normalization, cut_to_shape, to_float
 from vit.data.images import evenly_spaced
-from vit.data.scenes import PART_NAMES, draw_scenes, scene_indices
 from vit.encoder import Block, VisionTransformer, eval_mode
+from vit.inputs import Normalization, cut_to_shape, to_float
 from vit.patches import patchify
+from vit.scenes import PART_NAMES, draw_scenes, scene_indices
 from vit.studies.experiment import Experiment, Trained
 from vit.studies.results import StudyError
 

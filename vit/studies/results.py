@@ -20,7 +20,6 @@ from torch import Tensor
 
 from vit import __version__
 from vit.atomic import write_json, write_text
-from vit.checkpoints.native import content_hash
 from vit.config import flat_settings
 from vit.device import choose_compute, device_name
 from vit.errors import UserError
@@ -29,6 +28,7 @@ from vit.figures.style import Figure, captioned
 from vit.report.record import settings_that_matter
 from vit.runs import read_mapping
 from vit.studies import STUDIES
+from vit.weights import weights_hash
 
 if TYPE_CHECKING:
     from vit.mae import Model
@@ -136,7 +136,7 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
         "settings": settings_that_matter(flat_settings(sections)),
         "seeds": list(experiment.study.seeds),
         "images": experiment.study.images,
-        "checkpoint": checkpoint and {"name": experiment.name, "content_hash": content_hash(checkpoint)},
+        "checkpoint": checkpoint and {"name": experiment.name, "content_hash": weights_hash(checkpoint)},
     }
     found = read_mapping(folder / "results.json", StudyError)
     if any(found.get(key) != value for key, value in settings.items()) and folder.exists() and any(folder.iterdir()):

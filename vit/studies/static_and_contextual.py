@@ -25,12 +25,12 @@ from torch import Tensor
 from vit.config import ModelConfig
 from vit.data.draws import make_generator
 from vit.data.images import evenly_spaced
-from vit.data.scenes import CLASS_NAMES, PART_NAMES, SCENES_OF_CLASS
 from vit.encoder import VisionTransformer
 from vit.figures.images import pasted_figure
 from vit.figures.measures import Panel, layers_figure, shares_figure
 from vit.figures.style import Figure
 from vit.patches import patchify, unpatchify
+from vit.scenes import CLASS_NAMES, PART_NAMES, SCENES_OF_CLASS
 from vit.studies.experiment import Experiment, Trained, trained_and_random
 from vit.studies.kinds import BATCH, CLEAR, drawn_scenes, require_parts, residual_stream
 from vit.studies.results import Results, StudyError, Table, seeds
@@ -45,7 +45,7 @@ TERMS: dict[str, list[tuple[str, ...]]] = {  # of the variance of patches at pla
     "patch with image": [("patch", "image"), ("patch", "place", "image")],
 }
 CONTEXT = slice(3, None)  # of TERMS, those that involve the image
-WHEEL, BALL = "wheel", "ball"  # a ball is drawn by the wheel's code, see vit.data.scenes.LOOK_ALIKES
+WHEEL, BALL = "wheel", "ball"  # a ball is drawn by the wheel's code, see vit.scenes.LOOK_ALIKES
 HOME, STREET, ELSEWHERE = "home", "another street", ("meadow", "sea", "air")
 OTHERS = (STREET, *ELSEWHERE)
 GROUPS = {scene: slice(i, i + 1) for i, scene in enumerate(OTHERS)} | {"meadow, sea or air": slice(1, None)}

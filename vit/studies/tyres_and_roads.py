@@ -35,7 +35,7 @@ from vit.studies.results import Results, Seeds, Table, seeds
 
 SHUFFLED = ("shuffled across images", "shuffled within images")
 ROAD, GRASS = "road", "grass"
-WHEEL, BALL, BUOY = "wheel", "ball", "buoy"  # the latter two are drawn by the wheel's code: vit.data.scenes.LOOK_ALIKES
+WHEEL, BALL, BUOY = "wheel", "ball", "buoy"  # the latter two are drawn by the wheel's code: vit.scenes.LOOK_ALIKES
 AXIS = "blocks passed (0: the static embedding)"
 CORRELATION, P, GAIN = range(3)  # of an `Association`
 

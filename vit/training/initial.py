@@ -12,14 +12,14 @@ from typing import Any, Literal, NamedTuple
 
 from vit.checkpoints import CheckpointError, load_model
 from vit.checkpoints.loading import find, read_network
-from vit.checkpoints.native import content_hash
 from vit.config import OBJECTIVES, PRESETS, Config, ConfigError, ModelConfig, ViTConfig, spelled
 from vit.data import Dataset
-from vit.data.augment import Normalization
+from vit.inputs import Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.runs import RunFiles, read_mapping
 from vit.training.objectives import objective_class
+from vit.weights import weights_hash
 
 # fields in which settings may differ from a checkpoint: those that a run chooses, and those that only foreign models vary
 CHOSEN = {"drop_path", "global_pool", "channels", "num_classes"}
@@ -34,7 +34,7 @@ class InitialModel(NamedTuple):
         model: the objective's, with the encoder of a checkpoint and whatever else fits (`Objective.take_over`).
         normalize: of the input: the checkpoint's, or that of the training images.
         notes: what the user should know about both.
-        init: `vit.checkpoints.native.content_hash` of the checkpoint; "" for random weights.
+        init: `vit.weights.weights_hash` of the checkpoint; "" for random weights.
         init_seconds: seconds of training behind these weights, if the checkpoint is the folder of a finished run.
     """
 
@@ -88,7 +88,7 @@ def initial_model(config: Config, data: Dataset) -> InitialModel:
         notes.append(f"{knows} with more labels than data.labels allows: it does not show what these few give")
     before = read_mapping(RunFiles(Path(config.model.init)).summary, CheckpointError)
     seconds = sum(float(before.get(key, 0)) for key in ("seconds", "init_seconds"))
-    return InitialModel(model, origin.normalize, notes, content_hash(loaded), seconds)
+    return InitialModel(model, origin.normalize, notes, weights_hash(loaded), seconds)
 
 
 def follow_checkpoint(config: Config, given: Collection[str]) -> tuple[Config, list[str]]:

@@ -13,14 +13,12 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from vit.attention import choose_kernel, set_kernel
-from vit.checkpoints import save_model
-from vit.checkpoints.native import architecture
 from vit.config import Config, ConfigError, ViTConfig
 from vit.data import Dataset
-from vit.data.augment import Normalization, to_float
 from vit.data.draws import derive_seed, steps_per_epoch
 from vit.device import Compute, choose_compute
 from vit.evaluate import Options, as_summary, evaluate
+from vit.inputs import Normalization, to_float
 from vit.mae import Model
 from vit.runs import RunFiles
 from vit.training.callbacks import Callback
@@ -30,6 +28,7 @@ from vit.training.initial import initial_model
 from vit.training.objectives import Objective, objective_class
 from vit.training.optimizer import make_ema, make_optimizer
 from vit.training.state import StateError, is_readable, load_latest_state, save_state, saved_states
+from vit.weights import architecture, save_model
 
 # Most tokens of a micro-batch on a CPU, in the part of the model with the most. Larger ones are no faster there, and their
 # activations, some 0.2 MB per token of ViT-Tiny, are what fills the memory.
@@ -49,7 +48,7 @@ class Run:
         optimizer: of the parts that learn.
         ema: the average of the weights over the steps, if `optim.ema` is set.
         dist: which process of how many this is.
-        init: `vit.checkpoints.native.content_hash` of the initial checkpoint; "" for random weights.
+        init: `vit.weights.weights_hash` of the initial checkpoint; "" for random weights.
         init_seconds: seconds of training behind that checkpoint; see `vit.training.initial.InitialModel`.
         notes: lines that the user should see, e.g. what was damaged, or differs from the session before.
         callbacks: called at every step of this process; `add` adds more.
@@ -181,7 +180,7 @@ class Run:
             "computed_on": self.computed_on,
             "torch": str(torch.__version__),  # its own class is not a plain value
             "init": self.init,
-            "data_stamp": self.data.content_hash,
+            "data_content_hash": self.data.content_hash,
             "data": self.data.name,
             "class_names": list(self.data.train.class_names),
             "mean": self.normalize.mean,
@@ -248,8 +247,8 @@ def find_state(folder: Path, config: Config, data: Dataset, dist: Distributed = 
     state, damaged = latest
     if "callbacks" not in state:
         raise StateError(f"an earlier version wrote the states in {folder}; finish the run with that version")
-    if state["data_stamp"] != data.content_hash:
-        found = f"its content hash was {state['data_stamp']} and is now {data.content_hash}"
+    if state["data_content_hash"] != data.content_hash:
+        found = f"its content hash was {state['data_content_hash']} and is now {data.content_hash}"
         raise StateError(f"the training data has changed since this run began: {found}; start another run with --out")
     for key, old, new in config.conflicts(state["config"]):
         if key == "train.epochs" and config.optim.cooldown < 1:

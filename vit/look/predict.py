@@ -11,9 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from vit.checkpoints.origin import Origin
-from vit.data.images import DataError
 from vit.encoder import eval_mode
-from vit.load_options import CheckpointError
+from vit.errors import CheckpointError, DataError
 from vit.mae import Model
 
 Picture: TypeAlias = str | Path | Image.Image

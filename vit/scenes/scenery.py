@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit.data.scenes.drawing import Array, Canvas, Dice, Frame, Mask, blend, rgb
+from vit.scenes.drawing import Array, Canvas, Dice, Frame, Mask, blend, rgb
 
 # one mood per column: clear, deep blue, haze, overcast, gold, dusk, blue hour
 ZENITH = rgb("4c86ce 2c68be 92aec8 9298a0 6e96cd 5c5a96 324274")

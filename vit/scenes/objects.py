@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit.data.scenes.drawing import Canvas, Dice, Frame, Number, Point, blend, rgb
-from vit.data.scenes.scenery import BARK, Ground, disc
+from vit.scenes.drawing import Canvas, Dice, Frame, Number, Point, blend, rgb
+from vit.scenes.scenery import BARK, Ground, disc
 
 _PAINT = rgb("ba302c 2c5496 e2e2de 3c3e44 d6aa34 427a54 969ca2 da7632")
 _GLASS = rgb("3a4c60 5c768a 28303c")

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from tiny import encoded
 
-from vit.data.decode import decode
+from vit.inputs import decode
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit.data.scenes import (
+from vit.data import load_scenes
+from vit.scenes import (
     CLASS_NAMES,
     LOOK_ALIKES,
     MAY_TOUCH,
@@ -16,7 +17,6 @@ from vit.data.scenes import (
     PARTS_OF_SCENE,
     SCENES_OF_CLASS,
     draw_scenes,
-    load_scenes,
     scene_indices,
 )
 

@@ -1,6 +1,7 @@
 """Images for a model: which ones, and in batches that do not fill the memory."""
 
-from dataclasses import replace
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -9,10 +10,10 @@ from tiny import NORMALIZE
 
 from vit.checkpoints import load_model, save_model
 from vit.config import ViTConfig
-from vit.data.images import UnreadableImage
 from vit.encoder import VisionTransformer
-from vit.interpret import ModelWithImages, with_data
-from vit.interpret.inputs import short_name
+from vit.errors import UnreadableImage
+from vit.look.datasets import with_data
+from vit.look.shown import ModelWithImages, short_name
 
 
 def saved(folder, size, heads):
@@ -72,23 +73,13 @@ def test_an_image_that_cannot_be_read_is_left_out_on_request(tmp_path):
     assert (subject.names, len(subject.pixels)) == (["0", "2"], 2)
 
 
-def test_a_data_set_of_hugging_face(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))  # the cache
-    datasets = pytest.importorskip("datasets")
-    pictures = [Image.new("RGB", (12, 8), (number, 9, 9)) for number in range(6)]
-    columns = {"image": pictures, "label": [0, 1, 2] * 2}
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b", "c"])})
-    split = datasets.Dataset.from_dict(columns, features)
-    datasets.DatasetDict({"train": split, "test": split}).save_to_disk(tmp_path / "set")
-    model = saved(tmp_path / "model", 8, 1)
-    model.origin = replace(model.origin, crop_share=0.8)  # unlike this package's own
-    subject = with_data(model, f"hf:{tmp_path / 'set'}", "data", 3)
-    assert subject.names == ["a", "b", "c"]
-    assert subject.caption.endswith("set, test images")
-    shown = [pictures[number] for number in range(6) if number % 3 == 1]
-    assert any(torch.equal(subject.inputs[1], model.origin.transform(picture)) for picture in shown)
-
-
 def test_short_names(tmp_path):
     sources = ["timm/vit_tiny", "hf/me/vit", tmp_path / "run", tmp_path / "run" / "snapshots" / "step-7"]
     assert [short_name(str(source)) for source in sources] == ["timm/vit_tiny", "hf/me/vit", "run", "run, step-7"]
+
+
+def test_showing_files_loads_no_data_set_no_training_and_no_evaluation():
+    code = "import sys, vit.look.shown, vit.look.panels; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    unwanted = {"vit.look.datasets", "vit.look.filled", "vit.training", "vit.evaluate", "vit.train"}
+    assert unwanted.isdisjoint(done.stdout.split())

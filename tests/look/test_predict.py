@@ -8,9 +8,8 @@ from tiny import NORMALIZE, autoencoder, encoder, noise
 from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.checkpoints import load_model, save_model
-from vit.data.images import DataError
-from vit.inference import embed, predict
-from vit.load_options import CheckpointError
+from vit.errors import CheckpointError, DataError
+from vit.look.predict import embed, predict
 
 
 def loaded(folder, model):

@@ -21,11 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vit.data.images import ImageSet, content_hash
-from vit.data.scenes import objects, scenery
-from vit.data.scenes.drawing import SAMPLES, Array, Canvas, Dice
-from vit.data.scenes.scenery import Ground
 from vit.progress import track
+from vit.scenes import objects, scenery
+from vit.scenes.drawing import SAMPLES, Array, Canvas, Dice
+from vit.scenes.scenery import Ground
 
 # --- what Scenes are made of, and which parts may touch: the ground truth of the studies ---------------------------------
 
@@ -208,15 +207,3 @@ def scene_indices(count: int, split: Literal["train", "test"]) -> Tensor:
     if split not in ("train", "test") or not 0 <= count <= _FIRST_TEST_INDEX:
         raise ValueError(f"split must be 'train' or 'test' and count 0 or more, got {split!r} and {count}")
     return torch.arange(count) + (_FIRST_TEST_INDEX if split == "test" else 0)
-
-
-def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> ImageSet:
-    """Return the first `count` pictures of a split, 32 x 32.
-
-    Their part maps are `draw_scenes(scene_indices(count, split), seed)[2]`.
-
-    Raises:
-        ValueError: as in `scene_indices` and `draw_scenes`.
-    """
-    images, labels, _ = draw_scenes(scene_indices(count, split), seed)
-    return ImageSet(images, labels, CLASS_NAMES, content_hash(images, labels))

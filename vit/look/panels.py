@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vit.inference import require_head
 from vit.interpret.capture import AttentionMaps, GridMaps, Patch, to_grid
-from vit.interpret.inputs import ModelWithImages
 from vit.interpret.layers import AttentionError
 from vit.interpret.measures import relevance, rollout_step
+from vit.look.predict import require_head
+from vit.look.shown import ModelWithImages
 
 
 class Panels(NamedTuple):

@@ -1,24 +1,20 @@
-"""A model with the images to show it, from files or a data set, prepared as in its training."""
+"""A model with the images to show it, prepared as in its training, and the mask and the token to ask about.
+
+A data set's images come from `vit.look.datasets`; image files need nothing of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import compress
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from vit.config import BUILT_IN, DataConfig, named_data
-from vit.data import load_data
-from vit.data.augment import to_float
-from vit.data.folder import list_folder, readable
-from vit.data.images import evenly_spaced
-from vit.device import Compute
-from vit.evaluate.reconstruction import Reconstruction, reconstruct
+from vit.inputs import to_float
 from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.interpret.layers import AttentionError
@@ -99,11 +95,6 @@ class ModelWithImages:
         shape = (len(self.names), *self.geometry.grid_size)
         return torch.zeros(shape, dtype=torch.bool) if self.mask is None else self.mask.mask.bool().view(shape)
 
-    def reconstruct(self) -> Reconstruction:
-        """Return the images with the hidden patches filled in by the model's decoder."""
-        compute = Compute(torch.device("cpu"))
-        return reconstruct(self.model, self.pixels, self.model.origin.normalize, self.mask, compute)  # type: ignore[arg-type]
-
     def with_mask(self, ratio: float, seed: int, hidden: Patch | None = None, visible: Patch | None = None) -> Self:
         """Return the same under a random mask.
 
@@ -139,46 +130,6 @@ def with_files(model: Model, paths: Sequence[str | Path]) -> ModelWithImages:
     return ModelWithImages(
         model, names, "image files", lambda numbers: model.origin.read_images([paths[i] for i in numbers]), paths=paths
     )
-
-
-def with_data(
-    model: Model, data: str, root: str, count: int, on_bad_image: Literal["stop", "skip"] = "stop"
-) -> ModelWithImages:
-    """Show a model up to `count` test images, spread evenly over their classes; of a folder without any, of all its images.
-
-    Args:
-        model: as `load_model` returns it.
-        data: "cifar10", "cifar100", "scenes", a folder of images, or hf: and the name of a Hugging Face data set.
-        root: folder that holds CIFAR's archive, or gets it.
-        count: number of images.
-        on_bad_image: at an unreadable one, stop, or show the others.
-
-    Raises:
-        DataError: the data is missing or cannot be read.
-    """
-    origin, folder = model.origin, Path(data).expanduser()
-
-    # A whole data set; of Scenes, which are drawn on the fly, a part is enough
-    if data in BUILT_IN or data.startswith("hf:"):
-        limit = 10 * count if data == "scenes" else 0
-        config = DataConfig(**named_data(data, root), limit=limit, on_bad_image=on_bad_image)
-        found = load_data(config, origin.image_size, prepared=origin.prepared)
-        test, chosen = found.test, found.test.showcase(count)
-        names, title = [test.label_names[i] for i in chosen.tolist()], f"{found.name}, test images"
-        return ModelWithImages(
-            model, names, title, lambda numbers: origin.fit(test.images[chosen[list(numbers)]], whole=found.prepared)
-        )
-
-    # A folder, of which only the chosen images are read
-    if not folder.is_dir():
-        raise AttentionError(f"{data!r} is neither {', '.join(BUILT_IN)} nor a folder of images")
-    *_, (split, files) = list_folder(folder).items()
-    files = [files[i] for i in evenly_spaced(len(files), min(count, len(files))).tolist()]
-    if on_bad_image == "skip":
-        files = [*compress(files, readable([folder / file.name for file in files]))]
-    names = [file.class_name or Path(file.name).stem for file in files]
-    title = f"{folder.resolve().name}, {'test images' if split in ('test', 'val') else 'images'}"
-    return replace(with_files(model, [folder / file.name for file in files]), names=names, data=title)
 
 
 def model_caption(model: Model) -> str:
