@@ -24,7 +24,7 @@ from vit.training.distributed import Distributed
 from vit.training.process import Stopped, StopRequests
 from vit.training.run_folder import RunFolder, RunFolderError
 
-CONFIG = changed(RECONSTRUCT, run={"save_every": 3, "log_every": 1, "threads": 1})
+CONFIG = changed(RECONSTRUCT, run={"save_every": 3, "threads": 1})
 PAIRS = [(image, number % 3) for number, image in enumerate(noise(24))]
 TEST = PAIRS[:6]
 

@@ -16,7 +16,7 @@ from vit.checkpoints.card import card_of, model_card
 from vit.cli import main
 from vit.data.augment import Normalization
 from vit.runs import RunFiles, RunRecord, without_paths
-from vit.settings import parse_config, settings_parser
+from vit.settings import read_config
 
 HOME = "/home/somebody"
 SETTINGS = {"data": {"root": f"{HOME}/images", "cache": f"{HOME}/cache"}, "train": {"seed": 7}}
@@ -113,7 +113,7 @@ def test_the_card_of_a_pretraining_has_its_figures_and_its_recipe(runs, tmp_path
 
 def test_the_settings_in_a_card_are_the_run_s(runs, tmp_path):
     def parsed(file):
-        return parse_config(settings_parser(), ["--config", str(file)])
+        return read_config(file)
 
     for name in ("pre", "fine"):
         (tmp_path / f"{name}.yaml").write_text(block(model_card(runs / name, "me/tiny"), "yaml"))

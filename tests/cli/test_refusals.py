@@ -144,7 +144,6 @@ REFUSED = {
         ("identity-case --out x --study.checkpoint none", "identity-case compares training runs"),
         ("all --out x --study.checkpoint none", "no checkpoint at none"),
         ("one-hot --out x --study.checkpoint mae --model.patch_size=2", "model.patch_size: study.checkpoint has its own"),
-        ("is-it-similarity --out x --model.qk_norm true", "needs logits that W_Q and W_K alone make"),
         ("one-hot --out x more", "more"),
     ],
 }  # fmt: skip

@@ -40,7 +40,7 @@ def whole_parser(commands: Mapping[str, str]) -> ArgumentParser:
     for name, purpose in commands.items():
         module = import_module(f"vit.cli.{name}")
         if hasattr(module, "command_parser"):
-            command = module.command_parser(with_help=True)
+            command = module.command_parser()
         else:
             groups, sections = getattr(module, "OPTIONS", ()), getattr(module, "SETTINGS", None)
             command, _ = options_parser(f"vit {name}", *groups, sections=sections)
