@@ -92,8 +92,8 @@ def test_two_dashes_end_the_options(line, images):
 def test_settings_are_told_from_a_commands_own_options():
     line = "scenes --out a.png --data.limit 3 --config=a.yaml --json --data.root= --print_config more --data here"
     settings, rest = split_settings(line.split())
-    assert settings == ["--data.limit", "3", "--config=a.yaml", "--data.root=", "--print_config", "--data", "here"]
-    assert rest == ["scenes", "--out", "a.png", "--json", "more"]
+    assert settings == ["--data.limit", "3", "--config=a.yaml", "--data.root=", "--data", "here"]
+    assert rest == ["scenes", "--out", "a.png", "--json", "--print_config", "more"]
 
 
 @dataclass(frozen=True)

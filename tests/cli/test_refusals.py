@@ -86,7 +86,6 @@ REFUSED = {
         ("classifier images --num-classes 4", "parts of this model are untrained (head.weight, 2 in all)"),
         ("classifier images --method reconstruction", "this model has no decoder"),
         ("mae images --method linear --labels 0.01", "of 1 training images are held out"),
-        ("mae images --tuning 37", "--tuning: is called --val-size now"),
         ("mae images --val-size 37", "--val-size: 37 images cannot be held out; at most half of the 72"),
         ("classifier images --val-size 9", "may have been taught these 9 images' classes"),
         ("classifier images --val-size 9 --num-classes 0", "may have been taught these 9 images'"),
@@ -134,7 +133,6 @@ REFUSED = {
         ("identity-case --out x --study.checkpoint none", "identity-case compares training runs"),
         ("all --out x --study.checkpoint none", "no checkpoint at none"),
         ("one-hot --out x --study.checkpoint mae --model.patch_size=2", "model.patch_size: study.checkpoint has its own"),
-        ("is-it-similarity --out x --model.qk_norm true", "needs logits that W_Q and W_K alone make"),
         ("one-hot --out x more", "more"),
     ],
 }  # fmt: skip

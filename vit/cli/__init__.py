@@ -8,7 +8,7 @@ from importlib import import_module
 
 from vit import __version__
 from vit.cli.options import choose_command
-from vit.cli.startup import announce_torch, start
+from vit.cli.startup import start
 
 COMMANDS = {
     "train": "pretrain or fine-tune a model, as train.py does",
@@ -41,7 +41,6 @@ def _run(argv: Sequence[str]) -> int:
     argv = argv or ["--help"]
     what = "Train small vision transformers and see what they learned. Each command has its own --help."
     name, rest = choose_command("vit", what, COMMANDS, argv)
-    announce_torch(f"vit {name}")
 
     from vit.training.process import Stopped, StopRequests
 

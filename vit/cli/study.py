@@ -7,19 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jsonargparse import ArgumentParser
-
 from vit.cli.options import FOLDER, POSITIONAL, PrintsFigures, print_json, read_options, require_folder, talk
-from vit.config import OBJECTIVES, Config, ConfigError, kept_until_registered
+from vit.config import OBJECTIVES, Config, ConfigError
 from vit.errors import one_line
 from vit.pretrained import located
 from vit.runs import read_mapping
-from vit.settings import CONFIGS, SECTIONS, parse_sections, settings_parser, split_settings
+from vit.settings import CONFIGS, SECTIONS, build_sections, read_words, split_settings
 from vit.studies import OF_TRAININGS, STUDIES, StudyConfig
 
 SETTINGS = SECTIONS | {"study": StudyConfig}
-OF_LOGITS = ("fixed-or-learned", "is-it-similarity")
-"""The studies that set the logits to zero, or take them apart."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +77,6 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-@kept_until_registered  # building one takes longer than all else before a study begins
-def study_parser() -> ArgumentParser:
-    """Return the parser of all settings of a study."""
-    return settings_parser(SETTINGS)
-
-
 def study_settings(name: str, quick: bool = False, settings: Sequence[str] = ()) -> tuple[Config, StudyConfig]:
     """Return the settings of `vit study NAME`: base.yaml, NAME.yaml, quick.yaml where asked, and `settings`; the last wins.
 
@@ -95,16 +85,14 @@ def study_settings(name: str, quick: bool = False, settings: Sequence[str] = ())
     """
     names = ["base", name, *(["quick"] if quick else [])]
     files = [path for name in names if (path := CONFIGS / "studies" / f"{name}.yaml").exists()]
-    argv = [*(f"--config={path}" for path in files), *settings]
-    sections = parse_sections(study_parser(), argv, SETTINGS)
+    more, given = read_words(settings, SETTINGS)
+    sections, _ = build_sections([*files, *more], given, SETTINGS)
     study = sections.pop("study")
     config = Config(**sections)
     if OBJECTIVES[config.train.objective].labels:
         raise ConfigError("train.objective: studies need masked autoencoders; leave it out")
     if config.model.qkv != "linear" or not config.model.qkv_bias:
         raise ConfigError("model.qkv, model.qkv_bias: studies need W_Q, W_K, W_V and their biases; leave them out")
-    if config.model.qk_norm and name in OF_LOGITS:
-        raise ConfigError(f"model.qk_norm: {name} needs logits that W_Q and W_K alone make; leave it out")
     if config.model.init:
         raise ConfigError("model.init: studies compare with their random initial weights; leave it out")
     for option in settings if study.checkpoint else ():

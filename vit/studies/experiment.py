@@ -320,7 +320,7 @@ class Experiment:
 
 def with_architecture(settings: ModelConfig, model: Model) -> ModelConfig:
     """Return settings with the architecture of a model."""
-    found = {key: value for key, value in vars(model.encoder.config).items() if key not in ("channels", "num_classes")}
+    found = {key: value for key, value in vars(model.encoder.config).items() if hasattr(settings, key)}
     if model.decoder is not None:
         own = model.decoder.config
         found |= {"decoder_dim": own.dim, "decoder_depth": own.depth, "decoder_heads": own.num_heads}

@@ -101,7 +101,7 @@ class Classify(Objective):
         Raises:
             EvaluationError: a logit is nan or infinite.
         """
-        return run.evaluate(["head"], run.data, Options(flip=self.config.run.test_flip))
+        return run.evaluate(["head"], run.data, Options())
 
     def figures(self, run: Run, measured: dict[str, Any]) -> dict[str, Figure]:
         """Draw confusion (which classes are mistaken for which) and reliability (accuracy by confidence)."""
