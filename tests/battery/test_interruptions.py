@@ -28,11 +28,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how far a process has come, and who is its child"),
 ]
-TINY = "--decoder-dim 16 --decoder-depth 1 --decoder-heads 2 --batch 4 --rounds 1 --precision fp32"
 LINES = {
     "train": "--config {place}/config.yaml --data.cache cache --out run",
     "data": "{place}/images --data.cache cache --model.image_size 16 --out sheet.png --export folder",
-    "bench": f"--preset micro {TINY}",
     "checkpoint": "export {place}/run --to torch-export --out model.pt2",
     "models": "",
     "predict": "vit-tiny-p4-cifar10-finetuned {place}/images/test --csv classes.csv",
@@ -42,7 +40,6 @@ LINES = {
     "evaluate": "{place}/run {place}/images --out evaluation",
     "verify": "{place}/run",
     "report": "{place}/run --out page.html",
-    "study": "one-hot --quick --data scenes --data.limit 40 --study.checkpoint {place}/run --out studies",
     "compare": "{place}/run --plot runs.png",
 }
 """A line of each command, which takes a few seconds. What it writes lies in its working folder."""

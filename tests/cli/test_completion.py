@@ -47,7 +47,6 @@ def offered(tmp_path_factory):
         ("train --data s", "scenes"),
         ("train --res", "--resume"),
         ("data scenes --js", "--json"),
-        ("study who", "who-trains-them"),
         ("checkpoint ins", "inspect"),
         ("checkpoint convert RUN --to t", "timm"),
         ("attention RUN photo.jpg --out r", "results"),

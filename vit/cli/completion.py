@@ -11,7 +11,6 @@ from jsonargparse import ArgumentParser
 from vit.cli.options import options_parser
 from vit.config import BUILT_IN, ConfigError
 from vit.pretrained import shipped_models
-from vit.studies import STUDIES
 
 SHELLS = ("bash", "zsh")
 
@@ -45,7 +44,7 @@ def whole_parser(commands: Mapping[str, str]) -> ArgumentParser:
             groups, sections = getattr(module, "OPTIONS", ()), getattr(module, "SETTINGS", None)
             command, _ = options_parser(f"vit {name}", *groups, sections=sections)
         for action in command._actions:
-            known = ("all", *STUDIES) if (name, action.dest) == ("study", "name") else words.get(action.dest, ())
+            known = words.get(action.dest, ())
             action.choices = action.choices or list(known) or None
         subcommands.add_subcommand(name, command, help=purpose)
         if hasattr(module, "COMMANDS"):
