@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from studies.analysis.correlation import correlation, partial_correlation, ranks, top_overlap
 from studies.experiment import Experiment, Trained, trained_and_random
+from studies.figures import arms_figure, scatter_figure
 from studies.tables import Results, StudyError, Table, seeds
 from vit.attention import MultiHeadSelfAttention
 from vit.data.augment import to_float
@@ -38,7 +39,7 @@ from vit.data.draws import make_generator
 from vit.encoder import eval_mode
 from vit.evaluate.reconstruction import grid_distances, mean_visible
 from vit.figures.attention import attention_figure
-from vit.figures.measures import Panel, arms_figure, scatter_figure
+from vit.figures.measures import Panel
 from vit.figures.style import Figure
 from vit.interpret.capture import AttentionMaps
 from vit.interpret.layers import AttentionError, intercept_attention

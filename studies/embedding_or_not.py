@@ -21,9 +21,10 @@ from scipy.linalg import subspace_angles
 from torch import Tensor
 
 from studies.experiment import Experiment, trained_and_random
+from studies.figures import arms_figure
 from studies.tables import Results, Table, seeds
 from vit.encoder import Block, VisionTransformer
-from vit.figures.measures import Panel, arms_figure
+from vit.figures.measures import Panel
 
 MATRICES = ("W_Q", "W_K", "W_V")
 

@@ -19,10 +19,11 @@ that learn as a whole.
 from __future__ import annotations
 
 from studies.experiment import SCORES, USUAL, Experiment, over_seeds
+from studies.figures import arms_figure
 from studies.tables import Results, Seeds, Table, seeds
 from vit.evaluate.features import pixel_features
 from vit.evaluate.knn import knn_accuracy
-from vit.figures.measures import Panel, arms_figure
+from vit.figures.measures import Panel
 
 COMPARED = (
     USUAL,

@@ -28,9 +28,10 @@ import torch
 from torch import Tensor
 
 from studies.experiment import USUAL, Experiment, Trained
+from studies.figures import arms_figure
 from studies.tables import Results, Table, seeds
 from vit.encoder import eval_mode
-from vit.figures.measures import Panel, arms_figure
+from vit.figures.measures import Panel
 from vit.figures.style import Figure
 from vit.interpret.dynamics import Matrix, matrices_of
 from vit.mae import MaskedAutoencoder
