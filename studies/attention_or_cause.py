@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from studies.analysis.correlation import correlation, partial_correlation, ranks, top_overlap
 from studies.experiment import Experiment, Trained, trained_and_random
 from studies.figures import arms_figure, scatter_figure
-from studies.tables import Results, StudyError, Table, seeds
+from studies.tables import Results, Seeds, StudyError, Table, seeds
 from vit.attention import MultiHeadSelfAttention
 from vit.data.augment import to_float
 from vit.data.draws import make_generator
@@ -80,11 +80,22 @@ def study(experiment: Experiment) -> Results:
 
     # Patches
     asked = [ask(one, one.model, images) for one in models]
+    untrained_asked = [ask(model, model.initial, images) for model in models]
     scores: dict[str, Tensor] = {}  # (seeds, 5)
-    for before, found in (("", asked), ("random weights: ", [ask(one, one.initial, images) for one in models])):
-        each = [scored(one) for one in found]
-        scores |= {before + name: torch.stack([of[name] for of in each]) for name in each[0]}
+    for prefix, asked_of_seeds in (("", asked), ("random weights: ", untrained_asked)):
+        scores_of_seeds = [scored(answers) for answers in asked_of_seeds]
+        for name in scores_of_seeds[0]:
+            scores[prefix + name] = torch.stack([values[name] for values in scores_of_seeds])
     chance = TOP / visible
+    patches_rows: list[tuple[str | Seeds, ...]] = []
+    for name, values in scores.items():
+        cells: list[str | Seeds] = []
+        for column in range(5):
+            if values[:, column].isnan().all():
+                cells.append("")
+            else:
+                cells.append(seeds(values[:, column], share=column == 2))
+        patches_rows.append((name, *cells))
     patches_table = Table(
         "Rank correlation over the visible patches with what happens to a hidden patch when one is taken away"
         f" (first {TOP} shared by chance: {chance:.0%})",
@@ -96,10 +107,7 @@ def study(experiment: Experiment) -> Results:
             "mean patch in its place",
             "left out: growth of the error",
         ),
-        [
-            (name, *("" if of[:, i].isnan().all() else seeds(of[:, i], share=i == 2) for i in range(5)))
-            for name, of in scores.items()
-        ],
+        patches_rows,
     )
 
     # Heads
@@ -109,11 +117,14 @@ def study(experiment: Experiment) -> Results:
     first = sum(encoder.attention(layer).num_heads for layer in range(len(encoder.blocks)))  # those of the encoder
     groups = [torch.stack([head_correlations(one) for one in of]) for of in (heads, heads[:, :first], untrained)]
     noise = " and ".join(f"{(count - 1) ** -0.5:.2f}" if count > 1 else "any" for count in (heads.shape[1], first))
+    heads_rows: list[tuple[str | Seeds, ...]] = []
+    for column, name in enumerate(HEAD_MEASURES):
+        heads_rows.append((name, *[seeds(group[:, column]) for group in groups]))
     heads_table = Table(
         "Rank correlation over heads with the growth of the loss when a head is silenced (standard deviation by chance, of"
         f" one seed: {noise})",
         ("of a head's attention", f"all {heads.shape[1]} heads", "those of the encoder", "all, random weights"),
-        [(name, *(seeds(of[:, i]) for of in groups)) for i, name in enumerate(HEAD_MEASURES)],
+        heads_rows,
     )
 
     data = models[0].data.name

@@ -29,7 +29,7 @@ from torch import Tensor
 from studies.experiment import Experiment, Trained, trained_and_random
 from studies.figures import pasted_figure, shares_figure
 from studies.kinds import BATCH, CLEAR, drawn_scenes, require_parts, residual_stream
-from studies.tables import Results, StudyError, Table, seeds
+from studies.tables import Results, Seeds, StudyError, Table, seeds
 from vit.config import ModelConfig
 from vit.data.draws import make_generator
 from vit.data.images import evenly_spaced
@@ -113,30 +113,29 @@ def study(experiment: Experiment) -> Results:
     moved = trained_and_random(drawn, lambda one, model: cases.distances(one, model.encoder))
 
     design = design_of(models[0]).description
+    shares_rows: list[tuple[str | int | Seeds, ...]] = []
+    for name, values in shares.items():
+        for stage in range(values.shape[1]):
+            cells = [seeds(values[:, stage, term], share=True) for term in range(len(TERMS))]
+            context = seeds(values[:, stage, CONTEXT].sum(1), share=True)
+            shares_rows.append((name, stage, *cells, context))
     shares_table = Table(
         f"What tokens differ by: shares of the variance of {design} of {models[0].data.name}",
         ("model", "blocks passed", *TERMS, "all that its image has a part in"),
-        [
-            (
-                name,
-                stage,
-                *(seeds(of[:, stage, term], share=True) for term in range(len(TERMS))),
-                seeds(of[:, stage, CONTEXT].sum(1), share=True),
-            )
-            for name, of in shares.items()
-            for stage in range(of.shape[1])
-        ],
+        shares_rows,
     )
+    moved_rows: list[tuple[str | Seeds, ...]] = []
+    for name, values in moved.items():
+        stages = (1, values.shape[3] // 2, -1)
+        for kind, patch in enumerate((WHEEL, BALL)):
+            for scene, others in GROUPS.items():
+                cells = [seeds(values[:, kind, others, stage], digits=2) for stage in stages]
+                moved_rows.append((name, patch, scene, *cells))
     moved_table = Table(
         f"Scenes: how far the token of a patch moves from a wheel's own street image into another scene, 1 - cosine; mean of"
         f" {len(cases.places)} wheels",
         ("model", "patch", "scene", "first block", "middle block", "last block"),
-        [
-            (name, patch, scene, *(seeds(of[:, kind, others, stage], digits=2) for stage in (1, of.shape[3] // 2, -1)))
-            for name, of in moved.items()
-            for kind, patch in enumerate((WHEEL, BALL))
-            for scene, others in GROUPS.items()
-        ],
+        moved_rows,
     )
     pictures = {
         "shares": shares_of_tokens(shares, f"{models[0].data.name} · {design}"),

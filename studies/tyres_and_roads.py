@@ -84,22 +84,31 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Company:
     """Train all arms, and measure how near the tokens of kinds of patches are, and whether that follows their company."""
     trained = experiment.models(config=config)
     arms = {"trained": [one.model for one in trained], "random weights": [one.initial for one in trained]}
-    arms |= {arm: [one.model for one in models] for arm in SHUFFLED if (models := experiment.models(arm, config))}
+    for arm in SHUFFLED:
+        shuffled = experiment.models(arm, config)
+        if shuffled:
+            arms[arm] = [one.model for one in shuffled]
+
+    # Cosines and logits of the kinds, for each arm and view
     looks = {view: kinds.looks(trained[0], view) for view in kinds.views}
-    cosines, asked = (
-        {
-            (arm, view): torch.stack([of(trained[0], model.encoder, view) for model in models])
-            for arm, models in arms.items()
-            for view in kinds.views
-        }
-        for of in (kinds.cosines, kinds.logits)
-    )
-    follows = {
-        (name, arm, view): torch.tensor([[association(stage, met, looks[view]) for stage in model] for model in models])
-        for name, met in kinds.met.items()
-        for (arm, view), models in cosines.items()
-    }
-    return Company(kinds, {view: likeness[0] for view, likeness in looks.items()}, cosines, follows, asked)
+    cosines: dict[tuple[str, str], Tensor] = {}
+    asked: dict[tuple[str, str], Tensor] = {}
+    for arm, models in arms.items():
+        encoders = [model.encoder for model in models]
+        for view in kinds.views:
+            cosines[arm, view] = torch.stack([kinds.cosines(trained[0], encoder, view) for encoder in encoders])
+            asked[arm, view] = torch.stack([kinds.logits(trained[0], encoder, view) for encoder in encoders])
+
+    # Whether cosines follow company, stage by stage
+    follows: dict[tuple[str, str, str], Tensor] = {}
+    for name, met in kinds.met.items():
+        for (arm, view), of_seeds in cosines.items():
+            associations = []
+            for stages in of_seeds:
+                associations.append([association(stage, met, looks[view]) for stage in stages])
+            follows[name, arm, view] = torch.tensor(associations)
+    pixels = {view: likeness[0] for view, likeness in looks.items()}
+    return Company(kinds, pixels, cosines, follows, asked)
 
 
 def company_table(found: Company, met: str) -> Table:
