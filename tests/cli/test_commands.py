@@ -87,7 +87,6 @@ def test_vit_refuses_what_it_does_not_know(argv, vit_command):
         ["attention", "vit-tiny-p4-cifar10", "--data", "gone", "--out", "look"],
         ["data", "gone", "--out", "sheet.png"],
         ["train", "--data", "gone"],
-        ["study", "one-hot", "--out", "studies", "--study.checkpoint", "gone"],
     ],
     ids=" ".join,
 )

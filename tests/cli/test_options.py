@@ -10,7 +10,6 @@ import pytest
 
 from vit.cli import main
 from vit.cli.options import POSITIONAL, ShownImages, read_options
-from vit.cli.study import StudyOptions
 from vit.config import ConfigError, Probability, Section
 from vit.load_options import LoadOptions
 from vit.settings import split_settings
@@ -70,8 +69,6 @@ def test_a_home_that_the_shell_leaves_as_it_is_becomes_the_users(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     draw, shown, _ = read("RUN --out=~/look --data scenes --root=~/data --query=~")
     assert (draw.out, shown.root, draw.query) == (Path("/home/me/look"), Path("/home/me/data"), "~")
-    (study,) = read_options("vit study", ["one-hot", "--out=~/nobody"], StudyOptions)
-    assert study.out == "/home/me/nobody"
 
 
 @pytest.mark.parametrize(

@@ -52,14 +52,6 @@ REFUSED = {
         ("encoder one.png --method rollout --discard 1", "--discard: 1.0 cannot be used; from 0 to below 1"),
         ("encoder one.png --out one.png", "--out: one.png is not a folder"),
     ],
-    "bench": [
-        ("--patch 5", "model.patch_size"),
-        ("--peers nobody", "--peers"),
-        ("--plot a.png", "--scaling"),
-        ("--objective classify --peers", "--objective: classify is timed alone"),
-        ("--device mps", "error: --device: 'mps' cannot be used; torch finds cpu"),
-        ("--scaling --image-size 36 --patch 4", "model.patch_size: 8"),
-    ],
     "checkpoint": [
         ("", "a command is missing; one of inspect, convert"),
         ("inspect mae --image-size 0", "image_size: 0 cannot be used"),
@@ -115,25 +107,6 @@ REFUSED = {
         ("begun --out mine.html", "mine.html is not a vit report"),
         ("begun another", "another"),
         ("", "run: required"),
-    ],
-    "study": [
-        ("", "name a study first: all, "),
-        ("tyres --out x", "'tyres' is not a study; choose all, "),
-        ("one-hot", "--out: name a folder"),
-        ("one-hot --out ''", "--out: name a folder"),
-        ("one-hot --out one.png", "one.png is not a folder"),
-        (
-            "one-hot --out x --study.seeds [1,1]",
-            "study.seeds: [1, 1] cannot be used; one or more different numbers",
-        ),
-        ("one-hot --out x --study.images 0", "study.images: 0 cannot be used; 1 or more"),
-        ("one-hot --out x --train.objective classify", "studies need masked autoencoders"),
-        ("one-hot --out x --model.qkv identity", "model.qkv, model.qkv_bias: studies need W_Q"),
-        ("one-hot --out x --model.init vit-tiny-p4-cifar10", "model.init: studies compare"),
-        ("identity-case --out x --study.checkpoint none", "identity-case compares training runs"),
-        ("all --out x --study.checkpoint none", "no checkpoint at none"),
-        ("one-hot --out x --study.checkpoint mae --model.patch_size=2", "model.patch_size: study.checkpoint has its own"),
-        ("one-hot --out x more", "more"),
     ],
 }  # fmt: skip
 CASES = [(command, *case) for command, cases in REFUSED.items() for case in cases]
