@@ -46,7 +46,7 @@ def make_run(
         model={"class_token": class_token, "pos_embed": "learned"},
         reconstruct={"norm_pix_loss": classify},
         train={"objective": task},
-        run={"snapshots": snapshots, "dynamics_every": dynamics_every, "log_every": 1, "test_flip": classify},
+        run={"snapshots": snapshots, "dynamics_every": dynamics_every},
     )
     config = changed(config, **settings or {})
     parts = (image_set(noise(count, seed), tuple(names)) for seed, count in enumerate((24, 12)))

@@ -21,8 +21,7 @@ FLOORS = [
     ["__main__"],
     ["", "cli"],  # "" is the package itself, which names the first things a user asks for
     ["train"],
-    ["bench"],
-    ["report", "studies"],
+    ["report"],
     ["interpret.dynamics", "look"],
     ["training"],
     ["evaluate", "figures", "interpret"],
@@ -89,6 +88,13 @@ def test_imports_run_downwards(module):
         if imported.partition(".")[0] == "vit" and room(imported) not in ("", room(module)):
             assert imported in MODULES, f"{module} imports {imported}, which does not exist"
             assert FLOOR_OF[room(imported)] > FLOOR_OF[room(module)], f"{module} imports {imported}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_package_imports_nothing_of_its_laboratory(module):
+    """Studies and benchmark run from a clone; a wheel has neither."""
+    roots = {imported.partition(".")[0] for imported in imports_of(module)}
+    assert not roots & {"studies", "bench"}
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -45,7 +45,7 @@ CPU = Compute(torch.device("cpu"))
 RECONSTRUCT = Config(
     augment=AugmentConfig(crop_scale=(0.5, 1.0)),
     model=TINY,
-    optim=OptimConfig(blr=0.02, warmup_epochs=0.5, min_lr=1e-5),
+    optim=OptimConfig(blr=0.02, warmup_epochs=0.5),
     train=TrainConfig(epochs=2, batch_size=8, precision="fp32"),
     run=RunConfig(device="cpu"),
 )

@@ -17,7 +17,7 @@ from typing import Any
 
 from vit import openmp
 from vit.atomic import write_json, write_text
-from vit.config import Config, ConfigError, flat_settings, spelled
+from vit.config import Config, ConfigError, flat_settings
 from vit.data import DataError, Dataset, load_data
 from vit.data.folder import refuse_run_among_images
 from vit.errors import one_line
@@ -25,7 +25,15 @@ from vit.interpret.dynamics import DynamicsRecorder
 from vit.metrics import aligned, summary_lines
 from vit.report.summary import sample_images, summarize
 from vit.runs import CONTENTS, read_metrics
-from vit.settings import TrainCommand, config_of_run, parse_train_command, read_config, refuse_conflicts, to_yaml
+from vit.settings import (
+    TrainCommand,
+    build_sections,
+    config_of_run,
+    read_config,
+    refuse_conflicts,
+    to_yaml,
+    train_command,
+)
 from vit.training.callbacks import Callback, MetricsFile, Progress, Snapshots, Validation
 from vit.training.distributed import Distributed, init_distributed
 from vit.training.initial import follow_checkpoint
@@ -96,22 +104,25 @@ def read_command(
     Raises:
         ConfigError: the settings cannot be used.
     """
-    if isinstance(config, Config):
-        if out is None or settings:
-            ways = "a Config holds all settings and needs a folder: fit(config, out)"
-            raise ConfigError(f"{'settings' if settings else 'out'}: {ways}")
-        out = Path(os.path.expanduser(out))
-        usual = flat_settings(Config().to_dict())
-        given = frozenset(key for key, value in flat_settings(config.to_dict()).items() if value != usual[key])
-        if resume:  # what followed from model.init when the run began
-            saved = read_config(config_of_run(out))
-            follows = {key: value for key, value in vars(saved.model).items() if f"model.{key}" not in given}
-            config = replace(config, model=replace(config.model, **follows))
-            refuse_conflicts(config, saved, out, config.train.epochs)
-        return TrainCommand(config, out, resume, given=given)
-    words = {key: value if isinstance(value, str) else spelled(value) for key, value in settings.items()}
-    argv = [f"--config={config}", *(f"--{key}={value}" for key, value in words.items())]
-    return parse_train_command([*argv, *([] if out is None else [f"--out={out}"]), *(["--resume"] * resume)])
+    if not isinstance(config, Config):
+        return train_command([str(config)], settings, out, resume)
+    if out is None or settings:
+        argument = "settings" if settings else "out"
+        raise ConfigError(f"{argument}: a Config holds all settings and needs a folder: fit(config, out)")
+    out = Path(os.path.expanduser(out))
+
+    # the settings that differ from their defaults count as given; their types are checked as a file's are
+    defaults = flat_settings(Config().to_dict())
+    given = {key: value for key, value in flat_settings(config.to_dict()).items() if value != defaults[key]}
+    build_sections([], given)
+
+    # what followed from model.init when the run began
+    if resume:
+        saved = read_config(config_of_run(out))
+        follows = {key: value for key, value in vars(saved.model).items() if f"model.{key}" not in given}
+        config = replace(config, model=replace(config.model, **follows))
+        refuse_conflicts(config, saved, out, config.train.epochs)
+    return TrainCommand(config, out, resume, given=frozenset(given))
 
 
 def set_up(

@@ -28,11 +28,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how far a process has come, and who is its child"),
 ]
-TINY = "--decoder-dim 16 --decoder-depth 1 --decoder-heads 2 --batch 4 --rounds 1 --precision fp32"
 LINES = {
     "train": "--config {place}/config.yaml --data.cache cache --out run",
     "data": "{place}/images --data.cache cache --model.image_size 16 --out sheet.png",
-    "bench": f"--preset micro {TINY}",
     "checkpoint": "convert {place}/run --to timm --out model",
     "models": "",
     "predict": "vit-tiny-p4-cifar10-finetuned {place}/images/test --csv classes.csv",
@@ -41,7 +39,6 @@ LINES = {
     "explore": "{place}/run {place}/images/test --count 2 --out page.html",
     "evaluate": "{place}/run {place}/images --out evaluation",
     "report": "{place}/run --out page.html",
-    "study": "one-hot --quick --data scenes --data.limit 40 --study.checkpoint {place}/run --out studies",
     "compare": "{place}/run",
 }
 """A line of each command, which takes a few seconds. What it writes lies in its working folder."""

@@ -63,7 +63,7 @@ def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
         finished(tmp_path / "one", 0.5, seed=0),
         finished(tmp_path / "two", 0.6, seed=1),
         # how it was watched and computed
-        finished(tmp_path / "three", 0.7, seed=2, run=RunConfig(log_every=3, threads=1)),
+        finished(tmp_path / "three", 0.7, seed=2, run=RunConfig(save_every=3, threads=1)),
         finished(tmp_path / "longer", 0.8, epochs=200),
         finished(tmp_path / "other data", 0.9, content_hash="b"),
     )

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from studies import StudyConfig
+from studies import experiment as module
+from studies.experiment import ARMS, Arm, Experiment, Trained
 from vit.atomic import PARTIAL
 from vit.config import AugmentConfig, Config, DataConfig
 from vit.interpret import AttentionMaps
 from vit.interpret.dynamics import read_dynamics
 from vit.mae import build_autoencoder
 from vit.masking import make_mask
-from vit.studies import StudyConfig
-from vit.studies import experiment as module
-from vit.studies.experiment import ARMS, Arm, Experiment, Trained
 from vit.training import loop
 from vit.training.loop import train_steps
 from vit.training.run import Run, setup

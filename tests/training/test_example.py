@@ -23,7 +23,7 @@ data: {source: scenes, limit: 40}
 model: {preset: micro, depth: 2}
 optim: {warmup_epochs: 0}
 train: {objective: teach, epochs: 2, batch_size: 10, precision: fp32}
-run: {threads: 1, log_every: 1, save_every: 3, device: cpu}
+run: {threads: 1, save_every: 3, device: cpu}
 """
 
 

@@ -19,7 +19,7 @@ from vit.cli.options import (
 )
 from vit.config import Config, ConfigError
 from vit.errors import one_line
-from vit.settings import SECTIONS, config_parser, parse_config, split_settings
+from vit.settings import SECTIONS, build_config, read_words, split_settings
 
 if TYPE_CHECKING:
     from vit.data import Dataset
@@ -49,7 +49,7 @@ def parse(argv: Sequence[str]) -> tuple[Config, DataOptions]:
     if options.data is None and not settings:
         raise ConfigError("data: required, or a --config that says what to load; see --help")
     named = ["--data", options.data] if options.data is not None else []
-    config = parse_config(config_parser(), [*named, *settings])  # first, as --print_config ends here
+    config, _ = build_config(*read_words([*named, *settings]))
     if options.out is not None:
         output_file(options.out, overwrite=options.overwrite)
     return config, options

@@ -7,8 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from vit.cli.startup import announce_torch, start
-from vit.errors import one_line
+from vit.cli.startup import start
 from vit.pretrained import located
 from vit.settings import parse_train_command, train_parser
 from vit.training.run_folder import RunFolder
@@ -28,7 +27,6 @@ def run(argv: Sequence[str], program: str = "vit train") -> int:
         RunFolder(command.out).refuse_if_taken()
     if command.config.model.init and not command.resume:
         located(command.config.model.init)
-    announce_torch(f"run      {one_line(str(command.out))}")
 
     from vit.train import run_command  # imports torch; wrong settings are refused before
     from vit.training.process import Stopped, ignoring_signals

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.config import Config
-from vit.data.draws import Draws
+from vit.data.draws import CROP_PADDING, Draws
 from vit.data.randaugment import rand_augment
 from vit.device import to_device
 from vit.inputs import cut_to_shape, to_float
@@ -23,7 +23,7 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
     Args:
         images: uint8 (B, C, h, w), one per row of `draws`.
         draws: from `vit.data.draws.draw_step`.
-        config: `augment.crop_padding`, `augment.shuffle` and the sizes of images and patches are read.
+        config: `augment.shuffle` and the sizes of images and patches are read.
 
     Returns:
         float32 (B, C, H, W) from 0 to 1; with mixing (B - 1, C, H, W), as the last image is only mixed into the one before.
@@ -38,8 +38,8 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
     else:
         if draws.shift is not None:
             detail = max(1, images.shape[-1] / size[1])  # the border is measured in the model's pixels
-            padding = round(detail * config.augment.crop_padding)
-            shift = (draws.shift * padding / max(config.augment.crop_padding, 1)).round().long()
+            padding = round(detail * CROP_PADDING)
+            shift = (draws.shift * padding / CROP_PADDING).round().long()
             images = pad_and_crop(images, padding, shift)
         images = torch.where(to_device(draws.flip, images.device)[:, None, None, None], images.flip(-1), images)
         varied = to_float(images, size)

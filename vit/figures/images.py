@@ -1,8 +1,8 @@
-"""Figures made of images: reconstructions, sheets of a data set, patches in other surroundings, pairs of patches."""
+"""Figures made of images: reconstructions, sheets of a data set."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from vit.figures.scale import to_bytes
-from vit.figures.sheet import QUERY, SMALL, Page, Sheet, whole
-from vit.figures.style import DPI, fitted, styled, text_width, theme
+from vit.figures.sheet import Page, whole
+from vit.figures.style import DPI, fitted, styled, theme
 
 
 @styled
@@ -104,77 +103,3 @@ def _pixels(images: Tensor) -> np.ndarray:
 def _distinct_colours(count: int) -> list[tuple[float, float, float]]:
     golden = 0.618034  # golden-section steps: neighbours in the list are far apart on the colour wheel
     return [tuple(hsv_to_rgb((i * golden % 1, 0.45 + 0.35 * (i % 2), 0.95 - 0.3 * (i % 3) / 2))) for i in range(count)]
-
-
-@styled
-def pasted_figure(
-    rows: Sequence[Tensor],
-    patch: tuple[int, int],
-    grid: tuple[int, int],
-    names: Sequence[str],
-    columns: Sequence[str],
-    words: Sequence[Sequence[str]],
-    title: str,
-    subtitle: str,
-) -> Figure:
-    """Draw rows of images, with the same place outlined in each.
-
-    Args:
-        rows: (n, C, H, W) from 0 to 1 each.
-        patch: (row, column) of the place.
-        grid: (rows, columns) of patches.
-        names: of the rows.
-        columns: names of the n images.
-        words: for each row, the text under each image.
-    """
-    size = (rows[0].shape[-2], rows[0].shape[-1])
-    keys = [(QUERY, "the patch that is the same in all images of a row")]
-    sheet = Sheet(len(rows), 0, len(columns), grid, size, title, subtitle, roof=34, foot=30, bar=False, keys=keys)
-    for block, images in enumerate(rows):
-        sheet.over(block, names[block], 9)
-        for axes, picture, name, under in zip(
-            sheet.axes[block], sheet.pixels(images), columns, words[block], strict=True
-        ):
-            sheet.picture(axes, picture, fitted(name, sheet.room, SMALL))
-            sheet.outline(axes, patch)
-            axes.set_xlabel(fitted(under, sheet.room, SMALL), fontsize=SMALL, labelpad=3)
-    return sheet.figure
-
-
-@styled
-def pairs_figure(
-    names: Sequence[str],
-    panels: Mapping[str, tuple[Tensor, Sequence[Sequence[str]]]],
-    sides: tuple[str, str],
-    title: str,
-    subtitle: str,
-) -> Figure:
-    """Draw rows of pairs of patches as coloured tiles: 0 is grey, and all share one scale, up to the 95% quantile.
-
-    Args:
-        names: of the rows.
-        panels: side by side, title -> the pairs (rows, n, 2, C, p, q) around 0, C 1 or 3, and the text under each.
-        sides: a word for the left and for the right tile of a pair.
-    """
-    most = float(np.quantile(np.concatenate([pairs.abs().flatten() for pairs, _ in panels.values()]), 0.95)) or 1.0
-    tile = whole(0.46 * DPI, next(iter(panels.values()))[0].shape[-1])
-    pair, row_height, margin, apart = 2 * tile + 44, tile + 56, 30, 80
-    x = round(max(text_width(name, 8.5) for name in names) / 72 * DPI) + 2 * margin
-    width = x + sum(pair * pairs.shape[1] for pairs, _ in panels.values()) + apart * (len(panels) - 1)
-    page = Page(width, 66 + row_height * len(names) + 24, title, subtitle)
-    for row, name in enumerate(names):
-        page.text(x - margin, 78 + row * row_height + tile / 2, name, 8.5, ha="right")
-    for name, (pairs, notes) in panels.items():
-        page.text(x, 15, name, 9.5, weight="bold")
-        tiles = to_bytes(0.5 + 0.5 * pairs.detach().double().cpu().numpy() / most)
-        tiles = np.moveaxis(tiles, 3, -1).repeat(3 // pairs.shape[3], -1)  # (rows, n, 2, p, q, 3)
-        for row, number, side in np.ndindex(tiles.shape[:3]):
-            left, y = x + number * pair + side * (tile + 8), 78 + row * row_height
-            axes = page.place(left, y, tile, tile)
-            axes.imshow(tiles[row, number, side], aspect="auto")
-            if row == 0:
-                axes.set_title(sides[side], fontsize=7, loc="center", pad=4, color=theme().quiet)
-            if side == 0:
-                page.text(left + tile + 4, y + tile + 19, notes[row][number], 7.5, ha="center")
-        x += pair * pairs.shape[1] + apart
-    return page.figure

@@ -98,7 +98,7 @@ class Classify(Objective):
         Raises:
             EvaluationError: a logit is nan or infinite.
         """
-        return run.evaluate(["head"], run.data, Options(flip=self.config.run.test_flip))
+        return run.evaluate(["head"], run.data, Options())
 
 
 OBJECTIVE = Classify
