@@ -12,12 +12,11 @@ from torch import Tensor
 
 from vit.figures.measures import SERIES, Panel, percent, titled
 from vit.figures.scale import to_bytes
-from vit.figures.sheet import QUERY, SMALL, Page, Sheet, whole
+from vit.figures.sheet import Page, whole
 from vit.figures.style import (
     COLOURS,
     DPI,
     bare,
-    fitted,
     legend_below,
     panel_axes,
     styled,
@@ -26,7 +25,6 @@ from vit.figures.style import (
 )
 
 DIVERGING = "PuOr_r"  # purple below 0, orange above: distinct in the common kinds of colour blindness
-HATCHES = ("", "///", "...", "xxx", "", "\\\\\\")
 
 
 @styled
@@ -125,56 +123,6 @@ def scatter_figure(panels: Sequence[Panel], up: str, title: str, subtitle: str) 
 
 
 @styled
-def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
-    """Draw bars from 0 to 100%, divided into parts; a negative part, which works against the others, lies left of 0.
-
-    Args:
-        panels: side by side. Values: by name of the bar, the share of each of up to six parts; they sum to 1.
-    """
-    most = max(len(panel.values) for panel in panels)
-    parts = [list(next(iter(panel.values.values()))) for panel in panels]
-    alike = len(panels) > 1 and all(of == parts[0] for of in parts)  # one legend, in three columns, serves all
-    keys = 0.17 * max(-(-len(of) // (3 if alike else 2)) for of in parts) + 0.3
-    lefts = [max(text_width(name, 8) for name in panel.values) / 72 for panel in panels]
-    wide = 2.4 if alike else 3.2  # inches
-    figure = titled_figure(sum(lefts) + (wide + 0.4) * len(panels), 0.24 * most + 0.7 + keys, title, subtitle)
-    grid = panel_axes(figure, len(panels), len(panels))
-    colours = (*COLOURS.series[:4], "#9aa3ad", "#5b6470")
-    for axes, panel in zip(grid, panels, strict=True):
-        titled(axes, panel.title, wide)
-        values = np.array([list(shares.values()) for shares in panel.values.values()])  # (rows, parts)
-        rows = np.arange(len(values))[::-1]
-        for part, name in enumerate(next(iter(panel.values.values()))):
-            one = values[:, part]
-            before = np.where(one > 0, values[:, :part].clip(min=0).sum(1), values[:, :part].clip(max=0).sum(1))
-            axes.barh(
-                rows,
-                one,
-                0.74 * len(rows) / most,  # as thick as in the fullest panel
-                left=before,
-                color=colours[part],
-                hatch=HATCHES[part],
-                hatchcolor=COLOURS.paper,
-                edgecolor=COLOURS.paper,
-                linewidth=0.5,
-                label=name,
-            )
-        axes.axvline(0, color=COLOURS.ink, linewidth=0.8)
-        axes.set_xlim(min(float(values.clip(max=0).sum(1).min()) * 1.05, 0), float(values.clip(min=0).sum(1).max()))
-        axes.set_ylim(-0.5, len(values) - 0.5)
-        axes.set_yticks(rows, list(panel.values))
-        axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=COLOURS.ink)
-        axes.grid(axis="y", visible=False)
-        axes.xaxis.set_major_formatter(percent)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-        if not alike:
-            legend_below(axes, 0.28, ncols=2, columnspacing=1.2, handlelength=1.6)
-    if alike:
-        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, handlelength=1.6)
-    return figure
-
-
-@styled
 def relations_figure(
     names: Sequence[str],
     relations: Sequence[Panel],
@@ -236,41 +184,6 @@ def seriated(values: np.ndarray) -> list[int]:
         first, second = max(ways, key=lambda way: float(values[way[0][-1], way[1][0]]))
         groups.append(first + second)
     return groups[0]
-
-
-@styled
-def pasted_figure(
-    rows: Sequence[Tensor],
-    patch: tuple[int, int],
-    grid: tuple[int, int],
-    names: Sequence[str],
-    columns: Sequence[str],
-    words: Sequence[Sequence[str]],
-    title: str,
-    subtitle: str,
-) -> Figure:
-    """Draw rows of images, with the same place outlined in each.
-
-    Args:
-        rows: (n, C, H, W) from 0 to 1 each.
-        patch: (row, column) of the place.
-        grid: (rows, columns) of patches.
-        names: of the rows.
-        columns: names of the n images.
-        words: for each row, the text under each image.
-    """
-    size = (rows[0].shape[-2], rows[0].shape[-1])
-    keys = [(QUERY, "the patch that is the same in all images of a row")]
-    sheet = Sheet(len(rows), 0, len(columns), grid, size, title, subtitle, roof=34, foot=30, bar=False, keys=keys)
-    for block, images in enumerate(rows):
-        sheet.over(block, names[block], 9)
-        for axes, picture, name, under in zip(
-            sheet.axes[block], sheet.pixels(images), columns, words[block], strict=True
-        ):
-            sheet.picture(axes, picture, fitted(name, sheet.room, SMALL))
-            sheet.outline(axes, patch)
-            axes.set_xlabel(fitted(under, sheet.room, SMALL), fontsize=SMALL, labelpad=3)
-    return sheet.figure
 
 
 @styled

@@ -27,14 +27,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from studies.experiment import Experiment, Trained, trained_and_random
-from studies.figures import pasted_figure, shares_figure
 from studies.kinds import BATCH, CLEAR, drawn_scenes, require_parts, residual_stream
 from studies.tables import Results, Seeds, StudyError, Table, seeds
 from vit.config import ModelConfig
 from vit.data.draws import make_generator
 from vit.data.images import evenly_spaced
 from vit.encoder import VisionTransformer
-from vit.figures.measures import Panel, layers_figure
+from vit.figures.images import pasted_figure
+from vit.figures.measures import Panel, layers_figure, shares_figure
 from vit.figures.style import Figure
 from vit.patches import patchify, unpatchify
 from vit.scenes import CLASS_NAMES, PART_NAMES, SCENES_OF_CLASS

@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from studies.figures import arms_figure, pairs_figure, pasted_figure, relations_figure, scatter_figure, shares_figure
+from studies.figures import arms_figure, pairs_figure, relations_figure, scatter_figure
 from vit import figures as draw
 from vit.figures import Curve, Panel, RunLine, save_figure
 from vit.figures.dynamics import QUANTITIES
-from vit.figures.measures import layers_figure
+from vit.figures.images import pasted_figure
+from vit.figures.measures import layers_figure, shares_figure
 from vit.figures.style import COLOURS, captioned, fitted, printable, style, text_width, titled_figure, wrapped
 
 HOSTILE = ["$x^$ {", "<script>", "a\nb\rc", "\u202egpj.exe", "_hidden", "", "\udcff", "very long " * 40]

@@ -18,7 +18,6 @@ REFUSED = [
     ("identity-case --checkpoint none", "identity-case compares training runs"),
     ("one-hot --checkpoint none", "no checkpoint at none"),
     ("one-hot --checkpoint mae --model.patch_size=2", "model.patch_size: the checkpoint has its own"),
-    ("is-it-similarity --model.qk_norm true", "needs logits that W_Q and W_K alone make"),
     ("one-hot --data gone", "--data: 'gone' is neither cifar10"),
     ("one-hot more", "unrecognized arguments: more"),
 ]

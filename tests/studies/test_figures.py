@@ -9,14 +9,13 @@ import torch
 from studies.figures import (
     arms_figure,
     pairs_figure,
-    pasted_figure,
     relations_figure,
     scatter_figure,
     seriated,
-    shares_figure,
 )
 from vit.figures import Panel
-from vit.figures.measures import percent
+from vit.figures.images import pasted_figure
+from vit.figures.measures import percent, shares_figure
 
 NAMES = ["a", "x", "b", "y", "c"]
 Y = np.array([0.2, 0.001, -0.0005])

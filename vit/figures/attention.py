@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit.figures.scale import SCALES, Scale, brightness, enlarged, in_multiples_of_even, short
 from vit.figures.sheet import ABSENT, HIDDEN, QUERY, FigureError, Sheet, headings
-from vit.figures.style import fitted, styled, text_width, theme
+from vit.figures.style import COLOURS, fitted, styled, text_width
 
 Patch = tuple[int, int]
 NO_PLACE = "tokens without a place in the image (class token, registers)"
@@ -183,10 +183,10 @@ def masked_figure(
     # The three pictures of each image, and its maps.
     for block, (original, filling) in enumerate(zip(sheet.pixels(images), sheet.pixels(filled), strict=True)):
         axes, quiet = sheet.axes[block], not sheet.top[block]
-        covered = np.where(enlarged(gone[block], original.shape)[..., None], to_rgb(theme().absent), original)
+        covered = np.where(enlarged(gone[block], original.shape)[..., None], to_rgb(COLOURS.absent), original)
         for one, picture, name in zip(axes, (original, covered, filling), lead, strict=False):
             sheet.picture(one, picture, name, lead_size, quiet)
-        sheet.strokes(axes[1], gone[block], theme().stroke)
+        sheet.strokes(axes[1], gone[block], COLOURS.stroke)
         sheet.over(block, labels[block], 8.5)
         for one, value, name in zip(axes[len(LEAD) :], drawn.values[block], names[block], strict=True):
             sheet.map(one, value, drawn.scales[block], name, size, quiet)

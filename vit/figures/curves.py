@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from vit.figures.measures import SERIES, Panel, percent
-from vit.figures.style import fitted, legend_below, panel_axes, styled, theme, titled_figure
+from vit.figures.style import COLOURS, fitted, legend_below, panel_axes, styled, titled_figure
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figur
     figure = titled_figure(room * len(panels), 3.8 + 0.18 * rows, title, subtitle)
     for axes, panel in zip(panel_axes(figure, len(panels), len(panels), sharex=True), panels, strict=True):
         for line in panel.values:
-            (style, mark), colour = SERIES[line.series], theme().series[line.series]
+            (style, mark), colour = SERIES[line.series], COLOURS.series[line.series]
             values = np.asarray(line.values, dtype=float)
             axes.plot(line.x, values, color=colour, linestyle=style)
             if line.start and line.label:
@@ -113,7 +113,7 @@ def compared_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figur
                     color=colour,
                     marker=mark,
                     markersize=8,
-                    markeredgecolor=theme().paper,
+                    markeredgecolor=COLOURS.paper,
                     clip_on=False,
                     zorder=5,
                 )
@@ -139,7 +139,7 @@ def scaling_figure(axes: Mapping[str, Mapping[str, Any]], title: str, subtitle: 
     """
     subtitle += " · dashed: what arithmetic alone would have, through the cheapest point"
     figure = titled_figure(9.0, 2.6 * -(-len(axes) // 3), title, subtitle)
-    blue, orange, *_ = theme().series
+    blue, orange, *_ = COLOURS.series
     for panel, (name, values) in zip(panel_axes(figure, len(axes), 3), axes.items(), strict=True):
         x, seconds, flops = (np.asarray(values[key], dtype=float) for key in ("x", "seconds", "flops"))
         cheapest = int(flops.argmin())
@@ -160,7 +160,7 @@ def scaling_figure(axes: Mapping[str, Mapping[str, Any]], title: str, subtitle: 
 def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarged: float = 1.0) -> None:
     """Draw a curve and its axes, with text larger by the factor `enlarged`."""
     epoch, values = _series(metrics, curve.key)
-    blue, orange, green, purple, *_ = theme().series
+    blue, orange, green, purple, *_ = COLOURS.series
     if curve.exact:
         axes.plot(epoch, values, color=blue, linewidth=1)
         axes.set_ylim(bottom=0)
@@ -174,7 +174,7 @@ def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve, enlarg
         epoch, values = _series(metrics, curve.val_key)
         if len(values):
             axes.plot(epoch, values, color=purple, marker="o", markersize=3, label="held-out images")
-        looks = ((orange, "-"), (green, "--"), (theme().quiet, ":"))
+        looks = ((orange, "-"), (green, "--"), (COLOURS.quiet, ":"))
         for (name, value), (colour, style) in zip(curve.lines.items(), looks, strict=False):
             axes.axhline(value, color=colour, linewidth=1.4, linestyle=style, label=f"{name}: {curve.write(value)}")
     if curve.share:

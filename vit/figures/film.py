@@ -15,7 +15,7 @@ from vit.atomic import replacing
 from vit.figures.attention import ImageMaps, Patch
 from vit.figures.scale import PALETTE
 from vit.figures.sheet import Sheet
-from vit.figures.style import fitted, style, theme
+from vit.figures.style import COLOURS, fitted, style
 
 MARKED = 24  # most frames for which the progress line has a point each
 
@@ -66,7 +66,7 @@ def film_frames(
 
 def _draw_progress(sheet: Sheet, moment: str, frame: int, frames: int) -> None:
     """Draw the moment's name on the left, and a line for the run with a point at the moment."""
-    done, rest = theme().series[1], theme().quiet
+    done, rest = COLOURS.series[1], COLOURS.quiet
     sheet.over(0, fitted(moment, sheet.inside - 150, 10, "bold"), 10)
     axes = sheet.place(sheet.right - 240, 10, 240, 20)
     axes.set(xlim=(-0.05 * frames, frames - 1 + 0.05 * frames), ylim=(-1, 1))

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from vit.figures.sheet import Page, whole
-from vit.figures.style import DPI, fitted, styled, theme
+from vit.figures.sheet import QUERY, SMALL, Page, Sheet, whole
+from vit.figures.style import COLOURS, DPI, fitted, styled
 
 
 @styled
@@ -28,7 +28,7 @@ def reconstruction_figure(
         labels: B names for the columns; may be empty strings.
         subtitle: model, data, mask, and how hidden patches got their brightness.
     """
-    seen = np.where(hidden.permute(0, 2, 3, 1).numpy(), to_rgb(theme().absent), _pixels(original))
+    seen = np.where(hidden.permute(0, 2, 3, 1).numpy(), to_rgb(COLOURS.absent), _pixels(original))
     rows = {"original": _pixels(original), "what the\nmodel sees": seen, "filled in": _pixels(filled)}
     count, (height, width) = len(original), original.shape[-2:]
     across = whole(max(min(1.0, 7 / count), 0.6) * DPI, width)
@@ -103,3 +103,38 @@ def _pixels(images: Tensor) -> np.ndarray:
 def _distinct_colours(count: int) -> list[tuple[float, float, float]]:
     golden = 0.618034  # golden-section steps: neighbours in the list are far apart on the colour wheel
     return [tuple(hsv_to_rgb((i * golden % 1, 0.45 + 0.35 * (i % 2), 0.95 - 0.3 * (i % 3) / 2))) for i in range(count)]
+
+
+@styled
+def pasted_figure(
+    rows: Sequence[Tensor],
+    patch: tuple[int, int],
+    grid: tuple[int, int],
+    names: Sequence[str],
+    columns: Sequence[str],
+    words: Sequence[Sequence[str]],
+    title: str,
+    subtitle: str,
+) -> Figure:
+    """Draw rows of images, with the same place outlined in each.
+
+    Args:
+        rows: (n, C, H, W) from 0 to 1 each.
+        patch: (row, column) of the place.
+        grid: (rows, columns) of patches.
+        names: of the rows.
+        columns: names of the n images.
+        words: for each row, the text under each image.
+    """
+    size = (rows[0].shape[-2], rows[0].shape[-1])
+    keys = [(QUERY, "the patch that is the same in all images of a row")]
+    sheet = Sheet(len(rows), 0, len(columns), grid, size, title, subtitle, roof=34, foot=30, bar=False, keys=keys)
+    for block, images in enumerate(rows):
+        sheet.over(block, names[block], 9)
+        for axes, picture, name, under in zip(
+            sheet.axes[block], sheet.pixels(images), columns, words[block], strict=True
+        ):
+            sheet.picture(axes, picture, fitted(name, sheet.room, SMALL))
+            sheet.outline(axes, patch)
+            axes.set_xlabel(fitted(under, sheet.room, SMALL), fontsize=SMALL, labelpad=3)
+    return sheet.figure

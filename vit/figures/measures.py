@@ -12,17 +12,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vit.figures.style import (
+    COLOURS,
     legend_below,
     legend_columns,
     panel_axes,
     styled,
-    theme,
+    text_width,
     titled_figure,
     wrapped,
 )
 
 SERIES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"), ((0, (6, 1)), "v"))
 """Line and mark of each series: distinct in black and white too. The colours are the style's."""
+HATCHES = ("", "///", "...", "xxx", "", "\\\\\\")
+"""Hatch of each part of a bar."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def layers_figure(
     every = panel_axes(figure, len(panels), columns)
     for axes, panel in zip(every, panels, strict=True):
         titled(axes, panel.title, room)
-        for (name, values), (line, mark), colour in zip(panel.values.items(), SERIES, theme().series, strict=False):
+        for (name, values), (line, mark), colour in zip(panel.values.items(), SERIES, COLOURS.series, strict=False):
             values = np.ma.masked_invalid(np.atleast_2d(values))
             x = np.arange(values.shape[1])
             axes.plot(x, values.mean(0), color=colour, linestyle=line, marker="" if dots else mark, label=name)
@@ -107,7 +110,7 @@ def layers_figure(
                 apart = -(-len(x) // 13)
                 axes.set_xticks(x[::apart], places[: len(x) : apart])
         for (name, value), dashes in zip(panel.lines.items(), ((2, 2), (7, 2), (1, 3)), strict=False):
-            axes.axhline(value, color=theme().quiet, linewidth=1.2, linestyle=(0, dashes), label=name)
+            axes.axhline(value, color=COLOURS.quiet, linewidth=1.2, linestyle=(0, dashes), label=name)
         if panel.limits:
             axes.set_ylim(*panel.limits)
         if panel.share:
@@ -118,6 +121,56 @@ def layers_figure(
             figure.legend(handles[: len(names)], labels[: len(names)], loc="outside lower center", ncols=across)
         if len(labels) > max(len(names), 1):
             legend_below(axes, 0.46, handles=handles[len(names) :], labels=labels[len(names) :], ncols=across_panel)
+    return figure
+
+
+@styled
+def shares_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
+    """Draw bars from 0 to 100%, divided into parts; a negative part, which works against the others, lies left of 0.
+
+    Args:
+        panels: side by side. Values: by name of the bar, the share of each of up to six parts; they sum to 1.
+    """
+    most = max(len(panel.values) for panel in panels)
+    parts = [list(next(iter(panel.values.values()))) for panel in panels]
+    alike = len(panels) > 1 and all(of == parts[0] for of in parts)  # one legend, in three columns, serves all
+    keys = 0.17 * max(-(-len(of) // (3 if alike else 2)) for of in parts) + 0.3
+    lefts = [max(text_width(name, 8) for name in panel.values) / 72 for panel in panels]
+    wide = 2.4 if alike else 3.2  # inches
+    figure = titled_figure(sum(lefts) + (wide + 0.4) * len(panels), 0.24 * most + 0.7 + keys, title, subtitle)
+    grid = panel_axes(figure, len(panels), len(panels))
+    colours = (*COLOURS.series[:4], "#9aa3ad", "#5b6470")
+    for axes, panel in zip(grid, panels, strict=True):
+        titled(axes, panel.title, wide)
+        values = np.array([list(shares.values()) for shares in panel.values.values()])  # (rows, parts)
+        rows = np.arange(len(values))[::-1]
+        for part, name in enumerate(next(iter(panel.values.values()))):
+            one = values[:, part]
+            before = np.where(one > 0, values[:, :part].clip(min=0).sum(1), values[:, :part].clip(max=0).sum(1))
+            axes.barh(
+                rows,
+                one,
+                0.74 * len(rows) / most,  # as thick as in the fullest panel
+                left=before,
+                color=colours[part],
+                hatch=HATCHES[part],
+                hatchcolor=COLOURS.paper,
+                edgecolor=COLOURS.paper,
+                linewidth=0.5,
+                label=name,
+            )
+        axes.axvline(0, color=COLOURS.ink, linewidth=0.8)
+        axes.set_xlim(min(float(values.clip(max=0).sum(1).min()) * 1.05, 0), float(values.clip(min=0).sum(1).max()))
+        axes.set_ylim(-0.5, len(values) - 0.5)
+        axes.set_yticks(rows, list(panel.values))
+        axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=COLOURS.ink)
+        axes.grid(axis="y", visible=False)
+        axes.xaxis.set_major_formatter(percent)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+        if not alike:
+            legend_below(axes, 0.28, ncols=2, columnspacing=1.2, handlelength=1.6)
+    if alike:
+        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, handlelength=1.6)
     return figure
 
 

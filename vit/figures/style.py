@@ -36,7 +36,7 @@ SHEET: Any = matplotlib.rc_params_from_file(Path(__file__).with_name("vit.mplsty
 
 
 @dataclass(frozen=True)
-class Theme:
+class Colours:
     """The colours of the style sheet.
 
     Attributes:
@@ -55,27 +55,20 @@ class Theme:
     colours: str
 
 
-def theme() -> Theme:
-    """Return the colours of the style in use."""
-    settings: Any = matplotlib.rcParams
-    return Theme(
-        paper=settings["figure.facecolor"],
-        ink=settings["text.color"],
-        quiet=settings["axes.labelcolor"],
-        absent=settings["patch.facecolor"],
-        stroke=settings["hatch.color"],
-        series=settings["axes.prop_cycle"].by_key()["color"],
-        colours=settings["image.cmap"],
-    )
-
-
 def style() -> AbstractContextManager[None]:
     """Return a context in which new artists take our style, whatever the user's matplotlibrc says."""
     return context(["default", SHEET])
 
 
-with style():
-    COLOURS = theme()
+COLOURS = Colours(
+    paper=SHEET["figure.facecolor"],
+    ink=SHEET["text.color"],
+    quiet=SHEET["axes.labelcolor"],
+    absent=SHEET["patch.facecolor"],
+    stroke=SHEET["hatch.color"],
+    series=SHEET["axes.prop_cycle"].by_key()["color"],
+    colours=SHEET["image.cmap"],
+)
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -133,7 +126,7 @@ def titled_figure(width: float, height: float, title: str, subtitle: str, placed
     below = 0.18 + 0.24 * len(titles)
     left, top = 0.15 / width, 1 - 0.14 / total
     figure.text(left, top, "\n".join(titles), fontsize=13, weight="bold", va="top", linespacing=1.3)
-    quiet = theme().quiet
+    quiet = COLOURS.quiet
     figure.text(left, 1 - below / total, "\n".join(lines), fontsize=8.5, color=quiet, va="top", linespacing=1.35)
     return figure
 
